@@ -1,0 +1,80 @@
+//! Instants, and the one seam through which a store learns what time it is.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+
+/// An instant: microseconds since the Unix epoch, UTC.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// The instant `micros` microseconds after the Unix epoch.
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// This instant, `duration` later (saturating).
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)))
+    }
+
+    /// The time from `earlier` to this instant; zero if it is not earlier.
+    pub fn since(self, earlier: Timestamp) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0).max(0) as u64)
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}us", self.0)
+    }
+}
+
+/// Where a store takes "now" from: the machine's clock, unless a test sets another.
+///
+/// A store on a server asks the server instead; a clock given to it replaces that.
+pub trait Clock: Send + Sync + 'static {
+    /// The time now.
+    fn now(&self) -> Timestamp;
+}
+
+/// The machine's wall clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[allow(clippy::disallowed_methods)] // the one place that reads the wall clock
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Timestamp(since.as_micros() as i64)
+    }
+}
+
+/// A clock that stands still until it is moved: for tests.
+#[derive(Debug, Default)]
+pub struct ManualClock(AtomicI64);
+
+impl ManualClock {
+    /// A clock that shows `now`.
+    pub fn at(now: Timestamp) -> Self {
+        Self(AtomicI64::new(now.0))
+    }
+
+    /// Moves the clock forward.
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(by.as_micros() as i64, Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Relaxed))
+    }
+}

@@ -1,0 +1,156 @@
+//! [`Counters`]: what a store has done, for tests of the write budget, benchmarks and people.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A table whose row changes are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Table {
+    /// One row per execution.
+    Executions,
+    /// One per recorded delivery.
+    Checkpoints,
+    /// One per failed attempt.
+    Attempts,
+    /// One per piece of a large value.
+    Chunks,
+    /// One per execution that can be claimed.
+    Ready,
+    /// One per suspended execution with a due time.
+    Timers,
+    /// One per child that a suspended execution waits for.
+    Waits,
+    /// One per request to a running execution.
+    Requests,
+}
+
+impl Table {
+    /// All of them.
+    pub const ALL: [Table; 8] = [
+        Table::Executions,
+        Table::Checkpoints,
+        Table::Attempts,
+        Table::Chunks,
+        Table::Ready,
+        Table::Timers,
+        Table::Waits,
+        Table::Requests,
+    ];
+
+    /// Its name in the schema.
+    pub fn as_str(self) -> &'static str {
+        ["executions", "checkpoints", "attempts", "chunks", "ready", "timers", "waits", "requests"]
+            [self as usize]
+    }
+}
+
+/// Running totals of a store.
+#[derive(Debug, Default)]
+pub struct Counters {
+    inserted: [AtomicU64; 8],
+    updated: [AtomicU64; 8],
+    deleted: [AtomicU64; 8],
+    statements: AtomicU64,
+    flushes: AtomicU64,
+    writes: AtomicU64,
+    claims: AtomicU64,
+    reads: AtomicU64,
+}
+
+/// The totals at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Rows inserted, by table in the order of [`Table::ALL`].
+    pub inserted: [u64; 8],
+    /// Rows updated, by table.
+    pub updated: [u64; 8],
+    /// Rows deleted, by table.
+    pub deleted: [u64; 8],
+    /// Statements executed for flushes and claims.
+    pub statements: u64,
+    /// Flushes committed.
+    pub flushes: u64,
+    /// Writes in those flushes.
+    pub writes: u64,
+    /// Claims that took something.
+    pub claims: u64,
+    /// Loads of executions or values.
+    pub reads: u64,
+}
+
+impl Counters {
+    /// Counts rows inserted.
+    pub fn inserted(&self, table: Table, rows: u64) {
+        self.inserted[table as usize].fetch_add(rows, Relaxed);
+    }
+
+    /// Counts rows updated.
+    pub fn updated(&self, table: Table, rows: u64) {
+        self.updated[table as usize].fetch_add(rows, Relaxed);
+    }
+
+    /// Counts rows deleted.
+    pub fn deleted(&self, table: Table, rows: u64) {
+        self.deleted[table as usize].fetch_add(rows, Relaxed);
+    }
+
+    /// Counts statements executed.
+    pub fn statements(&self, statements: u64) {
+        self.statements.fetch_add(statements, Relaxed);
+    }
+
+    /// Counts a flush of `writes` Writes.
+    pub fn flushed(&self, writes: u64) {
+        self.flushes.fetch_add(1, Relaxed);
+        self.writes.fetch_add(writes, Relaxed);
+    }
+
+    /// Counts a claim that took something.
+    pub fn claimed(&self) {
+        self.claims.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a load.
+    pub fn read(&self) {
+        self.reads.fetch_add(1, Relaxed);
+    }
+
+    /// The totals now.
+    pub fn counted(&self) -> Counted {
+        let all = |counters: &[AtomicU64; 8]| std::array::from_fn(|i| counters[i].load(Relaxed));
+        Counted {
+            inserted: all(&self.inserted),
+            updated: all(&self.updated),
+            deleted: all(&self.deleted),
+            statements: self.statements.load(Relaxed),
+            flushes: self.flushes.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            claims: self.claims.load(Relaxed),
+            reads: self.reads.load(Relaxed),
+        }
+    }
+}
+
+impl Counted {
+    /// What was added since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Counted) -> Counted {
+        let minus = |a: &[u64; 8], b: &[u64; 8]| std::array::from_fn(|i| a[i] - b[i]);
+        Counted {
+            inserted: minus(&self.inserted, &earlier.inserted),
+            updated: minus(&self.updated, &earlier.updated),
+            deleted: minus(&self.deleted, &earlier.deleted),
+            statements: self.statements - earlier.statements,
+            flushes: self.flushes - earlier.flushes,
+            writes: self.writes - earlier.writes,
+            claims: self.claims - earlier.claims,
+            reads: self.reads - earlier.reads,
+        }
+    }
+
+    /// Rows inserted into, updated in and deleted from `table`.
+    pub fn of(&self, table: Table) -> (u64, u64, u64) {
+        let i = table as usize;
+        (self.inserted[i], self.updated[i], self.deleted[i])
+    }
+}

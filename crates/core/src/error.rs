@@ -1,0 +1,188 @@
+//! What can go wrong when one talks to an engine: [`Error`], its kind and its stable code.
+
+use crate::failure::Failure;
+use crate::store::StoreError;
+
+/// What a caller can do about an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The caller's input is wrong: correct it and call again.
+    Invalid,
+    /// The workflow_id is taken by another workflow or another input.
+    Conflict,
+    /// There is no such execution, or no such workflow.
+    NotFound,
+    /// The workflow itself failed.
+    Failed,
+    /// The execution was cancelled, or ran out of time.
+    Cancelled,
+    /// The execution is parked until somebody resumes it.
+    Parked,
+    /// The database did not answer in time. What was asked may or may not happen; the same call with the
+    /// same workflow_id may be repeated.
+    Unavailable,
+    /// The database cannot be trusted or understood: stop, and look.
+    Corrupt,
+}
+
+/// An error of the engine. The message says what was wrong, where, and what to do.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Some input is not acceptable.
+    #[error("{what}: {reason}")]
+    Invalid {
+        /// Which input.
+        what: &'static str,
+        /// Why, and what would be.
+        reason: String,
+    },
+    /// No workflow of this name is registered with the engine.
+    #[error(
+        "workflow {name:?} is not registered with this engine (it knows: {known}); register it in the builder"
+    )]
+    UnknownWorkflow {
+        /// The name that was asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The workflow_id already belongs to something else.
+    #[error(
+        "workflow_id {workflow_id:?} is taken: {reason}; use another workflow_id, or start it with the same \
+         workflow and input to get a handle to the first"
+    )]
+    Conflict {
+        /// The id.
+        workflow_id: String,
+        /// By what it is taken.
+        reason: String,
+    },
+    /// There is no execution with this id.
+    #[error("there is no execution with workflow_id {workflow_id:?}")]
+    NotFound {
+        /// The id.
+        workflow_id: String,
+    },
+    /// serde could not represent a value.
+    #[error("cannot record a value of type {what}: {reason}; derive or fix its Serialize implementation")]
+    Encode {
+        /// The type.
+        what: &'static str,
+        /// serde's reason.
+        reason: String,
+    },
+    /// A recorded value is not of the type the code asks for.
+    #[error(
+        "a recorded value cannot be read as {what}: {reason}; read it with the type it was recorded with"
+    )]
+    Decode {
+        /// The type.
+        what: &'static str,
+        /// serde's reason.
+        reason: String,
+    },
+    /// A value is larger than the engine accepts.
+    #[error(
+        "{what} has {size} bytes encoded, the limit is {limit}: store it elsewhere and record where, or raise \
+         `value_limit`"
+    )]
+    TooLarge {
+        /// Which value.
+        what: String,
+        /// Its size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The workflow ended with an error.
+    #[error("the workflow failed: {0}")]
+    Failed(Failure),
+    /// The execution was cancelled or ran out of time.
+    #[error("the execution was cancelled: {0}")]
+    Cancelled(Failure),
+    /// The execution is parked: it neither runs nor fails until it is resumed.
+    #[error("the execution is parked: {0}; fix the cause, then resume it (`stepfast workflow resume`)")]
+    Parked(Failure),
+    /// The database did not answer in time.
+    #[error("{0}; the outcome is unknown, the same call with the same workflow_id may be repeated")]
+    Unavailable(String),
+    /// The engine is shutting down or has been.
+    #[error("the engine is shut down; what it had accepted is continued by the next one")]
+    Shutdown,
+    /// The database cannot be opened.
+    #[error("cannot open {store}: {reason}")]
+    Open {
+        /// Which database.
+        store: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The database was written by a newer version of Stepfast.
+    #[error(
+        "the database has schema version {found}, this program knows up to {supported}: upgrade the program"
+    )]
+    NewerSchema {
+        /// Version found.
+        found: i64,
+        /// Newest version this program knows.
+        supported: i64,
+    },
+    /// The database is damaged or lost history.
+    #[error("the database cannot be trusted: {0}")]
+    Corrupt(String),
+}
+
+impl Error {
+    /// What a caller can do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Invalid { .. } | Error::Encode { .. } | Error::TooLarge { .. } | Error::Open { .. } => {
+                ErrorKind::Invalid
+            }
+            Error::UnknownWorkflow { .. } | Error::NotFound { .. } => ErrorKind::NotFound,
+            Error::Conflict { .. } => ErrorKind::Conflict,
+            Error::Failed(_) => ErrorKind::Failed,
+            Error::Cancelled(_) => ErrorKind::Cancelled,
+            Error::Parked(_) => ErrorKind::Parked,
+            Error::Unavailable(_) | Error::Shutdown => ErrorKind::Unavailable,
+            Error::Decode { .. } | Error::NewerSchema { .. } | Error::Corrupt(_) => ErrorKind::Corrupt,
+        }
+    }
+
+    /// Its stable code; docs/reference/errors.md has a paragraph for each.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Invalid { .. } => "SF-0001",
+            Error::UnknownWorkflow { .. } => "SF-0002",
+            Error::Conflict { .. } => "SF-0003",
+            Error::NotFound { .. } => "SF-0004",
+            Error::Encode { .. } => "SF-0005",
+            Error::Decode { .. } => "SF-0006",
+            Error::TooLarge { .. } => "SF-0007",
+            Error::Failed(_) => "SF-0008",
+            Error::Cancelled(_) => "SF-0009",
+            Error::Parked(_) => "SF-0010",
+            Error::Unavailable(_) => "SF-0011",
+            Error::Shutdown => "SF-0012",
+            Error::Open { .. } => "SF-0013",
+            Error::NewerSchema { .. } => "SF-0014",
+            Error::Corrupt(_) => "SF-0015",
+        }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(reason) => Error::Unavailable(reason),
+            StoreError::NewerSchema { found, supported } => Error::NewerSchema { found, supported },
+            StoreError::Corrupt(reason) => Error::Corrupt(reason),
+            StoreError::Open { store, reason } => Error::Open { store, reason },
+            error @ (StoreError::Fenced | StoreError::Rejected(_) | StoreError::Blocked(_)) => {
+                Error::Unavailable(error.to_string())
+            }
+        }
+    }
+}

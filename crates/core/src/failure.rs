@@ -1,0 +1,111 @@
+//! [`Failure`]: an error as it is recorded, so that every replay sees the same one.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A step body's or workflow's error in the form that is recorded.
+///
+/// Any `std::error::Error` becomes one with `?`; its type's name, message and causes are kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The error's type, or one of the engine's own [codes](Failure::code).
+    pub kind: String,
+    /// What it said.
+    pub message: String,
+    /// What caused it, outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<String>,
+    /// Whether a step's retry policy may try again.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub is_retryable: bool,
+}
+
+/// Kind of the failure of an attempt that took longer than its timeout.
+pub const ATTEMPT_TIMED_OUT: &str = "SF-0020";
+/// Kind of the failure of an execution that reached its deadline.
+pub const DEADLINE_REACHED: &str = "SF-0021";
+/// Kind of the failure of an execution that somebody cancelled.
+pub const CANCELLED: &str = "SF-0022";
+/// Kind of the failure that parks an execution whose code no longer matches its record.
+pub const NON_DETERMINISTIC: &str = "SF-0023";
+/// Kind of the failure of code that panicked.
+pub const PANICKED: &str = "SF-0024";
+/// Kind of the failure of a step whose outcome the database refused.
+pub const REFUSED: &str = "SF-0025";
+/// Kind of the failure that parks an execution whose recorded values cannot be read.
+pub const UNREADABLE: &str = "SF-0026";
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Failure {
+    /// A failure with a message of its own.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self::of_kind("Failure", message)
+    }
+
+    /// A failure of the given kind.
+    pub fn of_kind(kind: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { kind: kind.into(), message: message.into(), causes: Vec::new(), is_retryable: true }
+    }
+
+    /// The same failure, which no retry policy retries.
+    #[must_use]
+    pub fn permanent(mut self) -> Self {
+        self.is_retryable = false;
+        self
+    }
+
+    /// The engine's own code for it (`SF-…`), if it is the engine's.
+    pub fn code(&self) -> Option<&str> {
+        self.kind.starts_with("SF-").then_some(self.kind.as_str())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        for cause in &self.causes {
+            write!(f, ": {cause}")?;
+        }
+        if let Some(code) = self.code() {
+            write!(f, " [{code}]")?;
+        }
+        Ok(())
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let mut causes = Vec::new();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            causes.push(cause.to_string());
+            source = cause.source();
+        }
+        let kind = std::any::type_name::<E>().to_owned();
+        Self { kind, message: error.to_string(), causes, is_retryable: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_keep_type_message_and_causes() {
+        let failure = Failure::from("x".parse::<u8>().unwrap_err());
+        assert_eq!(failure.kind, "core::num::error::ParseIntError");
+        assert_eq!(failure.to_string(), "invalid digit found in string");
+        assert!(failure.is_retryable && !failure.clone().permanent().is_retryable);
+        assert_eq!(failure.code(), None);
+        assert_eq!(Failure::of_kind(PANICKED, "boom").to_string(), "boom [SF-0024]");
+    }
+}

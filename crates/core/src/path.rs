@@ -1,0 +1,129 @@
+//! [`Path`]: a step's structural position in its execution.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+/// A step's structural position: its number in its branch, below the numbers of the branches above.
+///
+/// Numbers are stored as order-preserving variable-length integers, so comparing the bytes compares the
+/// paths: `1 < 1.1 < 1.2 < 2`. A root step takes one byte up to number 240, two up to 2,287.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Path(SmallVec<[u8; 16]>);
+
+impl Path {
+    /// The path of the root branch: no numbers.
+    pub fn root() -> Self {
+        Self::default()
+    }
+
+    /// The path of number `n` in the branch at this path.
+    #[must_use]
+    pub fn child(&self, n: u32) -> Self {
+        let mut path = self.clone();
+        // the first byte orders by length: 0..=240 is the number itself, then 2, 3, 4 and 5 bytes in all
+        match n {
+            0..=240 => path.0.push(n as u8),
+            241..=2287 => {
+                let rest = n - 240;
+                path.0.extend_from_slice(&[241 + (rest >> 8) as u8, rest as u8]);
+            }
+            2288..=67823 => {
+                path.0.push(249);
+                path.0.extend_from_slice(&((n - 2288) as u16).to_be_bytes());
+            }
+            67824..=0x00ff_ffff => {
+                path.0.push(250);
+                path.0.extend_from_slice(&n.to_be_bytes()[1..]);
+            }
+            _ => {
+                path.0.push(251);
+                path.0.extend_from_slice(&n.to_be_bytes());
+            }
+        }
+        path
+    }
+
+    /// The encoded bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The path from its encoded bytes; `None` if they are not a path.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let path = Self(SmallVec::from_slice(bytes));
+        path.numbers().map(|_| path)
+    }
+
+    /// The numbers from the root down; `None` if the bytes are not a path.
+    pub fn numbers(&self) -> Option<Vec<u32>> {
+        let mut numbers = Vec::new();
+        let mut rest = self.as_bytes();
+        while let Some((&first, tail)) = rest.split_first() {
+            let (number, width) = match first {
+                0..=240 => (u32::from(first), 0),
+                241..=248 => (240 + (u32::from(first) - 241) * 256 + u32::from(*tail.first()?), 1),
+                249 => (2288 + u32::from(u16::from_be_bytes([*tail.first()?, *tail.get(1)?])), 2),
+                250 => (u32::from_be_bytes([0, *tail.first()?, *tail.get(1)?, *tail.get(2)?]), 3),
+                251 => (u32::from_be_bytes(tail.get(..4)?.try_into().ok()?), 4),
+                _ => return None,
+            };
+            numbers.push(number);
+            rest = &tail[width..];
+        }
+        Some(numbers)
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, number) in self.numbers().unwrap_or_default().iter().enumerate() {
+            if i > 0 {
+                f.write_str(".")?;
+            }
+            write!(f, "{number}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Path({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EDGES: [u32; 14] =
+        [0, 1, 239, 240, 241, 495, 496, 2287, 2288, 67823, 67824, 0x00ff_ffff, 0x0100_0000, u32::MAX];
+
+    #[test]
+    fn bytes_order_as_numbers_do_and_decode() {
+        let paths: Vec<Path> = EDGES.iter().map(|&n| Path::root().child(n)).collect();
+        for (pair, numbers) in paths.windows(2).zip(EDGES.windows(2)) {
+            assert!(pair[0].as_bytes() < pair[1].as_bytes(), "{numbers:?}");
+        }
+        for (path, n) in paths.iter().zip(EDGES) {
+            assert_eq!(path.numbers(), Some(vec![n]));
+            assert!(path.child(0).as_bytes() > path.as_bytes());
+            assert_eq!(Path::from_bytes(path.child(7).as_bytes()), Some(path.child(7)));
+        }
+        let random = fastrand::u64(..);
+        let mut rng = fastrand::Rng::with_seed(random);
+        for _ in 0..10_000 {
+            let (a, b) = (rng.u32(..) >> rng.u32(0..32), rng.u32(..) >> rng.u32(0..32));
+            let (p, q) = (Path::root().child(a), Path::root().child(b));
+            assert_eq!(a.cmp(&b), p.as_bytes().cmp(q.as_bytes()), "{a} {b}, seed {random}");
+        }
+    }
+
+    #[test]
+    fn text_has_dots() {
+        assert_eq!(Path::root().child(3).child(300).child(1).to_string(), "3.300.1");
+        assert_eq!(Path::from_bytes(&[255]), None);
+        assert_eq!(Path::from_bytes(&[250, 1]), None);
+    }
+}

@@ -1,0 +1,240 @@
+//! What a store hands back: executions, their checkpoints, and how they are listed.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::clock::Timestamp;
+use crate::key::Key;
+use crate::path::Path;
+use crate::payload::Payload;
+use crate::write::{Attempt, Checkpoint, Parent, RequestKind, WorkerId};
+
+/// The status of an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Status {
+    /// Not before a time.
+    Scheduled = 0,
+    /// Ready to be claimed, or parked.
+    Queued = 1,
+    /// A worker runs it.
+    Running = 2,
+    /// Suspended on a timer or a child; holds no worker.
+    Waiting = 3,
+    /// Ended with an output.
+    Completed = 4,
+    /// Ended with an error.
+    Failed = 5,
+    /// Ended because somebody cancelled it or its time was up.
+    Cancelled = 6,
+}
+
+impl Status {
+    /// All of them, by number.
+    pub const ALL: [Status; 7] = [
+        Status::Scheduled,
+        Status::Queued,
+        Status::Running,
+        Status::Waiting,
+        Status::Completed,
+        Status::Failed,
+        Status::Cancelled,
+    ];
+
+    /// The status with this number, as stored.
+    pub fn from_number(number: i64) -> Option<Self> {
+        usize::try_from(number).ok().and_then(|n| Self::ALL.get(n).copied())
+    }
+
+    /// True for `completed`, `failed` and `cancelled`.
+    pub fn is_terminal(self) -> bool {
+        self >= Status::Completed
+    }
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        ["scheduled", "queued", "running", "waiting", "completed", "failed", "cancelled"][self as usize]
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Status {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
+            let words: Vec<_> = Self::ALL.iter().map(|status| status.as_str()).collect();
+            format!("{text:?} is not a status; the statuses are {}", words.join(", "))
+        })
+    }
+}
+
+/// When the sleep at `path` is over. Kept in the execution's row, so that a replay goes on with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Armed {
+    /// Position of the sleep.
+    pub path: Path,
+    /// When it is over.
+    pub due_at: Timestamp,
+}
+
+/// Encodes due times for the `armed` column: for each the length of its path (2 bytes, big-endian), the
+/// path, and the due time in microseconds (8 bytes, big-endian). Empty for none.
+pub fn encode_armed(armed: &[Armed]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(armed.len() * 12);
+    for Armed { path, due_at } in armed {
+        bytes.extend_from_slice(&(path.as_bytes().len() as u16).to_be_bytes());
+        bytes.extend_from_slice(path.as_bytes());
+        bytes.extend_from_slice(&due_at.as_micros().to_be_bytes());
+    }
+    bytes
+}
+
+/// Decodes the `armed` column; `None` if it is damaged.
+pub fn decode_armed(mut bytes: &[u8]) -> Option<Vec<Armed>> {
+    let mut armed = Vec::new();
+    while let Some((len, rest)) = bytes.split_first_chunk::<2>() {
+        let (path, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
+        let (due_at, rest) = rest.split_first_chunk::<8>()?;
+        let due_at = Timestamp::from_micros(i64::from_be_bytes(*due_at));
+        armed.push(Armed { path: Path::from_bytes(path)?, due_at });
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(armed)
+}
+
+/// An execution's row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Execution {
+    /// Its key.
+    pub key: Key,
+    /// Key of the root of its tree.
+    pub root: Key,
+    /// Its parent, for a child.
+    pub parent: Option<Parent>,
+    /// The caller's id, where one was given that is not a key's text.
+    pub given_id: Option<Arc<str>>,
+    /// Registered name of its workflow.
+    pub workflow: Arc<str>,
+    /// Fingerprint of its input, for ids given by callers.
+    pub fingerprint: Option<u64>,
+    /// Its status.
+    pub status: Status,
+    /// True while it is parked.
+    pub is_paused: bool,
+    /// The encoded input; empty in lists.
+    pub input: Payload,
+    /// The output, a failure, or why it is parked; empty in lists and while there is none.
+    pub outcome: Payload,
+    /// Who runs it.
+    pub owner: Option<WorkerId>,
+    /// How often it was resumed or rewound, plus one.
+    pub run_no: u32,
+    /// How often it was continued after its worker was lost.
+    pub recoveries: u32,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// When it is cancelled unless it has ended.
+    pub deadline_at: Option<Timestamp>,
+    /// Earliest time at which a timer wakes it, while it waits.
+    pub wake_at: Option<Timestamp>,
+    /// Due times of its sleeps.
+    pub armed: Vec<Armed>,
+}
+
+impl Execution {
+    /// Its workflow_id: the caller's, or the text of its key.
+    pub fn workflow_id(&self) -> String {
+        self.given_id.as_ref().map_or_else(|| self.key.to_string(), ToString::to_string)
+    }
+}
+
+/// An execution with what was recorded of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Its row.
+    pub execution: Execution,
+    /// Its checkpoints by `order`. Values stored aside come as references.
+    pub checkpoints: Vec<Checkpoint>,
+    /// Its failed attempts by path and number.
+    pub attempts: Vec<Attempt>,
+    /// What has been asked for and is not answered.
+    pub requests: Vec<RequestKind>,
+}
+
+/// How an execution is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExecutionId {
+    /// By its key.
+    Key(Key),
+    /// By the id that the caller gave.
+    Given(Arc<str>),
+}
+
+/// How much of an execution to load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// The row, without input.
+    Outcome,
+    /// The row, checkpoints, attempts and requests.
+    Full,
+}
+
+/// Which executions to list, newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Any of these statuses; empty for all.
+    pub statuses: Vec<Status>,
+    /// Only this workflow.
+    pub workflow: Option<Arc<str>>,
+    /// Only those that are parked, or only those that are not.
+    pub is_paused: Option<bool>,
+    /// Only children of this execution.
+    pub parent: Option<Key>,
+    /// Only those whose id, given or minted, begins with this.
+    pub id_prefix: Option<Arc<str>>,
+    /// Only those created at or after this time.
+    pub created_from: Option<Timestamp>,
+    /// Only those created before this time.
+    pub created_before: Option<Timestamp>,
+    /// Only those that sort after this key in the list: the last key of the page before.
+    pub after: Option<Key>,
+    /// At most this many; 0 returns no rows, only the count.
+    pub limit: usize,
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Page {
+    /// The executions, newest key first, without payloads.
+    pub executions: Vec<Execution>,
+    /// How many match the filter, whatever `after` and `limit` say; only if `limit` is 0.
+    pub total: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn armed_round_trips_and_damage_is_seen() {
+        let armed: Vec<Armed> = (0..3)
+            .map(|i| Armed {
+                path: Path::root().child(i * 1000),
+                due_at: Timestamp::from_micros(i64::from(i)),
+            })
+            .collect();
+        let bytes = encode_armed(&armed);
+        assert_eq!(decode_armed(&bytes), Some(armed));
+        assert_eq!(decode_armed(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(decode_armed(&[]), Some(Vec::new()));
+    }
+}

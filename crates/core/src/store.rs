@@ -1,0 +1,219 @@
+//! [`Store`]: the contract between the engine and a database.
+//!
+//! Data crosses this seam, not methods: everything durable is a [`Write`](crate::write::Write) in a
+//! [`Flush`]. A new feature is one variant of `Write`, one apply function per store, and its cases in the
+//! conformance suite.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::clock::Timestamp;
+use crate::counters::Counters;
+use crate::key::Key;
+use crate::payload::ChunkRef;
+use crate::record::{Detail, ExecutionId, Filter, Page, Record};
+use crate::write::{Flush, Outcome, RequestKind, WorkerId};
+
+/// A database that keeps executions.
+///
+/// Every method is safe to call at any time from any number of tasks, except that a lane commits one flush
+/// at a time. `commit`, `register`, `close`, `claim` and `look` are called from threads of the engine's own
+/// and may block them; the others must not block.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// What it is and what it likes.
+    fn about(&self) -> &About;
+
+    /// What it has done so far.
+    fn counters(&self) -> &Counters;
+
+    /// Registers a worker with `lanes` lanes (numbers 0 to `lanes` - 1) under an id never used before.
+    ///
+    /// Each lane gets a fence row with the registration's epoch and last number 0. The worker counts as
+    /// alive until it is closed or taken over.
+    async fn register(&self, lanes: u16) -> Result<Registration, StoreError>;
+
+    /// Ends a registration. Executions that it still owns become claimable at once. Closing a registration
+    /// that was taken over, or twice, does nothing.
+    async fn close(&self, worker: WorkerId) -> Result<(), StoreError>;
+
+    /// Applies one flush in one durable transaction.
+    ///
+    /// `Ok`: all of it is durable; the outcomes that are not `Applied` come with the index of their Write,
+    /// in ascending order. `Err` from a first attempt of this number:
+    /// - [`Unavailable`](StoreError::Unavailable): *unknown*; the flush may or may not be, or become,
+    ///   durable. Send it again with `is_resent`; the store finds out.
+    /// - [`Fenced`](StoreError::Fenced): nothing of it is or will be durable, and nothing of this lane will.
+    /// - [`Rejected`](StoreError::Rejected), [`Blocked`](StoreError::Blocked): nothing of it is durable; the
+    ///   same number may be used again with other contents.
+    /// - [`Corrupt`](StoreError::Corrupt): stop.
+    async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError>;
+
+    /// Takes executions to run: `waiting` ones whose timer is due, then those in `ready`, oldest first.
+    ///
+    /// Each becomes `running` under the claiming worker, durably, before this returns. Ready rows whose
+    /// execution is not claimable are removed. After `Unavailable` the claim may have happened: the next
+    /// [`look`](Store::look) with the worker's `holds` shows what it owns.
+    async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError>;
+
+    /// The one look per second: renews the worker, takes over lost ones, and reports what concerns it.
+    async fn look(&self, look: &Look) -> Result<Seen, StoreError>;
+
+    /// Loads executions, in the order of `ids`; `None` where there is none.
+    async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError>;
+
+    /// The bytes of a value that is stored aside; `Corrupt` if pieces are missing.
+    async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError>;
+
+    /// Lists executions, newest first, or counts them.
+    async fn list(&self, filter: &Filter) -> Result<Page, StoreError>;
+
+    /// Returns when another process may have changed something since the last call returned. A hint: the
+    /// look once a second stays correct without it. A store without such hints never returns.
+    async fn changed(&self);
+}
+
+/// What a store is and likes.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// `memory`, `sqlite` or `postgres`.
+    pub kind: &'static str,
+    /// Product and version, for people.
+    pub version: String,
+    /// What `Ok` from `commit` promises.
+    pub durability: Durability,
+    /// How many lanes commit in parallel best.
+    pub lanes: u16,
+    /// Most Writes in a flush.
+    pub flush_writes: usize,
+    /// Most bytes in a flush.
+    pub flush_bytes: usize,
+}
+
+/// What survives after an acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Survives a crash of any process and of the machine.
+    #[default]
+    Full,
+    /// Survives a crash of any process; a crash of the machine may take back the last moments.
+    Relaxed,
+    /// Survives nothing.
+    None,
+}
+
+impl Durability {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Durability::Full => "full",
+            Durability::Relaxed => "relaxed",
+            Durability::None => "none",
+        }
+    }
+}
+
+/// A worker's registration.
+#[derive(Clone, Copy, Debug)]
+pub struct Registration {
+    /// Its id.
+    pub worker: WorkerId,
+    /// Its epoch, on all its lanes.
+    pub epoch: i64,
+    /// The store's time.
+    pub now: Timestamp,
+}
+
+/// A wish for executions to run.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Who claims.
+    pub worker: WorkerId,
+    /// The worker's lane that claims are numbered in.
+    pub lane: u16,
+    /// The registration's epoch.
+    pub epoch: i64,
+    /// The claim's number in its lane, from 1.
+    pub number: i64,
+    /// At most this many.
+    pub limit: usize,
+    /// Stop adding executions when their inputs and checkpoints exceed this many bytes (at least one comes).
+    pub max_bytes: usize,
+    /// Only executions of these workflows.
+    pub workflows: Arc<[Arc<str>]>,
+}
+
+/// What a worker tells at its look, and wants to know.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// Who looks.
+    pub worker: WorkerId,
+    /// The registration's epoch.
+    pub epoch: i64,
+    /// Report which of these have ended, or are parked.
+    pub watch: Vec<Key>,
+    /// What it holds; where given, report executions that it owns and does not hold.
+    pub holds: Option<Vec<Key>>,
+    /// Workflows it can run.
+    pub workflows: Arc<[Arc<str>]>,
+}
+
+/// What a look saw.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The store's time.
+    pub now: Timestamp,
+    /// True if the worker itself was taken over: it must register anew.
+    pub is_fenced: bool,
+    /// Executions it runs for which something is asked.
+    pub requests: Vec<(Key, RequestKind)>,
+    /// Those of `watch` that have ended or are parked.
+    pub ended: Vec<Key>,
+    /// Executions that it owns but does not hold; only if `holds` was given.
+    pub strays: Vec<Record>,
+    /// True if something that it can run is ready.
+    pub has_ready: bool,
+    /// Earliest time at which a timer wakes something that it can run.
+    pub next_due: Option<Timestamp>,
+    /// How many executions of lost workers this look made claimable.
+    pub recovered: u64,
+}
+
+/// What went wrong in a store.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No answer, or none that can be trusted; what was asked may have happened.
+    #[error("the database is unavailable: {0}")]
+    Unavailable(String),
+    /// The lane's epoch is over.
+    #[error("another worker has taken over")]
+    Fenced,
+    /// Some item's data is not accepted; nothing was written.
+    #[error("the database refuses an item: {0}")]
+    Rejected(String),
+    /// Some item waits for somebody else's transaction; nothing was written.
+    #[error("an item is blocked by another transaction: {0}")]
+    Blocked(String),
+    /// The database is damaged, or has lost what it acknowledged.
+    #[error("the database cannot be trusted: {0}")]
+    Corrupt(String),
+    /// The schema is newer than this program.
+    #[error("the database has schema version {found}, this program knows up to {supported}")]
+    NewerSchema {
+        /// Version found.
+        found: i64,
+        /// Newest version known.
+        supported: i64,
+    },
+    /// It cannot be opened.
+    #[error("cannot open {store}: {reason}")]
+    Open {
+        /// Which database.
+        store: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+}

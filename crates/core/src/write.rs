@@ -1,0 +1,392 @@
+//! [`Write`]: one durable fact to record; [`Flush`]: a set of them; [`Outcome`]: what became of each.
+//!
+//! A flush is a *set of row changes*: no two of its Writes change the same row, and no guard depends on a
+//! row that another Write of the flush changes. So a store may apply it grouped by kind, in any order.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::clock::Timestamp;
+use crate::key::Key;
+use crate::path::Path;
+use crate::payload::Payload;
+use crate::record::{Armed, Status};
+
+/// The number of one registration of a worker; never used twice in a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub i64);
+
+/// One transaction's worth of Writes from one lane.
+#[derive(Clone, Debug)]
+pub struct Flush {
+    /// Whose flush it is.
+    pub worker: WorkerId,
+    /// The worker's lane.
+    pub lane: u16,
+    /// The fencing token: the epoch of the lane's row when the worker registered.
+    pub epoch: i64,
+    /// The flush's number in its lane: 1, 2, 3, … without gaps.
+    pub number: i64,
+    /// True when this number was sent before and nobody knows what became of it.
+    pub is_resent: bool,
+    /// The row changes.
+    pub writes: Vec<Write>,
+}
+
+/// One durable fact to record.
+///
+/// *Owned* Writes belong to an execution that this worker runs, and die with its ownership. *Free* ones
+/// come from callers and are staged again under a new registration.
+#[derive(Clone, Debug)]
+pub enum Write {
+    /// Creates an execution, in the state it has reached meanwhile.
+    Start(Box<Start>),
+    /// Records a delivery: the outcome of a step, a timer, a child, or that a call was abandoned.
+    Checkpoint(Checkpoint),
+    /// Records a failed attempt of a step.
+    Attempt(Attempt),
+    /// Moves an execution that this worker runs to another state.
+    Move(Move),
+    /// Makes a `waiting` execution `queued` if one of its conditions holds; else [`Outcome::NotFound`].
+    Wake(Key),
+    /// Asks for something to be done with an execution, whoever runs it.
+    Request(Request),
+    /// Deletes the requests of an execution that its owner has answered.
+    Answer(Key),
+    /// One piece of a large value.
+    Chunk(Chunk),
+    /// Deletes pieces that nothing refers to.
+    Discard(Discard),
+}
+
+/// Creates an execution.
+///
+/// Outcome: [`Applied`](Outcome::Applied), or [`Duplicate`](Outcome::Duplicate) if the key or the
+/// workflow_id is there already.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// Key of the new row.
+    pub key: Key,
+    /// Key of the root of its tree; its own for a root.
+    pub root: Key,
+    /// What started it, for a child.
+    pub parent: Option<Parent>,
+    /// The caller's id, where one was given that is not a key's text.
+    pub workflow_id: Option<Arc<str>>,
+    /// Registered name of the workflow.
+    pub workflow: Arc<str>,
+    /// Fingerprint of the input, for ids given by callers.
+    pub fingerprint: Option<u64>,
+    /// The encoded input.
+    pub input: Payload,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+    /// When it is cancelled unless it has ended.
+    pub deadline_at: Option<Timestamp>,
+    /// True if the key or id may be in the database already: nothing else of the tree may then enter a
+    /// flush before the outcome is known.
+    pub is_guarded: bool,
+    /// The state in which the row is created.
+    pub state: State,
+}
+
+/// The parent of a child execution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// Key of the parent.
+    pub key: Key,
+    /// True if the parent does not wait for it, and cancelling the parent does not cancel it.
+    pub is_detached: bool,
+}
+
+/// Moves an execution to another state.
+///
+/// Guard: the row is `running` and owned by the flush's worker; else [`Outcome::NotFound`].
+#[derive(Clone, Debug)]
+pub struct Move {
+    /// The execution.
+    pub key: Key,
+    /// Its new state.
+    pub state: State,
+}
+
+/// The state of an execution's row, with what its role tables hold.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    /// Owned by the flush's worker, with the due times it has promised so far. As a Move: stays running.
+    Running {
+        /// Due times of sleeps that are going on.
+        armed: Vec<Armed>,
+    },
+    /// Ready to be claimed: a row in `ready`.
+    Queued {
+        /// Due times of sleeps that are going on.
+        armed: Vec<Armed>,
+    },
+    /// Suspended until one of the conditions holds.
+    Waiting {
+        /// Earliest due time: a row in `timers`.
+        wake_at: Option<Timestamp>,
+        /// Any of these ending wakes it: rows in `waits`.
+        children: Vec<Key>,
+        /// Due times of all its sleeps.
+        armed: Vec<Armed>,
+    },
+    /// `queued` and paused, with the reason (an encoded [`Failure`](crate::Failure)); not claimable.
+    Parked {
+        /// Why.
+        reason: Payload,
+        /// Due times of sleeps that are going on.
+        armed: Vec<Armed>,
+    },
+    /// Over.
+    Ended {
+        /// `completed`, `failed` or `cancelled`.
+        status: Status,
+        /// The output, or an encoded [`Failure`](crate::Failure).
+        outcome: Payload,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+/// What a checkpoint records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum CheckpointKind {
+    /// A step's value.
+    Step = 1,
+    /// A step's error, attempts given up.
+    Failed = 2,
+    /// The workflow stopped waiting for the call.
+    Abandoned = 3,
+    /// A sleep that is over.
+    Timer = 4,
+    /// A child that ended; the outcome is its key.
+    Child = 5,
+}
+
+impl CheckpointKind {
+    /// The kind with this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Step, Self::Failed, Self::Abandoned, Self::Timer, Self::Child]
+            .into_iter()
+            .find(|kind| *kind as u8 == number)
+    }
+}
+
+/// Records a delivery to a workflow. Insert-only; the lane's fence is its guard.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// The execution.
+    pub execution: Key,
+    /// Position of the call.
+    pub path: Path,
+    /// The run that recorded it.
+    pub run_no: u32,
+    /// Position of its delivery among all deliveries to the execution.
+    pub order: u32,
+    /// What it records.
+    pub kind: CheckpointKind,
+    /// Name of the step, the child's workflow, or `sleep`.
+    pub name: Arc<str>,
+    /// Fingerprint of the arguments, where they were given.
+    pub fingerprint: Option<u64>,
+    /// The value, an encoded [`Failure`](crate::Failure), a child's key, or empty.
+    pub outcome: Payload,
+    /// When it was delivered.
+    pub at: Timestamp,
+    /// From the call to its delivery, in milliseconds.
+    pub took_ms: i64,
+}
+
+/// Records a failed attempt of a step. Insert-only.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// The execution.
+    pub execution: Key,
+    /// Position of the step.
+    pub path: Path,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// An encoded [`Failure`](crate::Failure).
+    pub failure: Payload,
+    /// When it failed.
+    pub at: Timestamp,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RequestKind {
+    /// End it as `cancelled`, with the awaited children below it.
+    Cancel = 1,
+    /// Continue it: parked, failed or cancelled.
+    Resume = 2,
+}
+
+/// Asks for something to be done with an execution.
+///
+/// The Write itself moves a target that nobody runs. A running one gets a row in `requests`, and its owner
+/// answers. A cancel goes on to all awaited children, atomically. Outcome: [`Outcome::Answered`], or
+/// [`Outcome::NotFound`].
+///
+/// Resume moves a parked execution back to `queued`; a `failed` or `cancelled` one too, and bumps its
+/// `run_no` (its children get fresh keys), clears outcome, deadline and requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The execution.
+    pub execution: Key,
+    /// Number of the request, minted by who asks.
+    pub n: Key,
+    /// What is asked for.
+    pub kind: RequestKind,
+    /// When.
+    pub at: Timestamp,
+    /// The outcome of what a cancel ends: an encoded [`Failure`](crate::Failure); empty for a resume.
+    pub reason: Payload,
+}
+
+/// How a [`Request`] was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// It is recorded; the worker that runs the execution will do it.
+    Requested,
+    /// Too late, or not needed: the execution has this status.
+    Declined(Status),
+}
+
+/// One piece of a large value. Insert-only; a piece that is there already is left as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chunk {
+    /// The execution.
+    pub execution: Key,
+    /// Number of the value.
+    pub value: u64,
+    /// Number of the piece, from 0.
+    pub n: u32,
+    /// The bytes.
+    pub bytes: Bytes,
+    /// True for a piece of the input of an execution that a caller starts.
+    pub is_free: bool,
+}
+
+/// Deletes all pieces of an execution's values except those of `keep`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discard {
+    /// The execution.
+    pub execution: Key,
+    /// Values that something refers to.
+    pub keep: SmallVec<[u64; 4]>,
+}
+
+/// What became of a Write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It is durable.
+    Applied,
+    /// A Start whose key or workflow_id is there already.
+    Duplicate(Box<Existing>),
+    /// A request's answer, and the parent of an execution that it ended.
+    Answered(Answer, Option<Key>),
+    /// Its guard does not hold: there is no such row, or it is not ours.
+    NotFound,
+    /// Another worker has taken over; nothing of this lane lands any more.
+    Fenced,
+    /// The database does not accept this item, for the reason given.
+    Refused(Arc<str>),
+    /// Something that it depended on was lost, so it was not written.
+    Dropped,
+}
+
+/// The execution that was there first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Existing {
+    /// Its key.
+    pub key: Key,
+    /// Its workflow.
+    pub workflow: Arc<str>,
+    /// Fingerprint of its input, where it has one.
+    pub fingerprint: Option<u64>,
+    /// Its parent.
+    pub parent: Option<Key>,
+    /// Its status when the Start lost.
+    pub status: Status,
+}
+
+impl Write {
+    /// The execution whose rows it changes.
+    pub fn execution(&self) -> Key {
+        match self {
+            Write::Start(start) => start.key,
+            Write::Checkpoint(checkpoint) => checkpoint.execution,
+            Write::Attempt(attempt) => attempt.execution,
+            Write::Move(change) => change.key,
+            Write::Wake(key) | Write::Answer(key) => *key,
+            Write::Request(request) => request.execution,
+            Write::Chunk(chunk) => chunk.execution,
+            Write::Discard(discard) => discard.execution,
+        }
+    }
+
+    /// True if it dies with the worker's ownership.
+    pub fn is_owned(&self) -> bool {
+        match self {
+            Write::Checkpoint(_) | Write::Attempt(_) | Write::Move(_) | Write::Answer(_) => true,
+            Write::Chunk(chunk) => !chunk.is_free,
+            Write::Start(start) => start.parent.as_ref().is_some(),
+            Write::Wake(_) | Write::Request(_) | Write::Discard(_) => false,
+        }
+    }
+
+    /// The room it takes under the bounds on staged bytes, in bytes: its payloads and a share for its row.
+    pub fn size(&self) -> usize {
+        128 + match self {
+            Write::Start(start) => {
+                start.input.len() + start.workflow_id.as_ref().map_or(0, |id| id.len()) + start.state.size()
+            }
+            Write::Checkpoint(checkpoint) => checkpoint.outcome.len() + checkpoint.name.len(),
+            Write::Attempt(attempt) => attempt.failure.len(),
+            Write::Move(change) => change.state.size(),
+            Write::Chunk(chunk) => chunk.bytes.len(),
+            Write::Wake(_) | Write::Request(_) | Write::Answer(_) | Write::Discard(_) => 0,
+        }
+    }
+}
+
+impl State {
+    /// The status that the row shows.
+    pub fn status(&self) -> Status {
+        match self {
+            State::Running { .. } => Status::Running,
+            State::Queued { .. } | State::Parked { .. } => Status::Queued,
+            State::Waiting { .. } => Status::Waiting,
+            State::Ended { status, .. } => *status,
+        }
+    }
+
+    /// The due times the row keeps.
+    pub fn armed(&self) -> &[Armed] {
+        match self {
+            State::Running { armed }
+            | State::Queued { armed }
+            | State::Waiting { armed, .. }
+            | State::Parked { armed, .. } => armed,
+            State::Ended { .. } => &[],
+        }
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            State::Running { armed } | State::Queued { armed } => armed.len() * 32,
+            State::Waiting { children, armed, .. } => (children.len() + armed.len()) * 32,
+            State::Parked { reason, .. } => reason.len(),
+            State::Ended { outcome, .. } => outcome.len(),
+        }
+    }
+}
