@@ -4,6 +4,7 @@
 //! This crate is the engine and the [`Store`] contract; it knows no SQL and no network.
 
 pub mod clock;
+mod commit;
 pub mod counters;
 pub mod error;
 pub mod failure;

@@ -31,6 +31,9 @@ pub struct Flush {
     pub number: i64,
     /// True when this number was sent before and nobody knows what became of it.
     pub is_resent: bool,
+    /// True while the engine looks for an item that is refused or blocked: wait for other people's locks
+    /// only briefly.
+    pub is_bisecting: bool,
     /// The row changes.
     pub writes: Vec<Write>,
 }

@@ -1,0 +1,344 @@
+//! The committer of a lane: takes what is staged, commits it as numbered flushes, publishes outcomes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::staging::{Entry, Outcomes, Segment, Taken};
+use super::{Lane, Lsn, Settled, Sink};
+use crate::error::Error;
+use crate::store::{Registration, Store, StoreError};
+use crate::write::{Flush, Outcome, Write};
+
+/// Pause before an unanswered flush is sent again: doubles from the first to the second, with jitter.
+const RESEND_AFTER: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// Starts the committer of `lane` on a thread of its own. The receiver hears when it has ended.
+///
+/// The thread runs its own runtime, so that neither a store that blocks nor a driver's connection ever
+/// waits behind workflow code for a turn.
+pub(super) fn spawn(
+    lane: Lane,
+    store: Arc<dyn Store>,
+    registration: Registration,
+    sink: Arc<dyn Sink>,
+) -> Result<oneshot::Receiver<()>, Error> {
+    lane.staging().bind(registration);
+    let (done, ended) = oneshot::channel();
+    let name = format!("stepfast-lane-{}", lane.number());
+    on_thread(name, async move {
+        let numbered = Numbered { lane: lane.clone(), number: lane.number(), store, sent: None };
+        let mut committer = Committer { lane, sink, numbered, slow: None };
+        committer.run().await;
+        let _ = done.send(());
+    })?;
+    Ok(ended)
+}
+
+/// Runs `future` on a new thread with a runtime of its own.
+pub(crate) fn on_thread(
+    name: String,
+    future: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), Error> {
+    let fail = |error: std::io::Error| Error::Unavailable(format!("cannot start thread: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
+    std::thread::Builder::new().name(name).spawn(move || runtime.block_on(future)).map_err(fail)?;
+    Ok(())
+}
+
+struct Committer {
+    lane: Lane,
+    sink: Arc<dyn Sink>,
+    numbered: Numbered,
+    /// Takes Writes that wait for somebody else's transaction; started when the first one does.
+    slow: Option<mpsc::UnboundedSender<Entry>>,
+}
+
+impl Committer {
+    async fn run(&mut self) {
+        loop {
+            let taken = self.lane.staging().take(&self.lane.0.watermark);
+            match taken {
+                Taken::Segment(segment, passed) => {
+                    if !self.flush(segment, passed).await {
+                        break;
+                    }
+                }
+                Taken::Nothing => {
+                    if self.is_giving_up() {
+                        break;
+                    }
+                    tokio::select! {
+                        () = self.lane.0.staged.notified() => {}
+                        () = self.lane.0.give_up.notified() => {}
+                    }
+                }
+                Taken::Closed => break,
+            }
+        }
+        let left = self.lane.staging().clear();
+        self.drop_all(left);
+    }
+
+    fn is_giving_up(&self) -> bool {
+        self.lane.0.is_giving_up.load(SeqCst)
+    }
+
+    /// Commits a segment, in parts if the database does not take it whole; false if the lane must end.
+    async fn flush(&mut self, segment: Segment, passed: Lsn) -> bool {
+        let mut parts = vec![segment];
+        let mut is_bisecting = false;
+        let mut landed = Landed::default();
+        while let Some(mut part) = parts.pop() {
+            let Some(registration) = self.lane.staging().registration() else { return true };
+            let mut writes = std::mem::take(&mut part.writes);
+            let result = self.numbered.commit(registration, &mut writes, is_bisecting).await;
+            part.writes = writes;
+            match result {
+                Ok(outcomes) => self.land(&part, outcomes, &mut landed),
+                Err(error @ (StoreError::Rejected(_) | StoreError::Blocked(_))) => {
+                    is_bisecting = true;
+                    match part.split().or_else(Segment::split_first) {
+                        Ok((first, second)) => parts.extend([second, first]),
+                        Err(single) => {
+                            // the rest of its tree comes next on the stack, if there is any
+                            let rest = parts.pop_if(|next| next.metas[0].tree == single.metas[0].tree);
+                            self.set_aside(single.join(rest), &error, &mut landed);
+                        }
+                    }
+                }
+                Err(StoreError::Fenced) => {
+                    parts.push(part);
+                    let outcomes = self.lane.staging().fence(parts, &self.lane.0.watermark);
+                    landed.outcomes.extend(outcomes);
+                    self.publish(passed, landed);
+                    self.sink.fenced(self.lane.number());
+                    return true;
+                }
+                Err(StoreError::Unavailable(_)) => {
+                    // only while giving up: what was sent may or may not land
+                    parts.push(part);
+                    self.publish(Lsn(0), landed);
+                    self.drop_all(parts.into_iter().flat_map(Segment::into_entries).collect());
+                    return false;
+                }
+                Err(error) => {
+                    parts.push(part);
+                    let reason = error.to_string();
+                    self.publish(Lsn(0), landed);
+                    self.sink.poisoned(&reason);
+                    let mut left: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
+                    left.extend(self.lane.staging().clear());
+                    self.drop_all(left);
+                    return false;
+                }
+            }
+        }
+        self.publish(passed, landed);
+        true
+    }
+
+    /// Notes the outcomes of a part that is durable.
+    fn land(&self, part: &Segment, outcomes: Vec<(usize, Outcome)>, landed: &mut Landed) {
+        let dropped = self.lane.staging().settle(part, &outcomes);
+        landed.outcomes.extend(dropped);
+        if self.lane.0.watermark.has_held() {
+            landed.released.extend(part.metas.iter().flat_map(|meta| meta.lsns.iter().copied()));
+        }
+        landed.room += part.metas.iter().map(|meta| meta.room as usize).sum::<usize>();
+        landed.made_ready |= part.writes.iter().any(makes_ready);
+        for (index, outcome) in outcomes {
+            let (write, meta) = (&part.writes[index], &part.metas[index]);
+            landed.outcomes.extend(meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
+            self.tell(write, meta.tree, meta.lsns[0], &outcome);
+        }
+    }
+
+    fn tell(&self, write: &Write, tree: crate::Key, lsn: Lsn, outcome: &Outcome) {
+        let execution = write.execution();
+        self.sink.settled(self.lane.number(), Settled { execution, tree, lsn, write, outcome });
+    }
+
+    /// One Write of one tree, and what comes behind it there: the Write is refused, or goes to the slow lane.
+    fn set_aside(&mut self, segment: Segment, error: &StoreError, landed: &mut Landed) {
+        if let StoreError::Blocked(_) = error {
+            let entry = self.lane.staging().block(segment, &self.lane.0.watermark);
+            let (lane, store, sink) = (&self.lane, &self.numbered.store, &self.sink);
+            let slow = self.slow.get_or_insert_with(|| slow_lane(lane, store.clone(), sink.clone()));
+            if let Err(mpsc::error::SendError(entry)) = slow.send(entry) {
+                self.drop_all(vec![entry]);
+            }
+            return;
+        }
+        let (refused, dropped) = self.lane.staging().refuse(segment, &self.lane.0.watermark);
+        landed.outcomes.extend(dropped);
+        let outcome = Outcome::Refused(error.to_string().into());
+        landed.outcomes.extend(refused.meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
+        landed.room += refused.meta.room as usize;
+        self.tell(&refused.write, refused.meta.tree, refused.meta.lsns[0], &outcome);
+    }
+
+    /// Acknowledges.
+    fn publish(&self, passed: Lsn, landed: Landed) {
+        let shared = &self.lane.0;
+        shared.watermark.publish(Some(passed), landed.released, landed.outcomes);
+        shared.room.add_permits(landed.room);
+        self.sink.flushed(self.lane.number(), landed.made_ready);
+    }
+
+    fn drop_all(&self, entries: Vec<Entry>) {
+        let room = entries.iter().map(|entry| entry.meta.room as usize).sum();
+        let lsns = entries.iter().flat_map(|entry| entry.meta.lsns.iter());
+        self.lane.0.watermark.publish(None, [], lsns.map(|&lsn| (lsn, Outcome::Dropped)));
+        self.lane.0.room.add_permits(room);
+    }
+}
+
+/// What a flush has brought about so far.
+#[derive(Default)]
+struct Landed {
+    released: Vec<Lsn>,
+    outcomes: Outcomes,
+    room: usize,
+    made_ready: bool,
+}
+
+/// True if the Write may have made an execution claimable.
+fn makes_ready(write: &Write) -> bool {
+    use crate::write::{RequestKind, State};
+    match write {
+        Write::Start(start) => matches!(start.state, State::Queued { .. }),
+        Write::Move(change) => matches!(change.state, State::Queued { .. } | State::Waiting { .. }),
+        Write::Request(request) => request.kind == RequestKind::Resume,
+        Write::Wake(_) => true,
+        _ => false,
+    }
+}
+
+/// Numbers the flushes of a lane of a registration, and finds out what becomes of each.
+struct Numbered {
+    lane: Lane,
+    /// The lane's number in the registration.
+    number: u16,
+    store: Arc<dyn Store>,
+    /// The registration whose flushes are being numbered, and the last number.
+    sent: Option<(Registration, i64)>,
+}
+
+impl Numbered {
+    /// Commits `writes` as the next flush. Returns `Unavailable` only when the lane is giving up.
+    async fn commit(
+        &mut self,
+        registration: Registration,
+        writes: &mut Vec<Write>,
+        is_bisecting: bool,
+    ) -> Result<Vec<(usize, Outcome)>, StoreError> {
+        let last = match self.sent {
+            Some((sent, last)) if sent.worker == registration.worker => last,
+            _ => 0,
+        };
+        let mut flush = Flush {
+            worker: registration.worker,
+            lane: self.number,
+            epoch: registration.epoch,
+            number: last + 1,
+            is_resent: false,
+            is_bisecting,
+            writes: std::mem::take(writes),
+        };
+        let mut pause = RESEND_AFTER.0;
+        let result = loop {
+            match self.store.commit(&flush).await {
+                Err(StoreError::Unavailable(reason)) => {
+                    if self.lane.0.is_giving_up.load(SeqCst) {
+                        break Err(StoreError::Unavailable(reason));
+                    }
+                    if !flush.is_resent {
+                        tracing::warn!(
+                            lane = self.number,
+                            reason,
+                            "the database does not answer; trying again"
+                        );
+                    }
+                    flush.is_resent = true;
+                    tokio::select! {
+                        () = tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())) => {}
+                        () = self.lane.0.give_up.notified() => {}
+                    }
+                    pause = (pause * 2).min(RESEND_AFTER.1);
+                }
+                result => {
+                    if flush.is_resent {
+                        tracing::info!(lane = self.number, "the database answers again");
+                    }
+                    break result;
+                }
+            }
+        };
+        *writes = flush.writes;
+        self.sent = Some((registration, if result.is_ok() { last + 1 } else { last }));
+        result
+    }
+}
+
+/// Starts the lane's slow lane: it commits Writes that wait for somebody else's transaction, each alone,
+/// for as long as it takes, while the lane itself goes on.
+fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::UnboundedSender<Entry> {
+    let (send, mut entries) = mpsc::unbounded_channel::<Entry>();
+    let lane = lane.clone();
+    let name = format!("stepfast-slow-{}", lane.number());
+    let number = lane.0.slow_number;
+    let run = async move {
+        let mut numbered = Numbered { lane: lane.clone(), number, store, sent: None };
+        while let Some(entry) = entries.recv().await {
+            let Entry { write, meta } = entry;
+            let mut writes = vec![write];
+            let mut pause = RESEND_AFTER.0;
+            let outcome = loop {
+                let Some(registration) = lane.staging().registration() else { break Outcome::Fenced };
+                match numbered.commit(registration, &mut writes, false).await {
+                    Ok(mut outcomes) => {
+                        break outcomes.pop().map_or(Outcome::Applied, |(_, outcome)| outcome);
+                    }
+                    Err(StoreError::Blocked(_)) if !lane.0.is_giving_up.load(SeqCst) => {
+                        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+                        pause = (pause * 2).min(RESEND_AFTER.1);
+                    }
+                    Err(StoreError::Rejected(reason)) => break Outcome::Refused(reason.into()),
+                    Err(StoreError::Fenced) => break Outcome::Fenced,
+                    Err(_) => break Outcome::Dropped,
+                }
+            };
+            let Some(write) = writes.pop() else { continue };
+            let entry = Entry { write, meta };
+            if outcome == Outcome::Fenced && !entry.write.is_owned() {
+                let outcomes = lane.staging().stage_again(entry, &lane.0.watermark);
+                lane.0.watermark.publish(None, [], outcomes);
+                continue;
+            }
+            let is_applied = outcome == Outcome::Applied;
+            let mut outcomes = lane.staging().unblock(&entry, is_applied);
+            let lsns = entry.meta.lsns.iter().copied();
+            if is_applied {
+                lane.0.watermark.publish(None, lsns, outcomes);
+            } else {
+                outcomes.extend(lsns.map(|lsn| (lsn, outcome.clone())));
+                lane.0.watermark.publish(None, [], outcomes);
+                let (execution, tree, lsn) = (entry.write.execution(), entry.meta.tree, entry.meta.lsns[0]);
+                sink.settled(
+                    lane.number(),
+                    Settled { execution, tree, lsn, write: &entry.write, outcome: &outcome },
+                );
+            }
+            lane.0.room.add_permits(entry.meta.room as usize);
+            sink.flushed(lane.number(), makes_ready(&entry.write));
+            lane.0.staged.notify_one();
+        }
+    };
+    if let Err(error) = on_thread(name, run) {
+        tracing::error!(%error, "cannot start the slow lane");
+    }
+    send
+}

@@ -1,0 +1,221 @@
+//! The commit path: Writes are *staged* on a [`Lane`], a committer folds and *flushes* everything staged
+//! while the last flush was running, and code waits until an [`Lsn`] is *durable* only where the outside
+//! world could notice.
+//!
+//! ```text
+//! stage(Write) -> segments (fold, hold) -> committer: take, Store::commit, publish -> waiters
+//! ```
+//!
+//! - `staging.rs`: what is staged; where Writes are **folded** and **held**.
+//! - `committer.rs`: one thread per lane; where flushes are numbered, resent, bisected and **fenced**.
+//! - `durable.rs`: watermark and waiters; where Writes are **acknowledged**.
+
+mod committer;
+mod durable;
+mod staging;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+pub(crate) use committer::on_thread;
+pub(crate) use durable::Durable;
+pub(crate) use staging::{Slot, Staged};
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::store::{About, Registration, Store};
+use crate::write::{Outcome, Write};
+use durable::Watermark;
+use staging::Staging;
+
+/// A position in a lane: later Writes of an execution tree have larger ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Lsn(pub(crate) u64);
+
+/// What a lane tells the engine, from the lane's own thread.
+pub(crate) trait Sink: Send + Sync {
+    /// A Write came to something else than `Applied`.
+    fn settled(&self, lane: u16, settled: Settled<'_>);
+    /// A flush is durable; `made_ready` if it may have made executions claimable.
+    fn flushed(&self, lane: u16, made_ready: bool);
+    /// The lane is fenced: owned Writes are gone, free ones wait for [`Lane::rebind`].
+    fn fenced(&self, lane: u16);
+    /// The database cannot be trusted; the lane has stopped.
+    fn poisoned(&self, reason: &str);
+}
+
+/// A Write that came to something else than `Applied`.
+pub(crate) struct Settled<'a> {
+    pub(crate) execution: Key,
+    pub(crate) tree: Key,
+    pub(crate) lsn: Lsn,
+    pub(crate) write: &'a Write,
+    pub(crate) outcome: &'a Outcome,
+}
+
+/// An ordered log of staged Writes with its own committer thread. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Lane(Arc<Shared>);
+
+struct Shared {
+    number: u16,
+    /// Number of its slow lane in the registration.
+    slow_number: u16,
+    staging: std::sync::Mutex<Staging>,
+    watermark: Watermark,
+    /// Wakes the committer.
+    staged: Notify,
+    /// Room for staged bytes; given back when they are settled.
+    room: Semaphore,
+    /// Set when the committer may give up on a database that does not answer.
+    is_giving_up: AtomicBool,
+    give_up: Notify,
+}
+
+/// How much may be staged, in bytes, before callers wait.
+pub(crate) const DEFAULT_STAGED_BYTES: usize = 64 * 1024 * 1024;
+
+impl Lane {
+    /// Starts lane `number` of the registration, with a committer thread of its own. Writes that wait for
+    /// somebody else's transaction go through the registration's lane `slow_number`.
+    pub(crate) fn open(
+        number: u16,
+        slow_number: u16,
+        store: Arc<dyn Store>,
+        registration: Registration,
+        staged_bytes: usize,
+        sink: Arc<dyn Sink>,
+    ) -> Result<(Self, oneshot::Receiver<()>), Error> {
+        let About { flush_writes, flush_bytes, .. } = *store.about();
+        let lane = Self(Arc::new(Shared {
+            number,
+            slow_number,
+            staging: Staging::new(flush_writes, flush_bytes).into(),
+            watermark: Watermark::default(),
+            staged: Notify::new(),
+            room: Semaphore::new(staged_bytes.min(Semaphore::MAX_PERMITS)),
+            is_giving_up: AtomicBool::new(false),
+            give_up: Notify::new(),
+        }));
+        let done = committer::spawn(lane.clone(), store, registration, sink)?;
+        Ok((lane, done))
+    }
+
+    /// Its number.
+    pub(crate) fn number(&self) -> u16 {
+        self.0.number
+    }
+
+    /// The generation that owned Writes must be staged under; a fence ends it.
+    pub(crate) fn generation(&self) -> u32 {
+        self.staging().generation()
+    }
+
+    /// Stages a Write; its effect is durable when its [`Lsn`] is. Never blocks.
+    ///
+    /// `slot` is where the caller's last Write to the same `executions` row went: while it has not left,
+    /// a Move folds into it. `None` if the lane is closed or, for an owned Write, the generation is over.
+    pub(crate) fn stage(&self, staged: Staged, slot: &mut Slot) -> Option<Lsn> {
+        let (lsn, wake) = {
+            let mut staging = self.staging();
+            let lsn = staging.stage(staged, slot, &self.0.watermark)?;
+            (lsn, staging.wants_waking())
+        };
+        if wake {
+            self.0.staged.notify_one();
+        }
+        Some(lsn)
+    }
+
+    /// Waits for room for a Write of `bytes` bytes under the bound on staged bytes.
+    /// The room belongs to the Write that is staged with it.
+    pub(crate) async fn room(&self, bytes: usize) -> u32 {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        if let Ok(permit) = self.0.room.try_acquire_many(bytes) {
+            permit.forget();
+            return bytes;
+        }
+        match self.0.room.acquire_many(bytes).await {
+            Ok(permit) => {
+                permit.forget();
+                bytes
+            }
+            Err(_) => 0,
+        }
+    }
+
+    /// Room that can be had without waiting; 0 bytes of it if there is none, for Writes that cannot wait.
+    pub(crate) fn room_now(&self, bytes: usize) -> u32 {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.0.room.try_acquire_many(bytes).map_or(0, |permit| {
+            permit.forget();
+            bytes
+        })
+    }
+
+    /// A future that resolves when `lsn` is durable, or settled otherwise, with its outcome.
+    pub(crate) fn durable(&self, lsn: Lsn) -> Durable {
+        Durable::new(self.clone(), lsn)
+    }
+
+    /// True if `lsn` is settled.
+    pub(crate) fn is_settled(&self, lsn: Lsn) -> bool {
+        self.0.watermark.is_settled(lsn)
+    }
+
+    /// Stages `write` in the place of the refused Write `lsn`, and lets its tree go on. What the refused
+    /// execution had staged behind it is dropped.
+    pub(crate) fn replace(
+        &self,
+        tree: Key,
+        refused: Lsn,
+        execution: Key,
+        write: Option<Write>,
+    ) -> Option<Lsn> {
+        let lsn = self.staging().replace(tree, refused, execution, write, &self.0.watermark);
+        self.0.staged.notify_one();
+        lsn
+    }
+
+    /// Goes on under a new registration after a fence.
+    pub(crate) fn rebind(&self, registration: Registration) {
+        self.staging().bind(registration);
+        self.0.staged.notify_one();
+    }
+
+    /// Refuses further Writes and ends the committer when all that is staged has been flushed.
+    pub(crate) fn close(&self) {
+        self.staging().close();
+        self.0.staged.notify_one();
+    }
+
+    /// Lets a closed lane end although the database does not answer; what is staged is refused.
+    pub(crate) fn give_up(&self) {
+        self.0.is_giving_up.store(true, SeqCst);
+        self.0.give_up.notify_one();
+    }
+
+    /// Writes held aside at the moment, and waiters.
+    pub(crate) fn load(&self) -> LaneLoad {
+        let (staged, held) = self.staging().counts();
+        LaneLoad { staged, held, waiters: self.0.watermark.waiters() }
+    }
+
+    fn staging(&self) -> std::sync::MutexGuard<'_, Staging> {
+        // a panic while it was held would be a bug in plain data handling; the data is still whole
+        self.0.staging.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// What a lane holds at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneLoad {
+    /// Writes staged and not yet taken by a flush.
+    pub staged: usize,
+    /// Writes held aside.
+    pub held: usize,
+    /// Callers that wait for an Lsn.
+    pub waiters: usize,
+}

@@ -1,0 +1,616 @@
+//! Staging: what waits for the next flush, folded as it comes in, and what is held aside.
+//!
+//! Staged Writes fill *segments*, each at most one flush long. No Write of a segment depends on another of
+//! it, except by folding: a Move folds into the Start or Move of the same row that has not left yet.
+//!
+//! A Write is *held* when it meets a row already in its segment and cannot fold, when a Start whose outcome
+//! is unknown goes before it, or when it was blocked or refused. While any Write of a tree is held, all
+//! later ones of that tree queue behind it in order; other trees pass.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Lsn;
+use super::durable::Watermark;
+use crate::key::Key;
+use crate::store::Registration;
+use crate::write::{Outcome, State, Write};
+
+/// A Write on its way into a lane.
+pub(crate) struct Staged {
+    /// The lane's generation under which the execution is owned; of no meaning for free Writes.
+    pub(crate) generation: u32,
+    /// Root of the execution tree whose order it keeps.
+    pub(crate) tree: Key,
+    pub(crate) write: Write,
+    /// Room taken for it.
+    pub(crate) room: u32,
+}
+
+/// Where an execution's last `executions` row change was staged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slot(Option<(u64, usize)>);
+
+/// What is known of a Write beside its contents.
+#[derive(Clone, Debug)]
+pub(super) struct Meta {
+    pub(super) tree: Key,
+    /// Its own Lsn first, then those of what folded into it.
+    pub(super) lsns: SmallVec<[Lsn; 2]>,
+    pub(super) room: u32,
+}
+
+pub(super) struct Entry {
+    pub(super) write: Write,
+    pub(super) meta: Meta,
+}
+
+/// At most a flush long. `writes` and `metas` run in parallel.
+#[derive(Default)]
+pub(super) struct Segment {
+    id: u64,
+    /// All Lsns given out from here on are in this segment, a later one, or held.
+    first_lsn: Lsn,
+    pub(super) writes: Vec<Write>,
+    pub(super) metas: Vec<Meta>,
+    bytes: usize,
+    /// Row changes by Writes that do not own their row: only these can collide.
+    unowned: usize,
+    /// Guarded Starts in it, by index.
+    guarded: Vec<usize>,
+    /// Rows changed by Writes that came out of a queue, by index: their execution's slot is out of date.
+    released: HashMap<Key, usize>,
+}
+
+struct HeldTree {
+    why: Why,
+    queue: VecDeque<Entry>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// The outcome of the Start of this execution is not known yet.
+    StartUnknown(Key),
+    /// Its row was in the flush already.
+    Collision,
+    /// It waits for another transaction, in the slow lane.
+    Blocked,
+    /// The engine has yet to stage what takes its place.
+    Refused(Lsn),
+}
+
+pub(super) struct Staging {
+    next_lsn: Lsn,
+    next_segment: u64,
+    segments: VecDeque<Segment>,
+    held: HashMap<Key, HeldTree>,
+    registration: Option<Registration>,
+    generation: u32,
+    is_closed: bool,
+    /// The committer waits to be woken.
+    is_idle: bool,
+    max_writes: usize,
+    max_bytes: usize,
+}
+
+/// What the committer finds.
+pub(super) enum Taken {
+    /// A flush's worth, and the watermark once all of it is settled.
+    Segment(Segment, Lsn),
+    /// Nothing at the moment.
+    Nothing,
+    /// Nothing, and nothing will come.
+    Closed,
+}
+
+/// Lsns with what became of them.
+pub(super) type Outcomes = Vec<(Lsn, Outcome)>;
+
+impl Staging {
+    pub(super) fn new(max_writes: usize, max_bytes: usize) -> Self {
+        Self {
+            next_lsn: Lsn(1),
+            next_segment: 0,
+            segments: VecDeque::new(),
+            held: HashMap::new(),
+            registration: None,
+            generation: 0,
+            is_closed: false,
+            is_idle: false,
+            max_writes,
+            max_bytes,
+        }
+    }
+
+    pub(super) fn bind(&mut self, registration: Registration) {
+        self.registration = Some(registration);
+    }
+
+    pub(super) fn registration(&self) -> Option<Registration> {
+        self.registration
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let staged = self.segments.iter().map(|segment| segment.writes.len()).sum();
+        (staged, self.held.values().map(|tree| tree.queue.len()).sum())
+    }
+
+    /// True once after the committer has gone idle.
+    pub(super) fn wants_waking(&mut self) -> bool {
+        std::mem::take(&mut self.is_idle)
+    }
+
+    pub(super) fn stage(&mut self, staged: Staged, slot: &mut Slot, watermark: &Watermark) -> Option<Lsn> {
+        let Staged { generation, tree, write, room } = staged;
+        if self.is_closed || (generation != self.generation && write.is_owned()) {
+            return None;
+        }
+        let lsn = self.next_lsn;
+        self.next_lsn.0 += 1;
+        let may_fold = match self.held.get(&tree) {
+            _ if self.held.is_empty() => true,
+            None => true,
+            // the guarded Start itself may still take up its own end, if nothing has come between
+            Some(held) => matches!(held.why, Why::StartUnknown(_)) && held.queue.is_empty(),
+        };
+        let meta = Meta { tree, lsns: smallvec![lsn], room };
+        let mut entry = Entry { write, meta };
+        if may_fold {
+            match self.fold(entry, *slot) {
+                Ok(()) => return Some(lsn),
+                Err(unfolded) => entry = unfolded,
+            }
+        }
+        if !self.held.is_empty()
+            && let Some(held) = self.held.get_mut(&tree)
+        {
+            watermark.hold(&entry.meta.lsns);
+            held.queue.push_back(entry);
+            *slot = Slot::default();
+            return Some(lsn);
+        }
+        *slot = self.push(entry);
+        Some(lsn)
+    }
+
+    /// Folds a Move into the Write of the same row in the last segment, if there is one.
+    fn fold(&mut self, entry: Entry, slot: Slot) -> Result<(), Entry> {
+        let (Write::Move(change), Some(segment)) = (&entry.write, self.segments.back_mut()) else {
+            return Err(entry);
+        };
+        let key = change.key;
+        let index = match slot.0 {
+            Some((id, index)) if id == segment.id => Some(index),
+            _ if segment.released.is_empty() => None,
+            _ => segment.released.get(&key).copied(),
+        };
+        let Some(index) =
+            index.filter(|&i| segment.writes.get(i).is_some_and(|write| write.execution() == key))
+        else {
+            return Err(entry);
+        };
+        let before = segment.writes[index].size();
+        let Entry { write: Write::Move(change), meta } = entry else { return Ok(()) };
+        match &mut segment.writes[index] {
+            Write::Start(start) => start.state = change.state,
+            Write::Move(earlier) => earlier.state = change.state,
+            _ => return Err(Entry { write: Write::Move(change), meta }),
+        }
+        segment.bytes = segment.bytes + segment.writes[index].size() - before;
+        segment.metas[index].lsns.extend(meta.lsns);
+        segment.metas[index].room += meta.room;
+        Ok(())
+    }
+
+    /// Appends to the last segment, or to a new one when that is full.
+    fn push(&mut self, entry: Entry) -> Slot {
+        let Entry { write, meta } = entry;
+        let size = write.size();
+        let is_full = self.segments.back().is_none_or(|last| {
+            last.writes.len() >= self.max_writes
+                || (last.bytes + size > self.max_bytes && !last.writes.is_empty())
+        });
+        if is_full {
+            // a Write out of a queue has an old Lsn, and is held; a fresh one has the newest
+            let newest = Lsn(self.next_lsn.0 - 1);
+            let first_lsn = if meta.lsns.first() == Some(&newest) { newest } else { self.next_lsn };
+            self.segments.push_back(Segment { id: self.next_segment, first_lsn, ..Segment::default() });
+            self.next_segment += 1;
+        }
+        let Some(segment) = self.segments.back_mut() else { return Slot::default() };
+        let index = segment.writes.len();
+        let mut slot = Slot::default();
+        match &write {
+            Write::Start(start) => {
+                slot = Slot(Some((segment.id, index)));
+                if start.is_guarded {
+                    segment.guarded.push(index);
+                    let held = HeldTree { why: Why::StartUnknown(start.key), queue: VecDeque::new() };
+                    self.held.insert(meta.tree, held);
+                }
+            }
+            Write::Move(_) => slot = Slot(Some((segment.id, index))),
+            Write::Wake(_) | Write::Request(_) | Write::Answer(_) | Write::Discard(_) => segment.unowned += 1,
+            Write::Checkpoint(_) | Write::Attempt(_) | Write::Chunk(_) => {}
+        }
+        segment.bytes += size;
+        segment.writes.push(write);
+        segment.metas.push(meta);
+        slot
+    }
+
+    /// The next flush's worth.
+    pub(super) fn take(&mut self, watermark: &Watermark) -> Taken {
+        if self.registration.is_some() {
+            while let Some(mut segment) = self.segments.pop_front() {
+                if segment.unowned > 0 {
+                    self.part_collisions(&mut segment, watermark);
+                }
+                let passed = match self.segments.front() {
+                    Some(next) => Lsn(next.first_lsn.0 - 1),
+                    None => Lsn(self.next_lsn.0 - 1),
+                };
+                if !segment.writes.is_empty() {
+                    return Taken::Segment(segment, passed);
+                }
+            }
+        }
+        if self.is_closed && self.segments.is_empty() && self.held.is_empty() {
+            return Taken::Closed;
+        }
+        self.is_idle = true;
+        Taken::Nothing
+    }
+
+    /// Moves out of `segment` whatever meets a row that an earlier Write of it changes, with all that
+    /// comes behind it in its tree.
+    fn part_collisions(&mut self, segment: &mut Segment, watermark: &Watermark) {
+        let mut rows = HashSet::with_capacity(segment.writes.len());
+        let mut parted: HashMap<Key, VecDeque<Entry>> = HashMap::new();
+        let old = std::mem::take(segment);
+        *segment = Segment { id: old.id, first_lsn: old.first_lsn, ..Segment::default() };
+        for (write, meta) in old.writes.into_iter().zip(old.metas) {
+            let touched = touched(&write);
+            let collides = parted.contains_key(&meta.tree) || touched.iter().any(|row| rows.contains(row));
+            if collides {
+                watermark.hold(&meta.lsns);
+                parted.entry(meta.tree).or_default().push_back(Entry { write, meta });
+                continue;
+            }
+            rows.extend(touched);
+            segment.bytes += write.size();
+            if matches!(&write, Write::Start(start) if start.is_guarded) {
+                segment.guarded.push(segment.writes.len());
+            }
+            segment.writes.push(write);
+            segment.metas.push(meta);
+        }
+        if parted.is_empty() {
+            return;
+        }
+        for later in &mut self.segments {
+            later.part(&mut parted, watermark);
+        }
+        for (tree, mut queue) in parted {
+            match self.held.get_mut(&tree) {
+                // a guarded Start that was parted takes its hold with it; one that goes keeps it
+                Some(held) => {
+                    queue.extend(held.queue.drain(..));
+                    held.queue = queue;
+                    let start_goes = segment.guarded.iter().any(|&i| segment.metas[i].tree == tree);
+                    if matches!(held.why, Why::StartUnknown(_)) && !start_goes {
+                        held.why = Why::Collision;
+                    }
+                }
+                None => {
+                    self.held.insert(tree, HeldTree { why: Why::Collision, queue });
+                }
+            }
+        }
+    }
+
+    /// Settles a segment that was flushed: guarded Starts let go of their trees, and collisions may try
+    /// again. Returns what was dropped because a Start lost.
+    pub(super) fn settle(&mut self, segment: &Segment, outcomes: &[(usize, Outcome)]) -> Outcomes {
+        let mut dropped = Outcomes::new();
+        for &index in &segment.guarded {
+            let (tree, key) = (segment.metas[index].tree, segment.writes[index].execution());
+            if self.held.get(&tree).is_none_or(|held| held.why != Why::StartUnknown(key)) {
+                continue;
+            }
+            if outcomes.binary_search_by_key(&index, |(i, _)| *i).is_ok() {
+                self.drop_of(tree, key, &mut dropped);
+            }
+            self.release(tree);
+        }
+        if !self.held.is_empty() {
+            let collided: Vec<Key> = self
+                .held
+                .iter()
+                .filter(|(_, held)| held.why == Why::Collision)
+                .map(|(tree, _)| *tree)
+                .collect();
+            for tree in collided {
+                self.release(tree);
+            }
+        }
+        dropped
+    }
+
+    /// Drops what `execution` has in the queue of `tree`.
+    fn drop_of(&mut self, tree: Key, execution: Key, dropped: &mut Outcomes) {
+        let Some(held) = self.held.get_mut(&tree) else { return };
+        held.queue.retain(|entry| {
+            let is_lost = entry.write.execution() == execution;
+            if is_lost {
+                dropped.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Dropped)));
+            }
+            !is_lost
+        });
+    }
+
+    /// Lets the queue of `tree` go on, up to the next guarded Start. The Lsns stay held until flushed.
+    fn release(&mut self, tree: Key) {
+        let Some(HeldTree { mut queue, .. }) = self.held.remove(&tree) else { return };
+        while let Some(entry) = queue.pop_front() {
+            let entry = match self.fold(entry, Slot::default()) {
+                Ok(()) => continue,
+                Err(entry) => entry,
+            };
+            let key = entry.write.execution();
+            if let Slot(Some((_, index))) = self.push(entry)
+                && let Some(segment) = self.segments.back_mut()
+            {
+                segment.released.insert(key, index);
+            }
+            if let Some(held) = self.held.get_mut(&tree) {
+                held.queue = queue;
+                return;
+            }
+        }
+    }
+
+    /// Holds `tree` behind its first Write in `segment`, which is refused; nothing else is in there but the
+    /// tree. A free Write has nobody to take its place: the tree goes on without it.
+    pub(super) fn refuse(&mut self, segment: Segment, watermark: &Watermark) -> (Entry, Outcomes) {
+        let mut entries = segment.into_entries();
+        let mut dropped = Outcomes::new();
+        let Some(refused) = entries.pop_front() else { unreachable!("a refused segment has a first Write") };
+        let (tree, execution, lsn) = (refused.meta.tree, refused.write.execution(), refused.meta.lsns[0]);
+        self.hold_back(tree, Why::Refused(lsn), entries, watermark);
+        if !refused.write.is_owned() {
+            self.drop_of(tree, execution, &mut dropped);
+            self.release(tree);
+        }
+        (refused, dropped)
+    }
+
+    /// Holds `tree` behind its first Write in `segment`, which goes to the slow lane.
+    pub(super) fn block(&mut self, segment: Segment, watermark: &Watermark) -> Entry {
+        let mut entries = segment.into_entries();
+        let Some(blocked) = entries.pop_front() else { unreachable!("a blocked segment has a first Write") };
+        watermark.hold(&blocked.meta.lsns);
+        self.hold_back(blocked.meta.tree, Why::Blocked, entries, watermark);
+        blocked
+    }
+
+    fn hold_back(&mut self, tree: Key, why: Why, entries: VecDeque<Entry>, watermark: &Watermark) {
+        let mut parted = HashMap::from([(tree, VecDeque::new())]);
+        for entry in &entries {
+            watermark.hold(&entry.meta.lsns);
+        }
+        for later in &mut self.segments {
+            later.part(&mut parted, watermark);
+        }
+        let mut queue = entries;
+        queue.extend(parted.remove(&tree).unwrap_or_default());
+        if let Some(held) = self.held.remove(&tree) {
+            queue.extend(held.queue);
+        }
+        self.held.insert(tree, HeldTree { why, queue });
+    }
+
+    /// The slow lane is done with `entry`: its tree goes on.
+    pub(super) fn unblock(&mut self, entry: &Entry, is_applied: bool) -> Outcomes {
+        let mut dropped = Outcomes::new();
+        let tree = entry.meta.tree;
+        if self.held.get(&tree).is_some_and(|held| held.why == Why::Blocked) {
+            if !is_applied {
+                self.drop_of(tree, entry.write.execution(), &mut dropped);
+            }
+            self.release(tree);
+        }
+        dropped
+    }
+
+    pub(super) fn replace(
+        &mut self,
+        tree: Key,
+        refused: Lsn,
+        execution: Key,
+        write: Option<Write>,
+        watermark: &Watermark,
+    ) -> Option<Lsn> {
+        let mut dropped = Outcomes::new();
+        if self.held.get(&tree).is_none_or(|held| held.why != Why::Refused(refused)) {
+            return None;
+        }
+        self.drop_of(tree, execution, &mut dropped);
+        let lsn = write.map(|write| {
+            let lsn = self.next_lsn;
+            self.next_lsn.0 += 1;
+            self.push(Entry { write, meta: Meta { tree, lsns: smallvec![lsn], room: 0 } });
+            lsn
+        });
+        self.release(tree);
+        watermark.publish(None, [], dropped);
+        lsn
+    }
+
+    /// Ends the generation: owned Writes come to `Fenced`; free ones are staged again, for
+    /// [`bind`](Staging::bind) to let them go. `rest` is what had been taken and did not land.
+    pub(super) fn fence(&mut self, rest: Vec<Segment>, watermark: &Watermark) -> Outcomes {
+        self.generation += 1;
+        self.registration = None;
+        let mut outcomes = Outcomes::new();
+        let mut free = Vec::new();
+        let mut entries: Vec<Entry> = rest.into_iter().flat_map(Segment::into_entries).collect();
+        entries.extend(self.segments.drain(..).flat_map(Segment::into_entries));
+        entries.extend(self.held.drain().flat_map(|(_, held)| held.queue));
+        for entry in entries {
+            if entry.write.is_owned() {
+                outcomes.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Fenced)));
+            } else {
+                free.push(entry);
+            }
+        }
+        for entry in free {
+            outcomes.extend(self.stage_again(entry, watermark));
+        }
+        outcomes
+    }
+
+    /// Stages a free Write again that did not land under an earlier registration.
+    pub(super) fn stage_again(&mut self, mut entry: Entry, watermark: &Watermark) -> Outcomes {
+        let mut outcomes = Outcomes::new();
+        if let Write::Start(start) = &mut entry.write {
+            // its local run is over: whoever claims it runs it from the beginning
+            outcomes.extend(entry.meta.lsns.drain(1..).map(|lsn| (lsn, Outcome::Fenced)));
+            start.state = State::Queued { armed: Vec::new() };
+        }
+        watermark.hold(&entry.meta.lsns);
+        match self.held.get_mut(&entry.meta.tree) {
+            Some(held) => held.queue.push_back(entry),
+            None => {
+                self.push(entry);
+            }
+        }
+        outcomes
+    }
+
+    /// Takes everything out, for a lane that ends without the database.
+    pub(super) fn clear(&mut self) -> Vec<Entry> {
+        self.is_closed = true;
+        let mut entries: Vec<Entry> = self.segments.drain(..).flat_map(Segment::into_entries).collect();
+        entries.extend(self.held.drain().flat_map(|(_, held)| held.queue));
+        entries
+    }
+}
+
+/// The rows that a Write changes and others might, by table and execution.
+fn touched(write: &Write) -> SmallVec<[(u8, Key); 2]> {
+    const EXECUTIONS: u8 = 0;
+    const REQUESTS: u8 = 1;
+    const CHUNKS: u8 = 2;
+    let key = write.execution();
+    match write {
+        Write::Start(_) | Write::Move(_) | Write::Wake(_) => smallvec![(EXECUTIONS, key)],
+        Write::Request(_) => smallvec![(EXECUTIONS, key), (REQUESTS, key)],
+        Write::Answer(_) => smallvec![(REQUESTS, key)],
+        Write::Discard(_) => smallvec![(CHUNKS, key)],
+        // append-only rows of their own
+        Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) => smallvec![],
+    }
+}
+
+impl Segment {
+    pub(super) fn into_entries(self) -> VecDeque<Entry> {
+        self.writes.into_iter().zip(self.metas).map(|(write, meta)| Entry { write, meta }).collect()
+    }
+
+    fn from_entries(entries: Vec<Entry>) -> Self {
+        let mut segment = Self::default();
+        for Entry { write, meta } in entries {
+            if matches!(&write, Write::Start(start) if start.is_guarded) {
+                segment.guarded.push(segment.writes.len());
+            }
+            segment.writes.push(write);
+            segment.metas.push(meta);
+        }
+        segment
+    }
+
+    /// Moves the Writes of the trees in `parted` out of the segment, in order.
+    fn part(&mut self, parted: &mut HashMap<Key, VecDeque<Entry>>, watermark: &Watermark) {
+        if !self.metas.iter().any(|meta| parted.contains_key(&meta.tree)) {
+            return;
+        }
+        let (id, first_lsn) = (self.id, self.first_lsn);
+        let mut kept = Vec::new();
+        let mut unowned = 0;
+        for entry in std::mem::take(self).into_entries() {
+            match parted.get_mut(&entry.meta.tree) {
+                Some(queue) => {
+                    watermark.hold(&entry.meta.lsns);
+                    queue.push_back(entry);
+                }
+                None => {
+                    unowned += usize::from(!touched(&entry.write).is_empty());
+                    kept.push(entry);
+                }
+            }
+        }
+        // a new id: indexes have moved, so no slot may point here any more; the map takes their place
+        *self = Self { id: u64::MAX - id, first_lsn, unowned, ..Self::from_entries(kept) };
+        self.bytes = self.writes.iter().map(Write::size).sum();
+        for (index, write) in self.writes.iter().enumerate() {
+            if matches!(write, Write::Start(_) | Write::Move(_)) {
+                self.released.insert(write.execution(), index);
+            }
+        }
+    }
+
+    /// Splits in two between trees; `Err` if there is only one tree. Trees whose Writes might wait for
+    /// somebody else's transaction are parted from the others first.
+    pub(super) fn split(self) -> Result<(Self, Self), Self> {
+        let mut trees: Vec<(bool, Key)> = Vec::new();
+        let mut seen: HashMap<Key, usize> = HashMap::new();
+        for (write, meta) in self.writes.iter().zip(&self.metas) {
+            let index = *seen.entry(meta.tree).or_insert_with(|| {
+                trees.push((false, meta.tree));
+                trees.len() - 1
+            });
+            trees[index].0 |= match write {
+                Write::Start(start) => start.is_guarded,
+                Write::Wake(_) | Write::Request(_) => true,
+                _ => false,
+            };
+        }
+        if trees.len() < 2 {
+            return Err(self);
+        }
+        trees.sort_by_key(|(is_suspect, _)| *is_suspect);
+        let innocent = trees.iter().take_while(|(is_suspect, _)| !is_suspect).count();
+        let cut = if innocent == 0 || innocent == trees.len() { trees.len() / 2 } else { innocent };
+        let first: HashSet<Key> = trees[..cut].iter().map(|(_, tree)| *tree).collect();
+        let (first, second): (Vec<Entry>, Vec<Entry>) =
+            self.into_entries().into_iter().partition(|entry| first.contains(&entry.meta.tree));
+        Ok((Self::from_entries(first), Self::from_entries(second)))
+    }
+
+    /// This segment with `rest` behind it.
+    pub(super) fn join(self, rest: Option<Self>) -> Self {
+        let mut entries: Vec<Entry> = self.into_entries().into();
+        entries.extend(rest.into_iter().flat_map(Self::into_entries));
+        Self::from_entries(entries)
+    }
+
+    /// Splits off the first Write; `Err` if there is only one.
+    pub(super) fn split_first(self) -> Result<(Self, Self), Self> {
+        if self.writes.len() < 2 {
+            return Err(self);
+        }
+        let mut entries: Vec<Entry> = self.into_entries().into();
+        let rest = entries.split_off(1);
+        Ok((Self::from_entries(entries), Self::from_entries(rest)))
+    }
+}
