@@ -3,24 +3,50 @@
 //!
 //! This crate is the engine and the [`Store`] contract; it knows no SQL and no network.
 
+mod branch;
+mod builder;
+mod child;
 pub mod clock;
 mod commit;
+mod context;
 pub mod counters;
+mod engine;
 pub mod error;
 pub mod failure;
+mod handle;
 pub mod key;
 pub mod memory;
 pub mod path;
 pub mod payload;
 pub mod record;
+mod replay;
+mod run;
+mod runs;
+mod start;
+mod step;
 pub mod store;
+mod task;
+mod value;
+mod watch;
+mod worker;
+mod workflow;
 pub mod write;
 
+pub use branch::{Branch, Either, Elapsed};
+pub use builder::EngineBuilder;
+pub use child::{Child, ChildHandle};
+pub use commit::LaneLoad;
+pub use context::Context;
+pub use engine::Engine;
 pub use error::{Error, ErrorKind};
 pub use failure::Failure;
+pub use handle::Handle;
 pub use key::Key;
 pub use memory::MemoryStore;
 pub use path::Path;
 pub use payload::Payload;
 pub use record::Status;
+pub use start::{RunToEnd, Start};
+pub use step::{RetryPolicy, Step, StepOptions};
 pub use store::Store;
+pub use workflow::Workflow;

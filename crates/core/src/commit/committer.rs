@@ -148,7 +148,7 @@ impl Committer {
             landed.released.extend(part.metas.iter().flat_map(|meta| meta.lsns.iter().copied()));
         }
         landed.room += part.metas.iter().map(|meta| meta.room as usize).sum::<usize>();
-        landed.made_ready |= part.writes.iter().any(makes_ready);
+        self.sink.landed(&part.writes);
         for (index, outcome) in outcomes {
             let (write, meta) = (&part.writes[index], &part.metas[index]);
             landed.outcomes.extend(meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
@@ -185,7 +185,6 @@ impl Committer {
         let shared = &self.lane.0;
         shared.watermark.publish(Some(passed), landed.released, landed.outcomes);
         shared.room.add_permits(landed.room);
-        self.sink.flushed(self.lane.number(), landed.made_ready);
     }
 
     fn drop_all(&self, entries: Vec<Entry>) {
@@ -202,19 +201,6 @@ struct Landed {
     released: Vec<Lsn>,
     outcomes: Outcomes,
     room: usize,
-    made_ready: bool,
-}
-
-/// True if the Write may have made an execution claimable.
-fn makes_ready(write: &Write) -> bool {
-    use crate::write::{RequestKind, State};
-    match write {
-        Write::Start(start) => matches!(start.state, State::Queued { .. }),
-        Write::Move(change) => matches!(change.state, State::Queued { .. } | State::Waiting { .. }),
-        Write::Request(request) => request.kind == RequestKind::Resume,
-        Write::Wake(_) => true,
-        _ => false,
-    }
 }
 
 /// Numbers the flushes of a lane of a registration, and finds out what becomes of each.
@@ -333,7 +319,7 @@ fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::U
                 );
             }
             lane.0.room.add_permits(entry.meta.room as usize);
-            sink.flushed(lane.number(), makes_ready(&entry.write));
+            sink.landed(std::slice::from_ref(&entry.write));
             lane.0.staged.notify_one();
         }
     };

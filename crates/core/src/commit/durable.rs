@@ -57,10 +57,6 @@ impl Watermark {
         Lsn(self.lsn.load(SeqCst))
     }
 
-    pub(super) fn is_settled(&self, lsn: Lsn) -> bool {
-        self.peek(lsn).is_some()
-    }
-
     /// The outcome of `lsn` if it is settled; takes no lock in the common case.
     fn peek(&self, lsn: Lsn) -> Option<Outcome> {
         // an Lsn enters `held` and an outcome is noted before the watermark passes it, so this order of

@@ -38,8 +38,8 @@ pub(crate) struct Lsn(pub(crate) u64);
 pub(crate) trait Sink: Send + Sync {
     /// A Write came to something else than `Applied`.
     fn settled(&self, lane: u16, settled: Settled<'_>);
-    /// A flush is durable; `made_ready` if it may have made executions claimable.
-    fn flushed(&self, lane: u16, made_ready: bool);
+    /// These Writes are durable, whatever their outcomes.
+    fn landed(&self, writes: &[Write]);
     /// The lane is fenced: owned Writes are gone, free ones wait for [`Lane::rebind`].
     fn fenced(&self, lane: u16);
     /// The database cannot be trusted; the lane has stopped.
@@ -158,11 +158,6 @@ impl Lane {
     /// A future that resolves when `lsn` is durable, or settled otherwise, with its outcome.
     pub(crate) fn durable(&self, lsn: Lsn) -> Durable {
         Durable::new(self.clone(), lsn)
-    }
-
-    /// True if `lsn` is settled.
-    pub(crate) fn is_settled(&self, lsn: Lsn) -> bool {
-        self.0.watermark.is_settled(lsn)
     }
 
     /// Stages `write` in the place of the refused Write `lsn`, and lets its tree go on. What the refused

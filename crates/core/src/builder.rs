@@ -1,0 +1,122 @@
+//! [`EngineBuilder`]: what an engine is told before it opens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::commit::{DEFAULT_STAGED_BYTES, Lane};
+use crate::engine::{Core, Ear, Engine, Options};
+use crate::error::Error;
+use crate::payload::DEFAULT_VALUE_LIMIT;
+use crate::store::Store;
+use crate::workflow::{Definitions, Workflow};
+
+/// Collects what an engine needs, then [opens](EngineBuilder::open) it.
+pub struct EngineBuilder {
+    store: Arc<dyn Store>,
+    options: Options,
+    definitions: Definitions,
+    error: Option<Error>,
+}
+
+impl Engine {
+    /// A builder for an engine on `store`.
+    pub fn builder(store: Arc<dyn Store>) -> EngineBuilder {
+        EngineBuilder {
+            store,
+            options: Options {
+                max_running: 10_000,
+                suspend_after: Duration::from_secs(5),
+                value_limit: DEFAULT_VALUE_LIMIT,
+                staged_bytes: DEFAULT_STAGED_BYTES,
+            },
+            definitions: Definitions::default(),
+            error: None,
+        }
+    }
+}
+
+impl EngineBuilder {
+    /// Registers a workflow: the engine can start it, and claims executions of it.
+    #[must_use]
+    pub fn register<I, O>(mut self, workflow: &Workflow<I, O>) -> Self {
+        if let Err(error) = self.definitions.register(&workflow.definition) {
+            self.error.get_or_insert(error);
+        }
+        self
+    }
+
+    /// Most executions that run at a time in this process; what is started beyond waits in the database.
+    /// 10,000 by default.
+    #[must_use]
+    pub fn max_running(mut self, executions: usize) -> Self {
+        self.options.max_running = executions;
+        self
+    }
+
+    /// An execution all of whose branches wait longer than this gives up its memory. 5 s by default.
+    #[must_use]
+    pub fn suspend_after(mut self, wait: Duration) -> Self {
+        self.options.suspend_after = wait;
+        self
+    }
+
+    /// Largest input, step value or output, in encoded bytes. 256 MiB by default.
+    #[must_use]
+    pub fn value_limit(mut self, bytes: usize) -> Self {
+        self.options.value_limit = bytes;
+        self
+    }
+
+    /// How many bytes may be staged, per lane, before callers and steps wait. 64 MiB by default.
+    #[must_use]
+    pub fn staged_bytes(mut self, bytes: usize) -> Self {
+        self.options.staged_bytes = bytes;
+        self
+    }
+
+    /// Opens the engine: registers its worker and recovers what lost workers left. Must be called in a
+    /// tokio runtime, which then runs the workflows.
+    pub async fn open(self) -> Result<Engine, Error> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        if self.options.max_running == 0 {
+            return Err(Error::Invalid { what: "max_running", reason: "must be at least 1".into() });
+        }
+        let Self { store, options, definitions, .. } = self;
+        let lanes = store.about().lanes.max(1);
+        // lanes, their slow lanes, and one for claims
+        let claim_lane = lanes * 2;
+        let registering = store.clone();
+        let registration = on_own_thread(async move { registering.register(claim_lane + 1).await }).await??;
+        let runtime = tokio::runtime::Handle::current();
+        let core = Core::new(store.clone(), options, definitions, registration, runtime);
+        let mut opened = Vec::new();
+        let mut ended = Vec::new();
+        for number in 0..lanes {
+            let ear = Arc::new(Ear(Arc::downgrade(&core)));
+            let (lane, end) =
+                Lane::open(number, lanes + number, store.clone(), registration, options.staged_bytes, ear)?;
+            opened.push(lane);
+            ended.push(end);
+        }
+        let _ = core.lanes.set(opened);
+        let (shutdown, receiver) = oneshot::channel();
+        core.keep_shutdown(shutdown);
+        crate::worker::spawn(core.clone(), claim_lane, ended, receiver)?;
+        Ok(Engine::of(core))
+    }
+}
+
+/// Runs something that may block on a thread of its own.
+async fn on_own_thread<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Error> {
+    let (send, receive) = oneshot::channel();
+    crate::commit::on_thread("stepfast-open".into(), async move {
+        let _ = send.send(future.await);
+    })?;
+    receive.await.map_err(|_| Error::Unavailable("the store panicked while it was opened".into()))
+}

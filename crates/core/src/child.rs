@@ -1,0 +1,338 @@
+//! Children: executions that a workflow starts, on its own lane, under keys that a replay derives again.
+
+use std::future::{IntoFuture, poll_fn};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use futures_util::future::{Either, select};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::context::{Busy, Call, Context};
+use crate::error::Error;
+use crate::failure::Failure;
+use crate::key::Key;
+use crate::path::Path;
+use crate::payload::Payload;
+use crate::record::{Detail, ExecutionId, Status};
+use crate::replay::CallKind;
+use crate::run::{ChildEnd, ChildState, NewRun, Run};
+use crate::task::{RunTask, encoded};
+use crate::workflow::{Definition, Workflow};
+use crate::write::{self, CheckpointKind, Outcome, Parent, State, Write};
+
+/// A child about to be started and awaited; `.await` it. Made by [`Context::child`].
+#[must_use = "a child is started when this is awaited"]
+pub struct Child<'c, I, O> {
+    cx: &'c mut Context,
+    definition: Arc<Definition>,
+    input: I,
+    output: PhantomData<fn() -> O>,
+}
+
+/// A child that was started, to be awaited by [`result`](ChildHandle::result).
+#[must_use = "the workflow may end before a child whose result it does not await"]
+pub struct ChildHandle<O> {
+    key: Key,
+    name: Arc<str>,
+    output: PhantomData<fn() -> O>,
+}
+
+impl Context {
+    /// Runs a child execution to its output. Its error is the child's.
+    pub fn child<I, O>(&mut self, workflow: &Workflow<I, O>, input: I) -> Child<'_, I, O> {
+        Child { cx: self, definition: workflow.definition.clone(), input, output: PhantomData }
+    }
+
+    /// Starts a child execution that is awaited later.
+    pub async fn start_child<I, O>(
+        &mut self,
+        workflow: &Workflow<I, O>,
+        input: I,
+    ) -> Result<ChildHandle<O>, Failure>
+    where
+        I: Serialize,
+    {
+        let payload = Payload::encode(&input)?;
+        let path = self.next_path();
+        let _busy = Busy::new(&self.run);
+        let key = start(&self.run, &path, &workflow.definition, payload, false).await?;
+        Ok(ChildHandle { key, name: workflow.definition.name.clone(), output: PhantomData })
+    }
+
+    /// Starts an execution that the workflow does not wait for, and that is not cancelled with it.
+    /// Returns its workflow_id.
+    pub async fn start_detached<I, O>(
+        &mut self,
+        workflow: &Workflow<I, O>,
+        input: I,
+    ) -> Result<String, Failure>
+    where
+        I: Serialize,
+    {
+        let payload = Payload::encode(&input)?;
+        let path = self.next_path();
+        let _busy = Busy::new(&self.run);
+        let key = start(&self.run, &path, &workflow.definition, payload, true).await?;
+        Ok(key.to_string())
+    }
+}
+
+impl<'c, I, O> IntoFuture for Child<'c, I, O>
+where
+    I: Serialize + Send + 'c,
+    O: DeserializeOwned + Send + 'c,
+{
+    type Output = Result<O, Failure>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Child { cx, definition, input, .. } = self;
+        let path = cx.next_path();
+        Box::pin(async move {
+            let payload = Payload::encode(&input)?;
+            let fingerprint = Some(payload.fingerprint());
+            let call = Call::begin(&cx.run, path, &definition.name, CallKind::Child, fingerprint);
+            if let Some(delivery) = call.recorded().await {
+                return recorded(&call, delivery.kind, delivery.outcome).await;
+            }
+            match start(&cx.run, &call.path, &definition, payload, false).await {
+                Ok(key) => until_end(&call, key).await,
+                Err(failure) => {
+                    call.deliver(CheckpointKind::Failed, encoded(&failure), 0).await;
+                    Err(failure)
+                }
+            }
+        })
+    }
+}
+
+impl<O: DeserializeOwned> ChildHandle<O> {
+    /// The child's workflow_id.
+    pub fn workflow_id(&self) -> String {
+        self.key.to_string()
+    }
+
+    /// Waits for the child's output, as a call of the branch `cx`.
+    pub async fn result(self, cx: &mut Context) -> Result<O, Failure> {
+        let path = cx.next_path();
+        let call = Call::begin(&cx.run, path, &self.name, CallKind::Child, None);
+        match call.recorded().await {
+            Some(delivery) => recorded(&call, delivery.kind, delivery.outcome).await,
+            None => until_end(&call, self.key).await,
+        }
+    }
+}
+
+/// Starts the child of `run` at `path`, or attaches to it if a run before this one has started it.
+async fn start(
+    run: &Arc<Run>,
+    path: &Path,
+    definition: &Arc<Definition>,
+    input: Payload,
+    is_detached: bool,
+) -> Result<Key, Failure> {
+    let core = &run.core;
+    if core.definitions.get(&definition.name).is_none() {
+        return Err(Failure::from(crate::start::unknown_workflow(core, &definition.name)).permanent());
+    }
+    let limit = core.options.value_limit;
+    if input.len() > limit {
+        let what = format!("the input of child {:?}", &*definition.name);
+        return Err(Failure::from(Error::TooLarge { what, size: input.len(), limit }).permanent());
+    }
+    let key = Key::derived(run.key, run.run_no, path);
+    let place = crate::value::Place { execution: key, tree: run.root, is_free: false };
+    let (stored, room) = crate::value::store(&run.lane, run.generation, place, input.clone()).await;
+    let is_local = core.take_slot();
+    if !is_detached {
+        let state = if is_local { ChildState::Local } else { ChildState::Elsewhere };
+        run.state().children.insert(key, state);
+    }
+    let armed = Vec::new();
+    let parent = Parent { key: run.key, is_detached };
+    let new = write::Start {
+        key,
+        root: run.root,
+        parent: Some(parent.clone()),
+        workflow_id: None,
+        workflow: definition.name.clone(),
+        fingerprint: None,
+        input: stored,
+        created_at: core.now(),
+        deadline_at: None,
+        is_guarded: run.is_replayed,
+        state: if is_local { State::Running { armed } } else { State::Queued { armed } },
+    };
+    let lsn = run.stage(Write::Start(Box::new(new)), room);
+    let outcome = match lsn {
+        None => Outcome::Fenced,
+        // a run that was never claimed before cannot have started it before
+        Some(_) if !run.is_replayed => Outcome::Applied,
+        Some(lsn) => run.lane.durable(lsn).await,
+    };
+    match (outcome, lsn) {
+        (Outcome::Applied, Some(lsn)) => {
+            if is_local {
+                dispatch(run, key, definition, parent, &input, lsn);
+            }
+            Ok(key)
+        }
+        (outcome, _) => {
+            if is_local {
+                core.slot_freed();
+            }
+            match outcome {
+                Outcome::Duplicate(existing) if existing.parent == Some(run.key) => {
+                    let is_here = core.runs.get(key).is_some();
+                    if let Some(child) = run.state().children.get_mut(&key)
+                        && !is_here
+                    {
+                        *child = ChildState::Elsewhere;
+                    }
+                    Ok(key)
+                }
+                Outcome::Duplicate(existing) => Err(Failure::new(format!(
+                    "the child's key {key} belongs to an execution of {:?} that this one has not started",
+                    &*existing.workflow
+                ))
+                .permanent()),
+                Outcome::Refused(reason) => Err(Failure::of_kind(
+                    crate::failure::REFUSED,
+                    format!("the child could not be started: {reason}"),
+                )
+                .permanent()),
+                // this run is over
+                _ => std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// Runs a child that was started here in a task of its own.
+fn dispatch(
+    parent_run: &Arc<Run>,
+    key: Key,
+    definition: &Arc<Definition>,
+    parent: Parent,
+    input: &Payload,
+    lsn: crate::commit::Lsn,
+) {
+    let core = &parent_run.core;
+    let run = Run::new(
+        core.clone(),
+        definition.clone(),
+        NewRun {
+            key,
+            root: parent_run.root,
+            parent: Some(parent),
+            run_no: 1,
+            deadline_at: None,
+            start: None,
+            start_room: 0,
+            replay: None,
+            attempts: std::collections::HashMap::new(),
+            armed: Vec::new(),
+            is_replayed: false,
+            generation: parent_run.generation,
+        },
+    );
+    run.depends_on(lsn);
+    let mut task = RunTask::executing(run, input);
+    task.register();
+    let input = Payload::empty();
+    core.runtime.spawn(async move { poll_fn(|cx| task.poll_conclusion(cx, &input)).await });
+}
+
+/// Waits for the end of a child and delivers it.
+async fn until_end<O: DeserializeOwned>(call: &Call, key: Key) -> Result<O, Failure> {
+    let run = &call.run;
+    let signal = poll_fn(|cx| {
+        run.waits_for(call.id(), crate::run::WaitingFor::Child(key), cx.waker());
+        match run.state().children.get(&key) {
+            Some(ChildState::Ended(end)) => Poll::Ready(Some(end.clone())),
+            Some(ChildState::Local) => Poll::Pending,
+            Some(ChildState::Elsewhere) | None => Poll::Ready(None),
+        }
+    });
+    let end = match signal.await {
+        Some(end) => end,
+        None => elsewhere(call, key).await,
+    };
+    run.depends_on(end.lsn);
+    run.state().children.remove(&key);
+    call.deliver(CheckpointKind::Child, Payload::encode(&key.to_string())?, 0).await;
+    output(call, key, end.status, end.outcome).await
+}
+
+/// Waits for the end of a child that does not run in this process, or did not a moment ago.
+async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
+    let run = &call.run;
+    let signal = poll_fn(|cx| {
+        run.waits_for(call.id(), crate::run::WaitingFor::Child(key), cx.waker());
+        match run.state().children.get(&key) {
+            Some(ChildState::Ended(end)) => Poll::Ready(end.clone()),
+            _ => Poll::Pending,
+        }
+    });
+    let ended = async {
+        loop {
+            match run.core.until_terminal(key).await {
+                Ok(execution) => {
+                    let crate::record::Execution { status, outcome, .. } = execution;
+                    return ChildEnd { status, outcome, lsn: crate::commit::Lsn(0) };
+                }
+                Err(Error::Unavailable(_)) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+                Err(error) => call.park(error.to_string()).await,
+            }
+        }
+    };
+    match select(std::pin::pin!(signal), std::pin::pin!(ended)).await {
+        Either::Left((end, _)) | Either::Right((end, _)) => end,
+    }
+}
+
+/// The output of a child whose end was recorded: from its row.
+async fn recorded<O: DeserializeOwned>(
+    call: &Call,
+    kind: CheckpointKind,
+    payload: Payload,
+) -> Result<O, Failure> {
+    if kind == CheckpointKind::Failed {
+        return match payload.decode::<Failure>() {
+            Ok(failure) => Err(failure),
+            Err(error) => call.park(error.to_string()).await,
+        };
+    }
+    let key = payload.decode::<String>().ok().and_then(|text| Key::from_text(&text));
+    let Some(key) = key else { return call.park("it is not a child's key".to_owned()).await };
+    let busy = Busy::new(&call.run);
+    let execution = loop {
+        match call.run.core.load(ExecutionId::Key(key), Detail::Outcome).await {
+            Ok(Some(record)) => break record.execution,
+            Ok(None) => call.park(format!("the child {key} is not in the database any more")).await,
+            Err(Error::Unavailable(_)) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+            Err(error) => call.park(error.to_string()).await,
+        }
+    };
+    drop(busy);
+    call.run.state().children.remove(&key);
+    output(call, key, execution.status, execution.outcome).await
+}
+
+async fn output<O: DeserializeOwned>(
+    call: &Call,
+    key: Key,
+    status: Status,
+    outcome: Payload,
+) -> Result<O, Failure> {
+    let outcome = call.fetch_of(key, outcome).await;
+    if status == Status::Completed {
+        return match outcome.decode() {
+            Ok(output) => Ok(output),
+            Err(error) => call.park(error.to_string()).await,
+        };
+    }
+    Err(crate::handle::failure_in(&outcome))
+}

@@ -1,0 +1,185 @@
+//! [`Context`]: what workflow code holds; one branch of an execution.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::error::Error;
+use crate::key::Key;
+use crate::path::Path;
+use crate::payload::Payload;
+use crate::replay::CallKind;
+use crate::run::{Delivery, Interrupt, Run, Turn, WaitingFor};
+use crate::write::CheckpointKind;
+
+/// A branch of an execution: what its durable calls go through.
+///
+/// Calls take `&mut self`, so a branch makes one at a time; [`join`](Context::join), [`map`](Context::map),
+/// [`race`](Context::race) and [`spawn`](Context::spawn) give each branch a context of its own.
+///
+/// Code between durable calls is repeated in a replay: it must depend on nothing but its input and the
+/// outcomes of its calls. Clocks, random numbers and the outside world belong into steps.
+pub struct Context {
+    pub(crate) run: Arc<Run>,
+    /// Path of the branch.
+    pub(crate) path: Path,
+    /// Number of the next call in the branch.
+    next: u32,
+}
+
+impl Context {
+    pub(crate) fn root(run: Arc<Run>) -> Self {
+        Self { run, path: Path::root(), next: 1 }
+    }
+
+    /// A context for branch `n` below `path`.
+    pub(crate) fn branch(&self, path: &Path, n: u32) -> Self {
+        Self { run: self.run.clone(), path: path.child(n), next: 1 }
+    }
+
+    /// The path of the next call.
+    pub(crate) fn next_path(&mut self) -> Path {
+        let path = self.path.child(self.next);
+        self.next += 1;
+        path
+    }
+
+    /// The execution's key, as text; its workflow_id unless the caller gave one.
+    pub fn execution(&self) -> String {
+        self.run.key.to_string()
+    }
+
+    /// Waits, durably, for `duration`. Never shorter, judged by the database's clock; after a crash the
+    /// time that has passed counts. While all branches wait long, the execution takes no memory.
+    pub async fn sleep(&mut self, duration: Duration) {
+        let path = self.next_path();
+        let call = Call::begin(&self.run, path, &"sleep".into(), CallKind::Sleep, None);
+        if call.recorded().await.is_some() {
+            return;
+        }
+        let run = &self.run;
+        let path = call.path.clone();
+        let armed = { run.state().armed.iter().find(|armed| armed.path == path).map(|armed| armed.due_at) };
+        let due_at = armed.unwrap_or_else(|| run.core.now().plus(duration));
+        call.until(due_at).await;
+        call.deliver(CheckpointKind::Timer, Payload::empty(), 0).await;
+    }
+}
+
+/// A durable call while its future lives. Dropped undelivered, it is recorded as given up.
+pub(crate) struct Call {
+    pub(crate) run: Arc<Run>,
+    pub(crate) path: Path,
+    id: usize,
+}
+
+impl Call {
+    pub(crate) fn begin(
+        run: &Arc<Run>,
+        path: Path,
+        name: &Arc<str>,
+        kind: CallKind,
+        fingerprint: Option<u64>,
+    ) -> Self {
+        let id = run.begin(path.clone(), name, kind, fingerprint);
+        Self { run: run.clone(), path, id }
+    }
+
+    /// Waits for the call's turn: the recorded delivery, or `None` if it has to be done.
+    pub(crate) async fn recorded(&self) -> Option<Delivery> {
+        poll_fn(|cx| match self.run.turn(self.id, cx.waker()) {
+            Turn::Wait => Poll::Pending,
+            Turn::Live => Poll::Ready(None),
+            Turn::Delivered(delivery) => Poll::Ready(Some(delivery)),
+        })
+        .await
+    }
+
+    /// Waits until `due_at`, as something that the run may suspend for.
+    pub(crate) async fn until(&self, due_at: Timestamp) {
+        loop {
+            let now = self.run.core.now();
+            if now >= due_at {
+                return;
+            }
+            let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+            self.run.waits_for(self.id, WaitingFor::Timer(due_at), &waker);
+            tokio::time::sleep(due_at.since(now)).await;
+        }
+    }
+
+    /// Its number among the run's calls.
+    pub(crate) fn id(&self) -> usize {
+        self.id
+    }
+
+    /// Completes the call and waits until that is delivered.
+    pub(crate) async fn deliver(&self, kind: CheckpointKind, outcome: Payload, room: u32) -> Delivery {
+        self.run.complete(self.id, kind, outcome, room);
+        let delivery = match self.recorded().await {
+            Some(delivery) => delivery,
+            None => std::future::pending().await,
+        };
+        if !self.run.definition.is_eager {
+            let _busy = Busy::new(&self.run);
+            self.run.lane.durable(delivery.lsn).await;
+        }
+        delivery
+    }
+
+    /// The value behind a delivered payload, fetched if it is stored aside. A payload that cannot be had
+    /// parks the execution.
+    pub(crate) async fn fetch(&self, payload: Payload) -> Payload {
+        self.fetch_of(self.run.key, payload).await
+    }
+
+    /// The same for a payload of another execution.
+    pub(crate) async fn fetch_of(&self, execution: Key, payload: Payload) -> Payload {
+        if payload.chunks().is_none() {
+            return payload;
+        }
+        let _busy = Busy::new(&self.run);
+        loop {
+            match crate::value::fetch(&self.run.core, execution, payload.clone()).await {
+                Ok(payload) => return payload,
+                Err(Error::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(100)).await,
+                Err(error) => self.park(error.to_string()).await,
+            }
+        }
+    }
+
+    /// Parks the execution because a recorded value cannot be read. Never returns.
+    pub(crate) async fn park<T>(&self, reason: String) -> T {
+        let failure = crate::Failure::of_kind(
+            crate::failure::UNREADABLE,
+            format!("what is recorded at position {} cannot be read: {reason}", self.path),
+        );
+        self.run.interrupt(Interrupt::Park(failure.permanent()));
+        std::future::pending().await
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.run.finish_call(self.id);
+    }
+}
+
+/// While it lives nothing else is delivered to the run.
+pub(crate) struct Busy<'r>(&'r Run);
+
+impl<'r> Busy<'r> {
+    pub(crate) fn new(run: &'r Run) -> Self {
+        run.state().busy += 1;
+        Self(run)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.state().busy -= 1;
+        self.0.poke();
+    }
+}

@@ -1,0 +1,512 @@
+//! [`Engine`]: the one object a program starts; and its inner half that runs share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::sync::{Notify, oneshot};
+
+use crate::clock::Timestamp;
+use crate::commit::{Lane, LaneLoad, Lsn, Settled, Sink, Slot, Staged};
+use crate::error::Error;
+use crate::handle::Handle;
+use crate::key::Key;
+use crate::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
+use crate::run::{Interrupt, Run};
+use crate::runs::Runs;
+use crate::store::{About, Registration, Store};
+use crate::task::{cancel_failure, encoded};
+use crate::watch::Watch;
+use crate::worker::Shutdown;
+use crate::workflow::Definitions;
+use crate::write::{Answer, CheckpointKind, Outcome, Request, RequestKind, State, Write};
+
+/// What an engine is told when it is built.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) max_running: usize,
+    pub(crate) suspend_after: Duration,
+    pub(crate) value_limit: usize,
+    pub(crate) staged_bytes: usize,
+}
+
+/// Runs workflows on a store. Cheap to clone; [`shutdown`](Engine::shutdown) ends it.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) core: Arc<Core>,
+    _guard: Arc<Guard>,
+}
+
+/// Ends the engine when the last of its handles goes away.
+struct Guard(Arc<Core>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let (done, _) = oneshot::channel();
+        self.0.send_shutdown(Shutdown { grace: Duration::from_secs(5), done });
+    }
+}
+
+/// What an engine's parts share.
+pub(crate) struct Core {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: Options,
+    pub(crate) definitions: Definitions,
+    pub(crate) names: Arc<[Arc<str>]>,
+    pub(crate) lanes: OnceLock<Vec<Lane>>,
+    pub(crate) runs: Runs,
+    pub(crate) watch: Watch,
+    /// Starts of ids given by callers whose outcome is not known, by id.
+    pub(crate) starting: Mutex<HashMap<Arc<str>, crate::start::Starting>>,
+    pub(crate) registration: RwLock<Registration>,
+    pub(crate) runtime: runtime::Handle,
+    running: AtomicUsize,
+    is_closing: AtomicBool,
+    poisoned: OnceLock<String>,
+    /// The store's time minus ours, in microseconds.
+    clock_offset: AtomicI64,
+    epoch: tokio::time::Instant,
+    pub(crate) worker: WorkerSignals,
+    shutdown: Mutex<Option<oneshot::Sender<Shutdown>>>,
+}
+
+/// What wakes the worker's thread, and what for.
+#[derive(Default)]
+pub(crate) struct WorkerSignals {
+    pub(crate) notify: Notify,
+    /// Something may be claimable.
+    pub(crate) is_ready: AtomicBool,
+    /// The registration is over.
+    pub(crate) is_fenced: AtomicBool,
+    /// Earliest due time heard of, in microseconds; `i64::MAX` for none.
+    pub(crate) due_at: AtomicI64,
+    /// Somebody wants the worker's look now.
+    pub(crate) is_wanted: AtomicBool,
+    pub(crate) stop: AtomicBool,
+}
+
+impl Core {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        options: Options,
+        definitions: Definitions,
+        registration: Registration,
+        runtime: runtime::Handle,
+    ) -> Arc<Self> {
+        let core = Self {
+            store,
+            options,
+            names: definitions.names(),
+            definitions,
+            lanes: OnceLock::new(),
+            runs: Runs::default(),
+            watch: Watch::default(),
+            starting: Mutex::default(),
+            registration: RwLock::new(registration),
+            runtime,
+            running: AtomicUsize::new(0),
+            is_closing: AtomicBool::new(false),
+            poisoned: OnceLock::new(),
+            clock_offset: AtomicI64::new(0),
+            epoch: tokio::time::Instant::now(),
+            worker: WorkerSignals { due_at: AtomicI64::new(i64::MAX), ..WorkerSignals::default() },
+            shutdown: Mutex::new(None),
+        };
+        core.set_now(registration.now);
+        Arc::new(core)
+    }
+
+    /// The engine's estimate of the store's time.
+    pub(crate) fn now(&self) -> Timestamp {
+        let elapsed = self.epoch.elapsed().as_micros() as i64;
+        Timestamp::from_micros(self.clock_offset.load(SeqCst) + elapsed)
+    }
+
+    pub(crate) fn set_now(&self, now: Timestamp) {
+        let elapsed = self.epoch.elapsed().as_micros() as i64;
+        self.clock_offset.store(now.as_micros() - elapsed, SeqCst);
+    }
+
+    pub(crate) fn lanes(&self) -> &[Lane] {
+        self.lanes.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// The lane of the tree with this root.
+    pub(crate) fn lane_of(&self, root: Key) -> Lane {
+        let lanes = self.lanes();
+        lanes[usize::from(root.shard()) % lanes.len()].clone()
+    }
+
+    pub(crate) fn registration(&self) -> Registration {
+        *self.registration.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place for a run; false if there are as many as may be, or the engine is closing.
+    pub(crate) fn take_slot(&self) -> bool {
+        if self.is_closing() {
+            return false;
+        }
+        let max = self.options.max_running;
+        self.running.fetch_update(SeqCst, SeqCst, |running| (running < max).then_some(running + 1)).is_ok()
+    }
+
+    /// Takes `count` places at once, or as many as there are.
+    pub(crate) fn free_slots(&self) -> usize {
+        if self.is_closing() {
+            return 0;
+        }
+        self.options.max_running.saturating_sub(self.running.load(SeqCst))
+    }
+
+    pub(crate) fn add_running(&self, count: usize) {
+        self.running.fetch_add(count, SeqCst);
+    }
+
+    pub(crate) fn slot_freed(&self) {
+        let before = self.running.fetch_sub(1, SeqCst);
+        if before == self.options.max_running || self.is_closing() {
+            self.wake_worker(true);
+        }
+    }
+
+    pub(crate) fn running(&self) -> usize {
+        self.running.load(SeqCst)
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(SeqCst)
+    }
+
+    /// Keeps the way to end the worker.
+    pub(crate) fn keep_shutdown(&self, shutdown: oneshot::Sender<Shutdown>) {
+        *self.shutdown.lock().unwrap_or_else(PoisonError::into_inner) = Some(shutdown);
+    }
+
+    /// Tells the worker to end; the first call counts.
+    pub(crate) fn send_shutdown(&self, shutdown: Shutdown) {
+        let sender = self.shutdown.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(sender) = sender {
+            self.begin_closing();
+            let _ = sender.send(shutdown);
+            self.wake_worker(false);
+        }
+    }
+
+    pub(crate) fn begin_closing(&self) {
+        self.is_closing.store(true, SeqCst);
+    }
+
+    /// An error if the engine cannot accept anything any more.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if let Some(reason) = self.poisoned.get() {
+            return Err(Error::Corrupt(reason.clone()));
+        }
+        if self.is_closing() { Err(Error::Shutdown) } else { Ok(()) }
+    }
+
+    /// What to say when a Write was dropped.
+    pub(crate) fn why_dropped(&self) -> Error {
+        self.check_open()
+            .err()
+            .unwrap_or_else(|| Error::Unavailable("the engine lost its registration".into()))
+    }
+
+    pub(crate) fn wake_worker(&self, is_ready: bool) {
+        if is_ready {
+            self.worker.is_ready.store(true, SeqCst);
+        }
+        self.worker.notify.notify_one();
+    }
+
+    /// Stages a Write that belongs to nobody's run.
+    pub(crate) fn stage_free(&self, tree: Key, write: Write) -> Option<(Lane, Lsn)> {
+        let lane = self.lane_of(tree);
+        let staged = Staged { generation: lane.generation(), tree, write, room: 0 };
+        let lsn = lane.stage(staged, &mut Slot::default())?;
+        Some((lane, lsn))
+    }
+
+    pub(crate) async fn load(&self, id: ExecutionId, detail: Detail) -> Result<Option<Record>, Error> {
+        Ok(self.store.load(&[id], detail).await?.pop().flatten())
+    }
+
+    /// The execution with this workflow_id.
+    pub(crate) async fn find(&self, workflow_id: &str, detail: Detail) -> Result<Record, Error> {
+        if let Some(record) = self.load(ExecutionId::Given(workflow_id.into()), detail).await? {
+            return Ok(record);
+        }
+        if let Some(key) = Key::from_text(workflow_id)
+            && let Some(record) = self.load(ExecutionId::Key(key), detail).await?
+        {
+            return Ok(record);
+        }
+        Err(Error::NotFound { workflow_id: workflow_id.to_owned() })
+    }
+
+    /// Waits until the execution, wherever it runs, has ended or is parked.
+    pub(crate) async fn until_ended(&self, key: Key) -> Result<Execution, Error> {
+        self.until(key, |execution| execution.status.is_terminal() || execution.is_paused).await
+    }
+
+    /// Waits until the execution, wherever it runs, has ended.
+    pub(crate) async fn until_terminal(&self, key: Key) -> Result<Execution, Error> {
+        self.until(key, |execution| execution.status.is_terminal()).await
+    }
+
+    async fn until(&self, key: Key, is_it: impl Fn(&Execution) -> bool) -> Result<Execution, Error> {
+        let watching = self.watch.watch(key);
+        loop {
+            let changed = watching.changed();
+            match self.load(ExecutionId::Key(key), Detail::Outcome).await {
+                Ok(Some(Record { execution, .. })) if is_it(&execution) => return Ok(execution),
+                Ok(None) => return Err(Error::NotFound { workflow_id: key.to_string() }),
+                Ok(Some(_)) => {}
+                Err(error @ Error::Unavailable(_)) => tracing::debug!(%error, "waiting for an end"),
+                Err(error) => return Err(error),
+            }
+            if self.worker.stop.load(SeqCst) {
+                return Err(Error::Shutdown);
+            }
+            changed.await;
+        }
+    }
+
+    /// Asks for something to be done with an execution.
+    pub(crate) async fn request(&self, workflow_id: &str, kind: RequestKind) -> Result<Answer, Error> {
+        self.check_open()?;
+        let execution = self.find(workflow_id, Detail::Outcome).await?.execution;
+        let key = execution.key;
+        let reason = match kind {
+            RequestKind::Cancel => encoded(&cancel_failure()),
+            RequestKind::Resume => crate::Payload::empty(),
+        };
+        let request = Request { execution: key, n: Key::mint(), kind, at: self.now(), reason };
+        let Some((lane, lsn)) = self.stage_free(key, Write::Request(request)) else {
+            return Err(self.why_dropped());
+        };
+        match lane.durable(lsn).await {
+            Outcome::Answered(answer, parent) => {
+                if answer == Answer::Done {
+                    self.watch.notify(key);
+                    if let Some(parent) = parent {
+                        self.stage_free(parent, Write::Wake(parent));
+                    }
+                } else if answer == Answer::Requested {
+                    match (kind, self.runs.get(key)) {
+                        // it runs here: no need to wait for the worker's look
+                        (RequestKind::Cancel, Some(run)) => {
+                            run.interrupt(Interrupt::Cancel(cancel_failure()))
+                        }
+                        _ => self.wake_worker(false),
+                    }
+                }
+                Ok(answer)
+            }
+            Outcome::NotFound => Err(Error::NotFound { workflow_id: workflow_id.to_owned() }),
+            Outcome::Refused(reason) => Err(Error::Unavailable(reason.to_string())),
+            _ => Err(self.why_dropped()),
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn of(core: Arc<Core>) -> Self {
+        Self { _guard: Arc::new(Guard(core.clone())), core }
+    }
+
+    /// A handle to the execution with this workflow_id, whoever started it.
+    pub async fn get<O>(&self, workflow_id: &str) -> Result<Handle<O>, Error> {
+        let execution = self.core.find(workflow_id, Detail::Outcome).await?.execution;
+        Ok(Handle::of(self.core.clone(), execution.key, execution.given_id))
+    }
+
+    /// Everything recorded of an execution.
+    pub async fn show(&self, workflow_id: &str) -> Result<Record, Error> {
+        self.core.find(workflow_id, Detail::Full).await
+    }
+
+    /// The bytes behind a payload of an execution: itself, or fetched if it is stored aside.
+    pub async fn value(&self, execution: Key, payload: crate::Payload) -> Result<crate::Payload, Error> {
+        crate::value::fetch(&self.core, execution, payload).await
+    }
+
+    /// Executions that match, newest first.
+    pub async fn list(&self, filter: &Filter) -> Result<Page, Error> {
+        Ok(self.core.store.list(filter).await?)
+    }
+
+    /// How many executions match.
+    pub async fn count(&self, filter: &Filter) -> Result<u64, Error> {
+        let filter = Filter { limit: 0, ..filter.clone() };
+        Ok(self.core.store.list(&filter).await?.total.unwrap_or(0))
+    }
+
+    /// Cancels an execution and the children it waits for. `Done`: it has ended. `Requested`: that is
+    /// durable; the worker that runs it stops it before its next step. `Declined`: it had ended before.
+    pub async fn cancel(&self, workflow_id: &str) -> Result<Answer, Error> {
+        self.core.request(workflow_id, RequestKind::Cancel).await
+    }
+
+    /// Continues an execution that is parked, failed or cancelled.
+    pub async fn resume(&self, workflow_id: &str) -> Result<Answer, Error> {
+        self.core.request(workflow_id, RequestKind::Resume).await
+    }
+
+    /// What the store is.
+    pub fn about(&self) -> &About {
+        self.core.store.about()
+    }
+
+    /// The store, with its counters.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.core.store
+    }
+
+    /// What the lanes hold at the moment.
+    pub fn load(&self) -> Vec<LaneLoad> {
+        self.core.lanes().iter().map(Lane::load).collect()
+    }
+
+    /// How many executions run in this process.
+    pub fn running(&self) -> usize {
+        self.core.running()
+    }
+
+    /// Ends the engine: accepts nothing more, hands back what runs (the next engine continues it), flushes
+    /// everything staged, gives up ownership. Waits at most `grace` for a database that does not answer.
+    pub async fn shutdown(&self, grace: Duration) -> Result<(), Error> {
+        crate::worker::shut_down(&self.core, grace).await
+    }
+}
+
+/// The engine's ear on its lanes.
+pub(crate) struct Ear(pub(crate) std::sync::Weak<Core>);
+
+impl Sink for Ear {
+    fn settled(&self, lane: u16, settled: Settled<'_>) {
+        let Some(core) = self.0.upgrade() else { return };
+        let Settled { execution, tree, lsn, write, outcome } = settled;
+        match outcome {
+            Outcome::Refused(reason) => core.refused(lane, execution, tree, lsn, write, reason),
+            // a Start that lost, a row that is not ours any more: the run must stop. But a child whose Start
+            // met an earlier one of the same parent may be running here.
+            Outcome::Duplicate(existing) if existing.key == execution => {}
+            Outcome::Duplicate(_) | Outcome::NotFound => {
+                if matches!(write, Write::Start(_) | Write::Move(_))
+                    && let Some(run) = core.runs.get(execution)
+                {
+                    run.interrupt(Interrupt::Lost);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn landed(&self, writes: &[Write]) {
+        let Some(core) = self.0.upgrade() else { return };
+        let watches = core.watch.is_used();
+        let mut is_ready = false;
+        let mut due_at = i64::MAX;
+        for write in writes {
+            let (key, state) = match write {
+                Write::Start(start) => (start.key, &start.state),
+                Write::Move(change) => (change.key, &change.state),
+                Write::Request(request) => {
+                    is_ready |= request.kind == RequestKind::Resume;
+                    continue;
+                }
+                Write::Wake(_) => {
+                    is_ready = true;
+                    continue;
+                }
+                _ => continue,
+            };
+            match state {
+                State::Queued { .. } => is_ready = true,
+                State::Waiting { wake_at: Some(at), .. } => due_at = due_at.min(at.as_micros()),
+                State::Ended { .. } | State::Parked { .. } if watches => core.watch.notify(key),
+                _ => {}
+            }
+        }
+        if due_at != i64::MAX {
+            core.worker.due_at.fetch_min(due_at, SeqCst);
+            core.wake_worker(false);
+        }
+        if is_ready {
+            core.wake_worker(true);
+        }
+    }
+
+    fn fenced(&self, _lane: u16) {
+        let Some(core) = self.0.upgrade() else { return };
+        core.worker.is_fenced.store(true, SeqCst);
+        core.wake_worker(false);
+    }
+
+    fn poisoned(&self, reason: &str) {
+        let Some(core) = self.0.upgrade() else { return };
+        tracing::error!(reason, "the engine stops: the database cannot be trusted");
+        let _ = core.poisoned.set(reason.to_owned());
+        for run in core.runs.all() {
+            run.interrupt(Interrupt::Lost);
+        }
+        core.watch.notify_all();
+    }
+}
+
+impl Core {
+    /// The database does not accept a Write of a run: the run is given up, what takes the Write's place is
+    /// staged, and the execution continues from its record.
+    fn refused(&self, lane: u16, execution: Key, tree: Key, lsn: Lsn, write: &Write, reason: &Arc<str>) {
+        if !write.is_owned() {
+            return;
+        }
+        tracing::error!(%execution, %reason, "the database refuses a Write");
+        if let Some(run) = self.runs.get(execution) {
+            run.interrupt(Interrupt::Lost);
+        }
+        let failure = crate::Failure::of_kind(
+            crate::failure::REFUSED,
+            format!("the outcome could not be recorded: {reason}"),
+        );
+        let failure = encoded(&failure.permanent());
+        let instead = match write {
+            Write::Checkpoint(checkpoint) => {
+                let mut checkpoint = checkpoint.clone();
+                checkpoint.kind = CheckpointKind::Failed;
+                checkpoint.outcome = failure;
+                Some(Write::Checkpoint(checkpoint))
+            }
+            Write::Move(change) => {
+                let at = self.now();
+                let state = State::Ended { status: crate::Status::Failed, outcome: failure, at };
+                Some(Write::Move(crate::write::Move { key: change.key, state }))
+            }
+            _ => None,
+        };
+        let is_end = matches!(instead, Some(Write::Move(_)));
+        let Some(lane) = self.lanes().get(usize::from(lane)) else { return };
+        lane.replace(tree, lsn, execution, instead);
+        if !is_end {
+            // back to the queue, to be replayed with the error in its place
+            let state = State::Queued { armed: Vec::new() };
+            let write = Write::Move(crate::write::Move { key: execution, state });
+            let staged = Staged { generation: lane.generation(), tree, write, room: 0 };
+            lane.stage(staged, &mut Slot::default());
+        }
+    }
+}
+
+/// Resolves when all of `ended` have.
+pub(crate) async fn all_ended(ended: Vec<oneshot::Receiver<()>>) {
+    for receiver in ended {
+        let _ = receiver.await;
+    }
+}
+
+/// The runs of this process, for the worker's audit.
+pub(crate) fn keys_of(runs: &[Arc<Run>]) -> Vec<Key> {
+    runs.iter().map(|run| run.key).collect()
+}

@@ -1,0 +1,129 @@
+//! [`Handle`]: a reference to an execution, wherever it runs.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::task::Poll;
+
+use serde::de::DeserializeOwned;
+
+use crate::engine::Core;
+use crate::error::Error;
+use crate::failure::Failure;
+use crate::key::Key;
+use crate::payload::Payload;
+use crate::record::{Detail, ExecutionId, Status};
+use crate::run::{Conclusion, Run};
+use crate::write::{Answer, RequestKind};
+
+/// A reference to an execution whose output is an `O`.
+pub struct Handle<O> {
+    core: Arc<Core>,
+    key: Key,
+    given_id: Option<Arc<str>>,
+    /// The run, if it was started here.
+    run: Option<Arc<Run>>,
+    output: PhantomData<fn() -> O>,
+}
+
+impl<O> Handle<O> {
+    pub(crate) fn of(core: Arc<Core>, key: Key, given_id: Option<Arc<str>>) -> Self {
+        let run = core.runs.get(key);
+        Self { core, key, given_id, run, output: PhantomData }
+    }
+
+    pub(crate) fn running(run: Arc<Run>, given_id: Option<Arc<str>>) -> Self {
+        Self { core: run.core.clone(), key: run.key, given_id, run: Some(run), output: PhantomData }
+    }
+
+    /// The execution's workflow_id.
+    pub fn workflow_id(&self) -> String {
+        self.given_id.as_ref().map_or_else(|| self.key.to_string(), ToString::to_string)
+    }
+
+    /// The execution's key.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Its status now, from the database.
+    pub async fn status(&self) -> Result<Status, Error> {
+        let record = self.core.load(ExecutionId::Key(self.key), Detail::Outcome).await?;
+        record
+            .map(|record| record.execution.status)
+            .ok_or_else(|| Error::NotFound { workflow_id: self.workflow_id() })
+    }
+
+    /// Cancels it; see [`Engine::cancel`](crate::Engine::cancel).
+    pub async fn cancel(&self) -> Result<Answer, Error> {
+        self.core.request(&self.key.to_string(), RequestKind::Cancel).await
+    }
+
+    /// Continues it; see [`Engine::resume`](crate::Engine::resume).
+    pub async fn resume(&self) -> Result<Answer, Error> {
+        self.core.request(&self.key.to_string(), RequestKind::Resume).await
+    }
+}
+
+impl<O: DeserializeOwned> Handle<O> {
+    /// Waits for its end and returns its output, which is then durable.
+    ///
+    /// [`Error::Failed`] if the workflow failed, [`Error::Cancelled`] if it was cancelled,
+    /// [`Error::Parked`] if it is parked.
+    pub async fn result(&self) -> Result<O, Error> {
+        if let Some(run) = &self.run {
+            let conclusion = poll_fn(|cx| match run.concluded(cx.waker()) {
+                Some(conclusion) => Poll::Ready(conclusion),
+                None => Poll::Pending,
+            })
+            .await;
+            if let Conclusion::Ended(status, outcome) = conclusion {
+                return decode(&self.core, self.key, status, outcome).await;
+            }
+        }
+        let execution = self.core.until_ended(self.key).await?;
+        if execution.is_paused {
+            return Err(Error::Parked(failure_in(&execution.outcome)));
+        }
+        decode(&self.core, self.key, execution.status, execution.outcome).await
+    }
+}
+
+/// The output of an execution that ended, or the error it ended with.
+pub(crate) async fn decode<O: DeserializeOwned>(
+    core: &Core,
+    key: Key,
+    status: Status,
+    outcome: Payload,
+) -> Result<O, Error> {
+    let outcome = crate::value::fetch(core, key, outcome).await?;
+    match status {
+        Status::Completed => outcome.decode(),
+        Status::Cancelled => Err(Error::Cancelled(failure_in(&outcome))),
+        _ => Err(Error::Failed(failure_in(&outcome))),
+    }
+}
+
+/// The failure in a payload.
+pub(crate) fn failure_in(payload: &Payload) -> Failure {
+    payload.decode().unwrap_or_else(|error| Failure::new(format!("an unreadable failure: {error}")))
+}
+
+impl<O> fmt::Debug for Handle<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle({:?})", self.workflow_id())
+    }
+}
+
+impl<O> Clone for Handle<O> {
+    fn clone(&self) -> Self {
+        Self {
+            core: self.core.clone(),
+            key: self.key,
+            given_id: self.given_id.clone(),
+            run: self.run.clone(),
+            output: PhantomData,
+        }
+    }
+}

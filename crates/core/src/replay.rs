@@ -1,0 +1,131 @@
+//! Replay: the recorded deliveries of an execution, handed out again in their order.
+
+use std::collections::HashMap;
+
+use crate::path::Path;
+use crate::record::Record;
+use crate::write::{Attempt, Checkpoint, CheckpointKind};
+
+/// What is recorded and not delivered again yet.
+pub(crate) struct Replay {
+    /// By order; `None` once delivered.
+    recorded: Vec<Option<Checkpoint>>,
+    by_path: HashMap<Path, usize>,
+    /// First that is not delivered.
+    next: usize,
+    /// Calls that have been made and wait for their delivery, by path.
+    pub(crate) calls: HashMap<Path, usize>,
+}
+
+/// What a call is, to be compared with what was recorded at its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    Step,
+    Sleep,
+    Child,
+}
+
+impl CallKind {
+    fn matches(self, kind: CheckpointKind) -> bool {
+        match kind {
+            CheckpointKind::Abandoned => true,
+            CheckpointKind::Step => self == CallKind::Step,
+            // a child that could not be started is recorded as a failure at its place
+            CheckpointKind::Failed => self != CallKind::Sleep,
+            CheckpointKind::Timer => self == CallKind::Sleep,
+            CheckpointKind::Child => self == CallKind::Child,
+        }
+    }
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            CallKind::Step => "step",
+            CallKind::Sleep => "sleep",
+            CallKind::Child => "child",
+        }
+    }
+}
+
+impl Replay {
+    /// The replay of a record; `None` if nothing was recorded. Also the failed attempts by path.
+    pub(crate) fn of(record: &mut Record) -> (Option<Self>, HashMap<Path, Vec<Attempt>>) {
+        let mut attempts: HashMap<Path, Vec<Attempt>> = HashMap::new();
+        for attempt in record.attempts.drain(..) {
+            attempts.entry(attempt.path.clone()).or_default().push(attempt);
+        }
+        let mut checkpoints = std::mem::take(&mut record.checkpoints);
+        if checkpoints.is_empty() {
+            return (None, attempts);
+        }
+        checkpoints.sort_by_key(|checkpoint| checkpoint.order);
+        let by_path =
+            checkpoints.iter().enumerate().map(|(i, checkpoint)| (checkpoint.path.clone(), i)).collect();
+        let recorded = checkpoints.into_iter().map(Some).collect();
+        (Some(Self { recorded, by_path, next: 0, calls: HashMap::new() }), attempts)
+    }
+
+    /// The largest recorded order.
+    pub(crate) fn last_order(&self) -> u32 {
+        self.recorded.iter().flatten().map(|checkpoint| checkpoint.order).max().unwrap_or(0)
+    }
+
+    /// What is recorded at `path`; an error in plain words if it is not what the code calls there now.
+    pub(crate) fn find(
+        &self,
+        path: &Path,
+        kind: CallKind,
+        name: &str,
+        fingerprint: Option<u64>,
+    ) -> Result<Option<&Checkpoint>, String> {
+        let Some(checkpoint) = self.by_path.get(path).and_then(|&i| self.recorded[i].as_ref()) else {
+            return Ok(None);
+        };
+        if *checkpoint.name != *name || !kind.matches(checkpoint.kind) {
+            let nearest = self
+                .recorded
+                .iter()
+                .flatten()
+                .filter(|other| *other.name == *name)
+                .min_by_key(|other| other.order.abs_diff(checkpoint.order));
+            let hint = nearest.map_or(String::new(), |other| {
+                format!(" (the nearest recorded {name:?} is at position {})", other.path)
+            });
+            return Err(format!(
+                "at position {path} the record has {} {:?}, the code now calls {} {name:?}{hint}",
+                described(checkpoint.kind),
+                &*checkpoint.name,
+                kind.word(),
+            ));
+        }
+        match (checkpoint.fingerprint, fingerprint) {
+            (Some(recorded), Some(now)) if recorded != now => Err(format!(
+                "at position {path} {} {name:?} was recorded with other arguments than the code passes now",
+                kind.word()
+            )),
+            _ => Ok(Some(checkpoint)),
+        }
+    }
+
+    /// The next delivery to be made.
+    pub(crate) fn peek(&self) -> Option<&Checkpoint> {
+        self.recorded.get(self.next).and_then(Option::as_ref)
+    }
+
+    /// Takes the next delivery out.
+    pub(crate) fn pop(&mut self) -> Option<Checkpoint> {
+        let checkpoint = self.recorded.get_mut(self.next)?.take();
+        self.next += 1;
+        checkpoint
+    }
+}
+
+/// The words for what a checkpoint records.
+pub(crate) fn described(kind: CheckpointKind) -> &'static str {
+    match kind {
+        CheckpointKind::Step => "step",
+        CheckpointKind::Failed => "failed step",
+        CheckpointKind::Abandoned => "abandoned call",
+        CheckpointKind::Timer => "sleep",
+        CheckpointKind::Child => "child",
+    }
+}

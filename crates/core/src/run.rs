@@ -1,0 +1,722 @@
+//! [`Run`]: an execution while a worker runs it: its gate, its numbering, its deliveries.
+//!
+//! Every durable await of a workflow is a *call*. Its outcome is *delivered*: under the run's lock it gets
+//! the next `order`, its checkpoint is staged, and only then the waiting branch goes on. Deliveries happen
+//! one at a time, each when all branches have come to rest, live and in replay alike; so what the code does
+//! between two deliveries depends on nothing but their order, and a replay repeats it exactly.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+
+use futures_util::task::AtomicWaker;
+
+use crate::clock::Timestamp;
+use crate::commit::{Lane, Lsn, Slot, Staged};
+use crate::engine::Core;
+use crate::failure::{Failure, NON_DETERMINISTIC};
+use crate::key::Key;
+use crate::path::Path;
+use crate::payload::Payload;
+use crate::record::{Armed, Status};
+use crate::replay::{CallKind, Replay, described};
+use crate::workflow::Definition;
+use crate::write::{Attempt, Checkpoint, CheckpointKind, Move, Parent, Start, State, Write};
+
+/// An execution while it runs here.
+pub(crate) struct Run {
+    pub(crate) key: Key,
+    pub(crate) root: Key,
+    pub(crate) parent: Option<Parent>,
+    pub(crate) run_no: u32,
+    pub(crate) deadline_at: Option<Timestamp>,
+    /// True if it was claimed: what it starts may exist already.
+    pub(crate) is_replayed: bool,
+    pub(crate) definition: Arc<Definition>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) lane: Lane,
+    /// The lane's generation that owns it.
+    pub(crate) generation: u32,
+    state: Mutex<RunState>,
+    conclusion: Mutex<Concluding>,
+    /// Wakes the task that polls it.
+    pub(crate) task: AtomicWaker,
+    /// Set by every wake: the branches may not be at rest.
+    pub(crate) is_woken: AtomicBool,
+}
+
+/// How a run ended, for those who wait for it in this process.
+#[derive(Clone, Debug)]
+pub(crate) enum Conclusion {
+    /// The end is durable.
+    Ended(Status, Payload),
+    /// It goes on elsewhere or later: suspended, parked, handed on, or lost. The database knows.
+    Gone,
+}
+
+#[derive(Default)]
+struct Concluding {
+    conclusion: Option<Conclusion>,
+    waiters: Vec<Waker>,
+}
+
+/// Why a run stops before its code has returned.
+#[derive(Clone, Debug)]
+pub(crate) enum Interrupt {
+    /// All branches wait for something far away.
+    Suspend,
+    /// Somebody cancelled it, or its time is up.
+    Cancel(Failure),
+    /// Code and record disagree, or a record cannot be read.
+    Park(Failure),
+    /// The engine shuts down: hand it back.
+    HandBack,
+    /// Another worker owns it now, or its Start lost.
+    Lost,
+}
+
+pub(crate) struct RunState {
+    is_closed: bool,
+    pub(crate) interrupt: Option<Interrupt>,
+    /// The Start while it is not staged, and the room taken for it.
+    start: Option<Box<Start>>,
+    start_room: u32,
+    next_order: u32,
+    /// Largest Lsn of its own Writes and of everything it was handed.
+    last: Lsn,
+    /// The same without checkpoints: what a speculative step waits for.
+    last_solid: Lsn,
+    slot: Slot,
+    replay: Option<Replay>,
+    attempts: HashMap<Path, Vec<Attempt>>,
+    calls: Vec<Option<CallState>>,
+    vacant: Vec<usize>,
+    /// Calls that wait for their delivery, in the order in which they completed.
+    completed: VecDeque<usize>,
+    /// Branches that are not waiting for branches of their own.
+    leaves: usize,
+    /// Calls outstanding.
+    outstanding: usize,
+    /// Deliveries whose values are still being fetched or made durable: nothing else is delivered.
+    pub(crate) busy: usize,
+    /// Due times kept in the row.
+    pub(crate) armed: Vec<Armed>,
+    /// Children that have been started, are awaited, and have not ended.
+    pub(crate) children: HashMap<Key, ChildState>,
+    /// Branches spawned and not yet taken up by the task.
+    pub(crate) spawned: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+/// What is known of a child.
+#[derive(Clone, Debug)]
+pub(crate) enum ChildState {
+    /// It runs in this process.
+    Local,
+    /// It does not run in this process.
+    Elsewhere,
+    /// Its end has been staged.
+    Ended(ChildEnd),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ChildEnd {
+    pub(crate) status: Status,
+    pub(crate) outcome: Payload,
+    /// Where its end was staged, if on our lane.
+    pub(crate) lsn: Lsn,
+}
+
+struct CallState {
+    path: Path,
+    name: Arc<str>,
+    kind: CallKind,
+    fingerprint: Option<u64>,
+    begun_at: Timestamp,
+    phase: Phase,
+    waiting_for: Option<WaitingFor>,
+    waker: Option<Waker>,
+}
+
+enum Phase {
+    /// Recorded; its delivery will come.
+    Recorded,
+    /// Not recorded, while others are: waits for the end of the replay.
+    Beyond,
+    Live,
+    /// Completed, not delivered.
+    Completed(CheckpointKind, Payload, u32),
+    Delivered(Delivery),
+    /// Never to be delivered.
+    Stuck,
+}
+
+/// What a call was handed.
+#[derive(Clone, Debug)]
+pub(crate) struct Delivery {
+    pub(crate) kind: CheckpointKind,
+    pub(crate) outcome: Payload,
+    pub(crate) lsn: Lsn,
+}
+
+/// What a call in a durable wait waits for; none while a body runs.
+#[derive(Clone, Debug)]
+pub(crate) enum WaitingFor {
+    Timer(Timestamp),
+    Child(Key),
+}
+
+/// What a call may do.
+pub(crate) enum Turn {
+    Wait,
+    Live,
+    Delivered(Delivery),
+}
+
+/// What the run's task does next when all branches are at rest.
+pub(crate) enum Rest {
+    /// Something was delivered: poll again.
+    Delivered,
+    /// Wait to be woken.
+    Idle,
+}
+
+pub(crate) struct NewRun {
+    pub(crate) key: Key,
+    pub(crate) root: Key,
+    pub(crate) parent: Option<Parent>,
+    pub(crate) run_no: u32,
+    pub(crate) deadline_at: Option<Timestamp>,
+    /// A Start that is staged when something depends on it, and the room taken for it.
+    pub(crate) start: Option<Box<Start>>,
+    pub(crate) start_room: u32,
+    pub(crate) replay: Option<Replay>,
+    pub(crate) attempts: HashMap<Path, Vec<Attempt>>,
+    pub(crate) armed: Vec<Armed>,
+    pub(crate) is_replayed: bool,
+    pub(crate) generation: u32,
+}
+
+impl Run {
+    pub(crate) fn new(core: Arc<Core>, definition: Arc<Definition>, new: NewRun) -> Arc<Self> {
+        let lane = core.lane_of(new.root);
+        let next_order = new.replay.as_ref().map_or(0, Replay::last_order) + 1;
+        Arc::new(Self {
+            key: new.key,
+            root: new.root,
+            parent: new.parent,
+            run_no: new.run_no,
+            deadline_at: new.deadline_at,
+            is_replayed: new.is_replayed,
+            definition,
+            core,
+            lane,
+            generation: new.generation,
+            state: Mutex::new(RunState {
+                is_closed: false,
+                interrupt: None,
+                start: new.start,
+                start_room: new.start_room,
+                next_order,
+                last: Lsn(0),
+                last_solid: Lsn(0),
+                slot: Slot::default(),
+                replay: new.replay,
+                attempts: new.attempts,
+                calls: Vec::new(),
+                vacant: Vec::new(),
+                completed: VecDeque::new(),
+                leaves: 1,
+                outstanding: 0,
+                busy: 0,
+                armed: new.armed,
+                children: HashMap::new(),
+                spawned: Vec::new(),
+            }),
+            conclusion: Mutex::default(),
+            task: AtomicWaker::new(),
+            is_woken: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, RunState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops the run at its next turn. The first reason counts, except that losing it always does.
+    pub(crate) fn interrupt(&self, interrupt: Interrupt) {
+        {
+            let mut state = self.state();
+            if state.is_closed && !matches!(interrupt, Interrupt::Lost) {
+                return;
+            }
+            if state.interrupt.is_none() || matches!(interrupt, Interrupt::Lost) {
+                state.interrupt = Some(interrupt);
+            }
+        }
+        self.poke();
+    }
+
+    /// Lets the task look again.
+    pub(crate) fn poke(&self) {
+        self.is_woken.store(true, SeqCst);
+        self.task.wake();
+    }
+
+    /// Closes the gate: from here on nothing of the run's code is recorded.
+    pub(crate) fn close(&self) {
+        self.state().is_closed = true;
+    }
+
+    /// Stages a Write of the run, its Start first. `None` if the gate is closed or ownership is lost.
+    pub(crate) fn stage(&self, write: Write, room: u32) -> Option<Lsn> {
+        let mut state = self.state();
+        if state.is_closed {
+            return None;
+        }
+        self.stage_in(&mut state, write, room)
+    }
+
+    /// Like [`Run::stage`], also through a closed gate: for the run's own end.
+    pub(crate) fn stage_in(&self, state: &mut RunState, write: Write, room: u32) -> Option<Lsn> {
+        if let Some(mut start) = state.start.take() {
+            if let Write::Move(change) = write {
+                // nothing has been staged yet: the execution is born in the state it has reached
+                start.state = change.state;
+                let room = room + state.start_room;
+                return self.stage_write(state, Write::Start(start), room, true);
+            }
+            let start_room = state.start_room;
+            self.stage_write(state, Write::Start(start), start_room, true)?;
+        }
+        let is_solid = !matches!(&write, Write::Checkpoint(c) if c.kind != CheckpointKind::Abandoned);
+        self.stage_write(state, write, room, is_solid)
+    }
+
+    fn stage_write(&self, state: &mut RunState, write: Write, room: u32, is_solid: bool) -> Option<Lsn> {
+        let (generation, tree) = (self.generation, self.root);
+        // only changes of the execution's own row have a slot to fold into
+        let mut none = Slot::default();
+        let slot = match &write {
+            Write::Start(start) if start.key == self.key => &mut state.slot,
+            Write::Move(_) => &mut state.slot,
+            _ => &mut none,
+        };
+        let lsn = self.lane.stage(Staged { generation, tree, write, room }, slot);
+        let Some(lsn) = lsn else {
+            state.interrupt = Some(Interrupt::Lost);
+            return None;
+        };
+        state.last = state.last.max(lsn);
+        if is_solid {
+            state.last_solid = state.last_solid.max(lsn);
+        }
+        Some(lsn)
+    }
+
+    /// Stages the Start if that has not happened.
+    pub(crate) fn ensure_started(&self) -> Option<Lsn> {
+        let mut state = self.state();
+        if let Some(start) = state.start.take() {
+            let room = state.start_room;
+            self.stage_write(&mut state, Write::Start(start), room, true)?;
+        }
+        Some(state.last)
+    }
+
+    /// What a step's body waits for: the largest Lsn of all earlier Writes, or for a speculative one of
+    /// those that are not checkpoints.
+    pub(crate) fn barrier(&self, is_speculative: bool) -> Lsn {
+        let state = self.state();
+        if is_speculative { state.last_solid } else { state.last }
+    }
+
+    /// Notes that the run was handed something that is durable only with `lsn`.
+    pub(crate) fn depends_on(&self, lsn: Lsn) {
+        let mut state = self.state();
+        state.last = state.last.max(lsn);
+        state.last_solid = state.last_solid.max(lsn);
+    }
+
+    /// The failed attempts recorded at `path`, once.
+    pub(crate) fn take_attempts(&self, path: &Path) -> Vec<Attempt> {
+        self.state().attempts.remove(path).unwrap_or_default()
+    }
+
+    pub(crate) fn conclude(&self, conclusion: Conclusion) {
+        let waiters = {
+            let mut concluding = self.conclusion.lock().unwrap_or_else(PoisonError::into_inner);
+            concluding.conclusion = Some(conclusion);
+            std::mem::take(&mut concluding.waiters)
+        };
+        for waker in waiters {
+            waker.wake();
+        }
+    }
+
+    /// The conclusion, or `waker` is woken when there is one.
+    pub(crate) fn concluded(&self, waker: &Waker) -> Option<Conclusion> {
+        let mut concluding = self.conclusion.lock().unwrap_or_else(PoisonError::into_inner);
+        if concluding.conclusion.is_none() && !concluding.waiters.iter().any(|other| other.will_wake(waker)) {
+            concluding.waiters.push(waker.clone());
+        }
+        concluding.conclusion.clone()
+    }
+
+    /// Tells the run about the end of a child, or that it no longer runs here. False if nobody listens.
+    pub(crate) fn child_signal(&self, child: Key, signal: ChildState) -> bool {
+        {
+            let mut state = self.state();
+            if state.is_closed {
+                return false;
+            }
+            let Some(known) = state.children.get_mut(&child) else { return false };
+            if !matches!(known, ChildState::Ended(_)) {
+                *known = signal;
+            }
+            let waiting = state
+                .calls
+                .iter_mut()
+                .flatten()
+                .find(|call| matches!(call.waiting_for, Some(WaitingFor::Child(key)) if key == child));
+            if let Some(call) = waiting
+                && let Some(waker) = call.waker.take()
+            {
+                waker.wake();
+            }
+        }
+        self.poke();
+        true
+    }
+}
+
+/// Calls and their deliveries.
+impl Run {
+    /// Registers the call at `path`. In a replay it is compared with the record; a mismatch parks the run.
+    pub(crate) fn begin(
+        &self,
+        path: Path,
+        name: &Arc<str>,
+        kind: CallKind,
+        fingerprint: Option<u64>,
+    ) -> usize {
+        let begun_at = self.core.now();
+        let mut state = self.state();
+        let phase = if state.is_closed || state.interrupt.is_some() {
+            Phase::Stuck
+        } else if let Some(replay) = &state.replay {
+            match replay.find(&path, kind, name, fingerprint) {
+                Ok(Some(_)) => Phase::Recorded,
+                Ok(None) => Phase::Beyond,
+                Err(disagreement) => {
+                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement)));
+                    Phase::Stuck
+                }
+            }
+        } else {
+            Phase::Live
+        };
+        let call = CallState {
+            path: path.clone(),
+            name: name.clone(),
+            kind,
+            fingerprint,
+            begun_at,
+            phase,
+            waiting_for: None,
+            waker: None,
+        };
+        state.outstanding += 1;
+        let id = match state.vacant.pop() {
+            Some(id) => {
+                state.calls[id] = Some(call);
+                id
+            }
+            None => {
+                state.calls.push(Some(call));
+                state.calls.len() - 1
+            }
+        };
+        if let Some(replay) = &mut state.replay {
+            replay.calls.insert(path, id);
+        }
+        if state.interrupt.is_some() {
+            drop(state);
+            self.poke();
+        }
+        id
+    }
+
+    /// Whose turn it is; keeps `waker` while the call waits.
+    pub(crate) fn turn(&self, id: usize, waker: &Waker) -> Turn {
+        let mut state = self.state();
+        let Some(Some(call)) = state.calls.get_mut(id) else { return Turn::Wait };
+        match &call.phase {
+            Phase::Live => Turn::Live,
+            Phase::Delivered(delivery) => Turn::Delivered(delivery.clone()),
+            _ => {
+                match &mut call.waker {
+                    Some(kept) => kept.clone_from(waker),
+                    None => call.waker = Some(waker.clone()),
+                }
+                Turn::Wait
+            }
+        }
+    }
+
+    /// Says what the call waits for, so that the run can suspend; keeps `waker`.
+    pub(crate) fn waits_for(&self, id: usize, waiting_for: WaitingFor, waker: &Waker) {
+        let mut state = self.state();
+        if let Some(Some(call)) = state.calls.get_mut(id) {
+            call.waiting_for = Some(waiting_for);
+            call.waker = Some(waker.clone());
+        }
+    }
+
+    /// The call has an outcome. It is delivered at once if no other branch could be concerned, else in turn.
+    pub(crate) fn complete(&self, id: usize, kind: CheckpointKind, outcome: Payload, room: u32) {
+        let mut state = self.state();
+        let is_alone =
+            state.leaves == 1 && state.replay.is_none() && state.completed.is_empty() && state.busy == 0;
+        let Some(Some(call)) = state.calls.get_mut(id) else { return };
+        if !matches!(call.phase, Phase::Live) {
+            return;
+        }
+        call.phase = Phase::Completed(kind, outcome, room);
+        call.waiting_for = None;
+        if is_alone {
+            self.deliver(&mut state, id);
+        } else {
+            state.completed.push_back(id);
+            drop(state);
+            self.poke();
+        }
+    }
+
+    /// Assigns the order, stages the checkpoint, hands the outcome over.
+    fn deliver(&self, state: &mut RunState, id: usize) {
+        if state.is_closed || state.interrupt.is_some() {
+            return;
+        }
+        let at = self.core.now();
+        let Some(Some(call)) = state.calls.get_mut(id) else { return };
+        let Phase::Completed(kind, outcome, room) = &call.phase else { return };
+        let (kind, outcome, room) = (*kind, outcome.clone(), *room);
+        let checkpoint = Checkpoint {
+            execution: self.key,
+            path: call.path.clone(),
+            run_no: self.run_no,
+            order: state.next_order,
+            kind,
+            name: call.name.clone(),
+            fingerprint: call.fingerprint,
+            outcome: outcome.clone(),
+            at,
+            took_ms: at.since(call.begun_at).as_millis() as i64,
+        };
+        state.next_order += 1;
+        let Some(lsn) = self.stage_in(state, Write::Checkpoint(checkpoint), room) else { return };
+        let Some(Some(call)) = state.calls.get_mut(id) else { return };
+        call.phase = Phase::Delivered(Delivery { kind, outcome, lsn });
+        if let Some(waker) = call.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// The call's future is gone. If it was not delivered, that the workflow gave it up is recorded.
+    pub(crate) fn finish_call(&self, id: usize) {
+        let mut state = self.state();
+        let Some(call) = state.calls.get_mut(id).and_then(Option::take) else { return };
+        state.vacant.push(id);
+        state.outstanding -= 1;
+        let at = self.core.now();
+        match call.phase {
+            Phase::Delivered(_) | Phase::Stuck => return,
+            _ if state.is_closed || state.interrupt.is_some() => return,
+            Phase::Recorded => {
+                let Some(replay) = &mut state.replay else { return };
+                replay.calls.remove(&call.path);
+                let is_due = replay
+                    .peek()
+                    .is_some_and(|next| next.path == call.path && next.kind == CheckpointKind::Abandoned);
+                if is_due {
+                    replay.pop();
+                } else {
+                    let disagreement = format!(
+                        "the code now gives up {} {:?} at position {}, whose outcome is recorded",
+                        call.kind.word(),
+                        &*call.name,
+                        call.path
+                    );
+                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement)));
+                }
+                drop(state);
+                self.poke();
+                return;
+            }
+            Phase::Beyond => {
+                if let Some(replay) = &mut state.replay {
+                    replay.calls.remove(&call.path);
+                }
+            }
+            Phase::Live => {}
+            Phase::Completed(..) => state.completed.retain(|other| *other != id),
+        }
+        let checkpoint = Checkpoint {
+            execution: self.key,
+            path: call.path,
+            run_no: self.run_no,
+            order: state.next_order,
+            kind: CheckpointKind::Abandoned,
+            name: call.name,
+            fingerprint: call.fingerprint,
+            outcome: Payload::empty(),
+            at,
+            took_ms: at.since(call.begun_at).as_millis() as i64,
+        };
+        state.next_order += 1;
+        self.stage_in(&mut state, Write::Checkpoint(checkpoint), 0);
+    }
+
+    /// All branches are at rest: makes the next delivery, if there is one.
+    pub(crate) fn rest(&self) -> Rest {
+        let mut state = self.state();
+        if state.busy > 0 || state.interrupt.is_some() {
+            return Rest::Idle;
+        }
+        let state = &mut *state;
+        if let Some(replay) = &mut state.replay {
+            let Some(next) = replay.peek() else {
+                state.replay = None;
+                for call in state.calls.iter_mut().flatten() {
+                    if matches!(call.phase, Phase::Beyond) {
+                        call.phase = Phase::Live;
+                        if let Some(waker) = call.waker.take() {
+                            waker.wake();
+                        }
+                    }
+                }
+                return Rest::Delivered;
+            };
+            let call = replay.calls.get(&next.path).copied();
+            let can_deliver = call.is_some() && next.kind != CheckpointKind::Abandoned;
+            if !can_deliver {
+                // a branch that waits for something else than a durable call may still make it
+                if state.outstanding >= state.leaves {
+                    let disagreement = missing_call(next, call.is_some());
+                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement)));
+                    return Rest::Delivered;
+                }
+                return Rest::Idle;
+            }
+            let (Some(checkpoint), Some(id)) = (replay.pop(), call) else { return Rest::Idle };
+            replay.calls.remove(&checkpoint.path);
+            if let Some(Some(call)) = state.calls.get_mut(id) {
+                call.phase = Phase::Delivered(Delivery {
+                    kind: checkpoint.kind,
+                    outcome: checkpoint.outcome,
+                    lsn: Lsn(0),
+                });
+                if let Some(waker) = call.waker.take() {
+                    waker.wake();
+                }
+            }
+            return Rest::Delivered;
+        }
+        match state.completed.pop_front() {
+            Some(id) => {
+                self.deliver(state, id);
+                Rest::Delivered
+            }
+            None => Rest::Idle,
+        }
+    }
+
+    /// Adds `by` to the number of branches that are not waiting for branches of their own.
+    pub(crate) fn add_leaves(&self, by: isize) {
+        let mut state = self.state();
+        state.leaves = state.leaves.saturating_add_signed(by);
+    }
+
+    /// If every branch is in a durable wait, what for and since when; `None` if some body runs, or some
+    /// branch waits for something else.
+    pub(crate) fn waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
+        let state = self.state();
+        if state.busy > 0 || state.replay.is_some() || !state.completed.is_empty() || state.leaves == 0 {
+            return None;
+        }
+        let waits: Vec<_> = state
+            .calls
+            .iter()
+            .flatten()
+            .filter_map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
+            .collect();
+        (waits.len() == state.leaves).then_some(waits)
+    }
+
+    /// Sleeps that go on and whose due times the row does not keep yet.
+    pub(crate) fn unarmed(&self, due_after: Timestamp) -> Vec<Armed> {
+        let state = self.state();
+        state
+            .calls
+            .iter()
+            .flatten()
+            .filter_map(|call| match call.waiting_for {
+                Some(WaitingFor::Timer(due_at)) if due_at > due_after => {
+                    Some(Armed { path: call.path.clone(), due_at })
+                }
+                _ => None,
+            })
+            .filter(|armed| !state.armed.contains(armed))
+            .collect()
+    }
+
+    /// Keeps due times in the row.
+    pub(crate) fn arm(&self, armed: Vec<Armed>) {
+        let mut state = self.state();
+        if state.is_closed {
+            return;
+        }
+        state.armed.extend(armed);
+        let moved = State::Running { armed: state.armed.clone() };
+        self.stage_in(&mut state, Write::Move(Move { key: self.key, state: moved }), 0);
+    }
+}
+
+fn non_deterministic(disagreement: &str) -> Failure {
+    Failure::of_kind(
+        NON_DETERMINISTIC,
+        format!(
+            "the code does not repeat what was recorded: {disagreement}. Restore the code that started this \
+             execution (or its order of steps) and resume it, or cancel it"
+        ),
+    )
+    .permanent()
+}
+
+fn missing_call(next: &Checkpoint, is_called: bool) -> String {
+    if is_called {
+        format!(
+            "the call {:?} at position {} was given up when it was recorded, now the code goes on waiting for \
+             it; durable calls are given up the same way in a replay only through `cx.race` and `cx.timeout`",
+            &*next.name, next.path
+        )
+    } else {
+        format!(
+            "the record goes on with {} {:?} at position {}, the code now does not call it",
+            described(next.kind),
+            &*next.name,
+            next.path
+        )
+    }
+}
+
+impl Wake for Run {
+    fn wake(self: Arc<Self>) {
+        self.poke();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.poke();
+    }
+}

@@ -1,0 +1,64 @@
+//! [`Runs`]: the executions that run in this process, by key.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::key::Key;
+use crate::run::Run;
+
+const SHARDS: usize = 16;
+
+/// Keys are random in their last bytes: those are hash enough.
+#[derive(Default)]
+pub(crate) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(tail) = bytes.last_chunk::<8>() {
+            self.0 = u64::from_ne_bytes(*tail);
+        }
+    }
+
+    fn write_usize(&mut self, _len: usize) {}
+}
+
+type Shard = HashMap<Key, Arc<Run>, BuildHasherDefault<KeyHasher>>;
+
+#[derive(Default)]
+pub(crate) struct Runs([Mutex<Shard>; SHARDS]);
+
+impl Runs {
+    fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
+        let shard = usize::from(key.as_bytes()[15]) % SHARDS;
+        self.0[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn insert(&self, run: Arc<Run>) {
+        self.shard(run.key).insert(run.key, run);
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<Arc<Run>> {
+        self.shard(key).get(&key).cloned()
+    }
+
+    /// Removes this run; not another one of the same execution that came after it.
+    pub(crate) fn remove(&self, run: &Arc<Run>) {
+        let mut shard = self.shard(run.key);
+        if shard.get(&run.key).is_some_and(|other| Arc::ptr_eq(other, run)) {
+            shard.remove(&run.key);
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Run>> {
+        let shard = |shard: &Mutex<Shard>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.values().cloned().collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(shard).collect()
+    }
+}

@@ -1,0 +1,346 @@
+//! Steps: bodies whose outcome is recorded once, and their retries.
+
+use std::future::IntoFuture;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::context::{Call, Context};
+use crate::error::Error;
+use crate::failure::{ATTEMPT_TIMED_OUT, Failure};
+use crate::path::Path;
+use crate::payload::Payload;
+use crate::replay::CallKind;
+use crate::run::Interrupt;
+use crate::task::{encoded, panicked};
+use crate::workflow::check_name;
+use crate::write::{Attempt, CheckpointKind, Outcome, Write};
+
+/// When and how a failed attempt of a step is followed by another.
+#[derive(Clone, Copy, Debug)]
+pub struct RetryPolicy {
+    /// Attempts after the first; 0 by default.
+    pub retries: u32,
+    /// Pause before the second attempt; 1 s by default.
+    pub backoff: Duration,
+    /// What each further pause is multiplied by; 2 by default.
+    pub factor: f64,
+    /// Longest pause; 60 s by default.
+    pub max_backoff: Duration,
+    /// Share of the pause that is random, 0 to 1; 0.5 by default: a pause of 4 s becomes 2 to 4 s.
+    pub jitter: f64,
+    /// Whether an error may be retried; all that are [retryable](Failure::is_retryable) by default.
+    pub retry_if: Option<fn(&Failure) -> bool>,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            retries: 0,
+            backoff: Duration::from_secs(1),
+            factor: 2.0,
+            max_backoff: Duration::from_secs(60),
+            jitter: 0.5,
+            retry_if: None,
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// The pause after failed attempt number `attempt` (from 1), before jitter:
+    /// `min(backoff * factor^(attempt - 1), max_backoff)`.
+    pub fn pause_after(&self, attempt: u32) -> Duration {
+        let factor = self.factor.max(1.0).powi(attempt.saturating_sub(1).min(1000) as i32);
+        let seconds = self.backoff.as_secs_f64() * factor;
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).min(self.max_backoff)
+    }
+
+    fn jittered(&self, attempt: u32) -> Duration {
+        let share = 1.0 - self.jitter.clamp(0.0, 1.0) * fastrand::f64();
+        self.pause_after(attempt).mul_f64(share)
+    }
+
+    fn allows(&self, attempt: u32, failure: &Failure) -> bool {
+        attempt <= self.retries
+            && failure.is_retryable
+            && self.retry_if.is_none_or(|retry_if| retry_if(failure))
+    }
+}
+
+/// How a step is carried out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepOptions {
+    /// When a failed attempt is followed by another.
+    pub retry: RetryPolicy,
+    /// Longest an attempt may take; no limit by default.
+    pub timeout: Option<Duration>,
+    /// True if the body may run before the checkpoints of earlier steps are durable.
+    pub is_speculative: bool,
+}
+
+/// A step about to be carried out; `.await` it. Made by [`Context::step`].
+#[must_use = "a step does nothing until it is awaited"]
+pub struct Step<'c, F> {
+    cx: &'c mut Context,
+    name: Arc<str>,
+    body: F,
+    options: StepOptions,
+    fingerprint: Option<Result<u64, Error>>,
+}
+
+impl Context {
+    /// A step: runs `body` and records its outcome, once; a replay returns what was recorded.
+    ///
+    /// The body starts when every earlier Write of the execution is durable. It may run again only if a
+    /// crash came before its outcome was recorded.
+    pub fn step<F>(&mut self, name: impl Into<Arc<str>>, body: F) -> Step<'_, F> {
+        Step { cx: self, name: name.into(), body, options: StepOptions::default(), fingerprint: None }
+    }
+}
+
+impl<F> Step<'_, F> {
+    /// Up to `retries` further attempts after a failed one, with exponential backoff.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.options.retry.retries = retries;
+        self
+    }
+
+    /// The pause before the second attempt (1 s), and the longest one (60 s).
+    pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
+        self.options.retry.backoff = first;
+        self.options.retry.max_backoff = longest;
+        self
+    }
+
+    /// The whole retry policy.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.options.retry = policy;
+        self
+    }
+
+    /// Retries only errors for which `retry_if` is true.
+    pub fn retry_if(mut self, retry_if: fn(&Failure) -> bool) -> Self {
+        self.options.retry.retry_if = Some(retry_if);
+        self
+    }
+
+    /// Fails an attempt that takes longer.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = Some(timeout);
+        self
+    }
+
+    /// Lets the body run before the checkpoints of earlier steps are durable: for reads, pure computations
+    /// and idempotent calls. What a crash then takes back is always the end of what was recorded.
+    pub fn speculative(mut self) -> Self {
+        self.options.is_speculative = true;
+        self
+    }
+
+    /// Records a fingerprint of the step's arguments: a replay that passes others parks the execution
+    /// instead of using an outcome that belongs to something else.
+    pub fn args<A: Serialize + ?Sized>(mut self, args: &A) -> Self {
+        self.fingerprint = Some(Payload::encode(args).map(|payload| payload.fingerprint()));
+        self
+    }
+}
+
+impl<'c, F, Fut, T, E> IntoFuture for Step<'c, F>
+where
+    F: FnMut() -> Fut + Send + 'c,
+    Fut: Future<Output = Result<T, E>> + Send + 'c,
+    T: Serialize + DeserializeOwned + Send + 'c,
+    E: Into<Failure> + Send + 'c,
+{
+    type Output = Result<T, Failure>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Step { cx, name, body, options, fingerprint } = self;
+        let path = cx.next_path();
+        Box::pin(async move {
+            check_name("step name", &name).map_err(|error| Failure::from(error).permanent())?;
+            let fingerprint = fingerprint.transpose().map_err(|error| Failure::from(error).permanent())?;
+            let call = Call::begin(&cx.run, path, &name, CallKind::Step, fingerprint);
+            carry_out(&call, &name, body, &options).await
+        })
+    }
+}
+
+async fn carry_out<F, Fut, T, E>(
+    call: &Call,
+    name: &Arc<str>,
+    mut body: F,
+    options: &StepOptions,
+) -> Result<T, Failure>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+    T: Serialize + DeserializeOwned,
+    E: Into<Failure>,
+{
+    let run = &call.run;
+    if let Some(delivery) = call.recorded().await {
+        let payload = call.fetch(delivery.outcome).await;
+        return match delivery.kind {
+            CheckpointKind::Failed => match payload.decode::<Failure>() {
+                Ok(failure) => Err(failure),
+                Err(error) => call.park(error.to_string()).await,
+            },
+            _ => match payload.decode::<T>() {
+                Ok(value) => Ok(value),
+                Err(error) => call.park(error.to_string()).await,
+            },
+        };
+    }
+    let policy = &options.retry;
+    let failed = run.take_attempts(&call.path);
+    let mut attempt = failed.len() as u32 + 1;
+    if let Some(last) = failed.last() {
+        // the failure before the crash: were there to be no more attempts, or is there some pause left?
+        let failure = last.failure.decode::<Failure>().unwrap_or_else(|error| Failure::from(error));
+        if !policy.allows(attempt - 1, &failure) {
+            return give_up(call, failure).await;
+        }
+        call.pause(last.at.plus(policy.pause_after(attempt - 1))).await;
+    }
+    loop {
+        before_body(call, options.is_speculative).await;
+        match attempt_once(&mut body, options.timeout).await {
+            Ok(value) => {
+                let encoded = Payload::encode(&value).and_then(|payload| check_size(run, name, payload));
+                match encoded {
+                    Ok(payload) => {
+                        let (payload, room) = stored(call, payload).await;
+                        call.deliver(CheckpointKind::Step, payload, room).await;
+                        return Ok(value);
+                    }
+                    Err(error) => return give_up(call, Failure::from(error).permanent()).await,
+                }
+            }
+            Err(failure) if policy.allows(attempt, &failure) => {
+                record_attempt(call, attempt, &failure);
+                call.pause(run.core.now().plus(policy.jittered(attempt))).await;
+                attempt += 1;
+            }
+            Err(failure) => return give_up(call, failure).await,
+        }
+    }
+}
+
+/// The body starts only now: all that came before it is durable.
+async fn before_body(call: &Call, is_speculative: bool) {
+    let run = &call.run;
+    if run.ensure_started().is_none() {
+        run.interrupt(Interrupt::Lost);
+        std::future::pending::<()>().await;
+    }
+    match run.lane.durable(run.barrier(is_speculative)).await {
+        Outcome::Applied => {}
+        // a Start that lost, a fence: there is no body to run any more
+        _ => {
+            run.interrupt(Interrupt::Lost);
+            std::future::pending().await
+        }
+    }
+}
+
+async fn attempt_once<F, Fut, T, E>(body: &mut F, timeout: Option<Duration>) -> Result<T, Failure>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+    E: Into<Failure>,
+{
+    let attempt = async {
+        let body = std::panic::catch_unwind(AssertUnwindSafe(body)).map_err(|panic| panicked(&*panic))?;
+        match AssertUnwindSafe(body).catch_unwind().await {
+            Ok(result) => result.map_err(Into::into),
+            Err(panic) => Err(panicked(&*panic)),
+        }
+    };
+    match timeout {
+        None => attempt.await,
+        Some(timeout) => match tokio::time::timeout(timeout, attempt).await {
+            Ok(result) => result,
+            Err(_) => {
+                let message = format!("the attempt took longer than {timeout:?}");
+                Err(Failure::of_kind(ATTEMPT_TIMED_OUT, message))
+            }
+        },
+    }
+}
+
+fn check_size(run: &crate::run::Run, name: &str, payload: Payload) -> Result<Payload, Error> {
+    let limit = run.core.options.value_limit;
+    if payload.len() <= limit {
+        return Ok(payload);
+    }
+    Err(Error::TooLarge { what: format!("the outcome of step {name:?}"), size: payload.len(), limit })
+}
+
+async fn stored(call: &Call, payload: Payload) -> (Payload, u32) {
+    let run = &call.run;
+    if payload.len() <= crate::payload::INLINE_LIMIT {
+        let room = run.lane.room_now(payload.len() + 256);
+        if room > 0 {
+            return (payload, room);
+        }
+    }
+    let place = crate::value::Place { execution: run.key, tree: run.root, is_free: false };
+    crate::value::store(&run.lane, run.generation, place, payload).await
+}
+
+fn record_attempt(call: &Call, attempt: u32, failure: &Failure) {
+    let run = &call.run;
+    let path: Path = call.path.clone();
+    let (failure, at) = (encoded(failure), run.core.now());
+    run.stage(Write::Attempt(Attempt { execution: run.key, path, attempt, failure, at }), 0);
+}
+
+/// Records the error as the step's outcome.
+async fn give_up<T>(call: &Call, failure: Failure) -> Result<T, Failure> {
+    let (payload, room) = stored(call, encoded(&failure)).await;
+    call.deliver(CheckpointKind::Failed, payload, room).await;
+    Err(failure)
+}
+
+impl Call {
+    /// Waits until `at` between two attempts; nothing the run could suspend for, nothing recorded.
+    async fn pause(&self, at: crate::clock::Timestamp) {
+        let now = self.run.core.now();
+        if at > now {
+            tokio::time::sleep(at.since(now)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_the_cap_and_jitter_only_shortens() {
+        let policy = RetryPolicy { retries: 9, ..RetryPolicy::default() };
+        let pauses: Vec<u64> = (1..9).map(|attempt| policy.pause_after(attempt).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(policy.pause_after(u32::MAX), Duration::from_secs(60));
+        for attempt in 1..9 {
+            let (pause, jittered) = (policy.pause_after(attempt), policy.jittered(attempt));
+            assert!(jittered <= pause && jittered >= pause / 2);
+        }
+    }
+
+    #[test]
+    fn what_may_be_retried() {
+        let policy = RetryPolicy { retries: 2, ..RetryPolicy::default() };
+        let failure = Failure::new("x");
+        assert!(policy.allows(1, &failure) && policy.allows(2, &failure) && !policy.allows(3, &failure));
+        assert!(!policy.allows(1, &failure.clone().permanent()));
+        let picky = RetryPolicy { retry_if: Some(|failure| failure.message == "again"), ..policy };
+        assert!(picky.allows(1, &Failure::new("again")) && !picky.allows(1, &failure));
+    }
+}

@@ -1,0 +1,473 @@
+//! [`RunTask`]: the future that runs an execution to its conclusion.
+//!
+//! It polls the workflow's code; whenever all branches have come to rest it makes the next delivery. It
+//! stages the execution's end, waits until that is durable, and only then lets anybody know.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context as TaskContext, Poll, Waker};
+
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::commit::{Durable, Lsn};
+use crate::context::Context;
+use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED};
+use crate::key::Key;
+use crate::payload::{INLINE_LIMIT, Payload};
+use crate::record::Status;
+use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Rest, Run, WaitingFor};
+use crate::workflow::BodyFuture;
+use crate::write::{Move, Outcome, Request, RequestKind, State, Write};
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Runs an execution. Resolves when its conclusion is known and told.
+pub(crate) struct RunTask {
+    run: Arc<Run>,
+    stage: Stage,
+    /// Rings at the deadline, or when the run may have waited long enough to suspend.
+    alarm: Option<Pin<Box<tokio::time::Sleep>>>,
+    /// Once it has waited it can be found by others.
+    is_registered: bool,
+}
+
+enum Stage {
+    /// Waits for the outcome of its Start before any code runs.
+    Starting(Durable),
+    Executing(Branches),
+    /// Puts aside an output that is too large for the row, or waits for room.
+    Storing(Boxed<State>),
+    /// Waits until its last Write is durable.
+    Ending(Durable, Ending),
+    Concluded(Conclusion),
+}
+
+/// What is true once the last Write is durable.
+enum Ending {
+    Ended(Status, Payload),
+    /// Suspended; true if it waits for children, whose ends may have come meanwhile.
+    Suspended(bool),
+    Left,
+}
+
+/// The workflow's own branch, and those that were spawned.
+struct Branches {
+    main: BodyFuture,
+    spawned: FuturesUnordered<Boxed<()>>,
+    waker: Waker,
+}
+
+/// Polls before other tasks of the thread get their turn.
+const POLLS: usize = 64;
+
+impl RunTask {
+    /// A task that runs at once; its Start is staged when something depends on it.
+    pub(crate) fn executing(run: Arc<Run>, input: &Payload) -> Self {
+        let stage = Self::branches(&run, input);
+        Self { run, stage, alarm: None, is_registered: false }
+    }
+
+    /// A task that runs when its Start, staged as `lsn`, is durable and has won.
+    pub(crate) fn starting(run: Arc<Run>, lsn: Lsn) -> Self {
+        let stage = Stage::Starting(run.lane.durable(lsn));
+        Self { run, stage, alarm: None, is_registered: false }
+    }
+
+    pub(crate) fn run(&self) -> &Arc<Run> {
+        &self.run
+    }
+
+    fn branches(run: &Arc<Run>, input: &Payload) -> Stage {
+        let cx = Context::root(run.clone());
+        let body = std::panic::catch_unwind(AssertUnwindSafe(|| (run.definition.body)(cx, input)))
+            .unwrap_or_else(|panic| Err(panicked(&*panic)));
+        match body {
+            Ok(main) => {
+                let waker = Waker::from(run.clone());
+                Stage::Executing(Branches { main, spawned: FuturesUnordered::new(), waker })
+            }
+            Err(failure) => {
+                let main: BodyFuture = Box::pin(std::future::ready(Err(failure)));
+                let waker = Waker::from(run.clone());
+                Stage::Executing(Branches { main, spawned: FuturesUnordered::new(), waker })
+            }
+        }
+    }
+
+    /// Makes the run findable by key, for requests, children and waiters.
+    pub(crate) fn register(&mut self) {
+        if !self.is_registered {
+            self.is_registered = true;
+            self.run.core.runs.insert(self.run.clone());
+        }
+    }
+
+    fn execute(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
+        self.run.task.register(cx.waker());
+        for _ in 0..POLLS {
+            if let Some(interrupt) = { self.run.state().interrupt.take() } {
+                self.stop(interrupt);
+                return Poll::Ready(());
+            }
+            let Stage::Executing(branches) = &mut self.stage else { return Poll::Ready(()) };
+            self.run.is_woken.store(false, SeqCst);
+            let polled = std::panic::catch_unwind(AssertUnwindSafe(|| branches.poll(&self.run)));
+            match polled {
+                Ok(Poll::Ready(result)) => {
+                    self.end_with(result);
+                    return Poll::Ready(());
+                }
+                Err(panic) => {
+                    self.end_with(Err(panicked(&*panic)));
+                    return Poll::Ready(());
+                }
+                Ok(Poll::Pending) => {}
+            }
+            if self.run.is_woken.load(SeqCst) {
+                continue;
+            }
+            match self.run.rest() {
+                Rest::Delivered => {}
+                Rest::Idle => {
+                    if self.settle_down(cx) {
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Nothing to deliver: suspends if all branches wait for something far away, else sets the alarm.
+    /// False if there is something to do after all.
+    fn settle_down(&mut self, cx: &mut TaskContext<'_>) -> bool {
+        let run = self.run.clone();
+        if run.state().interrupt.is_some() {
+            return false;
+        }
+        // first findable, then staged: what becomes of its Writes must find it
+        self.register();
+        if run.ensure_started().is_none() {
+            return false;
+        }
+        let now = run.core.now();
+        if let Some(deadline_at) = run.deadline_at
+            && now >= deadline_at
+        {
+            run.interrupt(Interrupt::Cancel(deadline_failure()));
+            return false;
+        }
+        let patience = run.core.options.suspend_after;
+        let mut look_at = run.deadline_at;
+        if let Some(waits) = run.waits() {
+            let is_far = waits.iter().all(|(_, waiting_for, _)| match waiting_for {
+                WaitingFor::Timer(due_at) => due_at.since(now) > patience,
+                WaitingFor::Child(_) => true,
+            });
+            if is_far {
+                let since = waits.iter().filter_map(|(_, waiting_for, begun_at)| {
+                    matches!(waiting_for, WaitingFor::Child(_)).then_some(begun_at.plus(patience))
+                });
+                match since.max() {
+                    Some(at) if at > now => look_at = Some(look_at.map_or(at, |other| other.min(at))),
+                    _ => {
+                        run.interrupt(Interrupt::Suspend);
+                        return false;
+                    }
+                }
+            }
+        }
+        // other branches are busy: a crash must not make a long sleep begin again
+        let unarmed = run.unarmed(now.plus(patience));
+        if !unarmed.is_empty() {
+            run.arm(unarmed);
+        }
+        match look_at {
+            None => self.alarm = None,
+            Some(at) => {
+                let due = tokio::time::Instant::now() + at.since(now) + std::time::Duration::from_millis(1);
+                match &mut self.alarm {
+                    Some(alarm) => alarm.as_mut().reset(due),
+                    None => self.alarm = Some(Box::pin(tokio::time::sleep_until(due))),
+                }
+                if let Some(alarm) = &mut self.alarm
+                    && alarm.poll_unpin(cx).is_ready()
+                {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// The code has returned.
+    fn end_with(&mut self, result: Result<Payload, Failure>) {
+        let run = self.run.clone();
+        let limit = run.core.options.value_limit;
+        let result = result.and_then(|output| {
+            if output.len() <= limit {
+                return Ok(output);
+            }
+            let what = format!("the output of workflow {:?}", &*run.definition.name);
+            Err(Failure::from(crate::Error::TooLarge { what, size: output.len(), limit }).permanent())
+        });
+        let (status, outcome) = match result {
+            Ok(output) => (Status::Completed, output),
+            Err(failure) => (Status::Failed, encoded(&failure)),
+        };
+        {
+            let mut state = run.state();
+            if let Some(interrupt) = state.interrupt.take() {
+                drop(state);
+                self.stop(interrupt);
+                return;
+            }
+            state.spawned.clear();
+        }
+        run.close();
+        self.end(status, outcome);
+    }
+
+    /// Stages the end of an execution whose gate is closed, and tells a parent that waits in memory.
+    fn end(&mut self, status: Status, outcome: Payload) {
+        let run = self.run.clone();
+        let at = run.core.now();
+        let bytes = outcome.len() + 128;
+        let room = run.lane.room_now(bytes);
+        if outcome.len() > INLINE_LIMIT || room == 0 {
+            self.stage = Stage::Storing(Box::pin(async move {
+                let place = crate::value::Place { execution: run.key, tree: run.root, is_free: false };
+                let (outcome, _) = crate::value::store(&run.lane, run.generation, place, outcome).await;
+                State::Ended { status, outcome, at }
+            }));
+            return;
+        }
+        self.stage_end(State::Ended { status, outcome, at }, room);
+    }
+
+    fn stage_end(&mut self, ended: State, room: u32) {
+        let run = self.run.clone();
+        let State::Ended { status, outcome, .. } = ended.clone() else { return };
+        let lsn = run.stage_in(&mut run.state(), Write::Move(Move { key: run.key, state: ended }), room);
+        let Some(lsn) = lsn else {
+            self.conclude(Conclusion::Gone);
+            return;
+        };
+        self.tell_parent(ChildState::Ended(ChildEnd { status, outcome: outcome.clone(), lsn }));
+        self.stage = Stage::Ending(run.lane.durable(lsn), Ending::Ended(status, outcome));
+    }
+
+    /// Stops code that has not returned.
+    fn stop(&mut self, interrupt: Interrupt) {
+        let run = self.run.clone();
+        run.close();
+        let armed = run.state().armed.clone();
+        // dropping the code runs its destructors; the gate is closed, so they record nothing
+        let branches = std::mem::replace(&mut self.stage, Stage::Concluded(Conclusion::Gone));
+        let waits = if matches!(interrupt, Interrupt::Suspend) { run.waits() } else { None };
+        if std::panic::catch_unwind(AssertUnwindSafe(|| drop(branches))).is_err() {
+            tracing::error!(execution = %run.key, "a destructor of the workflow panicked");
+        }
+        run.state().spawned.clear();
+        let (state, ending) = match interrupt {
+            Interrupt::Lost => {
+                self.conclude(Conclusion::Gone);
+                return;
+            }
+            Interrupt::Cancel(failure) => {
+                self.cancel(&failure);
+                return;
+            }
+            Interrupt::Park(failure) => {
+                tracing::error!(execution = %run.key, workflow = %run.definition.name, %failure, "parked");
+                (State::Parked { reason: encoded(&failure), armed }, Ending::Left)
+            }
+            Interrupt::HandBack => (State::Queued { armed }, Ending::Left),
+            Interrupt::Suspend => match waits {
+                Some(waits) => suspended(&run, waits),
+                None => (State::Queued { armed }, Ending::Left),
+            },
+        };
+        let lsn = run.stage_in(&mut run.state(), Write::Move(Move { key: run.key, state }), 0);
+        match lsn {
+            Some(lsn) => {
+                self.tell_parent(ChildState::Elsewhere);
+                self.unregister();
+                self.stage = Stage::Ending(run.lane.durable(lsn), ending);
+            }
+            None => self.conclude(Conclusion::Gone),
+        }
+    }
+
+    /// Ends a closed run as cancelled, after asking the same of the children it waits for.
+    fn cancel(&mut self, failure: &Failure) {
+        let run = self.run.clone();
+        let reason = encoded(failure);
+        let children: Vec<Key> = {
+            let mut state = run.state();
+            let children = std::mem::take(&mut state.children);
+            children
+                .into_iter()
+                .filter(|(_, child)| !matches!(child, ChildState::Ended(_)))
+                .map(|(key, _)| key)
+        }
+        .collect();
+        for execution in children {
+            let (n, at, kind) = (Key::mint(), run.core.now(), RequestKind::Cancel);
+            let request = Request { execution, n, kind, at, reason: reason.clone() };
+            run.stage_in(&mut run.state(), Write::Request(request), 0);
+            if let Some(child) = run.core.runs.get(execution) {
+                child.interrupt(Interrupt::Cancel(failure.clone()));
+            }
+        }
+        run.stage_in(&mut run.state(), Write::Answer(run.key), 0);
+        self.end(Status::Cancelled, reason);
+    }
+
+    /// True if a parent in this process has taken note.
+    fn tell_parent(&self, signal: ChildState) -> bool {
+        let Some(parent) = self.run.parent.as_ref().filter(|parent| !parent.is_detached) else { return true };
+        self.run.core.runs.get(parent.key).is_some_and(|parent| parent.child_signal(self.run.key, signal))
+    }
+
+    fn unregister(&mut self) {
+        if self.is_registered {
+            self.is_registered = false;
+            self.run.core.runs.remove(&self.run);
+        }
+    }
+
+    fn conclude(&mut self, conclusion: Conclusion) {
+        self.unregister();
+        if matches!(conclusion, Conclusion::Gone) {
+            self.tell_parent(ChildState::Elsewhere);
+        }
+        self.run.core.slot_freed();
+        self.run.conclude(conclusion.clone());
+        self.stage = Stage::Concluded(conclusion);
+    }
+
+    /// The last Write came to `outcome`.
+    fn ended(&mut self, outcome: &Outcome) {
+        let Stage::Ending(_, ending) = std::mem::replace(&mut self.stage, Stage::Concluded(Conclusion::Gone))
+        else {
+            return;
+        };
+        if *outcome != Outcome::Applied {
+            self.conclude(Conclusion::Gone);
+            return;
+        }
+        let run = self.run.clone();
+        match ending {
+            Ending::Ended(status, payload) => {
+                // a parent that is not in memory looks at the database, after our commit
+                if let Some(parent) = run.parent.as_ref().filter(|parent| !parent.is_detached)
+                    && run.core.runs.get(parent.key).is_none()
+                {
+                    run.core.stage_free(run.root, Write::Wake(parent.key));
+                }
+                self.conclude(Conclusion::Ended(status, payload));
+            }
+            Ending::Suspended(for_children) => {
+                // a child may have ended between the look and the commit: its waker then saw nobody wait
+                if for_children {
+                    run.core.stage_free(run.root, Write::Wake(run.key));
+                }
+                self.conclude(Conclusion::Gone);
+            }
+            Ending::Left => self.conclude(Conclusion::Gone),
+        }
+    }
+
+    /// Polls until the outcome of the Start is known.
+    pub(crate) fn poll_started(&mut self, cx: &mut TaskContext<'_>, input: &Payload) -> Poll<Outcome> {
+        let Stage::Starting(durable) = &mut self.stage else { return Poll::Ready(Outcome::Applied) };
+        let outcome = std::task::ready!(durable.poll_unpin(cx));
+        if outcome == Outcome::Applied {
+            self.stage = Self::branches(&self.run, input);
+        } else {
+            self.run.close();
+            self.conclude(Conclusion::Gone);
+        }
+        Poll::Ready(outcome)
+    }
+
+    /// Polls to the conclusion. `input` is needed while the Start is not known.
+    pub(crate) fn poll_conclusion(&mut self, cx: &mut TaskContext<'_>, input: &Payload) -> Poll<Conclusion> {
+        loop {
+            match &mut self.stage {
+                Stage::Starting(_) => {
+                    std::task::ready!(self.poll_started(cx, input));
+                }
+                Stage::Executing(_) => std::task::ready!(self.execute(cx)),
+                Stage::Storing(storing) => {
+                    let state = std::task::ready!(storing.poll_unpin(cx));
+                    self.stage_end(state, 0);
+                }
+                Stage::Ending(durable, _) => {
+                    let outcome = std::task::ready!(durable.poll_unpin(cx));
+                    self.ended(&outcome);
+                }
+                Stage::Concluded(conclusion) => return Poll::Ready(conclusion.clone()),
+            }
+        }
+    }
+}
+
+impl Branches {
+    fn poll(&mut self, run: &Run) -> Poll<Result<Payload, Failure>> {
+        let cx = &mut TaskContext::from_waker(&self.waker);
+        if let Poll::Ready(result) = self.main.poll_unpin(cx) {
+            return Poll::Ready(result);
+        }
+        let spawned = std::mem::take(&mut run.state().spawned);
+        self.spawned.extend(spawned);
+        while let Poll::Ready(Some(())) = self.spawned.poll_next_unpin(cx) {}
+        Poll::Pending
+    }
+}
+
+/// The state of a run that suspends, from what its branches wait for.
+fn suspended(run: &Run, waits: Vec<(crate::Path, WaitingFor, crate::clock::Timestamp)>) -> (State, Ending) {
+    let mut wake_at = run.deadline_at;
+    let (mut children, mut armed) = (Vec::new(), Vec::new());
+    for (path, waiting_for, _) in waits {
+        match waiting_for {
+            WaitingFor::Timer(due_at) => {
+                wake_at = Some(wake_at.map_or(due_at, |other| other.min(due_at)));
+                armed.push(crate::record::Armed { path, due_at });
+            }
+            WaitingFor::Child(key) => children.push(key),
+        }
+    }
+    let for_children = !children.is_empty();
+    (State::Waiting { wake_at, children, armed }, Ending::Suspended(for_children))
+}
+
+pub(crate) fn encoded(failure: &Failure) -> Payload {
+    Payload::encode(failure).unwrap_or_default()
+}
+
+/// The failure of an execution that reached its deadline.
+pub(crate) fn deadline_failure() -> Failure {
+    Failure::of_kind(DEADLINE_REACHED, "the execution reached its deadline").permanent()
+}
+
+/// The failure of an execution that somebody cancelled.
+pub(crate) fn cancel_failure() -> Failure {
+    Failure::of_kind(CANCELLED, "cancelled on request").permanent()
+}
+
+/// The failure of code that panicked.
+pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
+    let message = panic
+        .downcast_ref::<&str>()
+        .map(ToString::to_string)
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "of unknown cause".to_owned());
+    Failure::of_kind(PANICKED, format!("panicked: {message}"))
+}

@@ -1,0 +1,345 @@
+//! The worker: a thread that looks after an engine's registration, and claims executions to run.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::commit::on_thread;
+use crate::engine::{Core, all_ended, keys_of};
+use crate::error::Error;
+use crate::payload::Payload;
+use crate::record::Record;
+use crate::replay::Replay;
+use crate::run::{Interrupt, NewRun, Run};
+use crate::store::{Claim, Look, Seen, StoreError};
+use crate::task::{RunTask, cancel_failure};
+use crate::write::RequestKind;
+
+/// How often the worker looks, whatever happens.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Most executions in a claim.
+const CLAIM: usize = 1_000;
+/// Most bytes of inputs and checkpoints in a claim.
+const CLAIM_BYTES: usize = 16 * 1024 * 1024;
+
+/// What ends the worker.
+pub(crate) struct Shutdown {
+    pub(crate) grace: Duration,
+    pub(crate) done: oneshot::Sender<()>,
+}
+
+struct Worker {
+    core: Arc<Core>,
+    /// The registration's lane for claims.
+    claim_lane: u16,
+    claims: i64,
+    /// The last claim's outcome is unknown: what is owned and not held has to be adopted.
+    is_unsure: bool,
+    looked_at: Option<Instant>,
+    lanes_ended: Vec<oneshot::Receiver<()>>,
+}
+
+/// Starts the worker's thread. Its first look, which recovers what lost workers left, comes at once.
+pub(crate) fn spawn(
+    core: Arc<Core>,
+    claim_lane: u16,
+    lanes_ended: Vec<oneshot::Receiver<()>>,
+    shutdown: oneshot::Receiver<Shutdown>,
+) -> Result<(), Error> {
+    let mut worker = Worker { core, claim_lane, claims: 0, is_unsure: false, looked_at: None, lanes_ended };
+    on_thread("stepfast-worker".into(), async move { worker.run(shutdown).await })
+}
+
+impl Worker {
+    async fn run(&mut self, mut shutdown: oneshot::Receiver<Shutdown>) {
+        let core = self.core.clone();
+        let signals = &core.worker;
+        loop {
+            if let Ok(shutdown) = shutdown.try_recv() {
+                self.shut_down(shutdown).await;
+                return;
+            }
+            if signals.is_fenced.swap(false, SeqCst) {
+                self.register_anew().await;
+            }
+            let is_due = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
+            if is_due || signals.is_wanted.swap(false, SeqCst) {
+                self.look().await;
+            }
+            let now = core.now().as_micros();
+            let is_timer_due = signals.due_at.load(SeqCst) <= now;
+            if is_timer_due {
+                signals.due_at.store(i64::MAX, SeqCst);
+            }
+            if signals.is_ready.swap(false, SeqCst) || is_timer_due {
+                self.claim(is_timer_due).await;
+            }
+            let look_in = self.looked_at.map_or(Duration::ZERO, |at| LOOK_EVERY.saturating_sub(at.elapsed()));
+            let due_in = signals.due_at.load(SeqCst).saturating_sub(core.now().as_micros()).max(0) as u64;
+            let pause = look_in.min(Duration::from_micros(due_in).max(Duration::from_micros(200)));
+            if signals.is_ready.load(SeqCst) || signals.is_fenced.load(SeqCst) {
+                continue;
+            }
+            tokio::select! {
+                () = signals.notify.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+                () = core.store.changed() => signals.is_wanted.store(true, SeqCst),
+            }
+        }
+    }
+
+    /// The look: renews, recovers, and passes on what is asked for.
+    async fn look(&mut self) {
+        let core = self.core.clone();
+        let registration = core.registration();
+        let holds = self.is_unsure.then(|| keys_of(&core.runs.all()));
+        let look = Look {
+            worker: registration.worker,
+            epoch: registration.epoch,
+            watch: core.watch.keys(),
+            holds,
+            workflows: core.names.clone(),
+        };
+        self.looked_at = Some(Instant::now());
+        let Seen { now, is_fenced, requests, ended, strays, has_ready, next_due, recovered } =
+            match core.store.look(&look).await {
+                Ok(seen) => seen,
+                Err(error) => {
+                    tracing::debug!(%error, "the worker's look failed");
+                    return;
+                }
+            };
+        core.set_now(now);
+        if is_fenced {
+            core.worker.is_fenced.store(true, SeqCst);
+            return;
+        }
+        if look.holds.is_some() {
+            self.is_unsure = false;
+        }
+        if recovered > 0 {
+            tracing::info!(recovered, "executions of lost workers can be claimed again");
+        }
+        for (key, kind) in requests {
+            if let (RequestKind::Cancel, Some(run)) = (kind, core.runs.get(key)) {
+                run.interrupt(Interrupt::Cancel(cancel_failure()));
+            }
+        }
+        for key in ended {
+            core.watch.notify(key);
+        }
+        core.add_running(strays.len());
+        for record in strays {
+            adopt(&core, record);
+        }
+        if let Some(due_at) = next_due {
+            core.worker.due_at.fetch_min(due_at.as_micros(), SeqCst);
+        }
+        if has_ready || recovered > 0 {
+            core.worker.is_ready.store(true, SeqCst);
+        }
+    }
+
+    /// Claims as many executions as there are places for, or as there are.
+    async fn claim(&mut self, for_timers: bool) {
+        let core = self.core.clone();
+        if core.names.is_empty() {
+            return;
+        }
+        loop {
+            let limit = core.free_slots().min(CLAIM);
+            if limit == 0 {
+                return;
+            }
+            let registration = core.registration();
+            let claim = Claim {
+                worker: registration.worker,
+                lane: self.claim_lane,
+                epoch: registration.epoch,
+                number: self.claims + 1,
+                limit,
+                max_bytes: CLAIM_BYTES,
+                workflows: core.names.clone(),
+            };
+            match core.store.claim(&claim).await {
+                Ok(records) => {
+                    self.claims += 1;
+                    let is_drained = records.is_empty();
+                    core.add_running(records.len());
+                    for record in records {
+                        adopt(&core, record);
+                    }
+                    if is_drained {
+                        break;
+                    }
+                }
+                Err(StoreError::Fenced) => {
+                    core.worker.is_fenced.store(true, SeqCst);
+                    return;
+                }
+                Err(error) => {
+                    // the claim may have happened: its number is used up, the next look adopts what it took
+                    tracing::debug!(%error, "a claim failed");
+                    self.claims += i64::from(matches!(error, StoreError::Unavailable(_)));
+                    self.is_unsure = true;
+                    core.worker.is_wanted.store(true, SeqCst);
+                    return;
+                }
+            }
+        }
+        if for_timers {
+            // timers beyond those that were due: when is the next one?
+            core.worker.is_wanted.store(true, SeqCst);
+        }
+    }
+
+    /// Another worker has taken over, or the registration is gone: what runs here is lost to it. Callers'
+    /// Writes go on under a new registration.
+    async fn register_anew(&mut self) {
+        let core = self.core.clone();
+        tracing::warn!("this worker was taken over; registering anew");
+        for run in core.runs.all() {
+            run.interrupt(Interrupt::Lost);
+        }
+        let lanes = core.lanes();
+        let registration = loop {
+            match core.store.register(self.claim_lane + 1).await {
+                Ok(registration) => break registration,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot register");
+                    if core.is_closing() {
+                        return;
+                    }
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            }
+        };
+        *core.registration.write().unwrap_or_else(std::sync::PoisonError::into_inner) = registration;
+        core.set_now(registration.now);
+        self.claims = 0;
+        for lane in lanes {
+            lane.rebind(registration);
+        }
+        self.looked_at = None;
+    }
+
+    async fn shut_down(&mut self, Shutdown { grace, done }: Shutdown) {
+        let core = self.core.clone();
+        let deadline = Instant::now() + grace;
+        core.begin_closing();
+        loop {
+            for run in core.runs.all() {
+                run.interrupt(Interrupt::HandBack);
+            }
+            if core.running() == 0 {
+                break;
+            }
+            let notified = core.worker.notify.notified();
+            if tokio::time::timeout_at(deadline.min(Instant::now() + Duration::from_millis(50)), notified)
+                .await
+                .is_err()
+                && Instant::now() >= deadline
+            {
+                break;
+            }
+        }
+        for lane in core.lanes() {
+            lane.close();
+        }
+        let ended = all_ended(std::mem::take(&mut self.lanes_ended));
+        let mut ended = std::pin::pin!(ended);
+        let deadline = deadline.max(Instant::now() + Duration::from_millis(100));
+        if tokio::time::timeout_at(deadline, &mut ended).await.is_err() {
+            tracing::error!("the database does not answer; what is staged is refused");
+            for lane in core.lanes() {
+                lane.give_up();
+            }
+            ended.await;
+        }
+        if let Err(error) = core.store.close(core.registration().worker).await {
+            tracing::warn!(%error, "could not give up the registration; others will notice");
+        }
+        core.worker.stop.store(true, SeqCst);
+        core.watch.notify_all();
+        let _ = done.send(());
+    }
+}
+
+/// Runs an execution that this worker owns by now, from its record.
+fn adopt(core: &Arc<Core>, mut record: Record) {
+    let execution = record.execution.clone();
+    let Some(definition) = core.definitions.get(&execution.workflow).cloned() else {
+        // cannot be: claims name what they can run
+        core.slot_freed();
+        return;
+    };
+    let (replay, attempts) = Replay::of(&mut record);
+    let generation = core.lane_of(execution.root).generation();
+    let run = Run::new(
+        core.clone(),
+        definition,
+        NewRun {
+            key: execution.key,
+            root: execution.root,
+            parent: execution.parent.clone(),
+            run_no: execution.run_no,
+            deadline_at: execution.deadline_at,
+            start: None,
+            start_room: 0,
+            replay,
+            attempts,
+            armed: execution.armed.clone(),
+            is_replayed: true,
+            generation,
+        },
+    );
+    if record.requests.contains(&RequestKind::Cancel) {
+        run.interrupt(Interrupt::Cancel(cancel_failure()));
+    }
+    let core = core.clone();
+    let runtime = core.runtime.clone();
+    runtime.spawn(async move {
+        let input = fetch_input(&core, &run, execution.input).await;
+        match input {
+            Ok(input) => {
+                let mut task = RunTask::executing(run, &input);
+                task.register();
+                poll_fn(|cx| task.poll_conclusion(cx, &input)).await;
+            }
+            Err(error) => {
+                let failure = crate::Failure::of_kind(
+                    crate::failure::UNREADABLE,
+                    format!("the input cannot be read: {error}"),
+                );
+                run.interrupt(Interrupt::Park(failure.permanent()));
+                let input = Payload::empty();
+                let mut task = RunTask::executing(run, &input);
+                task.register();
+                poll_fn(|cx| task.poll_conclusion(cx, &input)).await;
+            }
+        }
+    });
+}
+
+async fn fetch_input(core: &Core, run: &Run, input: Payload) -> Result<Payload, Error> {
+    loop {
+        match crate::value::fetch(core, run.key, input.clone()).await {
+            Err(Error::Unavailable(_)) if !core.is_closing() => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Asks the worker to end the engine, and waits until it has.
+pub(crate) async fn shut_down(core: &Arc<Core>, grace: Duration) -> Result<(), Error> {
+    let (done, ended) = oneshot::channel();
+    core.send_shutdown(Shutdown { grace, done });
+    let _ = ended.await;
+    Ok(())
+}
