@@ -10,10 +10,7 @@ use stepfast_core::record::Status;
 use stepfast_core::store::{Claim, StoreError};
 use stepfast_core::write::{RequestKind, Start, State, Write};
 
-use crate::make::{
-    armed, at, attempt, awaiting, cancel, checkpoint, keys, move_to, parked, payload, queued, sleeping, start,
-    start_in, start_queued, start_running, write,
-};
+use crate::make::{armed, at, attempt, awaiting, cancel, checkpoint, completed, keys, move_to, parked, payload, queued, running, sleeping, start, start_in, start_queued, start_running, write};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -122,7 +119,7 @@ async fn a_claim_brings_all_that_was_recorded(fixture: &dyn StoreFixture) {
         workflow_id: Some("order-7".into()),
         input: payload("in"),
         deadline_at: Some(at(999)),
-        ..start(key, crate::make::running())
+        ..start(key, running())
     };
     first.apply(vec![write(given)]).await;
     first
@@ -131,9 +128,7 @@ async fn a_claim_brings_all_that_was_recorded(fixture: &dyn StoreFixture) {
             Write::Checkpoint(checkpoint(key, 1, "a")),
             Write::Attempt(attempt(key, 3, 2)),
             Write::Attempt(attempt(key, 3, 1)),
-            cancel(key),
-        ][..4]
-            .to_vec())
+        ])
         .await;
     first.commit(vec![cancel(key)]).await;
     first.apply(vec![move_to(key, State::Queued { armed: sleeps.clone() })]).await;
@@ -218,7 +213,7 @@ async fn claims_can_follow_on_empty_ones(fixture: &dyn StoreFixture) {
 async fn a_sleeper_without_a_due_time_is_not_claimed(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [parent, child] = keys();
-    worker.apply(vec![start_in(child, crate::make::completed()), start_in(parent, awaiting(&[child]))]).await;
+    worker.apply(vec![start_in(child, completed()), start_in(parent, awaiting(&[child]))]).await;
     fixture.clock().advance(Duration::from_hours(1));
     assert!(worker.claim(10).await.is_empty());
 }

@@ -4,7 +4,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::Flush;
 
-use crate::make::{keys, start_queued};
+use crate::make::{cancel, chunk, keys, start_queued};
 use crate::worker::CLAIMS;
 use crate::{StoreFixture, Worker};
 
@@ -42,7 +42,7 @@ async fn a_fenced_flush_leaves_nothing(fixture: &dyn StoreFixture) {
     let [kept, lost] = keys();
     worker.apply(vec![start_queued(kept)]).await;
     worker.store.close(worker.id).await.unwrap();
-    let writes = vec![start_queued(lost), crate::make::cancel(kept), crate::make::chunk(kept, 1, 0, b"x")];
+    let writes = vec![start_queued(lost), cancel(kept), chunk(kept, 1, 0, b"x")];
     assert!(matches!(worker.try_commit(writes).await, Err(StoreError::Fenced)));
     let other = Worker::register(&fixture.store()).await;
     assert!(other.exists(kept).await && !other.exists(lost).await);

@@ -6,9 +6,7 @@ use stepfast_core::record::Status;
 use stepfast_core::store::Durability;
 use stepfast_core::write::{State, Write};
 
-use crate::make::{
-    at, attempt, checkpoint, chunk, completed, keys, move_to, queued, start_in, start_queued, start_running,
-};
+use crate::make::{at, attempt, checkpoint, chunk, completed, keys, move_to, queued, sleeping, start_in, start_queued, start_running};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -34,7 +32,7 @@ async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) 
     let all: Vec<Key> = (0..1_000).map(|_| Key::mint()).collect();
     let sleepers: Vec<Key> = (0..1_000).map(|_| Key::mint()).collect();
     worker.apply(all.iter().map(|key| start_running(*key)).collect()).await;
-    worker.apply(sleepers.iter().map(|key| start_in(*key, crate::make::sleeping(at(-1)))).collect()).await;
+    worker.apply(sleepers.iter().map(|key| start_in(*key, sleeping(at(-1)))).collect()).await;
     let mut writes = Vec::new();
     for (i, key) in all.iter().enumerate() {
         writes.push(Write::Checkpoint(checkpoint(*key, 1, &i.to_string())));
@@ -89,7 +87,7 @@ async fn row_changes_are_counted(fixture: &dyn StoreFixture) {
     assert_eq!(counted.reads, 0, "nothing is read on the hot path");
 
     let before = store.counters().counted();
-    worker.apply(vec![start_in(sleeper, crate::make::sleeping(at(-1)))]).await;
+    worker.apply(vec![start_in(sleeper, sleeping(at(-1)))]).await;
     assert_eq!(worker.claim(10).await.len(), 2);
     let counted = store.counters().counted().since(&before);
     assert_eq!(counted.claims, 1);

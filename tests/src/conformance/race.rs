@@ -7,10 +7,7 @@ use stepfast_core::record::Status;
 use stepfast_core::store::{Store, StoreError};
 use stepfast_core::write::{Answer, Outcome, Start, Write};
 
-use crate::make::{
-    at, awaiting, cancel, child_of, completed, move_to, queued, sleeping, start, start_in, start_queued,
-    start_running, write,
-};
+use crate::make::{at, awaiting, cancel, child_of, completed, move_to, queued, running, sleeping, start, start_in, start_queued, start_running, write};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -119,7 +116,7 @@ async fn a_childs_end_and_its_parents_wait_wake_once(fixture: &dyn StoreFixture)
     for _ in 0..ROUNDS {
         let (parent, child) = (Key::mint(), Key::mint());
         one.apply(vec![start_running(parent)]).await;
-        two.apply(vec![write(child_of(parent, child, crate::make::running()))]).await;
+        two.apply(vec![write(child_of(parent, child, running()))]).await;
         let (woken, also);
         ((one, woken), (two, also)) = both(
             async move {

@@ -5,10 +5,7 @@ use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{Flush, Outcome, Start, Write};
 
-use crate::make::{
-    at, attempt, checkpoint, chunk, completed, keys, move_to, queued, running, start, start_queued,
-    start_running, write,
-};
+use crate::make::{at, attempt, cancel, checkpoint, chunk, completed, keys, move_to, queued, running, sleeping, start, start_queued, start_running, write};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -103,13 +100,13 @@ async fn a_start_that_went_on_meanwhile_was_applied(fixture: &dyn StoreFixture) 
 async fn every_kind_of_write_can_be_resent(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [runs, waits, fresh] = keys();
-    worker.apply(vec![start_running(runs), write(start(waits, crate::make::sleeping(at(-1))))]).await;
+    worker.apply(vec![start_running(runs), write(start(waits, sleeping(at(-1))))]).await;
     let single = [
         Write::Checkpoint(checkpoint(runs, 1, "x")),
         Write::Attempt(attempt(runs, 2, 1)),
         chunk(runs, 1, 0, b"x"),
         Write::Wake(waits),
-        crate::make::cancel(runs),
+        cancel(runs),
         Write::Answer(runs),
         Write::Discard(stepfast_core::write::Discard {
             execution: runs,
