@@ -49,7 +49,8 @@ pub enum Write {
     Attempt(Attempt),
     /// Moves an execution that this worker runs to another state.
     Move(Move),
-    /// Makes a `waiting` execution `queued` if one of its conditions holds; else [`Outcome::NotFound`].
+    /// Makes a `waiting` execution `queued` if one of its conditions holds, or if something is asked of it
+    /// (a request that came while it still ran); else [`Outcome::NotFound`].
     Wake(Key),
     /// Asks for something to be done with an execution, whoever runs it.
     Request(Request),

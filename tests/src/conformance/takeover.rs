@@ -6,8 +6,8 @@ use stepfast_core::record::Status;
 use stepfast_core::store::{Look, StoreError};
 use stepfast_core::write::{State, Write};
 
-use crate::make::{
-    armed, at, attempt, checkpoint, completed, keys, move_to, parked, queued, sleeping, start_in, start_queued,
+use crate::make::{running, 
+    armed, at, attempt, awaiting, child_of, write, checkpoint, completed, keys, move_to, parked, queued, sleeping, start_in, start_queued,
     start_running,
 };
 use crate::{StoreFixture, Worker};
@@ -28,6 +28,7 @@ super::cases![
     a_lost_worker_can_register_anew,
     thousands_are_recovered,
     a_handle_sees_the_takeover_by_another,
+    what_a_lost_worker_should_have_woken_is_woken,
 ];
 
 async fn what_a_lost_worker_ran_is_queued_and_counted(fixture: &dyn StoreFixture) {
@@ -287,4 +288,25 @@ async fn a_handle_sees_the_takeover_by_another(fixture: &dyn StoreFixture) {
     let mut neighbour = Worker::register(&lost.store).await;
     assert_eq!(neighbour.claim_keys(1).await, [key]);
     assert!(fixture.clock().now() >= at(0));
+}
+
+async fn what_a_lost_worker_should_have_woken_is_woken(fixture: &dyn StoreFixture) {
+    let mut lost = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    let [parent, child, patient, cancelled] = keys();
+    lost.apply(vec![
+        start_in(parent, awaiting(&[child])),
+        write(child_of(parent, child, running())),
+        start_in(patient, awaiting(&[cancelled])),
+        write(child_of(patient, cancelled, running())),
+    ])
+    .await;
+    lost.apply(vec![move_to(child, completed())]).await;
+    fixture.lose(lost.id).await;
+    other.look_for_lost().await;
+    let mut claimed = other.claim_keys(10).await;
+    claimed.sort_unstable();
+    assert_eq!(claimed, [parent, cancelled], "the one that waits for an ended child, and the one that ran");
+    assert_eq!(other.execution(parent).await.recoveries, 0, "it was not running");
+    assert_eq!(other.execution(patient).await.status, Status::Waiting);
 }

@@ -129,13 +129,10 @@ impl Tables {
     }
 
     fn wake(&mut self, key: Key, now: Timestamp, counters: &Counters) -> Outcome {
-        match self.executions.get(&key) {
-            Some(row) if row.status == Status::Waiting && self.is_wakeable(key, now) => {
-                let state = State::Queued { armed: row.armed.clone() };
-                self.enter(key, &state, None, counters);
-                Outcome::Applied
-            }
-            _ => Outcome::NotFound,
+        if (self.is_due(key, now) || self.is_called(key)) && self.queue_waiting(key, counters) {
+            Outcome::Applied
+        } else {
+            Outcome::NotFound
         }
     }
 
