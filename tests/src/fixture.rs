@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use stepfast_core::MemoryStore;
 use stepfast_core::clock::{Clock, ManualClock, Timestamp};
 use stepfast_core::store::Store;
@@ -42,6 +43,12 @@ pub trait StoreFixture: Send + Sync {
     }
 }
 
+/// Makes a fresh database.
+pub type Fresh = fn() -> BoxFuture<'static, Box<dyn StoreFixture>>;
+
+/// The stores that there are, by name; the first is the model of the others.
+pub const STORES: &[(&str, Fresh)] = &[("memory", || Box::pin(MemoryFixture::fresh()))];
+
 /// A [`MemoryStore`]; the second handle is the same store, as engines of one process share it.
 pub struct MemoryFixture {
     clock: Arc<ManualClock>,
@@ -50,9 +57,10 @@ pub struct MemoryFixture {
 
 impl MemoryFixture {
     /// A fresh store.
-    pub fn fresh() -> Self {
+    #[allow(clippy::unused_async)] // others wait for a database
+    pub async fn fresh() -> Box<dyn StoreFixture> {
         let clock = Arc::new(ManualClock::at(EPOCH));
-        Self { store: Arc::new(MemoryStore::with_clock(clock.clone())), clock }
+        Box::new(Self { store: Arc::new(MemoryStore::with_clock(clock.clone())), clock })
     }
 }
 

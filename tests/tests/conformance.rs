@@ -1,14 +1,7 @@
 //! Runs the conformance suite on every store: one test per store and case, named `store::noun::behaviour`.
 
-use futures_util::future::BoxFuture;
 use libtest_mimic::{Arguments, Trial};
-use stepfast_tests::{MemoryFixture, StoreFixture, conformance};
-
-/// A store, and how to get a fresh database of it.
-type Fresh = fn() -> BoxFuture<'static, Box<dyn StoreFixture>>;
-
-/// The stores that there are.
-const STORES: &[(&str, Fresh)] = &[("memory", || Box::pin(async { Box::new(MemoryFixture::fresh()) as _ }))];
+use stepfast_tests::{STORES, conformance};
 
 fn main() {
     let mut trials = Vec::new();
