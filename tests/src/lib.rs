@@ -9,6 +9,7 @@ pub mod conformance;
 pub mod fixture;
 pub mod history;
 pub mod make;
+pub mod postgres_server;
 pub mod twins;
 pub mod worker;
 
