@@ -100,6 +100,12 @@ impl SqliteStore {
         &self.inner.path
     }
 
+    /// Makes a worker of this process look lost, as if its process had died: for tests.
+    #[doc(hidden)]
+    pub fn lose(&self, worker: WorkerId) {
+        self.inner.shared.leave(worker.0);
+    }
+
     /// Reads on a blocking thread.
     async fn reading<T: Send + 'static>(
         &self,
