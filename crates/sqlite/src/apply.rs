@@ -17,6 +17,10 @@ use crate::row::{blob, key, key_of, payload, status_of, text};
 use crate::shared::Shared;
 use crate::statements::{Sql, Statements};
 
+/// The two common Starts.
+const RUNNING: usize = 0;
+const ENDED: usize = 1;
+
 /// One flush being applied, inside a transaction that holds the write lock.
 pub(crate) struct Apply<'c, 'f> {
     pub(crate) sql: Statements<'c>,
@@ -25,7 +29,7 @@ pub(crate) struct Apply<'c, 'f> {
     shared: &'f Shared,
     /// Whether `requests` has any row; looked up when first needed.
     has_requests: Option<bool>,
-    /// What the Start statements have bound as `workflow`: running, ended.
+    /// What the statements of the common Starts have bound as `workflow`.
     bound: [Option<&'f Arc<str>>; 2],
 }
 
@@ -64,16 +68,8 @@ impl<'c, 'f> Apply<'c, 'f> {
             && start.deadline_at.is_none()
             && start.root == start.key;
         let inserted = match &start.state {
-            State::Running { armed } if is_plain && armed.is_empty() => {
-                self.bind_start(Sql::StartRunning, 0, start)?
-            }
-            State::Ended { status, outcome, at } if is_plain => {
-                let statement = self.sql.get(Sql::StartEnded)?;
-                statement.raw_bind_parameter(6, *status as i64)?;
-                statement.raw_bind_parameter(7, at.as_micros())?;
-                statement.raw_bind_parameter(8, payload(outcome))?;
-                self.bind_start(Sql::StartEnded, 1, start)?
-            }
+            State::Running { armed } if is_plain && armed.is_empty() => self.bind_start(RUNNING, start)?,
+            State::Ended { .. } if is_plain => self.bind_start(ENDED, start)?,
             _ => self.start_any(start)?,
         };
         if inserted == 0 {
@@ -86,17 +82,23 @@ impl<'c, 'f> Apply<'c, 'f> {
 
     /// Binds what the two common Starts share, and runs the statement. What does not change from row to row
     /// stays bound.
-    fn bind_start(&mut self, sql: Sql, which: usize, start: &'f Start) -> Tried<usize> {
+    fn bind_start(&mut self, which: usize, start: &'f Start) -> Tried<usize> {
         let owner = self.flush.worker.0;
         let known = self.bound[which].replace(&start.workflow);
+        let sql = [Sql::StartRunning, Sql::StartEnded][which];
         let statement = self.sql.get(sql)?;
         statement.raw_bind_parameter(1, key(&start.key))?;
         statement.raw_bind_parameter(2, start.key.shard())?;
         statement.raw_bind_parameter(3, start.created_at.as_micros())?;
         statement.raw_bind_parameter(4, payload(&start.input))?;
+        if let State::Ended { status, outcome, at } = &start.state {
+            statement.raw_bind_parameter(6, *status as i64)?;
+            statement.raw_bind_parameter(7, at.as_micros())?;
+            statement.raw_bind_parameter(8, payload(outcome))?;
+        }
         if !known.is_some_and(|known| Arc::ptr_eq(known, &start.workflow)) {
             statement.raw_bind_parameter(5, &*start.workflow)?;
-            if sql == Sql::StartRunning {
+            if which == RUNNING {
                 statement.raw_bind_parameter(6, owner)?;
             }
         }

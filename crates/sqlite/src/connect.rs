@@ -111,3 +111,37 @@ pub(crate) fn explain(path: &Path, trouble: crate::error::Trouble) -> StoreError
         },
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_what_the_promises_need() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("test.db");
+        let of = |conn: &Connection, name: &str| {
+            conn.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0)).unwrap()
+        };
+        let full = writer(&path, Durability::Full).unwrap();
+        assert_eq!(of(&full, "journal_mode"), "wal".to_owned().into());
+        for (name, value) in [("synchronous", 2), ("cache_size", -262_144), ("wal_autocheckpoint", 10_000)] {
+            assert_eq!(of(&full, name), value.into(), "{name}");
+        }
+        for (name, value) in [("mmap_size", 0), ("temp_store", 2), ("query_only", 0)] {
+            assert_eq!(of(&full, name), value.into(), "{name}");
+        }
+        let relaxed = writer(&path, Durability::Relaxed).unwrap();
+        assert_eq!(of(&relaxed, "synchronous"), 1.into());
+        let reader = reader(&path).unwrap();
+        assert_eq!(of(&reader, "query_only"), 1.into());
+        assert!(reader.execute("CREATE TABLE t (a)", []).is_err());
+    }
+
+    #[test]
+    fn a_setting_that_does_not_take_is_refused() {
+        let error = expect(Path::new("x.db"), "synchronous", "1", "2").unwrap_err();
+        let error = explain(Path::new("x.db"), error).to_string();
+        assert!(error.contains("synchronous = 1"), "{error}");
+    }
+}
