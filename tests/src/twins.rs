@@ -234,10 +234,7 @@ impl Twins {
         let waiting = records.iter().filter(|record| record.execution.status == Status::Waiting);
         let writes: Vec<Write> = waiting.map(|record| Write::Wake(record.execution.key)).collect();
         if !writes.is_empty() {
-            for side in &mut self.sides {
-                // outcomes may differ: a store may see for itself that something is asked of what suspends
-                side.workers[worker].commit(writes.clone()).await;
-            }
+            self.flush(worker, writes, false, false).await;
         }
     }
 

@@ -49,8 +49,7 @@ pub enum Write {
     Attempt(Attempt),
     /// Moves an execution that this worker runs to another state.
     Move(Move),
-    /// Makes a `waiting` execution `queued` if one of its conditions holds, or if something is asked of it
-    /// (a request that came while it still ran); else [`Outcome::NotFound`].
+    /// Makes a `waiting` execution `queued` if one of its conditions holds; else [`Outcome::NotFound`].
     Wake(Key),
     /// Asks for something to be done with an execution, whoever runs it.
     Request(Request),
@@ -105,6 +104,9 @@ pub struct Parent {
 /// Moves an execution to another state.
 ///
 /// Guard: the row is `running` and owned by the flush's worker; else [`Outcome::NotFound`].
+///
+/// If something is asked of the execution that its owner has not answered, a Move to `Waiting` or `Parked`
+/// makes it `Queued` instead, so that no request is slept through: whoever claims it answers first.
 #[derive(Clone, Debug)]
 pub struct Move {
     /// The execution.

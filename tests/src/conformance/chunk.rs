@@ -55,6 +55,7 @@ async fn missing_pieces_are_seen(fixture: &dyn StoreFixture) {
     worker.apply(vec![chunk(key, 1, 0, b"ab"), chunk(key, 1, 2, b"ef")]).await;
     assert!(is_corrupt(&worker, key, reference(1, 6, 3)).await, "a hole");
     assert!(is_corrupt(&worker, key, reference(1, 4, 3)).await, "a hole, though the length fits");
+    assert!(is_corrupt(&worker, key, reference(1, 4, 2)).await, "a hole, though the number fits too");
     assert!(is_corrupt(&worker, key, reference(1, 3, 1)).await, "too short");
     assert!(is_corrupt(&worker, key, reference(2, 2, 1)).await, "another value");
     assert!(is_corrupt(&worker, other, reference(1, 2, 1)).await, "another execution");

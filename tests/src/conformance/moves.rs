@@ -3,10 +3,10 @@
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::record::Status;
-use stepfast_core::write::{Outcome, State, Write};
+use stepfast_core::write::{Outcome, RequestKind, State, Write};
 
 use crate::make::{
-    armed, at, awaiting, checkpoint, completed, ended, keys, move_to, parked, payload, queued, running,
+    armed, at, awaiting, cancel, checkpoint, completed, ended, keys, move_to, parked, payload, queued, running,
     sleeping, start_in, start_queued, start_running,
 };
 use crate::{StoreFixture, Worker};
@@ -21,6 +21,7 @@ super::cases![
     a_queued_execution_goes_to_any_worker,
     due_times_are_kept_across_moves,
     the_last_checkpoint_and_the_end_share_a_flush,
+    a_request_is_not_slept_through,
 ];
 
 async fn a_running_execution_can_reach_each_state(fixture: &dyn StoreFixture) {
@@ -180,4 +181,42 @@ async fn the_last_checkpoint_and_the_end_share_a_flush(fixture: &dyn StoreFixtur
         let record = worker.record(key).await;
         assert_eq!((record.execution.status, record.checkpoints.len()), (Status::Completed, 1));
     }
+}
+
+async fn a_request_is_not_slept_through(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let some: [Key; 5] = keys();
+    let [sleeps, awaits, parks, answered, quiet] = some;
+    let sleeping_until = |micros| State::Waiting {
+        wake_at: Some(at(micros)),
+        children: vec![quiet],
+        armed: armed(&[(1, micros)]),
+    };
+    worker.apply(some.map(start_running).to_vec()).await;
+    worker.commit(vec![cancel(sleeps), cancel(awaits), cancel(parks), cancel(answered)]).await;
+    worker.apply(vec![Write::Answer(answered)]).await;
+    // the owner suspends them before it has seen that they shall be cancelled
+    let later = 3_600_000_000;
+    worker
+        .apply(vec![
+            move_to(sleeps, sleeping_until(later)),
+            move_to(awaits, awaiting(&[quiet])),
+            move_to(parks, parked("why")),
+            move_to(answered, sleeping_until(later + 1)),
+            move_to(quiet, sleeping_until(later + 2)),
+        ])
+        .await;
+    assert!(worker.look().await.has_ready);
+    assert_eq!(worker.look().await.next_due, Some(at(later + 1)));
+    for key in [sleeps, awaits, parks] {
+        let row = worker.execution(key).await;
+        assert_eq!((row.status, row.is_paused, row.wake_at), (Status::Queued, false, None));
+        assert_eq!((row.owner, row.outcome), (None, Payload::empty()));
+    }
+    let mut claimed = worker.claim(10).await;
+    claimed.sort_by_key(|record| record.execution.key);
+    let claimed_keys: Vec<Key> = claimed.iter().map(|record| record.execution.key).collect();
+    assert_eq!(claimed_keys, [sleeps, awaits, parks]);
+    assert!(claimed.iter().all(|record| record.requests == [RequestKind::Cancel]));
+    assert_eq!(claimed[0].execution.armed, armed(&[(1, later)]));
 }

@@ -147,7 +147,6 @@ async fn a_cancel_and_a_wait_do_not_miss_each_other(fixture: &dyn StoreFixture) 
         (one, (two, answer)) = both(
             async move {
                 insist(&mut one, vec![move_to(key, sleeping(at(i64::from(u32::MAX))))]).await;
-                insist(&mut one, vec![Write::Wake(key)]).await;
                 one
             },
             async move {

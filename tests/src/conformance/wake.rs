@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use stepfast_core::key::Key;
 use stepfast_core::record::Status;
-use stepfast_core::write::{Outcome, RequestKind, Start, State, Write};
+use stepfast_core::write::{Outcome, State, Write};
 
 use crate::make::{
-    at, awaiting, cancel, child_of, completed, ended, keys, move_to, parked, queued, running, sleeping,
+    at, awaiting, child_of, completed, ended, keys, move_to, parked, queued, running, sleeping,
     start_in, start_running, write,
 };
 use crate::{StoreFixture, Worker};
@@ -21,7 +21,6 @@ super::cases![
     it_is_woken_once,
     a_woken_execution_waits_for_nothing,
     a_parents_wait_and_its_childs_end_may_come_in_any_order,
-    a_request_is_not_slept_through,
 ];
 
 async fn a_childs_end_wakes_whichever_it_is(fixture: &dyn StoreFixture) {
@@ -152,20 +151,4 @@ async fn a_parents_wait_and_its_childs_end_may_come_in_any_order(fixture: &dyn S
         }
         assert_eq!(waker.claim_keys(10).await, [parent]);
     }
-}
-
-async fn a_request_is_not_slept_through(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let [sleeper, parent, child] = keys();
-    worker.apply(vec![start_running(sleeper), start_running(parent)]).await;
-    worker.apply(vec![write(Start { parent: None, ..child_of(parent, child, running()) })]).await;
-    worker.commit(vec![cancel(sleeper), cancel(parent)]).await;
-    // the owner suspends them before it has seen that they shall be cancelled
-    let sleep = sleeping(at(3_600_000_000));
-    worker.apply(vec![move_to(sleeper, sleep), move_to(parent, awaiting(&[child]))]).await;
-    worker.commit(vec![Write::Wake(sleeper), Write::Wake(parent)]).await;
-    let mut claimed = worker.claim(10).await;
-    claimed.sort_by_key(|record| record.execution.key);
-    assert_eq!(claimed.iter().map(|it| it.execution.key).collect::<Vec<_>>(), [sleeper, parent]);
-    assert!(claimed.iter().all(|record| record.requests == [RequestKind::Cancel]));
 }

@@ -124,7 +124,13 @@ impl Tables {
         if !self.owned.contains(&(worker, change.key)) {
             return Outcome::NotFound;
         }
-        self.enter(change.key, &change.state, Some(worker), counters);
+        let is_asked = self.requests_of(change.key).next().is_some();
+        match &change.state {
+            State::Waiting { armed, .. } | State::Parked { armed, .. } if is_asked => {
+                self.enter(change.key, &State::Queued { armed: armed.clone() }, None, counters);
+            }
+            state => self.enter(change.key, state, Some(worker), counters),
+        }
         Outcome::Applied
     }
 

@@ -180,11 +180,11 @@ impl Tables {
         self.timers.get(&key).is_some_and(|due_at| *due_at <= now)
     }
 
-    /// True if a child that an execution waits for has ended, or something is asked of it.
+    /// True if a child that an execution waits for has ended.
     pub(super) fn is_called(&self, key: Key) -> bool {
-        let has_ended = |child: &Key| self.executions.get(child).is_some_and(|row| row.status.is_terminal());
-        self.waits.range((key, FIRST)..=(key, LAST)).any(|(_, child)| has_ended(child))
-            || self.requests_of(key).next().is_some()
+        self.waits
+            .range((key, FIRST)..=(key, LAST))
+            .any(|(_, child)| self.executions.get(child).is_some_and(|row| row.status.is_terminal()))
     }
 
     /// The children that `parent` waits for or may wait for: not detached, not ended.
