@@ -107,6 +107,9 @@ pub struct Parent {
 /// Moves an execution to another state.
 ///
 /// Guard: the row is `running` and owned by the flush's worker; else [`Outcome::NotFound`].
+///
+/// If something is asked of the execution that its owner has not answered, a Move to `Waiting` or `Parked`
+/// makes it `Queued` instead, so that no request is slept through: whoever claims it answers first.
 #[derive(Clone, Debug)]
 pub struct Move {
     /// The execution.

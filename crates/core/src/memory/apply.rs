@@ -124,18 +124,21 @@ impl Tables {
         if !self.owned.contains(&(worker, change.key)) {
             return Outcome::NotFound;
         }
-        self.enter(change.key, &change.state, Some(worker), counters);
+        let is_asked = self.requests_of(change.key).next().is_some();
+        match &change.state {
+            State::Waiting { armed, .. } | State::Parked { armed, .. } if is_asked => {
+                self.enter(change.key, &State::Queued { armed: armed.clone() }, None, counters);
+            }
+            state => self.enter(change.key, state, Some(worker), counters),
+        }
         Outcome::Applied
     }
 
     fn wake(&mut self, key: Key, now: Timestamp, counters: &Counters) -> Outcome {
-        match self.executions.get(&key) {
-            Some(row) if row.status == Status::Waiting && self.is_wakeable(key, now) => {
-                let state = State::Queued { armed: row.armed.clone() };
-                self.enter(key, &state, None, counters);
-                Outcome::Applied
-            }
-            _ => Outcome::NotFound,
+        if (self.is_due(key, now) || self.is_called(key)) && self.queue_waiting(key, counters) {
+            Outcome::Applied
+        } else {
+            Outcome::NotFound
         }
     }
 

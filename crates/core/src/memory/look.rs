@@ -47,7 +47,7 @@ impl Tables {
     }
 
     /// Takes over the lost workers: first their lanes end, so that nothing of theirs lands any more, then
-    /// what they ran is queued.
+    /// what they ran is queued, and what they should have woken is woken.
     fn take_over(&mut self, looker: WorkerId, counters: &Counters) -> u64 {
         let lost: Vec<WorkerId> = self
             .workers
@@ -55,9 +55,16 @@ impl Tables {
             .filter(|(id, worker)| worker.is_lost && **id != looker)
             .map(|(id, _)| *id)
             .collect();
-        for worker in lost {
-            self.end_lanes(worker);
-            self.workers.remove(&worker);
+        for worker in &lost {
+            self.end_lanes(*worker);
+            self.workers.remove(worker);
+        }
+        if !lost.is_empty() {
+            let called: Vec<Key> =
+                self.executions.keys().copied().filter(|key| self.is_called(*key)).collect();
+            for key in called {
+                self.queue_waiting(key, counters);
+            }
         }
         self.requeue_orphans(true, counters)
     }

@@ -98,6 +98,16 @@ impl Tables {
         orphans.len() as u64
     }
 
+    /// Queues an execution if it waits.
+    pub(super) fn queue_waiting(&mut self, key: Key, counters: &Counters) -> bool {
+        let Some(row) = self.executions.get(&key).filter(|row| row.status == Status::Waiting) else {
+            return false;
+        };
+        let state = State::Queued { armed: row.armed.clone() };
+        self.enter(key, &state, None, counters);
+        true
+    }
+
     /// Puts an execution that is there into `state`: its row and its rows in the role tables.
     pub(super) fn enter(&mut self, key: Key, state: &State, owner: Option<WorkerId>, counters: &Counters) {
         counters.updated(Table::Executions, 1);
@@ -165,13 +175,16 @@ impl Tables {
         counters.deleted(Table::Waits, waits.len() as u64);
     }
 
-    /// True if something that a waiting execution waits for is there: its due time, or a child's end.
-    pub(super) fn is_wakeable(&self, key: Key, now: Timestamp) -> bool {
+    /// True if a waiting execution's due time has come.
+    pub(super) fn is_due(&self, key: Key, now: Timestamp) -> bool {
         self.timers.get(&key).is_some_and(|due_at| *due_at <= now)
-            || self
-                .waits
-                .range((key, FIRST)..=(key, LAST))
-                .any(|(_, child)| self.executions.get(child).is_some_and(|row| row.status.is_terminal()))
+    }
+
+    /// True if a child that an execution waits for has ended.
+    pub(super) fn is_called(&self, key: Key) -> bool {
+        self.waits
+            .range((key, FIRST)..=(key, LAST))
+            .any(|(_, child)| self.executions.get(child).is_some_and(|row| row.status.is_terminal()))
     }
 
     /// The children that `parent` waits for or may wait for: not detached, not ended.

@@ -1,0 +1,56 @@
+-- $1: the worker, $2: its workflows, $3: at most so many, $4: at most so many bytes, $5: the time now, null for
+-- the server's. What another transaction has locked is passed over: a claim waits for nobody.
+WITH due AS MATERIALIZED (
+    SELECT e.key, t.due_at
+    FROM timers AS t
+    JOIN executions AS e ON e.key = t.execution
+    WHERE t.due_at <= (SELECT coalesce($5::timestamptz, clock_timestamp()))
+      AND e.status = 3 AND e.workflow = ANY($2::text[])
+    ORDER BY t.due_at
+    LIMIT $3::bigint
+    FOR UPDATE OF t, e SKIP LOCKED
+), queued AS MATERIALIZED (
+    SELECT e.key, r.queue, r.priority, r.seq
+    FROM ready AS r
+    JOIN executions AS e ON e.key = r.execution
+    WHERE r.workflow = ANY($2::text[]) AND e.status = 1 AND NOT e.is_paused
+    ORDER BY r.queue, r.priority, r.seq
+    LIMIT (SELECT $3::bigint - count(*) FROM due)
+    FOR UPDATE OF r, e SKIP LOCKED
+), candidates (key, n) AS (
+    SELECT key, row_number() OVER (ORDER BY due_at, key) FROM due
+  UNION ALL
+    SELECT key, (SELECT count(*) FROM due) + row_number() OVER (ORDER BY queue, priority, seq) FROM queued
+), sized AS (
+    SELECT c.key, c.n, k.is_any, sum(octet_length(e.input) + k.bytes) OVER (ORDER BY c.n) AS total
+    FROM candidates AS c
+    JOIN executions AS e ON e.key = c.key
+    CROSS JOIN LATERAL (
+        SELECT count(*) > 0 AS is_any, coalesce(sum(octet_length(p.outcome)), 0) AS bytes
+        FROM checkpoints AS p
+        WHERE p.execution = c.key
+    ) AS k
+), chosen AS MATERIALIZED (
+    SELECT s.key, s.n,
+           s.is_any OR EXISTS (SELECT FROM attempts AS a WHERE a.execution = s.key)
+                    OR EXISTS (SELECT FROM requests AS r WHERE r.execution = s.key) AS has_more
+    FROM sized AS s
+    WHERE s.n = 1 OR s.total <= $4::bigint
+), taken AS (
+    UPDATE executions AS e
+    SET status = 2, owner = $1::bigint
+    FROM chosen AS c
+    WHERE e.key = c.key
+    RETURNING e.*, c.n, c.has_more
+), unqueued AS (
+    DELETE FROM ready AS r USING chosen AS c WHERE r.execution = c.key RETURNING 1
+), unarmed AS (
+    DELETE FROM timers AS t USING chosen AS c WHERE t.execution = c.key RETURNING 1
+), unwaited AS (
+    DELETE FROM waits AS w USING chosen AS c WHERE w.execution = c.key RETURNING 1
+)
+SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
+       owner, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
+       has_more, (SELECT count(*) FROM unqueued), (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited)
+FROM taken
+ORDER BY n

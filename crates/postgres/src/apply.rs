@@ -1,0 +1,360 @@
+//! A flush as statements: one per kind of row change, each over all of its rows.
+
+use std::collections::HashMap;
+
+use stepfast_core::clock::Timestamp;
+use stepfast_core::counters::{Counters, Table};
+use stepfast_core::record::encode_armed;
+use stepfast_core::store::StoreError;
+use stepfast_core::write::{
+    Attempt, Checkpoint, Chunk, Discard, Flush, Move, Outcome, Request, Start, State, WorkerId, Write,
+};
+use stepfast_core::{Key, Payload};
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use crate::error::{damaged, store_error};
+use crate::pipeline::{Answer, Job, Param};
+use crate::statements::Sql;
+use crate::types::{Instant, key, some_bytes, uuid};
+
+/// The Writes of a flush by kind, with their indexes.
+#[derive(Default)]
+pub(crate) struct Sorted<'a> {
+    /// Starts, in the order in which they are inserted.
+    pub starts: Vec<(usize, &'a Start)>,
+    /// Moves, by key.
+    pub moves: Vec<(usize, &'a Move)>,
+    /// Wakes.
+    pub wakes: Vec<(usize, Key)>,
+    /// Requests, as they came.
+    pub requests: Vec<(usize, &'a Request)>,
+    checkpoints: Vec<&'a Checkpoint>,
+    attempts: Vec<&'a Attempt>,
+    chunks: Vec<&'a Chunk>,
+    discards: Vec<&'a Discard>,
+    answers: Vec<Key>,
+}
+
+/// One column of `items`.
+pub(crate) fn column<'a, T, V>(items: &[T], value: impl Fn(&T) -> V) -> Param<'a>
+where
+    V: ToSql + Send + Sync + 'a,
+{
+    Box::new(items.iter().map(value).collect::<Vec<V>>())
+}
+
+/// One value.
+pub(crate) fn one<'a>(value: impl ToSql + Send + Sync + 'a) -> Param<'a> {
+    Box::new(value)
+}
+
+impl<'a> Sorted<'a> {
+    /// Sorts a flush.
+    pub(crate) fn new(flush: &'a Flush) -> Self {
+        let mut sorted = Self::default();
+        for (i, write) in flush.writes.iter().enumerate() {
+            match write {
+                Write::Start(start) => sorted.starts.push((i, start)),
+                Write::Checkpoint(checkpoint) => sorted.checkpoints.push(checkpoint),
+                Write::Attempt(attempt) => sorted.attempts.push(attempt),
+                Write::Move(change) => sorted.moves.push((i, change)),
+                Write::Wake(key) => sorted.wakes.push((i, *key)),
+                Write::Request(request) => sorted.requests.push((i, request)),
+                Write::Answer(key) => sorted.answers.push(*key),
+                Write::Chunk(chunk) => sorted.chunks.push(chunk),
+                Write::Discard(discard) => sorted.discards.push(discard),
+            }
+        }
+        // Rows are locked in key order, and inserts that may have to wait for each other come in one order
+        // for all flushes: by the caller's id, or by key where there is none. So flushes cannot deadlock.
+        sorted.moves.sort_by_key(|(_, change)| change.key);
+        sorted.starts.sort_by(|(_, a), (_, b)| (&a.workflow_id, a.key).cmp(&(&b.workflow_id, b.key)));
+        sorted
+    }
+
+    /// The statements that apply it, requests excepted.
+    pub(crate) fn jobs(&self, flush: &Flush, now: Option<Timestamp>) -> Vec<Job<'a>> {
+        let mut jobs = vec![fence(Sql::Fence, flush.worker, flush.lane, flush.epoch, flush.number)];
+        if !self.wakes.is_empty() || !self.requests.is_empty() {
+            jobs.push(self.lock());
+        }
+        self.executions(flush.worker, now, &mut jobs);
+        self.records(&mut jobs);
+        self.roles(flush, &mut jobs);
+        jobs
+    }
+
+    /// Locks the rows that somebody else may want too, in key order.
+    pub(crate) fn lock(&self) -> Job<'a> {
+        let cancelled: Vec<Uuid> = self.requests.iter().map(|(_, request)| uuid(request.execution)).collect();
+        let others = self.wakes.iter().map(|(_, key)| *key);
+        let others = others.chain(self.moves.iter().map(|(_, change)| change.key));
+        let others = others.chain(self.requests.iter().map(|(_, request)| request.execution));
+        let others: Vec<Uuid> = others.map(uuid).collect();
+        Job { sql: Sql::Lock, what: "locking executions", params: vec![one(cancelled), one(others)] }
+    }
+
+    fn executions(&self, worker: WorkerId, now: Option<Timestamp>, jobs: &mut Vec<Job<'a>>) {
+        if !self.moves.is_empty() {
+            let moves = &self.moves;
+            let params = vec![
+                one(worker.0),
+                column(moves, |(_, m)| uuid(m.key)),
+                column(moves, |(_, m)| m.state.status() as i16),
+                column(moves, |(_, m)| is_paused(&m.state)),
+                column(moves, |(_, m)| outcome(&m.state)),
+                column(moves, |(_, m)| ended_at(&m.state)),
+                column(moves, |(_, m)| armed(&m.state)),
+            ];
+            jobs.push(Job { sql: Sql::Move, what: "moving executions", params });
+        }
+        if !self.wakes.is_empty() {
+            let params = vec![column(&self.wakes, |(_, key)| uuid(*key)), one(now.map(Instant))];
+            jobs.push(Job { sql: Sql::Wake, what: "waking executions", params });
+        }
+        if !self.starts.is_empty() {
+            let starts = &self.starts;
+            let params = vec![
+                column(starts, |(_, s)| Instant(s.created_at)),
+                column(starts, |(_, s)| ended_at(&s.state)),
+                column(starts, |(_, s)| s.deadline_at.map(Instant)),
+                column(starts, |(_, s)| matches!(s.state, State::Running { .. }).then_some(worker.0)),
+                column(starts, |(_, s)| s.fingerprint.map(u64::cast_signed)),
+                column(starts, |(_, s)| s.root.shard().cast_signed()),
+                column(starts, |(_, s)| s.state.status() as i16),
+                column(starts, |(_, s)| is_paused(&s.state)),
+                column(starts, |(_, s)| s.parent.as_ref().is_some_and(|parent| parent.is_detached)),
+                column(starts, |(_, s)| uuid(s.key)),
+                column(starts, |(_, s)| (s.root != s.key).then(|| uuid(s.root))),
+                column(starts, |(_, s)| s.parent.as_ref().map(|parent| uuid(parent.key))),
+                column(starts, |(_, s)| s.workflow.as_ref()),
+                column(starts, |(_, s)| s.workflow_id.as_deref()),
+                column(starts, |(_, s)| s.input.as_bytes().as_ref()),
+                column(starts, |(_, s)| outcome(&s.state)),
+                column(starts, |(_, s)| armed(&s.state)),
+            ];
+            jobs.push(Job { sql: Sql::Start, what: "inserting executions", params });
+        }
+    }
+
+    fn records(&self, jobs: &mut Vec<Job<'a>>) {
+        if !self.checkpoints.is_empty() {
+            let rows = &self.checkpoints;
+            let params = vec![
+                column(rows, |c| Instant(c.at)),
+                column(rows, |c| c.took_ms),
+                column(rows, |c| i64::from(c.order)),
+                column(rows, |c| c.fingerprint.map(u64::cast_signed)),
+                column(rows, |c| c.run_no.cast_signed()),
+                column(rows, |c| c.kind as i16),
+                column(rows, |c| uuid(c.execution)),
+                column(rows, |c| c.path.as_bytes()),
+                column(rows, |c| c.name.as_ref()),
+                column(rows, |c| c.outcome.as_bytes().as_ref()),
+            ];
+            jobs.push(Job { sql: Sql::Checkpoint, what: "inserting checkpoints", params });
+        }
+        if !self.attempts.is_empty() {
+            let rows = &self.attempts;
+            let params = vec![
+                column(rows, |a| Instant(a.at)),
+                column(rows, |a| i64::from(a.attempt)),
+                column(rows, |a| uuid(a.execution)),
+                column(rows, |a| a.path.as_bytes()),
+                column(rows, |a| a.failure.as_bytes().as_ref()),
+            ];
+            jobs.push(Job { sql: Sql::Attempt, what: "inserting attempts", params });
+        }
+        if !self.chunks.is_empty() {
+            let rows = &self.chunks;
+            let params = vec![
+                column(rows, |c| c.value.cast_signed()),
+                column(rows, |c| i64::from(c.n)),
+                column(rows, |c| uuid(c.execution)),
+                column(rows, |c| c.bytes.as_ref()),
+            ];
+            jobs.push(Job { sql: Sql::Chunk, what: "inserting chunks", params });
+        }
+        if !self.discards.is_empty() {
+            let kept: Vec<(Key, u64)> = (self.discards.iter())
+                .flat_map(|discard| discard.keep.iter().map(|value| (discard.execution, *value)))
+                .collect();
+            let params = vec![
+                column(&self.discards, |discard| uuid(discard.execution)),
+                column(&kept, |(execution, _)| uuid(*execution)),
+                column(&kept, |(_, value)| value.cast_signed()),
+            ];
+            jobs.push(Job { sql: Sql::Discard, what: "deleting chunks", params });
+        }
+    }
+
+    /// Rows of the role tables that states bring with them.
+    fn roles(&self, flush: &Flush, jobs: &mut Vec<Job<'a>>) {
+        let (mut queued, mut timers, mut waits) = (Vec::new(), Vec::new(), Vec::new());
+        // in the order of the flush: executions become ready in the order in which they were accepted
+        for write in &flush.writes {
+            let (key, state) = match write {
+                Write::Start(start) => (start.key, &start.state),
+                Write::Move(change) => (change.key, &change.state),
+                _ => continue,
+            };
+            match state {
+                State::Queued { .. } => queued.push(uuid(key)),
+                State::Waiting { wake_at, children, .. } => {
+                    timers.extend(wake_at.map(|at| (uuid(key), Instant(at))));
+                    waits.extend(children.iter().map(|child| (uuid(key), uuid(*child))));
+                }
+                State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
+            }
+        }
+        if !queued.is_empty() {
+            jobs.push(Job { sql: Sql::Ready, what: "making executions ready", params: vec![one(queued)] });
+        }
+        if !timers.is_empty() {
+            let params = vec![column(&timers, |(key, _)| *key), column(&timers, |(_, due_at)| *due_at)];
+            jobs.push(Job { sql: Sql::Timer, what: "inserting timers", params });
+        }
+        if !waits.is_empty() {
+            let params = vec![column(&waits, |(key, _)| *key), column(&waits, |(_, child)| *child)];
+            jobs.push(Job { sql: Sql::Wait, what: "inserting waits", params });
+        }
+        if !self.answers.is_empty() {
+            let params = vec![column(&self.answers, |key| uuid(*key))];
+            jobs.push(Job { sql: Sql::Answer, what: "deleting requests", params });
+        }
+    }
+}
+
+/// The compare-and-set that a flush or claim begins with.
+pub(crate) fn fence(sql: Sql, worker: WorkerId, lane: u16, epoch: i64, number: i64) -> Job<'static> {
+    let params = vec![one(worker.0), one(lane.cast_signed()), one(epoch), one(number)];
+    Job { sql, what: "taking the lane's next number", params }
+}
+
+fn is_paused(state: &State) -> bool {
+    matches!(state, State::Parked { .. })
+}
+
+fn outcome(state: &State) -> Option<&[u8]> {
+    match state {
+        State::Parked { reason: outcome, .. } | State::Ended { outcome, .. } => some_bytes(outcome),
+        State::Running { .. } | State::Queued { .. } | State::Waiting { .. } => None,
+    }
+}
+
+fn ended_at(state: &State) -> Option<Instant> {
+    match state {
+        State::Ended { at, .. } => Some(Instant(*at)),
+        _ => None,
+    }
+}
+
+fn armed(state: &State) -> Option<Vec<u8>> {
+    let armed = state.armed();
+    (!armed.is_empty()).then(|| encode_armed(armed))
+}
+
+/// What the statements of a flush did.
+#[derive(Default)]
+pub(crate) struct Applied {
+    /// Outcomes other than `Applied`, Duplicates excepted, in no order.
+    pub outcomes: Vec<(usize, Outcome)>,
+    /// Starts that lost.
+    pub losers: Vec<usize>,
+}
+
+impl Applied {
+    /// Reads the answers to [`Sorted::jobs`].
+    pub(crate) fn read(
+        sorted: &Sorted<'_>,
+        jobs: &[Job<'_>],
+        answers: &[Answer],
+    ) -> Result<Self, StoreError> {
+        let mut applied = Self::default();
+        for (job, answer) in jobs.iter().zip(answers) {
+            match job.sql {
+                Sql::Move => {
+                    let missing = missing(sorted.moves.iter().map(|(i, change)| (*i, change.key)), answer)?;
+                    applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
+                }
+                Sql::Wake => {
+                    let missing = missing(sorted.wakes.iter().copied(), answer)?;
+                    applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
+                }
+                Sql::Start => {
+                    applied.losers = missing(sorted.starts.iter().map(|(i, start)| (*i, start.key)), answer)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(applied)
+    }
+}
+
+/// Those of `expected` whose keys the answer does not have.
+fn missing(
+    expected: impl ExactSizeIterator<Item = (usize, Key)>,
+    answer: &Answer,
+) -> Result<Vec<usize>, StoreError> {
+    if answer.rows.len() == expected.len() {
+        return Ok(Vec::new());
+    }
+    let mut found: HashMap<Key, ()> = HashMap::with_capacity(answer.rows.len());
+    for row in &answer.rows {
+        found.insert(key(row.try_get(0).map_err(|error| store_error("reading a key", &error))?), ());
+    }
+    Ok(expected.filter(|(_, key)| !found.contains_key(key)).map(|(i, _)| i).collect())
+}
+
+/// Counts what a committed transaction changed.
+pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -> Result<(), StoreError> {
+    counters.statements(jobs.len() as u64 + 2);
+    for (job, answer) in jobs.iter().zip(answers) {
+        let rows = answer.affected;
+        match job.sql {
+            Sql::Move | Sql::Cancel | Sql::Resume => counters.updated(Table::Executions, rows),
+            Sql::Start => counters.inserted(Table::Executions, rows),
+            Sql::Checkpoint => counters.inserted(Table::Checkpoints, rows),
+            Sql::Attempt => counters.inserted(Table::Attempts, rows),
+            Sql::Chunk => counters.inserted(Table::Chunks, rows),
+            Sql::Discard => counters.deleted(Table::Chunks, rows),
+            Sql::Ready => counters.inserted(Table::Ready, rows),
+            Sql::Timer => counters.inserted(Table::Timers, rows),
+            Sql::Wait => counters.inserted(Table::Waits, rows),
+            Sql::Request => counters.inserted(Table::Requests, rows),
+            Sql::Answer => counters.deleted(Table::Requests, rows),
+            Sql::Unready => counters.deleted(Table::Ready, rows),
+            Sql::Untimer => counters.deleted(Table::Timers, rows),
+            Sql::Unwait => counters.deleted(Table::Waits, rows),
+            Sql::Wake | Sql::Take => count_taken(counters, job.sql, answer)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Wakes and claims change several tables in one statement; each row carries the totals at its end.
+fn count_taken(counters: &Counters, sql: Sql, answer: &Answer) -> Result<(), StoreError> {
+    let Some(row) = answer.rows.first() else { return Ok(()) };
+    let total = |back: usize| -> Result<u64, StoreError> {
+        let column = row.len().checked_sub(back).ok_or_else(|| damaged("a count"))?;
+        let count: i64 = row.try_get(column).map_err(|error| store_error("reading a count", &error))?;
+        Ok(count as u64)
+    };
+    let rows = answer.rows.len() as u64;
+    counters.updated(Table::Executions, rows);
+    if sql == Sql::Wake {
+        counters.inserted(Table::Ready, rows);
+    } else {
+        counters.deleted(Table::Ready, total(3)?);
+    }
+    counters.deleted(Table::Timers, total(2)?);
+    counters.deleted(Table::Waits, total(1)?);
+    Ok(())
+}
+
+/// A payload as the column of what a cancel ends.
+pub(crate) fn reason(payload: &Payload) -> Option<&[u8]> {
+    some_bytes(payload)
+}

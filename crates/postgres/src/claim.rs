@@ -1,0 +1,147 @@
+//! Claims: executions to run, many at once, on a lane of their own.
+
+use std::sync::Arc;
+
+use stepfast_core::counters::Counters;
+use stepfast_core::record::Record;
+use stepfast_core::store::{Claim, StoreError};
+
+use crate::apply::{count, fence, one};
+use crate::connect::{Connector, Session};
+use crate::error::{Trouble, damaged};
+use crate::pipeline::{self, Answer, Job, Param, Part};
+use crate::rows::{Columns, Details, bare, execution};
+use crate::statements::{CLAIM, Sql};
+use crate::types::{Instant, uuid};
+use crate::writer::{Lanes, session};
+
+/// Position of the column that says whether there is more than the row; see take.sql.
+const HAS_MORE: usize = 19;
+
+/// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim).
+pub(crate) async fn claim(
+    connector: &Connector,
+    lanes: &Lanes,
+    counters: &Counters,
+    claim: &Claim,
+) -> Result<Vec<Record>, StoreError> {
+    let slot = lanes.slot(claim.worker, claim.lane);
+    let mut place = slot.lock().await;
+    let (id, session) = session(connector, place.take(), CLAIM).await?;
+    let result = attempt(connector, &session, counters, claim).await;
+    // a claim that took nothing, or not for sure, leaves nothing behind
+    let is_clean = matches!(result, Ok(Some(_))) || pipeline::roll_back(&session).await;
+    let result = match result {
+        Ok(Some(records)) => Ok(records),
+        Ok(None) => {
+            if is_clean {
+                sweep(&session, claim).await.map_err(Trouble::into_store_error)?;
+            }
+            Ok(Vec::new())
+        }
+        Err(trouble) => Err(match trouble.into_store_error() {
+            // somebody else was faster; nothing was taken
+            StoreError::Blocked(_) => {
+                if is_clean && !session.is_closed() {
+                    *place = Some((id, session));
+                }
+                return Ok(Vec::new());
+            }
+            StoreError::Rejected(reason) => StoreError::Unavailable(reason),
+            error => error,
+        }),
+    };
+    if is_clean && !session.is_closed() && !matches!(result, Err(StoreError::Fenced)) {
+        *place = Some((id, session));
+    }
+    result
+}
+
+/// One try: `None` if nothing was taken, with the transaction still open.
+async fn attempt(
+    connector: &Connector,
+    session: &Session,
+    counters: &Counters,
+    claim: &Claim,
+) -> Result<Option<Vec<Record>>, Trouble> {
+    let now = connector.options().clock.as_ref().map(|clock| clock.now());
+    let mut jobs = vec![
+        Job {
+            sql: Sql::Lane,
+            what: "reading the claims' lane",
+            params: vec![one(claim.worker.0), one(claim.lane.cast_signed())],
+        },
+        Job {
+            sql: Sql::Take,
+            what: "claiming executions",
+            params: vec![
+                one(claim.worker.0),
+                texts(&claim.workflows),
+                one(claim.limit.min(100_000) as i64),
+                one(i64::try_from(claim.max_bytes).unwrap_or(i64::MAX)),
+                one(now.map(Instant)),
+            ],
+        },
+    ];
+    let mut answers = pipeline::run(session, Part::Begin, &jobs).await?;
+    let [lane, taken] = answers.as_slice() else { return Err(damaged("an answer").into()) };
+    if last_number(lane, claim.epoch)? >= claim.number {
+        // sent again: it has happened, and the next look shows what it took
+        return Ok(None);
+    }
+    let mut records = taken.rows.iter().map(|row| execution(row).map(bare)).collect::<Result<Vec<_>, _>>()?;
+    if records.is_empty() {
+        return Ok(None);
+    }
+    let mut keys = Vec::new();
+    for (row, record) in taken.rows.iter().zip(&records) {
+        if row.try_get(HAS_MORE).map_err(|_| damaged("a row"))? {
+            keys.push(uuid(record.execution.key));
+        }
+    }
+    let mut more = vec![fence(Sql::ClaimFence, claim.worker, claim.lane, claim.epoch, claim.number)];
+    if !keys.is_empty() {
+        for (sql, what) in [
+            (Sql::Checkpoints, "reading checkpoints"),
+            (Sql::Attempts, "reading attempts"),
+            (Sql::Requests, "reading requests"),
+        ] {
+            more.push(Job { sql, what, params: vec![one(keys.clone())] });
+        }
+    }
+    let read = pipeline::run(session, Part::End, &more).await?;
+    // durable from here on
+    let details = Details::new(&records);
+    if let [_, checkpoints, attempts, requests] = read.as_slice() {
+        details.checkpoints(&checkpoints.rows, &mut records)?;
+        details.attempts(&attempts.rows, &mut records)?;
+        details.requests(&requests.rows, &mut records)?;
+    }
+    jobs.extend(more);
+    answers.extend(read);
+    count(counters, &jobs, &answers)?;
+    counters.claimed();
+    Ok(Some(records))
+}
+
+fn last_number(lane: &Answer, epoch: i64) -> Result<i64, Trouble> {
+    let Some(row) = lane.rows.first() else { return Err(Trouble::Fence) };
+    let mut row = Columns::of(row);
+    let (current, last): (i64, i64) = (row.next()?, row.next()?);
+    if current == epoch { Ok(last) } else { Err(Trouble::Fence) }
+}
+
+/// Removes what made it seem that there was something to claim.
+async fn sweep(session: &Session, claim: &Claim) -> Result<(), Trouble> {
+    let job = Job { sql: Sql::Stale, what: "sweeping ready", params: vec![texts(&claim.workflows)] };
+    let answers = pipeline::run(session, Part::Apart, &[job]).await?;
+    if let Some(swept) = answers.first().filter(|answer| answer.affected > 0) {
+        tracing::warn!(rows = swept.affected, "removed rows of ready that led nowhere");
+    }
+    Ok(())
+}
+
+/// Names as an array.
+pub(crate) fn texts(names: &Arc<[Arc<str>]>) -> Param<'static> {
+    one(names.iter().map(|name| name.to_string()).collect::<Vec<_>>())
+}

@@ -1,0 +1,81 @@
+//! What the server's errors mean to the engine.
+
+use stepfast_core::store::StoreError;
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+/// What went wrong with a statement, before it is known what it means for the whole.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// The fence's compare-and-set matched nothing.
+    Fence,
+    /// The transaction lost against another one and may be tried again as it is.
+    Again(String),
+    /// Anything else.
+    Store(StoreError),
+}
+
+impl Trouble {
+    /// The error for the engine, where no retry is left.
+    pub(crate) fn into_store_error(self) -> StoreError {
+        match self {
+            Trouble::Fence => StoreError::Fenced,
+            Trouble::Again(reason) => StoreError::Blocked(reason),
+            Trouble::Store(error) => error,
+        }
+    }
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Trouble::Store(error)
+    }
+}
+
+/// What an error of the server or the connection means; `what` says what was attempted.
+pub(crate) fn trouble(what: &str, error: &Error) -> Trouble {
+    let Some(database) = error.as_db_error() else {
+        return Trouble::Store(if is_value(error) {
+            StoreError::Rejected(format!("{what}: a value cannot be sent ({error})"))
+        } else {
+            StoreError::Unavailable(format!("{what}: the connection was lost"))
+        });
+    };
+    let code = database.code();
+    let class = code.code().get(..2).unwrap_or_default();
+    let reason = format!("{what}: {} (SQLSTATE {})", database.message(), code.code());
+    if *code == SqlState::LOCK_NOT_AVAILABLE {
+        return Trouble::Store(StoreError::Blocked(reason));
+    }
+    if *code == SqlState::T_R_DEADLOCK_DETECTED || *code == SqlState::T_R_SERIALIZATION_FAILURE {
+        return Trouble::Again(reason);
+    }
+    Trouble::Store(match class {
+        // data exceptions, constraints, program limits, checks and triggers that somebody added
+        "22" | "23" | "44" | "54" | "P0" => StoreError::Rejected(reason),
+        "XX" if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => {
+            StoreError::Corrupt(reason)
+        }
+        _ => StoreError::Unavailable(reason),
+    })
+}
+
+/// What an error of a statement outside any flush means.
+pub(crate) fn store_error(what: &str, error: &Error) -> StoreError {
+    match trouble(what, error) {
+        Trouble::Fence => StoreError::Fenced,
+        Trouble::Again(reason) => StoreError::Unavailable(reason),
+        Trouble::Store(error) => error,
+    }
+}
+
+/// A column that does not hold what the schema says.
+pub(crate) fn damaged(what: &str) -> StoreError {
+    StoreError::Corrupt(format!("{what} holds what no version of the program writes"))
+}
+
+/// True for a value that the client cannot encode, as opposed to errors of the connection.
+fn is_value(error: &Error) -> bool {
+    let text = error.to_string();
+    text.starts_with("error serializing") || text.starts_with("error encoding")
+}

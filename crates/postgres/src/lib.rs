@@ -1,0 +1,189 @@
+//! Stepfast is a durable workflow engine that batches for you: every step is safe on disk before the next one
+//! acts, and a thousand of them share one flush.
+//!
+//! This crate keeps its executions in Postgres, for any number of workers on any number of machines:
+//! [`PostgresStore`] implements the [`Store`] contract. `connect` makes connections, `pipeline` sends a
+//! transaction in one round trip, `writer` and `apply` turn a flush into one, `claim`, `look`, `takeover`
+//! and `read` do the rest; the SQL is in `queries/`.
+
+mod apply;
+mod background;
+mod claim;
+mod connect;
+mod error;
+mod look;
+mod migrate;
+mod notify;
+mod options;
+mod outcome;
+mod pipeline;
+mod read;
+mod request;
+mod rows;
+#[doc(hidden)]
+pub mod statements;
+mod takeover;
+mod types;
+mod writer;
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use stepfast_core::counters::Counters;
+use stepfast_core::payload::ChunkRef;
+use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
+use stepfast_core::store::{About, Claim, Look, Registration, Seen, StoreError};
+use stepfast_core::write::{Flush, Outcome, WorkerId};
+use stepfast_core::{Key, Store};
+
+pub use crate::options::PostgresOptions;
+
+/// A [`Store`] in a Postgres database (13 or newer).
+///
+/// Durable is as durable as the server is configured to be: with the default options an acknowledged flush
+/// has been flushed by the server (and by its synchronous standbys, if it has any).
+pub struct PostgresStore {
+    about: About,
+    counters: Counters,
+    connector: Arc<Connector>,
+    background: Arc<Background>,
+    lanes: Lanes,
+    control: Control,
+    reader: Reader,
+    hints: Arc<Hints>,
+}
+
+use crate::background::Background;
+use crate::connect::Connector;
+use crate::look::Control;
+use crate::notify::Hints;
+use crate::read::Reader;
+use crate::writer::Lanes;
+
+impl PostgresStore {
+    /// Opens the database at `url` (`postgres://user:password@host:5432/database`) with the default options.
+    pub async fn open(url: &str) -> Result<Self, StoreError> {
+        Self::open_with(url, PostgresOptions::default()).await
+    }
+
+    /// Opens the database at `url`, and makes its schema or brings it up to date.
+    ///
+    /// [`StoreError::Open`] says why it cannot be opened; [`StoreError::NewerSchema`] means that a newer
+    /// version of this program has migrated it.
+    pub async fn open_with(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
+        let connector = Arc::new(Connector::new(url, options)?);
+        let background = Arc::new(Background::start()?);
+        let version = migrate::migrate(&connector, &background).await?;
+        let about = About {
+            kind: "postgres",
+            version: format!("PostgreSQL {version}"),
+            durability: connector.options().durability,
+            lanes: 2,
+            flush_writes: 4096,
+            flush_bytes: 4 << 20,
+        };
+        Ok(Self {
+            about,
+            counters: Counters::default(),
+            lanes: Lanes::default(),
+            control: Control::new(connector.clone(), background.clone()),
+            reader: Reader::new(&connector, &background)?,
+            hints: Arc::new(Hints::new(connector.clone())),
+            connector,
+            background,
+        })
+    }
+
+    /// The first step of a takeover alone, whatever the lease says. True if the worker was there.
+    #[doc(hidden)]
+    pub async fn end_registration(&self, worker: WorkerId) -> Result<bool, StoreError> {
+        self.control.end_registration(worker).await
+    }
+
+    /// The second step of a takeover alone, for a worker whose registration has ended.
+    #[doc(hidden)]
+    pub async fn requeue(&self, worker: WorkerId) -> Result<u64, StoreError> {
+        self.control.requeue(worker).await
+    }
+
+    /// What sets up the connection of a lane.
+    #[doc(hidden)]
+    pub fn lane_settings(&self) -> String {
+        self.connector.settings(connect::Role::Lane)
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("database", &self.connector.name())
+            .field("options", self.connector.options())
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    async fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
+        self.control.register(lanes).await
+    }
+
+    async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
+        let requeued = self.control.close(worker).await?;
+        self.lanes.forget(worker);
+        if requeued > 0 {
+            self.hints.tell(&self.background);
+        }
+        Ok(())
+    }
+
+    async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
+        let outcomes = writer::commit(&self.connector, &self.lanes, &self.counters, flush).await?;
+        if notify::concerns_others(flush) {
+            self.hints.tell(&self.background);
+        }
+        Ok(outcomes)
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError> {
+        claim::claim(&self.connector, &self.lanes, &self.counters, claim).await
+    }
+
+    async fn look(&self, look: &Look) -> Result<Seen, StoreError> {
+        let (seen, has_company) = self.control.look(look, &self.reader).await?;
+        self.hints.set_company(has_company);
+        if seen.recovered > 0 {
+            self.hints.tell(&self.background);
+        }
+        Ok(seen)
+    }
+
+    async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
+        self.counters.read();
+        self.reader.load(ids, detail).await
+    }
+
+    async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
+        self.counters.read();
+        self.reader.value(execution, chunks).await
+    }
+
+    async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
+        self.counters.read();
+        self.reader.list(filter).await
+    }
+
+    async fn changed(&self) {
+        self.hints.changed(&self.background).await;
+    }
+}

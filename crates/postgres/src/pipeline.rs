@@ -1,0 +1,176 @@
+//! Several statements in one round trip, as one transaction.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use futures_util::StreamExt;
+use stepfast_core::store::StoreError;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, Row};
+
+use crate::connect::Session;
+use crate::error::{Trouble, trouble};
+use crate::statements::{COMMIT, Sql};
+
+/// A value bound to a statement.
+pub(crate) type Param<'a> = Box<dyn ToSql + Send + Sync + 'a>;
+
+/// A statement to execute.
+pub(crate) struct Job<'a> {
+    /// Which.
+    pub sql: Sql,
+    /// What it is for, in words for people.
+    pub what: &'static str,
+    /// Its values.
+    pub params: Vec<Param<'a>>,
+}
+
+/// What a statement answered.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    /// Its rows.
+    pub rows: Vec<Row>,
+    /// How many rows it changed.
+    pub affected: u64,
+}
+
+/// Where a pipeline begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A whole transaction.
+    Whole,
+    /// Begins one and leaves it open.
+    Begin,
+    /// Goes on in one.
+    Middle,
+    /// Goes on in one and commits it.
+    End,
+    /// Statements on their own.
+    Apart,
+}
+
+impl Part {
+    fn begins(self) -> bool {
+        matches!(self, Part::Whole | Part::Begin)
+    }
+
+    fn commits(self) -> bool {
+        matches!(self, Part::Whole | Part::End)
+    }
+}
+
+type Pending<'a> = Pin<Box<dyn Future<Output = Result<Answer, Error>> + Send + 'a>>;
+
+enum Slot<'a> {
+    Pending(Pending<'a>),
+    Done(Result<Answer, Error>),
+    Unsent,
+}
+
+/// Sends all of `jobs` at once, in order, and returns their answers.
+///
+/// `Ok` of a part that commits means that every statement succeeded and that the server committed. After
+/// an error the transaction is open and aborted, or the connection is lost: see [`roll_back`].
+pub(crate) async fn run(session: &Session, part: Part, jobs: &[Job<'_>]) -> Result<Vec<Answer>, Trouble> {
+    let client = &session.client;
+    let mut slots = Vec::with_capacity(jobs.len() + 2);
+    if part.begins() {
+        slots.push(Slot::Pending(Box::pin(simple(client, "BEGIN"))));
+    }
+    for job in jobs {
+        let statement = session.statement(job.sql)?;
+        slots.push(Slot::Pending(Box::pin(async move {
+            let params = job.params.iter().map(|param| param.as_ref() as &(dyn ToSql + Sync));
+            let mut stream = pin!(client.query_raw(statement, params).await?);
+            let mut rows = Vec::new();
+            while let Some(row) = stream.next().await {
+                rows.push(row?);
+            }
+            let affected = stream.rows_affected().unwrap_or(0);
+            Ok(Answer { rows, affected })
+        })));
+    }
+    if part.commits() {
+        slots.push(Slot::Pending(Box::pin(simple(client, COMMIT))));
+    }
+    all(&mut slots, part.commits()).await;
+
+    let first = usize::from(part.begins());
+    let name = |i: usize| match i.checked_sub(first).and_then(|i| jobs.get(i)) {
+        Some(job) => job.what,
+        None if i < first => "beginning a transaction",
+        None => "committing",
+    };
+    let is_fence = |i: usize| {
+        i.checked_sub(first)
+            .and_then(|i| jobs.get(i))
+            .is_some_and(|job| matches!(job.sql, Sql::Fence | Sql::ClaimFence))
+    };
+    let mut answers = Vec::with_capacity(jobs.len());
+    let mut aborted = None;
+    for (i, slot) in slots.into_iter().enumerate() {
+        match slot {
+            Slot::Done(Ok(answer)) => answers.push(answer),
+            // whatever follows the first error fails with this one
+            Slot::Done(Err(error)) if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) => {
+                aborted.get_or_insert_with(|| trouble(name(i), &error));
+            }
+            Slot::Done(Err(error)) => {
+                if is_fence(i) && error.code() == Some(&SqlState::DIVISION_BY_ZERO) {
+                    return Err(Trouble::Fence);
+                }
+                return Err(trouble(name(i), &error));
+            }
+            Slot::Pending(_) | Slot::Unsent => {
+                return Err(StoreError::Unavailable("a transaction was given up".into()).into());
+            }
+        }
+    }
+    match aborted {
+        Some(trouble) => Err(trouble),
+        None => {
+            answers.drain(..first);
+            answers.truncate(jobs.len());
+            Ok(answers)
+        }
+    }
+}
+
+/// Ends an aborted transaction, so that the session can be used again. False: drop the session.
+pub(crate) async fn roll_back(session: &Session) -> bool {
+    !session.is_closed() && session.client.batch_execute("ROLLBACK").await.is_ok()
+}
+
+async fn simple(client: &Client, sql: &str) -> Result<Answer, Error> {
+    client.batch_execute(sql).await.map(|()| Answer::default())
+}
+
+/// Drives all slots to their end. The first round sends them in order; a statement that could not be sent
+/// keeps the COMMIT behind it from being sent, which would commit without it.
+async fn all(slots: &mut [Slot<'_>], commits: bool) {
+    let last = slots.len().saturating_sub(1);
+    let mut is_first_round = true;
+    poll_fn(|cx| {
+        let mut is_pending = false;
+        for i in 0..slots.len() {
+            if is_first_round && commits && i == last {
+                let failed = slots[..i].iter().any(|slot| matches!(slot, Slot::Done(Err(_))));
+                if failed {
+                    slots[i] = Slot::Unsent;
+                    continue;
+                }
+            }
+            if let Slot::Pending(future) = &mut slots[i] {
+                match future.as_mut().poll(cx) {
+                    Poll::Ready(result) => slots[i] = Slot::Done(result),
+                    Poll::Pending => is_pending = true,
+                }
+            }
+        }
+        is_first_round = false;
+        if is_pending { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+}

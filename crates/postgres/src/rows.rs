@@ -1,0 +1,217 @@
+//! Rows as the contract's types.
+
+use std::collections::HashMap;
+
+use stepfast_core::clock::Timestamp;
+use stepfast_core::record::{Execution, Record, Status, decode_armed};
+use stepfast_core::store::StoreError;
+use stepfast_core::write::{Attempt, Checkpoint, CheckpointKind, Existing, Parent, RequestKind, WorkerId};
+use stepfast_core::{Key, Path, Payload};
+use tokio_postgres::Row;
+use tokio_postgres::types::FromSql;
+use uuid::Uuid;
+
+use crate::error::{damaged, store_error};
+use crate::types::{Instant, key, payload};
+
+/// The columns of a row, one after the other.
+pub(crate) struct Columns<'a> {
+    row: &'a Row,
+    next: usize,
+}
+
+impl<'a> Columns<'a> {
+    /// From the first.
+    pub(crate) fn of(row: &'a Row) -> Self {
+        Self { row, next: 0 }
+    }
+
+    /// The next column.
+    pub(crate) fn next<T: FromSql<'a>>(&mut self) -> Result<T, StoreError> {
+        let column = self.next;
+        self.next += 1;
+        self.row.try_get(column).map_err(|error| match error.as_db_error() {
+            Some(_) => store_error("reading a row", &error),
+            None => damaged("a row"),
+        })
+    }
+
+    pub(crate) fn key(&mut self) -> Result<Key, StoreError> {
+        self.next().map(key)
+    }
+
+    pub(crate) fn opt_key(&mut self) -> Result<Option<Key>, StoreError> {
+        Ok(self.next::<Option<Uuid>>()?.map(key))
+    }
+
+    pub(crate) fn time(&mut self) -> Result<Timestamp, StoreError> {
+        self.next::<Instant>().map(|instant| instant.0)
+    }
+
+    pub(crate) fn opt_time(&mut self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(self.next::<Option<Instant>>()?.map(|instant| instant.0))
+    }
+
+    pub(crate) fn payload(&mut self) -> Result<Payload, StoreError> {
+        Ok(self.next::<Option<&[u8]>>()?.map(payload).unwrap_or_default())
+    }
+
+    pub(crate) fn status(&mut self) -> Result<Status, StoreError> {
+        Status::from_number(self.next::<i16>()?.into()).ok_or_else(|| damaged("executions.status"))
+    }
+
+    fn path(&mut self) -> Result<Path, StoreError> {
+        Path::from_bytes(self.next()?).ok_or_else(|| damaged("a path"))
+    }
+
+    fn fingerprint(&mut self) -> Result<Option<u64>, StoreError> {
+        Ok(self.next::<Option<i64>>()?.map(i64::cast_unsigned))
+    }
+
+    fn count(&mut self) -> Result<u32, StoreError> {
+        u32::try_from(self.next::<i64>()?).map_err(|_| damaged("a number"))
+    }
+}
+
+/// An execution, from the columns that load, list and claim have in common.
+pub(crate) fn execution(row: &Row) -> Result<Execution, StoreError> {
+    let mut row = Columns::of(row);
+    let key = row.key()?;
+    let root = row.opt_key()?.unwrap_or(key);
+    let parent = row.opt_key()?;
+    let is_detached = row.next()?;
+    Ok(Execution {
+        key,
+        root,
+        parent: parent.map(|key| Parent { key, is_detached }),
+        given_id: row.next::<Option<&str>>()?.map(Into::into),
+        workflow: row.next::<&str>()?.into(),
+        fingerprint: row.fingerprint()?,
+        status: row.status()?,
+        is_paused: row.next()?,
+        input: row.payload()?,
+        outcome: row.payload()?,
+        owner: row.next::<Option<i64>>()?.map(WorkerId),
+        run_no: row.next::<i32>()?.cast_unsigned(),
+        recoveries: row.next::<i32>()?.cast_unsigned(),
+        created_at: row.time()?,
+        ended_at: row.opt_time()?,
+        deadline_at: row.opt_time()?,
+        armed: {
+            let armed: Option<&[u8]> = row.next()?;
+            decode_armed(armed.unwrap_or_default()).ok_or_else(|| damaged("executions.armed"))?
+        },
+        wake_at: row.opt_time()?,
+    })
+}
+
+/// A row of `existing.sql`.
+pub(crate) struct Found {
+    /// What it is to a Start that lost.
+    pub existing: Existing,
+    /// The id that its caller gave.
+    pub given_id: Option<String>,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+}
+
+/// What Starts lost against.
+pub(crate) fn found(row: &Row) -> Result<Found, StoreError> {
+    let mut row = Columns::of(row);
+    let key = row.key()?;
+    let given_id = row.next()?;
+    let workflow = row.next::<&str>()?.into();
+    let fingerprint = row.fingerprint()?;
+    let parent = row.opt_key()?;
+    let status = row.status()?;
+    let created_at = row.time()?;
+    Ok(Found { existing: Existing { key, workflow, fingerprint, parent, status }, given_id, created_at })
+}
+
+/// What was recorded of executions, put to its execution.
+pub(crate) struct Details {
+    places: HashMap<Key, usize>,
+}
+
+impl Details {
+    /// For these records.
+    pub(crate) fn new(records: &[Record]) -> Self {
+        Self { places: records.iter().enumerate().map(|(i, record)| (record.execution.key, i)).collect() }
+    }
+
+    /// Adds rows of `checkpoints.sql`.
+    pub(crate) fn checkpoints(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
+        for row in rows {
+            let mut row = Columns::of(row);
+            let execution = row.key()?;
+            let checkpoint = Checkpoint {
+                execution,
+                path: row.path()?,
+                run_no: row.next::<i32>()?.cast_unsigned(),
+                order: row.count()?,
+                kind: u8::try_from(row.next::<i16>()?)
+                    .ok()
+                    .and_then(CheckpointKind::from_number)
+                    .ok_or_else(|| damaged("checkpoints.kind"))?,
+                name: row.next::<&str>()?.into(),
+                fingerprint: row.fingerprint()?,
+                outcome: row.payload()?,
+                at: row.time()?,
+                took_ms: row.next()?,
+            };
+            if let Some(record) = self.record(execution, records) {
+                record.checkpoints.push(checkpoint);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds rows of `attempts.sql`.
+    pub(crate) fn attempts(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
+        for row in rows {
+            let mut row = Columns::of(row);
+            let execution = row.key()?;
+            let attempt = Attempt {
+                execution,
+                path: row.path()?,
+                attempt: row.count()?,
+                failure: row.payload()?,
+                at: row.time()?,
+            };
+            if let Some(record) = self.record(execution, records) {
+                record.attempts.push(attempt);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds requests: key and kind.
+    pub(crate) fn requests(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
+        for row in rows {
+            let mut row = Columns::of(row);
+            let execution = row.key()?;
+            let kind = request_kind(row.next()?)?;
+            if let Some(record) = self.record(execution, records) {
+                record.requests.push(kind);
+            }
+        }
+        Ok(())
+    }
+
+    fn record<'a>(&self, key: Key, records: &'a mut [Record]) -> Option<&'a mut Record> {
+        self.places.get(&key).and_then(|&place| records.get_mut(place))
+    }
+}
+
+/// A record without details.
+pub(crate) fn bare(execution: Execution) -> Record {
+    Record { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new() }
+}
+
+/// The kind of a request with this number.
+pub(crate) fn request_kind(number: i16) -> Result<RequestKind, StoreError> {
+    [RequestKind::Cancel, RequestKind::Resume]
+        .into_iter()
+        .find(|kind| *kind as i16 == number)
+        .ok_or_else(|| damaged("requests.kind"))
+}

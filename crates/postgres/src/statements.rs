@@ -1,0 +1,162 @@
+//! Every statement of the store that is sent more than once.
+
+/// Names statements and their text.
+macro_rules! statements {
+    ($($(#[$doc:meta])* $name:ident = $text:expr;)*) => {
+        /// A statement; sessions prepare those that they need.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Sql {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Sql {
+            /// All of them.
+            pub const ALL: &'static [Sql] = &[$(Sql::$name,)*];
+
+            /// Its text.
+            pub fn text(self) -> &'static str {
+                match self {
+                    $(Sql::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+statements! {
+    /// Takes the next number of a lane, or fails the transaction.
+    Fence = "WITH f AS (UPDATE lanes SET last_number = $4::bigint \
+                        WHERE worker_id = $1::bigint AND lane = $2::smallint AND epoch = $3::bigint \
+                          AND last_number = $4::bigint - 1 RETURNING 1) \
+             SELECT 1 / (SELECT count(*) FROM f)";
+    /// The same for claims, where numbers may have gaps: a claim of unknown outcome is not sent again.
+    ClaimFence = "WITH f AS (UPDATE lanes SET last_number = $4::bigint \
+                             WHERE worker_id = $1::bigint AND lane = $2::smallint AND epoch = $3::bigint \
+                               AND last_number < $4::bigint RETURNING 1) \
+                  SELECT 1 / (SELECT count(*) FROM f)";
+    /// A lane as it is.
+    Lane = "SELECT epoch, last_number FROM lanes WHERE worker_id = $1::bigint AND lane = $2::smallint";
+    /// Locks rows in key order.
+    Lock = include_str!("../queries/lock.sql");
+    /// Moves executions that the lane's worker runs.
+    Move = include_str!("../queries/move.sql");
+    /// Wakes what waits and need not.
+    Wake = include_str!("../queries/wake.sql");
+    /// Creates executions.
+    Start = include_str!("../queries/start.sql");
+    /// Records deliveries.
+    Checkpoint = include_str!("../queries/checkpoint.sql");
+    /// Records failed attempts.
+    Attempt = include_str!("../queries/attempt.sql");
+    /// Stores pieces of large values.
+    Chunk = include_str!("../queries/chunk.sql");
+    /// Deletes pieces.
+    Discard = include_str!("../queries/discard.sql");
+    /// Makes executions claimable.
+    Ready = include_str!("../queries/ready.sql");
+    /// Sets due times.
+    Timer = include_str!("../queries/timer.sql");
+    /// Sets children to wait for.
+    Wait = include_str!("../queries/wait.sql");
+    /// Deletes answered requests.
+    Answer = "DELETE FROM requests AS r USING unnest($1::uuid[]) AS u (key) WHERE r.execution = u.key";
+    /// Ends executions as cancelled.
+    Cancel = include_str!("../queries/cancel.sql");
+    /// Continues executions that were parked or have ended.
+    Resume = include_str!("../queries/resume.sql");
+    /// Records requests.
+    Request = include_str!("../queries/request.sql");
+    /// Makes executions unclaimable.
+    Unready = "DELETE FROM ready AS r USING unnest($1::uuid[]) AS u (key) WHERE r.execution = u.key";
+    /// Deletes due times.
+    Untimer = "DELETE FROM timers AS t USING unnest($1::uuid[]) AS u (key) WHERE t.execution = u.key";
+    /// Deletes children to wait for.
+    Unwait = "DELETE FROM waits AS w USING unnest($1::uuid[]) AS u (key) WHERE w.execution = u.key";
+    /// The executions that Starts lost against.
+    Existing = include_str!("../queries/existing.sql");
+    /// Which requests are there.
+    Asked = "SELECT execution, n FROM requests WHERE execution = ANY($1::uuid[])";
+
+    /// Claims executions.
+    Take = include_str!("../queries/take.sql");
+    /// Deletes ready rows that lead nowhere.
+    Stale = include_str!("../queries/stale.sql");
+    /// Checkpoints of executions.
+    Checkpoints = include_str!("../queries/checkpoints.sql");
+    /// Failed attempts of executions.
+    Attempts = include_str!("../queries/attempts.sql");
+    /// Requests to executions.
+    Requests = "SELECT execution, kind FROM requests WHERE execution = ANY($1::uuid[]) ORDER BY execution, n";
+
+    /// Renews a worker and looks around.
+    Look = include_str!("../queries/look.sql");
+    /// What a worker owns.
+    Owned = "SELECT key FROM executions WHERE owner = $1::bigint AND status = 2";
+    /// Registers a worker.
+    Register = include_str!("../queries/register.sql");
+    /// Locks the lanes of a worker, waiting for flushes on their way.
+    LockLanes = "SELECT lane FROM lanes WHERE worker_id = $1::bigint ORDER BY lane FOR UPDATE";
+    /// Makes all further flushes of a worker fail.
+    BumpLanes = "UPDATE lanes SET epoch = epoch + 1 WHERE worker_id = $1::bigint";
+    /// Ends a registration, if its lease is still the one that was seen.
+    Unregister = "DELETE FROM workers WHERE worker_id = $1::bigint \
+                  AND ($2::timestamptz IS NULL OR lease_expires_at = $2::timestamptz)";
+    /// Makes executions of owners that are gone claimable.
+    Requeue = include_str!("../queries/requeue.sql");
+    /// Finds what waits for children that have ended.
+    Satisfied = include_str!("../queries/satisfied.sql");
+
+    /// Loads executions.
+    Load = include_str!("../queries/load.sql");
+    /// Lists executions.
+    List = include_str!("../queries/list.sql");
+    /// Counts executions.
+    Count = include_str!("../queries/count.sql");
+    /// The pieces of a large value.
+    Value = "SELECT bytes FROM chunks WHERE execution = $1::uuid AND value = $2::bigint ORDER BY n";
+}
+
+/// Ends a transaction, and fails if anything in it has failed.
+///
+/// COMMIT of an aborted transaction answers ROLLBACK without an error, and the client library hides that
+/// answer. So a statement goes before it in the same string: an aborted transaction refuses that, and the
+/// server then does not reach the COMMIT.
+pub const COMMIT: &str = "SELECT 1; COMMIT";
+
+/// Statements of flushes.
+pub(crate) const FLUSH: &[Sql] = &[
+    Sql::Fence,
+    Sql::Lane,
+    Sql::Lock,
+    Sql::Move,
+    Sql::Wake,
+    Sql::Start,
+    Sql::Checkpoint,
+    Sql::Attempt,
+    Sql::Chunk,
+    Sql::Discard,
+    Sql::Ready,
+    Sql::Timer,
+    Sql::Wait,
+    Sql::Answer,
+    Sql::Cancel,
+    Sql::Resume,
+    Sql::Request,
+    Sql::Unready,
+    Sql::Untimer,
+    Sql::Unwait,
+    Sql::Existing,
+    Sql::Asked,
+];
+
+/// Statements of claims.
+pub(crate) const CLAIM: &[Sql] =
+    &[Sql::ClaimFence, Sql::Lane, Sql::Take, Sql::Stale, Sql::Checkpoints, Sql::Attempts, Sql::Requests];
+
+/// Statements of the look and of registering.
+pub(crate) const CONTROL: &[Sql] = &[Sql::Look, Sql::Owned, Sql::Register];
+
+/// Statements of taking over.
+pub(crate) const TAKEOVER: &[Sql] =
+    &[Sql::LockLanes, Sql::BumpLanes, Sql::Unregister, Sql::Requeue, Sql::Satisfied, Sql::Lock, Sql::Wake];

@@ -1,0 +1,83 @@
+//! How the contract's types look in the database.
+
+use std::error::Error;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use stepfast_core::clock::Timestamp;
+use stepfast_core::{Key, Payload};
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+use uuid::Uuid;
+
+/// Microseconds from the Unix epoch to the one that the server counts from (2000-01-01).
+const SERVER_EPOCH: i64 = 946_684_800_000_000;
+
+/// A [`Timestamp`] as `timestamptz`, exact to the microsecond. The two ends of the range are `infinity`
+/// and `-infinity`, so a saturated due time comes back as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Instant(pub Timestamp);
+
+impl ToSql for Instant {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        let micros = self.0.as_micros();
+        out.put_i64(match micros {
+            i64::MAX => i64::MAX,
+            _ => micros.saturating_sub(SERVER_EPOCH),
+        });
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::TIMESTAMPTZ
+    }
+
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Instant {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        let micros = i64::from_be_bytes(raw.try_into()?);
+        Ok(Self(Timestamp::from_micros(match micros {
+            i64::MIN => i64::MIN,
+            _ => micros.saturating_add(SERVER_EPOCH),
+        })))
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::TIMESTAMPTZ
+    }
+}
+
+/// A key as `uuid`.
+pub(crate) fn uuid(key: Key) -> Uuid {
+    Uuid::from_bytes(*key.as_bytes())
+}
+
+/// A `uuid` as key.
+pub(crate) fn key(uuid: Uuid) -> Key {
+    Key::from_bytes(uuid.into_bytes())
+}
+
+/// A payload as a nullable column: null for none.
+pub(crate) fn some_bytes(payload: &Payload) -> Option<&[u8]> {
+    (!payload.is_empty()).then(|| payload.as_bytes().as_ref())
+}
+
+/// A payload from a column.
+pub(crate) fn payload(bytes: &[u8]) -> Payload {
+    Payload::from_bytes(Bytes::copy_from_slice(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_round_trip_to_the_microsecond() {
+        for micros in [0, 1, -1, SERVER_EPOCH, 1_700_000_000_123_457, i64::MAX, i64::MAX - 1, i64::MIN] {
+            let instant = Instant(Timestamp::from_micros(micros));
+            let mut bytes = BytesMut::new();
+            instant.to_sql(&Type::TIMESTAMPTZ, &mut bytes).unwrap();
+            assert_eq!(Instant::from_sql(&Type::TIMESTAMPTZ, &bytes).unwrap(), instant, "{micros}");
+        }
+    }
+}

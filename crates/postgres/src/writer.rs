@@ -1,0 +1,180 @@
+//! Flushes: each lane has a connection of its own, and a flush is one round trip on it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+
+use stepfast_core::counters::Counters;
+use stepfast_core::store::StoreError;
+use stepfast_core::write::{Flush, Outcome, WorkerId};
+use tokio::runtime::{Handle, Id};
+use tokio::sync::Mutex;
+
+use crate::apply::{Applied, Sorted, count};
+use crate::connect::{Connector, Role, Session};
+use crate::error::{Trouble, damaged};
+use crate::outcome;
+use crate::pipeline::{self, Part};
+use crate::request::Targets;
+use crate::statements::Sql;
+
+/// How often a flush that lost against another transaction is tried again before it counts as blocked.
+const TRIES: usize = 4;
+
+/// How often newly found descendants of a cancelled execution are locked before the flush starts over.
+const LOCK_ROUNDS: usize = 8;
+
+type Slot = Arc<Mutex<Option<(Id, Session)>>>;
+
+/// The connections of the lanes, flushes' and claims' alike.
+#[derive(Default)]
+pub(crate) struct Lanes(StdMutex<HashMap<(WorkerId, u16), Slot>>);
+
+impl Lanes {
+    /// The place of a lane's connection. Whoever uses it takes it out and puts it back when it is clean, so a
+    /// call that is given up half-way leaves no connection in an unknown state behind.
+    pub(crate) fn slot(&self, worker: WorkerId, lane: u16) -> Slot {
+        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.entry((worker, lane)).or_default().clone()
+    }
+
+    /// Closes the connections of a worker.
+    pub(crate) fn forget(&self, worker: WorkerId) {
+        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|(owner, _), _| *owner != worker);
+    }
+}
+
+/// The lane's connection, if it works in this runtime; else a new one.
+pub(crate) async fn session(
+    connector: &Connector,
+    kept: Option<(Id, Session)>,
+    statements: &[Sql],
+) -> Result<(Id, Session), StoreError> {
+    let runtime = Handle::try_current()
+        .map_err(|_| StoreError::Unavailable("a lane was used outside of a runtime".into()))?;
+    match kept {
+        Some((id, session)) if id == runtime.id() && !session.is_closed() => Ok((id, session)),
+        _ => Ok((runtime.id(), Session::open(connector, &runtime, Role::Lane, statements).await?)),
+    }
+}
+
+/// Applies a flush; see [`Store::commit`](stepfast_core::Store::commit).
+pub(crate) async fn commit(
+    connector: &Connector,
+    lanes: &Lanes,
+    counters: &Counters,
+    flush: &Flush,
+) -> Result<Vec<(usize, Outcome)>, StoreError> {
+    let slot = lanes.slot(flush.worker, flush.lane);
+    let mut place = slot.lock().await;
+    let mut tries = 0;
+    loop {
+        let (id, session) = session(connector, place.take(), crate::statements::FLUSH).await?;
+        let result = attempt(connector, &session, counters, flush).await;
+        let is_clean = result.is_ok() || pipeline::roll_back(&session).await;
+        let result = match result {
+            // the fence did not match: its row says why
+            Err(Trouble::Fence) if is_clean => resolve(&session, flush).await,
+            Err(Trouble::Fence) => {
+                Err(StoreError::Unavailable("the connection was lost behind a fence".into()).into())
+            }
+            result => result,
+        };
+        if is_clean && !session.is_closed() {
+            *place = Some((id, session));
+        }
+        tries += 1;
+        match result {
+            Ok(outcomes) => return Ok(outcomes),
+            Err(Trouble::Again(reason)) if tries < TRIES => {
+                tracing::debug!(lane = flush.lane, number = flush.number, reason, "flush is tried again");
+            }
+            Err(trouble) => {
+                let error = trouble.into_store_error();
+                if matches!(error, StoreError::Fenced) {
+                    *place = None;
+                }
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// One try. After an error its transaction may still be open.
+async fn attempt(
+    connector: &Connector,
+    session: &Session,
+    counters: &Counters,
+    flush: &Flush,
+) -> Result<Vec<(usize, Outcome)>, Trouble> {
+    let now = connector.options().clock.as_ref().map(|clock| clock.now());
+    let sorted = Sorted::new(flush);
+    let mut jobs = sorted.jobs(flush, now);
+    let mut outcomes = Vec::new();
+    let answers = if sorted.requests.is_empty() {
+        pipeline::run(session, Part::Whole, &jobs).await?
+    } else {
+        let mut answers = pipeline::run(session, Part::Begin, &jobs).await?;
+        // What a cancel reaches is only known for sure once it is locked: descendants may have been started
+        // while the lock was awaited. So look again until nothing new turns up.
+        let place = jobs.iter().position(|job| job.sql == Sql::Lock).ok_or_else(|| damaged("a flush"))?;
+        let mut locked = Targets::read(answers.get(place).ok_or_else(|| damaged("an answer"))?)?;
+        let mut rounds = 0;
+        let targets = loop {
+            let again = pipeline::run(session, Part::Middle, &[sorted.lock()]).await?;
+            let targets = Targets::read(again.first().ok_or_else(|| damaged("an answer"))?)?;
+            if targets.is_within(&locked) {
+                break targets;
+            }
+            locked = targets;
+            rounds += 1;
+            if rounds == LOCK_ROUNDS {
+                return Err(Trouble::Again(
+                    "descendants are started faster than they can be cancelled".into(),
+                ));
+            }
+        };
+        let decisions = targets.decide(&sorted.requests);
+        let more = decisions.jobs();
+        answers.extend(pipeline::run(session, Part::End, &more).await?);
+        jobs.extend(more);
+        outcomes = decisions.outcomes;
+        answers
+    };
+    // durable from here on
+    count(counters, &jobs, &answers)?;
+    counters.flushed(flush.writes.len() as u64);
+    let applied = Applied::read(&sorted, &jobs, &answers)?;
+    outcomes.extend(applied.outcomes);
+    if !applied.losers.is_empty() {
+        outcomes.extend(outcome::losers(session, flush, &applied.losers).await?);
+    }
+    outcomes.sort_by_key(|(i, _)| *i);
+    Ok(outcomes)
+}
+
+/// What a fence that did not match means.
+async fn resolve(session: &Session, flush: &Flush) -> Result<Vec<(usize, Outcome)>, Trouble> {
+    let Some((epoch, last)) = outcome::lane(session, flush.worker, flush.lane).await? else {
+        return Err(Trouble::Store(StoreError::Fenced));
+    };
+    let (lane, number) = (flush.lane, flush.number);
+    if flush.is_resent && last >= number && (last == number || epoch != flush.epoch) {
+        return outcome::applied_before(session, flush).await;
+    }
+    if epoch != flush.epoch {
+        return Err(Trouble::Store(StoreError::Fenced));
+    }
+    if last == number - 1 {
+        return Err(Trouble::Again(format!("flush {number} of lane {lane} met its own earlier try")));
+    }
+    Err(Trouble::Store(StoreError::Corrupt(if last < number {
+        format!(
+            "the database has lost history: the last flush of lane {lane} was number {}, it knows {last}; was \
+             it restored from a backup, or did it fail over to a server that lagged behind?",
+            number - 1
+        )
+    } else {
+        format!("flush {number} of lane {lane} was sent after flush {last}")
+    })))
+}

@@ -1,0 +1,170 @@
+//! A real Postgres server for tests, in a directory of its own, gone when the test process is gone.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Names a server to use instead of starting one; every test makes a schema of its own in it.
+pub const URL_VARIABLE: &str = "STEPFAST_TEST_POSTGRES_URL";
+
+/// Runs the server and watches its standard input, which the process that wants the server holds open: when
+/// that is closed, by intent or because the process died, the server stops and its directory goes.
+const WATCHER: &str = r#"
+bin=$1 port=$2
+trap '' INT TERM HUP
+dir=$(mktemp -d /tmp/stepfast-postgres-XXXXXX) || exit 1
+finish() { "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1; rm -rf "$dir"; }
+trap finish EXIT
+"$bin/initdb" -D "$dir/data" -U stepfast -A trust -E UTF8 --locale=C --no-sync >"$dir/log" 2>&1 &&
+"$bin/pg_ctl" -D "$dir/data" -l "$dir/log" -w -t 60 -o "-p $port -c listen_addresses=127.0.0.1 \
+ -c unix_socket_directories=$dir -c fsync=on -c max_connections=300 -c shared_buffers=128MB \
+ -c log_min_messages=error" start >>"$dir/log" 2>&1 || { sed 's/^/log: /' "$dir/log"; echo failed; exit 1; }
+echo ready
+cat >/dev/null
+"#;
+
+/// A running server. Dropping it stops the server that it started, and no other.
+#[derive(Debug)]
+pub struct PostgresServer {
+    url: String,
+    watcher: Option<(Child, Option<ChildStdin>)>,
+}
+
+impl PostgresServer {
+    /// The server of this test process: the one that [`URL_VARIABLE`] names, or one started for it.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<PostgresServer> = OnceLock::new();
+        SHARED.get_or_init(|| match std::env::var(URL_VARIABLE) {
+            Ok(url) if !url.is_empty() => Self { url, watcher: None },
+            _ => Self::start(),
+        })
+    }
+
+    /// Starts a server.
+    ///
+    /// # Panics
+    ///
+    /// If none can be started, with what to do about it: a test that needs Postgres is never skipped.
+    pub fn start() -> Self {
+        let binaries = binaries().unwrap_or_else(|| {
+            panic!(
+                "no Postgres server is installed, and this test needs one: install it (Debian and Ubuntu: apt-get \
+                 install postgresql; macOS: brew install postgresql), or set {URL_VARIABLE} to the URL of one"
+            )
+        });
+        // between asking for a free port and taking it, somebody else may: then another one
+        for _ in 0..5 {
+            let port = free_port();
+            match Self::start_on(&binaries, port) {
+                Ok(server) => return server,
+                Err(log) if log.contains("could not bind") => {}
+                Err(log) => panic!("Postgres in {} does not start:\n{log}", binaries.display()),
+            }
+        }
+        panic!("found no free port for Postgres in five tries");
+    }
+
+    fn start_on(binaries: &Path, port: u16) -> Result<Self, String> {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", WATCHER, "postgres-server"])
+            .arg(binaries)
+            .arg(port.to_string())
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // an interrupt at the terminal must not reach the server before its clients are gone
+            .process_group(0);
+        if let Some((user, group)) = user_for_server()? {
+            command.uid(user).gid(group);
+        }
+        let mut child = command.spawn().map_err(|error| format!("cannot run sh: {error}"))?;
+        let stdin = child.stdin.take();
+        let mut log = String::new();
+        for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
+            match line.map_err(|error| error.to_string())?.as_str() {
+                "ready" => {
+                    let url = format!("postgres://stepfast@127.0.0.1:{port}/postgres");
+                    return Ok(Self { url, watcher: Some((child, stdin)) });
+                }
+                "failed" => break,
+                line => {
+                    log.push_str(line);
+                    log.push('\n');
+                }
+            }
+        }
+        drop(stdin);
+        let _ = child.wait();
+        Err(log)
+    }
+
+    /// Its URL, with a role that may do everything in its database.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The name of a schema that nobody else uses.
+    pub fn schema(&self) -> String {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        format!("test_{}_{}", std::process::id(), NUMBER.fetch_add(1, Relaxed))
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        if let Some((mut watcher, stdin)) = self.watcher.take() {
+            drop(stdin);
+            let _ = watcher.wait();
+        }
+    }
+}
+
+/// Where initdb and pg_ctl are: what `pg_config` says, else the newest below the usual places.
+fn binaries() -> Option<PathBuf> {
+    let has_server = |path: &PathBuf| path.join("initdb").is_file() && path.join("pg_ctl").is_file();
+    let told = Command::new("pg_config").arg("--bindir").stderr(Stdio::null()).output().ok();
+    let told = told.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    if let Some(path) = told.filter(has_server) {
+        return Some(path);
+    }
+    let version = |path: &PathBuf| -> u32 {
+        path.parent().and_then(Path::file_name).and_then(|name| name.to_str()?.parse().ok()).unwrap_or(0)
+    };
+    let mut found: Vec<PathBuf> = ["/usr/lib/postgresql", "/opt/homebrew/opt", "/usr/local/opt", "/usr"]
+        .iter()
+        .filter_map(|root| fs::read_dir(root).ok())
+        .flat_map(|entries| entries.flatten().map(|entry| entry.path().join("bin")))
+        .chain(["/usr/bin", "/usr/local/bin", "/usr/local/pgsql/bin"].map(PathBuf::from))
+        .filter(has_server)
+        .collect();
+    found.sort_by_key(version);
+    found.pop()
+}
+
+/// The server refuses to run as root; root runs it as somebody else.
+fn user_for_server() -> Result<Option<(u32, u32)>, String> {
+    let id = |args: &[&str]| -> Option<u32> {
+        let output = Command::new("id").args(args).stderr(Stdio::null()).output().ok()?;
+        String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+    };
+    if id(&["-u"]) != Some(0) {
+        return Ok(None);
+    }
+    ["postgres", "nobody"]
+        .iter()
+        .find_map(|user| Some((id(&["-u", user])?, id(&["-g", user])?)))
+        .map(Some)
+        .ok_or_else(|| "Postgres does not run as root, and there is no user postgres or nobody".into())
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port on 127.0.0.1");
+    listener.local_addr().expect("its address").port()
+}

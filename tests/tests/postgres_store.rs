@@ -1,0 +1,15 @@
+//! The Postgres store on a real server: what only this store can get wrong. What all stores promise is in the
+//! conformance suite.
+
+mod postgres_store {
+    mod cancel;
+    mod claim;
+    mod fence;
+    mod flush;
+    mod look;
+    mod plans;
+    mod proxy;
+    mod races;
+    mod schema;
+    mod support;
+}

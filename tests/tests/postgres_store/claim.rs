@@ -1,0 +1,158 @@
+//! Claims.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use stepfast_core::record::Status;
+use stepfast_core::store::{Claim, StoreError};
+use stepfast_core::write::{RequestKind, Start, Write};
+use stepfast_core::{Key, Store};
+
+use super::support::*;
+
+#[tokio::test]
+async fn due_timers_come_first_then_what_is_ready_by_age() {
+    let db = Fixture::new().await;
+    let keys: Vec<Key> = (0..6).map(|_| Key::mint()).collect();
+    // younger keys first: the order of acceptance counts, not of keys
+    db.write(vec![start(keys[3], QUEUED), start(keys[2], QUEUED)]).await;
+    db.write(vec![
+        start(keys[1], QUEUED),
+        start(keys[0], waiting(Some(later(20)), &[keys[1]])),
+        start(keys[4], waiting(Some(later(10)), &[])),
+        start(keys[5], waiting(Some(later(99)), &[])),
+    ])
+    .await;
+    db.clock.advance(Duration::from_secs(30));
+    let records = db.take(4).await;
+    let order: Vec<Key> = records.iter().map(|record| record.execution.key).collect();
+    assert_eq!(order, [keys[4], keys[0], keys[3], keys[2]]);
+    for record in &records {
+        assert_eq!((record.execution.status, owner(record)), (Status::Running, Some(db.worker.worker)));
+        assert_eq!((&record.execution.input, record.execution.wake_at), (&payload(&7), None));
+        assert_eq!(db.load(record.execution.key).await.as_ref(), Some(record));
+    }
+    assert_eq!(db.take(4).await.len(), 1);
+    assert_eq!((db.count("ready").await, db.count("timers").await, db.count("waits").await), (0, 1, 0));
+    assert_eq!(db.take(4).await, []);
+}
+
+#[tokio::test]
+async fn a_claim_brings_what_was_recorded() {
+    let db = Fixture::new().await;
+    let (key, fresh) = (Key::mint(), Key::mint());
+    db.write(vec![start(key, RUNNING), start(fresh, QUEUED)]).await;
+    db.write(vec![checkpoint(key, 2), checkpoint(key, 1), attempt(key, 2), attempt(key, 1)]).await;
+    db.write(vec![cancel(key)]).await;
+    db.write(vec![moved(key, QUEUED)]).await;
+    let records = db.take(10).await;
+    assert_eq!(records.len(), 2);
+    let record = records.iter().find(|record| record.execution.key == key).unwrap();
+    assert_eq!(record.checkpoints.iter().map(|c| c.order).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(record.attempts.iter().map(|a| a.attempt).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(record.requests, [RequestKind::Cancel]);
+    assert_eq!(db.load(key).await.as_ref(), Some(record));
+}
+
+#[tokio::test]
+async fn a_claim_is_bounded_by_bytes_but_takes_at_least_one() {
+    let db = Fixture::new().await;
+    let keys: Vec<Key> = (0..4).map(|_| Key::mint()).collect();
+    let big = |key: Key| {
+        let input = payload(&"x".repeat(1000));
+        Write::Start(Box::new(Start { input, ..start_of(key, QUEUED) }))
+    };
+    db.write(keys.iter().map(|key| big(*key)).collect()).await;
+    for (max_bytes, expected) in [(1, 1), (2_500, 2), (1 << 20, 1)] {
+        let claim = Claim { max_bytes, ..db.claim(10) };
+        let claim = Claim { number: claim.number + i64::try_from(max_bytes).unwrap(), ..claim };
+        assert_eq!(db.store.claim(&claim).await.unwrap().len(), expected, "{max_bytes}");
+    }
+}
+
+#[tokio::test]
+async fn only_known_workflows_are_claimed_and_parked_ones_never() {
+    let db = Fixture::new().await;
+    let (unknown, sleeping) = (Key::mint(), Key::mint());
+    let of = |key: Key, state| {
+        Write::Start(Box::new(Start { workflow: "unknown".into(), ..start_of(key, state) }))
+    };
+    db.write(vec![of(unknown, QUEUED), of(sleeping, waiting(Some(NOON), &[])), start(Key::mint(), parked())])
+        .await;
+    let seen = db.look().await;
+    assert_eq!((seen.has_ready, seen.next_due), (false, None));
+    assert_eq!(db.take(10).await, []);
+    assert_eq!(db.count("ready").await, 1);
+}
+
+#[tokio::test]
+async fn ready_rows_that_lead_nowhere_are_removed() {
+    let db = Fixture::new().await;
+    let keys: Vec<Key> = (0..3).map(|_| Key::mint()).collect();
+    db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
+    db.sql.execute("UPDATE executions SET status = 4 WHERE key = $1", &[&uuid(keys[0])]).await.unwrap();
+    db.sql.execute("UPDATE executions SET is_paused = true WHERE key = $1", &[&uuid(keys[1])]).await.unwrap();
+    db.sql.execute("DELETE FROM executions WHERE key = $1", &[&uuid(keys[2])]).await.unwrap();
+    assert!(db.look().await.has_ready);
+    assert_eq!(db.take(10).await, []);
+    assert!(!db.look().await.has_ready);
+}
+
+fn uuid(key: Key) -> uuid::Uuid {
+    uuid::Uuid::from_bytes(*key.as_bytes())
+}
+
+#[tokio::test]
+async fn two_claimers_share_what_is_ready_and_wait_for_nobody() {
+    let db = Fixture::new().await;
+    let keys: Vec<Key> = (0..200).map(|_| Key::mint()).collect();
+    db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
+    let other = db.other().await;
+    let second = other.register(3).await.unwrap();
+    // a foreign transaction sits on one row
+    let sql = client(&db.schema).await;
+    sql.batch_execute("BEGIN").await.unwrap();
+    sql.execute("SELECT FROM executions WHERE key = $1 FOR UPDATE", &[&uuid(keys[0])]).await.unwrap();
+    let mut taken = Vec::new();
+    for number in 1.. {
+        let mine = Claim { number, ..db.claim(30) };
+        let theirs = Claim { worker: second.worker, epoch: second.epoch, ..mine.clone() };
+        let (mine, theirs) = tokio::join!(db.store.claim(&mine), other.claim(&theirs));
+        let (mine, theirs) = (mine.unwrap(), theirs.unwrap());
+        if mine.is_empty() && theirs.is_empty() {
+            break;
+        }
+        taken.extend(mine.iter().chain(&theirs).map(|record| record.execution.key));
+    }
+    let distinct: HashSet<Key> = taken.iter().copied().collect();
+    assert_eq!((taken.len(), distinct.len()), (199, 199));
+    sql.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(db.take(1).await[0].execution.key, keys[0]);
+}
+
+#[tokio::test]
+async fn a_claim_under_a_stale_epoch_takes_nothing() {
+    let db = Fixture::new().await;
+    let key = Key::mint();
+    for is_ready in [false, true] {
+        if is_ready {
+            db.write(vec![start(key, QUEUED)]).await;
+        }
+        let error = db.store.claim(&Claim { epoch: 7, ..db.claim(1) }).await.unwrap_err();
+        assert!(matches!(error, StoreError::Fenced), "{error}");
+    }
+    assert_eq!(db.status(key).await, Status::Queued);
+    assert_eq!(db.take(1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn an_empty_claim_uses_up_no_number_and_a_repeated_one_takes_nothing() {
+    let db = Fixture::new().await;
+    let claim = db.claim(1);
+    assert_eq!(db.store.claim(&claim).await.unwrap(), []);
+    db.write(vec![start(Key::mint(), QUEUED), start(Key::mint(), QUEUED)]).await;
+    assert_eq!(db.store.claim(&claim).await.unwrap().len(), 1);
+    assert_eq!(db.store.claim(&claim).await.unwrap(), []);
+    // a number may be left out: that of a claim whose fate nobody knows
+    assert_eq!(db.store.claim(&Claim { number: claim.number + 5, ..claim }).await.unwrap().len(), 1);
+}

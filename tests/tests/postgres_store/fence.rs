@@ -1,0 +1,227 @@
+//! All or nothing, once, and never by somebody who was taken over.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use stepfast_core::record::Status;
+use stepfast_core::store::StoreError;
+use stepfast_core::write::{Answer, Chunk, Flush, Outcome, Write};
+use stepfast_core::{Key, Store};
+
+use super::proxy::Proxy;
+use super::support::*;
+
+/// A flush that writes to every table.
+struct Everything {
+    run: Key,
+    queue: Key,
+    wait: Key,
+    ask: Key,
+}
+
+impl Everything {
+    async fn prepare(db: &Fixture) -> Self {
+        let [run, queue, wait, ask] = [(); 4].map(|()| Key::mint());
+        let keys = [run, queue, wait, ask];
+        db.write(keys.iter().map(|key| start(*key, RUNNING)).collect()).await;
+        Self { run, queue, wait, ask }
+    }
+
+    fn writes(&self, fresh: Key) -> Vec<Write> {
+        vec![
+            start(fresh, RUNNING),
+            checkpoint(self.run, 1),
+            attempt(self.run, 1),
+            moved(self.queue, QUEUED),
+            moved(self.wait, waiting(Some(later(1)), &[self.run])),
+            cancel(self.ask),
+            Write::Chunk(Chunk { execution: fresh, value: 1, n: 0, bytes: "x".into(), is_free: true }),
+        ]
+    }
+}
+
+#[tokio::test]
+async fn a_stale_epoch_lands_nothing_of_the_whole_pipeline() {
+    let db = Fixture::new().await;
+    let everything = Everything::prepare(&db).await;
+    let before = db.counts().await;
+    let flush = db.flush(everything.writes(Key::mint()));
+    assert!(db.store.end_registration(db.worker.worker).await.unwrap());
+    for is_resent in [false, true] {
+        let error = db.commit(&Flush { is_resent, ..flush.clone() }).await.unwrap_err();
+        assert!(matches!(error, StoreError::Fenced), "{error}");
+        assert_eq!(db.counts().await, before);
+        assert_eq!(db.status(everything.queue).await, Status::Running);
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_lane_is_fenced() {
+    let db = Fixture::new().await;
+    let error = db.store.commit(&db.flush_on(2, vec![])).await;
+    assert!(error.is_ok(), "{error:?}");
+    let error = db.store.commit(&Flush { lane: 9, ..db.flush(vec![]) }).await.unwrap_err();
+    assert!(matches!(error, StoreError::Fenced), "{error}");
+}
+
+#[tokio::test]
+async fn a_failure_of_any_statement_lands_nothing_and_the_next_flush_works() {
+    let db = Fixture::new().await;
+    let everything = Everything::prepare(&db).await;
+    let before = db.counts().await;
+    let fresh = Key::mint();
+    for table in TABLES {
+        for event in ["INSERT", "UPDATE"] {
+            if event == "UPDATE" && table != "executions" {
+                continue;
+            }
+            db.sql
+                .batch_execute(&format!(
+                    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+                     $$ BEGIN RAISE EXCEPTION 'not today'; END $$; \
+                     CREATE TRIGGER refuse BEFORE {event} ON {table} EXECUTE FUNCTION refuse()"
+                ))
+                .await
+                .unwrap();
+            let error = db.commit(&db.flush(everything.writes(fresh))).await.unwrap_err();
+            let StoreError::Rejected(reason) = &error else { panic!("{event} {table}: {error}") };
+            assert!(reason.contains("not today"), "{reason}");
+            assert_eq!(db.counts().await, before, "{event} {table}");
+            db.sql.batch_execute("DROP FUNCTION refuse CASCADE").await.unwrap();
+            // the same number, other contents
+            let flush = db.flush(vec![start(Key::mint(), ended(Status::Completed))]);
+            assert_eq!(db.commit(&flush).await.unwrap(), []);
+            db.sql.execute("DELETE FROM executions WHERE status = 4", &[]).await.unwrap();
+        }
+    }
+    let outcomes = db.write(everything.writes(fresh)).await;
+    assert_eq!(outcomes, [(5, Outcome::Answered(Answer::Requested, None))]);
+    let counts: Vec<i64> = before.iter().map(|count| count + 1).collect();
+    assert_eq!(db.counts().await, counts);
+}
+
+#[tokio::test]
+async fn a_flush_that_is_sent_twice_is_applied_once_with_the_same_outcomes() {
+    let db = Fixture::new().await;
+    let everything = Everything::prepare(&db).await;
+    let (winner, loser, timer) = (Key::mint(), Key::mint(), Key::mint());
+    db.write(vec![start_id(winner, "mine", QUEUED), start(timer, waiting(Some(later(1)), &[]))]).await;
+    let mut writes = everything.writes(Key::mint());
+    writes.extend([start_id(loser, "mine", QUEUED), Write::Wake(timer), cancel(winner), resume(Key::mint())]);
+    let flush = db.flush(writes);
+    let first = db.commit(&flush).await.unwrap();
+    let counts = db.counts().await;
+    let again = db.commit(&Flush { is_resent: true, ..flush.clone() }).await.unwrap();
+    let keys = |outcomes: &[(usize, Outcome)]| {
+        outcomes.iter().map(|(i, outcome)| (*i, duplicate_of(outcome))).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&again), keys(&first));
+    assert_eq!(again.len(), 5, "{again:?}");
+    assert_eq!(again[1].1.clone(), first[1].1.clone().with_status(Status::Cancelled));
+    assert_eq!(again[2..], first[2..]);
+    assert_eq!(db.counts().await, counts);
+    // also after a takeover
+    assert!(db.store.end_registration(db.worker.worker).await.unwrap());
+    let later = db.commit(&Flush { is_resent: true, ..flush.clone() }).await.unwrap();
+    assert_eq!(keys(&later), keys(&first));
+    let next = Flush { number: flush.number + 1, is_resent: true, ..flush };
+    assert!(matches!(db.commit(&next).await, Err(StoreError::Fenced)));
+}
+
+trait WithStatus {
+    fn with_status(self, status: Status) -> Self;
+}
+
+impl WithStatus for Outcome {
+    fn with_status(self, status: Status) -> Self {
+        match self {
+            Outcome::Duplicate(mut existing) => {
+                existing.status = status;
+                Outcome::Duplicate(existing)
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+#[tokio::test]
+async fn lost_history_is_seen() {
+    let db = Fixture::new().await;
+    db.write(vec![]).await;
+    db.write(vec![]).await;
+    db.sql.execute("UPDATE lanes SET last_number = 1 WHERE lane = 0", &[]).await.unwrap();
+    let error = db.commit(&db.flush(vec![start(Key::mint(), RUNNING)])).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Corrupt(reason) if reason.contains("lost history")), "{error}");
+    db.sql.execute("UPDATE lanes SET last_number = 9 WHERE lane = 0", &[]).await.unwrap();
+    let error = db.commit(&db.flush(vec![start(Key::mint(), RUNNING)])).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Corrupt(_)), "{error}");
+    assert_eq!(db.count("executions").await, 0);
+}
+
+#[tokio::test]
+async fn a_rollback_in_answer_to_commit_is_no_success() {
+    let proxy = Proxy::start().await;
+    let db = Fixture::at(&proxy.url, |options| options).await;
+    let key = Key::mint();
+    db.write(vec![start(key, RUNNING), checkpoint(key, 1)]).await;
+    // the error of the second checkpoint never reaches the client: only the COMMIT can tell
+    proxy.faults.hide_errors.store(true, SeqCst);
+    let flush = db.flush(vec![checkpoint(key, 1), moved(key, ended(Status::Completed))]);
+    let error = db.commit(&flush).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    proxy.faults.hide_errors.store(false, SeqCst);
+    assert_eq!(db.status(key).await, Status::Running);
+    let error = db.commit(&Flush { is_resent: true, ..flush }).await.unwrap_err();
+    assert!(matches!(error, StoreError::Rejected(_)), "{error}");
+    db.write(vec![moved(key, ended(Status::Completed))]).await;
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_commit_is_resolved_by_sending_the_flush_again() {
+    let proxy = Proxy::start().await;
+    let db = Fixture::at(&proxy.url, |options| options).await;
+    let everything = Everything::prepare(&db).await;
+    let (winner, loser) = (Key::mint(), Key::mint());
+    db.write(vec![start_id(winner, "mine", RUNNING)]).await;
+    let before = db.counts().await;
+    let mut writes = everything.writes(Key::mint());
+    writes.push(start_id(loser, "mine", QUEUED));
+    let flush = db.flush(writes);
+    proxy.faults.lose_commit.store(true, SeqCst);
+    let error = db.commit(&flush).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    let outcomes = db.commit(&Flush { is_resent: true, ..flush }).await.unwrap();
+    assert_eq!(outcomes.len(), 2);
+    assert_eq!(outcomes[0], (5, Outcome::Answered(Answer::Requested, None)));
+    assert_eq!((outcomes[1].0, duplicate_of(&outcomes[1].1)), (7, Some(winner)));
+    let counts: Vec<i64> = before.iter().map(|count| count + 1).collect();
+    assert_eq!(db.counts().await, counts);
+}
+
+#[tokio::test]
+async fn a_flush_whose_commit_never_arrived_is_applied_when_sent_again() {
+    let proxy = Proxy::start().await;
+    let db = Fixture::at(&proxy.url, |options| options).await;
+    let key = Key::mint();
+    let flush = db.flush(vec![start_id(key, "once", QUEUED)]);
+    proxy.faults.lose_request.store(true, SeqCst);
+    let error = db.commit(&flush).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    assert_eq!(db.commit(&Flush { is_resent: true, ..flush }).await.unwrap(), []);
+    assert_eq!((db.count("executions").await, db.count("ready").await), (1, 1));
+}
+
+#[tokio::test]
+async fn a_lane_whose_runtime_is_gone_connects_again() {
+    let db = Fixture::new().await;
+    let (store, flush) = (db.store.clone(), db.flush(vec![start(Key::mint(), RUNNING)]));
+    let next = Flush { number: 2, ..db.flush(vec![start(Key::mint(), RUNNING)]) };
+    tokio::task::spawn_blocking(move || {
+        for flush in [flush, next] {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(store.commit(&flush)).unwrap();
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(db.count("executions").await, 2);
+}

@@ -1,0 +1,167 @@
+//! The look, leases and takeovers by time, closing, and hints.
+
+use std::time::Duration;
+
+use stepfast_core::record::Status;
+use stepfast_core::store::{Look, StoreError};
+use stepfast_core::write::{Flush, RequestKind};
+use stepfast_core::{Key, Store};
+
+use super::support::*;
+
+#[tokio::test]
+async fn a_look_sees_what_concerns_the_worker() {
+    let db = Fixture::new().await;
+    let keys: Vec<Key> = (0..6).map(|_| Key::mint()).collect();
+    db.write(vec![
+        start(keys[0], RUNNING),
+        start(keys[1], ended(Status::Failed)),
+        start(keys[2], parked()),
+        start(keys[3], waiting(Some(later(7)), &[])),
+        start(keys[4], RUNNING),
+    ])
+    .await;
+    let seen = db.look().await;
+    assert_eq!((seen.now, seen.is_fenced, seen.has_ready, seen.recovered), (NOON, false, false, 0));
+    assert_eq!(
+        (seen.next_due, seen.requests, seen.ended, seen.strays),
+        (Some(later(7)), vec![], vec![], vec![])
+    );
+    db.write(vec![cancel(keys[0]), start(keys[5], QUEUED)]).await;
+    let holds = Some(vec![keys[4], Key::mint()]);
+    let seen = db.store.look(&Look { watch: keys.clone(), holds, ..look(&db.worker) }).await.unwrap();
+    assert!(seen.has_ready);
+    assert_eq!(seen.requests, [(keys[0], RequestKind::Cancel)]);
+    let mut ended = seen.ended;
+    ended.sort_unstable();
+    assert_eq!(ended, [keys[1], keys[2]]);
+    assert_eq!(seen.strays, [db.load(keys[0]).await.unwrap()]);
+}
+
+#[tokio::test]
+async fn a_worker_is_taken_over_when_its_lease_is_over_and_two_looks_saw_it_unchanged() {
+    let db = Fixture::new().await;
+    let key = Key::mint();
+    db.write(vec![start(key, RUNNING)]).await;
+    let other = db.other().await;
+    let looker = other.register(1).await.unwrap();
+    let looks = async || other.look(&look(&looker)).await.unwrap();
+    // the lease is over at once, but the looker has not yet seen it stay the same
+    db.clock.advance(Duration::from_secs(4));
+    assert_eq!(looks().await.recovered, 0);
+    assert_eq!(looks().await.recovered, 0);
+    // it renews in between: everything starts over
+    assert!(!db.look().await.is_fenced);
+    db.clock.advance(Duration::from_secs(4));
+    for _ in 0..2 {
+        assert_eq!(looks().await.recovered, 0);
+        assert_eq!(db.status(key).await, Status::Running);
+    }
+    assert_eq!(looks().await.recovered, 1);
+    let row = db.load(key).await.unwrap().execution;
+    assert_eq!((row.status, row.recoveries), (Status::Queued, 1));
+    assert!(db.look().await.is_fenced);
+    let zombie = db.commit(&db.flush(vec![checkpoint(key, 1)])).await;
+    assert!(matches!(zombie, Err(StoreError::Fenced)), "{zombie:?}");
+    assert_eq!(looks().await.recovered, 0);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_not_over_is_left_alone_however_often_one_looks() {
+    let db = Fixture::new().await;
+    db.write(vec![start(Key::mint(), RUNNING)]).await;
+    let other = db.other().await;
+    let looker = other.register(1).await.unwrap();
+    db.clock.advance(Duration::from_secs(3));
+    for _ in 0..5 {
+        assert_eq!(other.look(&look(&looker)).await.unwrap().recovered, 0);
+    }
+    assert!(!db.look().await.is_fenced);
+}
+
+#[tokio::test]
+async fn an_outage_of_the_server_is_nobodys_death() {
+    // by the server's own clock: the lease is long over, but the server has only just started
+    let db = Fixture::with(|mut options| {
+        options.clock = None;
+        options.lease(Duration::from_secs(100_000))
+    })
+    .await;
+    let looker = db.store.register(1).await.unwrap();
+    db.sql.execute("UPDATE workers SET lease_expires_at = now() - interval '1 day'", &[]).await.unwrap();
+    for _ in 0..4 {
+        db.store.look(&look(&looker)).await.unwrap();
+    }
+    assert!(!db.look().await.is_fenced);
+}
+
+#[tokio::test]
+async fn closing_hands_back_at_once_and_counts_no_recovery() {
+    let db = Fixture::new().await;
+    let (a, b) = (Key::mint(), Key::mint());
+    db.write(vec![start(a, RUNNING), start(b, ended(Status::Completed))]).await;
+    db.store.close(db.worker.worker).await.unwrap();
+    let row = db.load(a).await.unwrap().execution;
+    assert_eq!((row.status, row.owner, row.recoveries), (Status::Queued, None, 0));
+    let zombie: Flush = db.flush(vec![start(Key::mint(), RUNNING)]);
+    assert!(matches!(db.commit(&zombie).await, Err(StoreError::Fenced)));
+    assert!(db.look().await.is_fenced);
+    db.store.close(db.worker.worker).await.unwrap();
+    let next = db.store.register(3).await.unwrap();
+    assert_ne!(next.worker, db.worker.worker);
+}
+
+#[tokio::test]
+async fn a_taken_over_parent_whose_child_has_ended_is_woken() {
+    let db = Fixture::new().await;
+    let (parent, of) = (Key::mint(), Key::mint());
+    db.write(vec![start(parent, waiting(None, &[of])), child(of, parent, false, RUNNING)]).await;
+    // the child ends, and the worker is lost before it wakes the parent
+    db.write(vec![moved(of, ended(Status::Completed))]).await;
+    let other = db.other().await;
+    let looker = other.register(1).await.unwrap();
+    db.clock.advance(Duration::from_secs(4));
+    for _ in 0..3 {
+        other.look(&look(&looker)).await.unwrap();
+    }
+    assert_eq!(db.status(parent).await, Status::Queued);
+    assert_eq!((db.count("ready").await, db.count("waits").await), (1, 0));
+}
+
+#[tokio::test]
+async fn other_processes_are_told_of_changes() {
+    let db = Fixture::new().await;
+    let other = db.other().await;
+    other.register(1).await.unwrap();
+    // the first return is for what happened before anybody listened
+    other.changed().await;
+    let (changed, ()) = tokio::join!(other.changed(), async {
+        db.write(vec![start(Key::mint(), QUEUED)]).await;
+    });
+    let () = changed;
+}
+
+#[tokio::test]
+async fn readers_work_from_any_runtime() {
+    let db = Fixture::new().await;
+    let key = Key::mint();
+    db.write(vec![start(key, QUEUED)]).await;
+    for _ in 0..2 {
+        let store = db.store.clone();
+        let registration = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                assert!(
+                    store
+                        .list(&stepfast_core::record::Filter { limit: 5, ..Default::default() })
+                        .await
+                        .is_ok()
+                );
+                store.register(1).await.unwrap()
+            })
+        });
+        let registration = registration.await.unwrap();
+        assert!(!db.store.look(&look(&registration)).await.unwrap().is_fenced);
+        assert!(db.load(key).await.is_some());
+    }
+}

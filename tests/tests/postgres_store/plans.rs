@@ -1,0 +1,110 @@
+//! Plans: every hot statement finds its rows by index, whatever the statistics say.
+
+use stepfast_postgres::statements::Sql;
+use tokio_postgres::SimpleQueryMessage;
+
+use super::support::*;
+
+/// Statements of flushes, claims and looks, with the scans that may walk an index without a condition.
+const HOT: &[(Sql, &[&str])] = &[
+    (Sql::Fence, &[]),
+    (Sql::ClaimFence, &[]),
+    (Sql::Lane, &[]),
+    (Sql::Lock, &[]),
+    (Sql::Move, &[]),
+    (Sql::Wake, &[]),
+    (Sql::Start, &[]),
+    (Sql::Checkpoint, &[]),
+    (Sql::Attempt, &[]),
+    (Sql::Chunk, &[]),
+    (Sql::Discard, &[]),
+    (Sql::Ready, &[]),
+    (Sql::Timer, &[]),
+    (Sql::Wait, &[]),
+    (Sql::Answer, &[]),
+    (Sql::Cancel, &[]),
+    (Sql::Resume, &[]),
+    (Sql::Request, &[]),
+    (Sql::Unready, &[]),
+    (Sql::Untimer, &[]),
+    (Sql::Unwait, &[]),
+    (Sql::Existing, &[]),
+    (Sql::Asked, &[]),
+    // in the order of the queue, as far as the limit
+    (Sql::Take, &["ready_order"]),
+    (Sql::Checkpoints, &[]),
+    (Sql::Attempts, &[]),
+    (Sql::Requests, &[]),
+];
+
+async fn fill(db: &Fixture) {
+    db.sql
+        .batch_execute(
+            "INSERT INTO executions (created_at, shard, status, key, owner, parent, workflow, workflow_id, input) \
+             SELECT now(), 1, i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
+                    CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || i, 'x' \
+             FROM generate_series(1, 3000) i; \
+             INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1, key, 'a', 's', 'o' FROM executions; \
+             INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
+             INSERT INTO chunks SELECT 1, 1, key, 'x' FROM executions; \
+             INSERT INTO ready (execution, workflow) SELECT key, 'order' FROM executions; \
+             INSERT INTO timers SELECT now(), key FROM executions; \
+             INSERT INTO waits SELECT key, key FROM executions; \
+             INSERT INTO requests SELECT now(), 1, key, key FROM executions",
+        )
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn every_hot_statement_finds_its_rows_by_index() {
+    let db = Fixture::new().await;
+    fill(&db).await;
+    db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
+    for statistics in ["none", "fresh"] {
+        for &(sql, walks) in HOT {
+            let types = db.sql.prepare(sql.text()).await.unwrap();
+            let types: Vec<String> = types.params().iter().map(|ty| sql_name(ty.name())).collect();
+            let nulls = vec!["NULL"; types.len()].join(", ");
+            let arguments = |list: &str| if types.is_empty() { String::new() } else { format!("({list})") };
+            db.sql
+                .batch_execute(&format!("PREPARE hot{} AS {}", arguments(&types.join(", ")), sql.text()))
+                .await
+                .unwrap();
+            let explain = format!("EXPLAIN (COSTS OFF) EXECUTE hot{}", arguments(&nulls));
+            let plan: Vec<String> = (db.sql.simple_query(&explain).await.unwrap().into_iter())
+                .filter_map(|message| match message {
+                    SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+                    _ => None,
+                })
+                .collect();
+            check(sql, statistics, walks, &plan);
+            db.sql.batch_execute("DEALLOCATE hot").await.unwrap();
+        }
+        db.sql.batch_execute("ANALYZE").await.unwrap();
+    }
+}
+
+fn sql_name(name: &str) -> String {
+    match name.strip_prefix('_') {
+        Some(element) => format!("{element}[]"),
+        None => name.to_owned(),
+    }
+}
+
+fn check(sql: Sql, statistics: &str, walks: &[&str], plan: &[String]) {
+    let text = plan.join("\n");
+    for (i, line) in plan.iter().enumerate() {
+        assert!(!line.contains("Seq Scan"), "{sql:?}, statistics: {statistics}\n{text}");
+        let is_scan = line.contains("Index Scan") || line.contains("Index Only Scan");
+        if is_scan && !walks.iter().any(|index| line.contains(index)) {
+            let condition = plan.get(i + 1).is_some_and(|next| next.trim_start().starts_with("Index Cond"));
+            assert!(condition, "{sql:?}, statistics: {statistics}: {line}\n{text}");
+        }
+    }
+    // owned rows are found by key too, not by going through all that the worker owns
+    if matches!(sql, Sql::Move | Sql::Cancel | Sql::Resume | Sql::Wake) {
+        assert!(text.contains("executions_key"), "{sql:?}\n{text}");
+        assert!(!text.contains("executions_owner"), "{sql:?}\n{text}");
+    }
+}

@@ -1,0 +1,125 @@
+//! A proxy between a store and the server that loses or falsifies answers.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+
+use super::support::url;
+
+/// What a proxy does, once, when it is armed.
+#[derive(Default)]
+pub(crate) struct Faults {
+    /// Closes the connection instead of forwarding the answer to the next COMMIT, after the server gave it.
+    pub(crate) lose_commit: AtomicBool,
+    /// Closes the connection instead of forwarding the next COMMIT.
+    pub(crate) lose_request: AtomicBool,
+    /// Makes success of all errors of prepared statements.
+    pub(crate) hide_errors: AtomicBool,
+}
+
+pub(crate) struct Proxy {
+    pub(crate) url: String,
+    pub(crate) faults: Arc<Faults>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Asked {
+    Prepared,
+    Simple { is_commit: bool },
+}
+
+type Queue = Arc<Mutex<VecDeque<Asked>>>;
+
+impl Proxy {
+    pub(crate) async fn start() -> Self {
+        let config: Config = url().parse().unwrap();
+        let Some(Host::Tcp(host)) = config.get_hosts().first().cloned() else { panic!("{url}", url = url()) };
+        let port = config.get_ports().first().copied().unwrap_or(5432);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let faults = Arc::new(Faults::default());
+        let shared = faults.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect((host.as_str(), port)).await.unwrap();
+                let (client_in, client_out) = client.into_split();
+                let (server_in, server_out) = server.into_split();
+                let queue = Queue::default();
+                tokio::spawn(forward(client_in, server_out, queue.clone(), shared.clone()));
+                tokio::spawn(backward(server_in, client_out, queue, shared.clone()));
+            }
+        });
+        let (user, database) = (config.get_user().unwrap(), config.get_dbname().unwrap());
+        Self { url: format!("postgres://{user}@{address}/{database}"), faults }
+    }
+}
+
+/// One message: its type, and all its bytes.
+async fn message(from: &mut OwnedReadHalf, has_type: bool) -> Option<(u8, Vec<u8>)> {
+    let mut bytes = vec![0; if has_type { 5 } else { 4 }];
+    from.read_exact(&mut bytes).await.ok()?;
+    let length = u32::from_be_bytes(bytes[bytes.len() - 4..].try_into().ok()?) as usize;
+    let head = bytes.len();
+    bytes.resize(head + length - 4, 0);
+    from.read_exact(&mut bytes[head..]).await.ok()?;
+    Some((bytes[0], bytes))
+}
+
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue, faults: Arc<Faults>) {
+    let mut is_first = true;
+    while let Some((kind, bytes)) = message(&mut from, !is_first).await {
+        if !is_first {
+            let asked = match kind {
+                b'Q' => Some(Asked::Simple { is_commit: bytes.windows(6).any(|word| word == b"COMMIT") }),
+                b'S' => Some(Asked::Prepared),
+                _ => None,
+            };
+            if asked == Some(Asked::Simple { is_commit: true }) && faults.lose_request.swap(false, SeqCst) {
+                return;
+            }
+            queue.lock().unwrap().extend(asked);
+        }
+        is_first = false;
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn backward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue, faults: Arc<Faults>) {
+    let mut is_bound = false;
+    while let Some((kind, mut bytes)) = message(&mut from, true).await {
+        let front = queue.lock().unwrap().front().copied();
+        if kind == b'Z' {
+            queue.lock().unwrap().pop_front();
+        }
+        if front == Some(Asked::Simple { is_commit: true }) && faults.lose_commit.load(SeqCst) {
+            if kind == b'Z' {
+                faults.lose_commit.store(false, SeqCst);
+                return;
+            }
+            continue;
+        }
+        match kind {
+            b'2' => is_bound = true,
+            b'Z' => is_bound = false,
+            b'E' if front == Some(Asked::Prepared) && faults.hide_errors.load(SeqCst) => {
+                bytes.clear();
+                if !is_bound {
+                    bytes.extend_from_slice(b"2\0\0\0\x04");
+                }
+                bytes.extend_from_slice(b"C\0\0\0\x0fINSERT 0 1\0");
+            }
+            _ => {}
+        }
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Two transactions at once, interleaved by hand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepfast_core::record::Status;
+use stepfast_core::store::StoreError;
+use stepfast_core::write::{Outcome, Write};
+use stepfast_core::{Key, Store};
+use tokio_postgres::Client;
+
+use super::support::*;
+
+/// Makes every insert into `table` wait until the returned connection lets it pass.
+async fn hold(db: &Fixture, table: &str) -> Client {
+    let lock = i64::from(std::process::id()) << 32 | i64::from(fastrand_free(&db.schema));
+    db.sql
+        .batch_execute(&format!(
+            "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN PERFORM pg_advisory_xact_lock({lock}); RETURN NULL; END $$; \
+             CREATE TRIGGER hold AFTER INSERT ON {table} EXECUTE FUNCTION hold()"
+        ))
+        .await
+        .unwrap();
+    let holder = client(&db.schema).await;
+    holder.execute("SELECT pg_advisory_lock($1)", &[&lock]).await.unwrap();
+    holder
+}
+
+fn fastrand_free(schema: &str) -> u16 {
+    schema.bytes().fold(7u16, |sum, byte| sum.wrapping_mul(31).wrapping_add(u16::from(byte)))
+}
+
+async fn release(holder: &Client) {
+    holder.execute("SELECT pg_advisory_unlock_all()", &[]).await.unwrap();
+}
+
+async fn patient() -> Arc<Fixture> {
+    let (timeout, lease) = (Duration::from_secs(60), Duration::from_secs(600));
+    Arc::new(Fixture::with(|options| options.lock_timeout(timeout).lease(lease)).await)
+}
+
+#[tokio::test]
+async fn a_flush_on_its_way_during_a_takeover_is_waited_for_and_found() {
+    let db = patient().await;
+    let (old, inflight) = (Key::mint(), Key::mint());
+    db.write(vec![start(old, RUNNING)]).await;
+    let holder = hold(&db, "checkpoints").await;
+    let flushing = tokio::spawn({
+        let db = db.clone();
+        async move { db.commit(&db.flush(vec![start(inflight, RUNNING), checkpoint(inflight, 1)])).await }
+    });
+    until_blocked(&db.sql, "INSERT INTO checkpoints").await;
+    let (other, worker) = (db.store.clone(), db.worker.worker);
+    let taking = tokio::spawn(async move { other.end_registration(worker).await });
+    until_blocked(&db.sql, "SELECT lane FROM lanes").await;
+    assert!(!taking.is_finished() && !flushing.is_finished());
+    release(&holder).await;
+    assert_eq!(flushing.await.unwrap().unwrap(), []);
+    assert!(taking.await.unwrap().unwrap());
+    assert_eq!(db.store.requeue(worker).await.unwrap(), 2);
+    for key in [old, inflight] {
+        let row = db.load(key).await.unwrap().execution;
+        assert_eq!((row.status, row.owner, row.recoveries), (Status::Queued, None, 1));
+    }
+    let zombie = db.commit(&db.flush(vec![moved(inflight, ended(Status::Completed))])).await;
+    assert!(matches!(zombie, Err(StoreError::Fenced)), "{zombie:?}");
+}
+
+#[tokio::test]
+async fn a_takeover_interrupted_between_its_steps_is_finished_by_the_next_look() {
+    let db = Fixture::new().await;
+    let key = Key::mint();
+    db.write(vec![start(key, RUNNING)]).await;
+    assert!(db.store.end_registration(db.worker.worker).await.unwrap());
+    let other = db.other().await;
+    let looker = other.register(1).await.unwrap();
+    let seen = other.look(&look(&looker)).await.unwrap();
+    assert_eq!((seen.recovered, seen.has_ready), (1, true));
+    assert_eq!(db.status(key).await, Status::Queued);
+    assert!(db.look().await.is_fenced);
+}
+
+#[tokio::test]
+async fn a_child_that_ends_while_its_parent_begins_to_wait_wakes_it() {
+    let db = patient().await;
+    let (parent, of) = (Key::mint(), Key::mint());
+    db.write(vec![start(parent, RUNNING), child(of, parent, false, RUNNING)]).await;
+    let holder = hold(&db, "waits").await;
+    let waiting_flush = tokio::spawn({
+        let db = db.clone();
+        async move { db.commit(&db.flush(vec![moved(parent, waiting(None, &[of]))])).await }
+    });
+    until_blocked(&db.sql, "INSERT INTO waits").await;
+    // the child ends on another lane: neither transaction sees the other
+    let flush = db.flush_on(1, vec![moved(of, ended(Status::Completed))]);
+    assert_eq!(db.commit(&flush).await.unwrap(), []);
+    let waking = tokio::spawn({
+        let db = db.clone();
+        async move { db.commit(&db.flush_on(1, vec![Write::Wake(parent)])).await }
+    });
+    until_blocked(&db.sql, "FOR UPDATE OF e").await;
+    release(&holder).await;
+    assert_eq!(waiting_flush.await.unwrap().unwrap(), []);
+    assert_eq!(waking.await.unwrap().unwrap(), []);
+    assert_eq!(db.status(parent).await, Status::Queued);
+    // the waiter looks again too, and finds itself woken
+    assert_eq!(db.outcome(Write::Wake(parent)).await, Outcome::NotFound);
+    assert_eq!(db.count("ready").await, 1);
+}
+
+#[tokio::test]
+async fn a_foreign_transaction_blocks_only_the_item_that_needs_it() {
+    let db = Fixture::with(|options| options.lock_timeout(Duration::from_millis(50))).await;
+    let other = client(&db.schema).await;
+    other
+        .batch_execute(
+            "BEGIN; INSERT INTO executions (created_at, shard, status, key, workflow, workflow_id, input) \
+             VALUES (now(), 0, 1, gen_random_uuid(), 'order', 'outbox', '')",
+        )
+        .await
+        .unwrap();
+    let (blocked, free) = (Key::mint(), Key::mint());
+    let flush = db.flush(vec![start_id(blocked, "outbox", RUNNING), start(free, RUNNING)]);
+    let error = db.commit(&flush).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Blocked(reason) if reason.contains("executions")), "{error}");
+    assert_eq!(db.load(free).await, None);
+    assert_eq!(db.write(vec![start(free, RUNNING)]).await, []);
+    other.batch_execute("COMMIT").await.unwrap();
+    let outcomes = db.write(vec![start_id(blocked, "outbox", RUNNING)]).await;
+    assert!(matches!(outcomes[..], [(0, Outcome::Duplicate(_))]), "{outcomes:?}");
+}
+
+#[tokio::test]
+async fn descendants_started_while_a_cancel_waits_are_cancelled_too() {
+    let db = patient().await;
+    let (parent, fresh) = (Key::mint(), Key::mint());
+    db.write(vec![start(parent, RUNNING)]).await;
+    let holder = hold(&db, "waits").await;
+    let suspending = tokio::spawn({
+        let db = db.clone();
+        async move {
+            let writes = vec![child(fresh, parent, false, QUEUED), moved(parent, waiting(None, &[fresh]))];
+            db.commit(&db.flush(writes)).await
+        }
+    });
+    until_blocked(&db.sql, "INSERT INTO waits").await;
+    let cancelling = tokio::spawn({
+        let db = db.clone();
+        async move { db.commit(&db.flush_on(1, vec![cancel(parent)])).await }
+    });
+    until_blocked(&db.sql, "FOR UPDATE OF e").await;
+    release(&holder).await;
+    assert_eq!(suspending.await.unwrap().unwrap(), []);
+    cancelling.await.unwrap().unwrap();
+    assert_eq!(db.status(parent).await, Status::Cancelled);
+    assert_eq!(db.status(fresh).await, Status::Cancelled);
+    assert_eq!((db.count("ready").await, db.count("waits").await), (0, 0));
+}
+
+#[tokio::test]
+async fn crossing_cancels_and_moves_of_two_lanes_do_not_deadlock() {
+    let db = patient().await;
+    let (a, b) = (Key::mint(), Key::mint());
+    for _ in 0..30 {
+        db.write(vec![start(Key::mint(), RUNNING)]).await;
+        let flush_a = db.flush_on(0, vec![cancel(b), moved(a, RUNNING), cancel(a.max(b))]);
+        let flush_b = db.flush_on(1, vec![cancel(a), moved(b, RUNNING), Write::Wake(a)]);
+        let (left, right) = tokio::join!(db.commit(&flush_a), db.commit(&flush_b));
+        left.unwrap();
+        right.unwrap();
+    }
+}

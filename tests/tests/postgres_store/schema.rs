@@ -1,0 +1,93 @@
+//! Opening, migrating, refusing.
+
+use futures_util::future::join_all;
+use stepfast_core::Store;
+use stepfast_core::store::{Durability, StoreError};
+use stepfast_postgres::{PostgresOptions, PostgresStore};
+use stepfast_tests::postgres_server::PostgresServer;
+
+use super::support::*;
+
+#[tokio::test]
+async fn several_processes_may_migrate_at_once() {
+    let schema = PostgresServer::shared().schema();
+    let options = || PostgresOptions::default().schema(&schema);
+    let stores = join_all((0..4).map(|_| PostgresStore::open_with(url(), options()))).await;
+    for store in stores {
+        store.unwrap().register(1).await.unwrap();
+    }
+    let sql = client(&schema).await;
+    let versions: i64 = sql.query_one("SELECT count(*) FROM schema_version", &[]).await.unwrap().get(0);
+    assert_eq!(versions, 1);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let db = Fixture::new().await;
+    let insert = "INSERT INTO schema_version SELECT 99, 'future', applied_on, checksum FROM schema_version";
+    db.sql.execute(insert, &[]).await.unwrap();
+    let options = PostgresOptions::default().schema(&db.schema);
+    let error = PostgresStore::open_with(url(), options).await.unwrap_err();
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 1 }), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_named() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("postgres://me:secret@127.0.0.1:{port}/shop");
+    let error = PostgresStore::open(&url).await.unwrap_err();
+    let StoreError::Open { store, reason } = &error else { panic!("{error}") };
+    assert_eq!(*store, format!("postgres://me@127.0.0.1:{port}/shop"));
+    assert!(reason.contains("refused"), "{reason}");
+    assert!(!error.to_string().contains("secret"));
+}
+
+#[tokio::test]
+async fn an_unknown_role_a_bad_url_and_impossible_options_are_explained() {
+    let stranger = url().replace("stepfast@", "stranger@");
+    let error = PostgresStore::open(&stranger).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Open { reason, .. } if reason.contains("stranger")), "{error}");
+    let error = PostgresStore::open("postgres://host:port/x").await.unwrap_err();
+    assert!(matches!(&error, StoreError::Open { reason, .. } if reason.contains("URL")), "{error}");
+    let options = PostgresOptions::default().durability(Durability::None);
+    let error = PostgresStore::open_with(url(), options).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Open { reason, .. } if reason.contains("relaxed")), "{error}");
+}
+
+#[tokio::test]
+async fn every_table_and_column_has_a_comment() {
+    let db = Fixture::new().await;
+    let bare: Vec<String> = db
+        .sql
+        .query(
+            "SELECT c.relname || coalesce('.' || a.attname, '') FROM pg_class c \
+             LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+             WHERE c.relnamespace = $1::text::regnamespace AND c.relkind = 'r' \
+               AND (col_description(c.oid, a.attnum) IS NULL OR obj_description(c.oid) IS NULL)",
+            &[&db.schema],
+        )
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    assert_eq!(bare, [""; 0]);
+}
+
+#[tokio::test]
+async fn full_durability_flushes_whatever_the_role_says() {
+    let db = Fixture::new().await;
+    assert_eq!(db.store.about().durability, Durability::Full);
+    for (settings, expected) in [(db.store.lane_settings(), "on"), (relaxed(&db).await, "off")] {
+        let sql = client(&db.schema).await;
+        sql.batch_execute("SET synchronous_commit TO local").await.unwrap();
+        sql.batch_execute(&settings).await.unwrap();
+        let row = sql.query_one("SELECT current_setting('synchronous_commit')", &[]).await.unwrap();
+        assert_eq!(row.get::<_, &str>(0), expected);
+    }
+}
+
+async fn relaxed(db: &Fixture) -> String {
+    let options = PostgresOptions::default().schema(&db.schema).durability(Durability::Relaxed);
+    PostgresStore::open_with(url(), options).await.unwrap().lane_settings()
+}

@@ -1,0 +1,282 @@
+//! A store in a schema of its own, and short words for Writes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
+
+use serde::Serialize;
+use stepfast_core::clock::{ManualClock, Timestamp};
+use stepfast_core::record::{Detail, ExecutionId, Record, Status};
+use stepfast_core::store::{Claim, Look, Registration, Seen, StoreError};
+use stepfast_core::write::{
+    Attempt, Checkpoint, CheckpointKind, Flush, Move, Outcome, Parent, Request, RequestKind, Start, State,
+    WorkerId, Write,
+};
+use stepfast_core::{Key, Path, Payload, Store};
+use stepfast_postgres::{PostgresOptions, PostgresStore};
+use stepfast_tests::postgres_server::PostgresServer;
+use tokio_postgres::{Client, NoTls};
+
+pub(crate) const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_123_457);
+
+/// A store, a worker with two lanes for flushes (0 and 1) and one for claims (2), and a plain connection.
+pub(crate) struct Fixture {
+    pub(crate) store: Arc<PostgresStore>,
+    pub(crate) worker: Registration,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) sql: Client,
+    pub(crate) schema: String,
+    numbers: [AtomicI64; 3],
+}
+
+pub(crate) fn url() -> &'static str {
+    PostgresServer::shared().url()
+}
+
+pub(crate) async fn client(schema: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&format!("SET search_path TO {schema}")).await.unwrap();
+    client
+}
+
+impl Fixture {
+    /// With a clock that stands still.
+    pub(crate) async fn new() -> Self {
+        Self::with(|options| options).await
+    }
+
+    pub(crate) async fn with(options: impl FnOnce(PostgresOptions) -> PostgresOptions) -> Self {
+        Self::at(url(), options).await
+    }
+
+    pub(crate) async fn at(url: &str, options: impl FnOnce(PostgresOptions) -> PostgresOptions) -> Self {
+        let schema = PostgresServer::shared().schema();
+        let clock = Arc::new(ManualClock::at(NOON));
+        let options = options(PostgresOptions::default().schema(&schema).clock(clock.clone()));
+        let store = Arc::new(PostgresStore::open_with(url, options).await.unwrap());
+        let worker = store.register(3).await.unwrap();
+        let sql = client(&schema).await;
+        Self { store, worker, clock, sql, schema, numbers: Default::default() }
+    }
+
+    /// Another store in the same schema, as another process would have it.
+    pub(crate) async fn other(&self) -> PostgresStore {
+        let options = PostgresOptions::default().schema(&self.schema).clock(self.clock.clone());
+        PostgresStore::open_with(url(), options).await.unwrap()
+    }
+
+    /// The next flush of lane 0.
+    pub(crate) fn flush(&self, writes: Vec<Write>) -> Flush {
+        self.flush_on(0, writes)
+    }
+
+    pub(crate) fn flush_on(&self, lane: u16, writes: Vec<Write>) -> Flush {
+        let number = self.numbers[usize::from(lane)].load(Relaxed) + 1;
+        let (worker, epoch) = (self.worker.worker, self.worker.epoch);
+        Flush { worker, lane, epoch, number, is_resent: false, writes }
+    }
+
+    /// Commits a flush; its number counts as used if that went well.
+    pub(crate) async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
+        let result = self.store.commit(flush).await;
+        if result.is_ok() {
+            self.numbers[usize::from(flush.lane)].store(flush.number, Relaxed);
+        }
+        result
+    }
+
+    /// Commits and expects it to work.
+    pub(crate) async fn write(&self, writes: Vec<Write>) -> Vec<(usize, Outcome)> {
+        self.commit(&self.flush(writes)).await.unwrap()
+    }
+
+    /// The outcome of one Write.
+    pub(crate) async fn outcome(&self, write: Write) -> Outcome {
+        let outcomes = self.write(vec![write]).await;
+        outcomes.into_iter().next().map_or(Outcome::Applied, |(_, outcome)| outcome)
+    }
+
+    pub(crate) async fn load(&self, key: Key) -> Option<Record> {
+        self.store.load(&[ExecutionId::Key(key)], Detail::Full).await.unwrap().remove(0)
+    }
+
+    pub(crate) async fn status(&self, key: Key) -> Status {
+        self.load(key).await.unwrap().execution.status
+    }
+
+    pub(crate) async fn count(&self, table: &str) -> i64 {
+        self.sql.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await.unwrap().get(0)
+    }
+
+    /// The rows of all tables, role tables included.
+    pub(crate) async fn counts(&self) -> Vec<i64> {
+        let mut counts = Vec::new();
+        for table in TABLES {
+            counts.push(self.count(table).await);
+        }
+        counts
+    }
+
+    pub(crate) fn claim(&self, limit: usize) -> Claim {
+        let number = self.numbers[2].load(Relaxed) + 1;
+        let (worker, epoch) = (self.worker.worker, self.worker.epoch);
+        Claim { worker, lane: 2, epoch, number, limit, max_bytes: 1 << 20, workflows: workflows() }
+    }
+
+    pub(crate) async fn take(&self, limit: usize) -> Vec<Record> {
+        let claim = self.claim(limit);
+        let records = self.store.claim(&claim).await.unwrap();
+        self.numbers[2].store(claim.number, Relaxed);
+        records
+    }
+
+    pub(crate) async fn look(&self) -> Seen {
+        self.store.look(&look(&self.worker)).await.unwrap()
+    }
+}
+
+pub(crate) const TABLES: [&str; 8] =
+    ["executions", "checkpoints", "attempts", "chunks", "ready", "timers", "waits", "requests"];
+
+pub(crate) fn workflows() -> Arc<[Arc<str>]> {
+    ["order", "child"].map(Arc::from).into()
+}
+
+pub(crate) fn look(worker: &Registration) -> Look {
+    Look {
+        worker: worker.worker,
+        epoch: worker.epoch,
+        watch: Vec::new(),
+        holds: None,
+        workflows: workflows(),
+    }
+}
+
+pub(crate) fn payload<T: Serialize + ?Sized>(value: &T) -> Payload {
+    Payload::encode(value).unwrap()
+}
+
+pub(crate) const RUNNING: State = State::Running { armed: Vec::new() };
+pub(crate) const QUEUED: State = State::Queued { armed: Vec::new() };
+
+pub(crate) fn waiting(wake_at: Option<Timestamp>, children: &[Key]) -> State {
+    State::Waiting { wake_at, children: children.to_vec(), armed: Vec::new() }
+}
+
+pub(crate) fn ended(status: Status) -> State {
+    State::Ended { status, outcome: payload("the end"), at: NOON }
+}
+
+pub(crate) fn parked() -> State {
+    State::Parked { reason: payload("parked"), armed: Vec::new() }
+}
+
+pub(crate) fn later(seconds: u64) -> Timestamp {
+    NOON.plus(Duration::from_secs(seconds))
+}
+
+pub(crate) fn start_of(key: Key, state: State) -> Start {
+    Start {
+        key,
+        root: key,
+        parent: None,
+        workflow_id: None,
+        workflow: "order".into(),
+        fingerprint: None,
+        input: payload(&7),
+        created_at: NOON,
+        deadline_at: None,
+        is_guarded: false,
+        state,
+    }
+}
+
+pub(crate) fn start(key: Key, state: State) -> Write {
+    Write::Start(Box::new(start_of(key, state)))
+}
+
+pub(crate) fn start_id(key: Key, id: &str, state: State) -> Write {
+    let workflow_id = Some(id.into());
+    Write::Start(Box::new(Start {
+        workflow_id,
+        is_guarded: true,
+        fingerprint: Some(u64::MAX),
+        ..start_of(key, state)
+    }))
+}
+
+pub(crate) fn child(key: Key, parent: Key, is_detached: bool, state: State) -> Write {
+    Write::Start(Box::new(Start {
+        root: parent,
+        parent: Some(Parent { key: parent, is_detached }),
+        workflow: "child".into(),
+        ..start_of(key, state)
+    }))
+}
+
+pub(crate) fn moved(key: Key, state: State) -> Write {
+    Write::Move(Move { key, state })
+}
+
+pub(crate) fn checkpoint(execution: Key, n: u32) -> Write {
+    Write::Checkpoint(Checkpoint {
+        execution,
+        path: Path::root().child(n),
+        run_no: 1,
+        order: n,
+        kind: CheckpointKind::Step,
+        name: "charge".into(),
+        fingerprint: Some(u64::MAX - 1),
+        outcome: payload(&n),
+        at: NOON,
+        took_ms: 12,
+    })
+}
+
+pub(crate) fn attempt(execution: Key, n: u32) -> Write {
+    Write::Attempt(Attempt {
+        execution,
+        path: Path::root().child(1),
+        attempt: n,
+        failure: payload("failed"),
+        at: NOON,
+    })
+}
+
+pub(crate) fn request(execution: Key, kind: RequestKind) -> Write {
+    let reason = if kind == RequestKind::Cancel { payload("cancelled") } else { Payload::empty() };
+    Write::Request(Request { execution, n: Key::mint(), kind, at: NOON, reason })
+}
+
+pub(crate) fn cancel(execution: Key) -> Write {
+    request(execution, RequestKind::Cancel)
+}
+
+pub(crate) fn resume(execution: Key) -> Write {
+    request(execution, RequestKind::Resume)
+}
+
+pub(crate) fn owner(record: &Record) -> Option<WorkerId> {
+    record.execution.owner
+}
+
+pub(crate) fn duplicate_of(outcome: &Outcome) -> Option<Key> {
+    match outcome {
+        Outcome::Duplicate(existing) => Some(existing.key),
+        _ => None,
+    }
+}
+
+/// Waits until some connection of the test's schema waits for a lock while it executes `what`.
+pub(crate) async fn until_blocked(sql: &Client, what: &str) {
+    let query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1 \
+                 AND pid IN (SELECT pid FROM pg_locks WHERE NOT granted)";
+    let like = format!("%{what}%");
+    loop {
+        let blocked: i64 = sql.query_one(query, &[&like]).await.unwrap().get(0);
+        if blocked > 0 {
+            return;
+        }
+    }
+}
