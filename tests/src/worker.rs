@@ -47,7 +47,7 @@ impl Worker {
     /// Its next flush, with these Writes.
     pub fn flush(&self, writes: Vec<Write>) -> Flush {
         let (worker, epoch, number) = (self.id, self.epoch, self.number);
-        Flush { worker, lane: FLUSHES, epoch, number, is_resent: false, writes }
+        Flush { worker, lane: FLUSHES, epoch, number, is_resent: false, is_bisecting: false, writes }
     }
 
     /// Commits a flush and returns an outcome for every Write.

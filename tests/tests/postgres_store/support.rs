@@ -74,7 +74,7 @@ impl Fixture {
     pub(crate) fn flush_on(&self, lane: u16, writes: Vec<Write>) -> Flush {
         let number = self.numbers[usize::from(lane)].load(Relaxed) + 1;
         let (worker, epoch) = (self.worker.worker, self.worker.epoch);
-        Flush { worker, lane, epoch, number, is_resent: false, writes }
+        Flush { worker, lane, epoch, number, is_resent: false, is_bisecting: false, writes }
     }
 
     /// Commits a flush; its number counts as used if that went well.

@@ -58,6 +58,7 @@ impl Worker {
             epoch: self.registration.epoch,
             number: self.number.fetch_add(1, Relaxed) + 1,
             is_resent: false,
+            is_bisecting: false,
             writes,
         }
     }
