@@ -1,0 +1,52 @@
+//! Stepfast is a durable workflow engine that batches for you: every step is safe on disk before the next
+//! one acts, and a thousand of them share one flush.
+//!
+//! Write ordinary async functions that take a [`Context`]; [`connect`] to a store; open an [`Engine`].
+//!
+//! ```
+//! use stepfast::prelude::*;
+//!
+//! async fn checkout(mut cx: Context, order: String) -> Result<String, Failure> {
+//!     let payment = cx.step("charge", async || charge(&order)).retries(3).await?;
+//!     cx.step("ship", async || ship(&order, &payment)).await
+//! }
+//! # fn charge(order: &str) -> Result<String, Failure> { Ok(format!("paid {order}")) }
+//! # fn ship(order: &str, payment: &str) -> Result<String, Failure> { Ok(format!("{order}: {payment}, sent")) }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! let checkout = Workflow::new("checkout", checkout);
+//! let engine = Engine::builder(stepfast::connect("memory:").await?).register(&checkout).open().await?;
+//! let handle = engine.start(&checkout, "order-7".to_owned()).workflow_id("order-7").await?;
+//! assert_eq!(handle.result().await?, "order-7: paid order-7, sent");
+//! # Ok(())
+//! # }
+//! ```
+
+mod url;
+
+use std::sync::Arc;
+
+pub use stepfast_core::*;
+#[cfg(feature = "postgres")]
+pub use stepfast_postgres::{PostgresOptions, PostgresStore};
+#[cfg(feature = "sqlite")]
+pub use stepfast_sqlite::{SqliteOptions, SqliteStore};
+
+/// What most programs need.
+pub mod prelude {
+    pub use stepfast_core::{Context, Either, Engine, Error, Failure, Handle, Status, Workflow};
+}
+
+/// Opens the store that `url` names, and brings its schema up to date.
+///
+/// - `sqlite://shop.db`, `sqlite:///shop.db`: the file `shop.db` in the current directory;
+///   `sqlite:////var/lib/shop.db`, `sqlite:/var/lib/shop.db`: an absolute path. It is created if missing.
+/// - `postgres://user:password@host:5432/database`
+/// - `memory:`: nothing is kept; for tests.
+///
+/// `?durability=relaxed` (SQLite and Postgres) lets a crash of the machine take back the last moments.
+/// [`Error::Open`], [`Error::NewerSchema`], or [`Error::Invalid`] for a URL that is none of these.
+pub async fn connect(url: &str) -> Result<Arc<dyn Store>, Error> {
+    url::open(url).await
+}
