@@ -18,6 +18,7 @@ mod read;
 mod request;
 mod resend;
 mod row;
+mod rows;
 mod shared;
 mod statements;
 mod writer;
