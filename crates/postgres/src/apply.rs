@@ -226,6 +226,11 @@ impl<'a> Sorted<'a> {
     }
 }
 
+/// Makes new plans.
+pub(crate) fn replan() -> Job<'static> {
+    Job { sql: Sql::Replan, what: "making new plans", params: Vec::new() }
+}
+
 /// The compare-and-set that a flush or claim begins with.
 pub(crate) fn fence(sql: Sql, worker: WorkerId, lane: u16, epoch: i64, number: i64) -> Job<'static> {
     let params = vec![one(worker.0), one(lane.cast_signed()), one(epoch), one(number)];

@@ -99,7 +99,7 @@ async fn a_child_that_ends_while_its_parent_begins_to_wait_wakes_it() {
         let db = db.clone();
         async move { db.commit(&db.flush_on(1, vec![Write::Wake(parent)])).await }
     });
-    until_blocked(&db.sql, "FOR UPDATE OF e").await;
+    until_blocked(&db.sql, "WITH RECURSIVE tree").await;
     release(&holder).await;
     assert_eq!(waiting_flush.await.unwrap().unwrap(), []);
     assert_eq!(waking.await.unwrap().unwrap(), []);
@@ -149,7 +149,7 @@ async fn descendants_started_while_a_cancel_waits_are_cancelled_too() {
         let db = db.clone();
         async move { db.commit(&db.flush_on(1, vec![cancel(parent)])).await }
     });
-    until_blocked(&db.sql, "FOR UPDATE OF e").await;
+    until_blocked(&db.sql, "WITH RECURSIVE tree").await;
     release(&holder).await;
     assert_eq!(suspending.await.unwrap().unwrap(), []);
     cancelling.await.unwrap().unwrap();
