@@ -1,6 +1,6 @@
 //! A flush as statements: one per kind of row change, each over all of its rows.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::{Counters, Table};
@@ -305,11 +305,11 @@ fn missing(
     if answer.rows.len() == expected.len() {
         return Ok(Vec::new());
     }
-    let mut found: HashMap<Key, ()> = HashMap::with_capacity(answer.rows.len());
+    let mut found = HashSet::with_capacity(answer.rows.len());
     for row in &answer.rows {
-        found.insert(key(row.try_get(0).map_err(|error| store_error("reading a key", &error))?), ());
+        found.insert(key(row.try_get(0).map_err(|error| store_error("reading a key", &error))?));
     }
-    Ok(expected.filter(|(_, key)| !found.contains_key(key)).map(|(i, _)| i).collect())
+    Ok(expected.filter(|(_, key)| !found.contains(key)).map(|(i, _)| i).collect())
 }
 
 /// Counts what a committed transaction changed.

@@ -147,5 +147,5 @@ async fn sweep(session: &Session, claim: &Claim) -> Result<(), Trouble> {
 
 /// Names as an array.
 pub(crate) fn texts(names: &Arc<[Arc<str>]>) -> Param<'static> {
-    one(names.iter().map(|name| name.to_string()).collect::<Vec<_>>())
+    one(names.iter().map(ToString::to_string).collect::<Vec<_>>())
 }
