@@ -146,27 +146,27 @@ impl Connector {
             if options.durability == Durability::Relaxed { "off" } else { "on" },
         );
         let millis = |duration: Duration| duration.as_millis().clamp(1, 2_000_000_000);
+        if matches!(role, Role::Lane | Role::Control) {
+            // rows are found by key whatever the statistics say: a plan must not rot while tables grow
+            sql.push_str(
+                "SET plan_cache_mode TO force_generic_plan; SET enable_seqscan TO off; \
+                 SET enable_bitmapscan TO off; SET enable_material TO off; SET enable_hashjoin TO off; \
+                 SET enable_mergejoin TO off; SET jit TO off;",
+            );
+        }
+        // a look must return well within a lease, also when somebody holds what it wants to lock; and nobody
+        // holds locks for longer than a lease when its process has stopped
+        let (lock, idle) = match role {
+            Role::Lane => (options.lock_timeout, options.lease * 2 / 3),
+            _ => (options.lease / 6, options.lease),
+        };
         match role {
-            Role::Lane => {
-                // rows are found by key whatever the statistics say: a plan must not rot while tables grow
+            Role::Lane | Role::Control => {
                 let _ = write!(
                     sql,
-                    "SET lock_timeout TO {}; SET idle_in_transaction_session_timeout TO {}; \
-                     SET plan_cache_mode TO force_generic_plan; SET enable_seqscan TO off; \
-                     SET enable_bitmapscan TO off; SET enable_material TO off; SET enable_hashjoin TO off; SET enable_mergejoin TO off; \
-                     SET jit TO off;",
-                    millis(options.lock_timeout),
-                    millis(options.lease * 2 / 3),
-                );
-            }
-            Role::Control => {
-                // a look must return well within a lease, also when somebody holds what it wants to lock
-                let _ = write!(
-                    sql,
-                    "SET lock_timeout TO {}; SET jit TO off; SET plan_cache_mode TO force_custom_plan; \
-                     SET idle_in_transaction_session_timeout TO {};",
-                    millis(options.lease / 6),
-                    millis(options.lease),
+                    "SET lock_timeout TO {}; SET idle_in_transaction_session_timeout TO {};",
+                    millis(lock),
+                    millis(idle),
                 );
             }
             Role::Reader => sql.push_str("SET jit TO off; SET plan_cache_mode TO force_custom_plan;"),

@@ -35,6 +35,13 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Checkpoints, &[]),
     (Sql::Attempts, &[]),
     (Sql::Requests, &[]),
+    // small tables, the first of an order, and owners hopped over
+    (Sql::Look, &["on requests", "on ready", "timers_due", "on workers", "executions_owner"]),
+    (Sql::Owned, &[]),
+    (Sql::LockLanes, &[]),
+    (Sql::BumpLanes, &[]),
+    (Sql::Unregister, &[]),
+    (Sql::Requeue, &[]),
 ];
 
 async fn fill(db: &Fixture, rows: u32) {
@@ -108,9 +115,10 @@ fn sql_name(name: &str) -> String {
 fn check(sql: Sql, statistics: &str, walks: &[&str], plan: &[String]) {
     let text = plan.join("\n");
     for (i, line) in plan.iter().enumerate() {
-        assert!(!line.contains("Seq Scan"), "{sql:?}, statistics: {statistics}\n{text}");
+        let is_walk = walks.iter().any(|walk| line.contains(walk));
+        assert!(is_walk || !line.contains("Seq Scan"), "{sql:?}, statistics: {statistics}\n{text}");
         let is_scan = line.contains("Index Scan") || line.contains("Index Only Scan");
-        if is_scan && !walks.iter().any(|index| line.contains(index)) {
+        if is_scan && !is_walk {
             let condition = plan.get(i + 1).is_some_and(|next| next.trim_start().starts_with("Index Cond"));
             assert!(condition, "{sql:?}, statistics: {statistics}: {line}\n{text}");
         }
