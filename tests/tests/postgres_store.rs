@@ -1,6 +1,8 @@
 //! The Postgres store on a real server: what only this store can get wrong. What all stores promise is in the
 //! conformance suite.
 
+#![allow(clippy::unwrap_used)] // this is test code
+
 mod postgres_store {
     mod cancel;
     mod claim;

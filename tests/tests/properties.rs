@@ -41,8 +41,26 @@ fn check(cases: u32, stores: &[(&str, Fresh)]) {
     }
 }
 
+fn store(name: &str) -> (&'static str, Fresh) {
+    *STORES.iter().find(|(store, _)| *store == name).expect("a store of this name")
+}
+
 #[test]
 fn memory_does_the_same_twice() {
-    let memory = STORES[0];
-    check(150, &[memory, memory]);
+    check(100, &[store("memory"), store("memory")]);
+}
+
+#[test]
+fn sqlite_does_as_memory_does() {
+    check(40, &[store("memory"), store("sqlite")]);
+}
+
+#[test]
+fn postgres_does_as_memory_does() {
+    check(24, &[store("memory"), store("postgres")]);
+}
+
+#[test]
+fn all_stores_do_the_same() {
+    check(8, STORES);
 }

@@ -108,8 +108,9 @@ pub struct Parent {
 ///
 /// Guard: the row is `running` and owned by the flush's worker; else [`Outcome::NotFound`].
 ///
-/// If something is asked of the execution that its owner has not answered, a Move to `Waiting` or `Parked`
-/// makes it `Queued` instead, so that no request is slept through: whoever claims it answers first.
+/// A request may have been recorded since the owner last looked. So a Move to `Waiting` or `Parked` of an
+/// execution with requests that the flush does not [answer](Write::Answer) makes it `queued` instead, and
+/// whoever claims it answers; a Move to `Ended` deletes them.
 #[derive(Clone, Debug)]
 pub struct Move {
     /// The execution.

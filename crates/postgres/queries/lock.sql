@@ -1,18 +1,17 @@
 -- Locks what the flush changes and the lane does not own, and the awaited descendants of what is cancelled,
 -- in key order. $1: what is cancelled, $2: the others.
+-- The OFFSETs keep the plan as it is written: one look-up by index per row, in the order of the keys.
 WITH RECURSIVE tree (key) AS (
     SELECT e.key
     FROM unnest($1::uuid[]) AS u (key)
-    JOIN executions AS e ON e.key = u.key
-    WHERE e.status < 4
+    CROSS JOIN LATERAL (SELECT e.key FROM executions AS e WHERE e.key = u.key AND e.status < 4 OFFSET 0) AS e
   UNION
     SELECT c.key
     FROM tree AS t
-    JOIN executions AS c ON c.parent = t.key
-    WHERE NOT c.is_detached AND c.status < 4
+    CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
+                        WHERE e.parent = t.key AND NOT e.is_detached AND e.status < 4 OFFSET 0) AS c
 )
 SELECT e.key, e.status, e.is_paused, e.parent, e.is_detached
-FROM (SELECT key FROM tree UNION SELECT unnest($2::uuid[])) AS k (key)
-JOIN executions AS e ON e.key = k.key
-ORDER BY k.key
-FOR UPDATE OF e
+FROM (SELECT key FROM tree UNION SELECT unnest($2::uuid[]) ORDER BY 1 OFFSET 0) AS k (key)
+CROSS JOIN LATERAL (SELECT e.key, e.status, e.is_paused, e.parent, e.is_detached
+                    FROM executions AS e WHERE e.key = k.key OFFSET 0 FOR UPDATE) AS e

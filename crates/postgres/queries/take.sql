@@ -1,22 +1,30 @@
 -- $1: the worker, $2: its workflows, $3: at most so many, $4: at most so many bytes, $5: the time now, null for
 -- the server's. What another transaction has locked is passed over: a claim waits for nobody.
+-- The OFFSETs keep the plan as it is written: in the order of the index, one look-up per row, no more than wanted.
 WITH due AS MATERIALIZED (
     SELECT e.key, t.due_at
-    FROM timers AS t
-    JOIN executions AS e ON e.key = t.execution
-    WHERE t.due_at <= (SELECT coalesce($5::timestamptz, clock_timestamp()))
-      AND e.status = 3 AND e.workflow = ANY($2::text[])
-    ORDER BY t.due_at
+    FROM (SELECT t.execution, t.due_at
+          FROM timers AS t
+          WHERE t.due_at <= (SELECT coalesce($5::timestamptz, clock_timestamp()))
+          ORDER BY t.due_at
+          OFFSET 0 FOR UPDATE SKIP LOCKED) AS t
+    CROSS JOIN LATERAL (SELECT e.key
+                        FROM executions AS e
+                        WHERE e.key = t.execution AND e.status = 3 AND e.workflow = ANY($2::text[])
+                        OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
     LIMIT $3::bigint
-    FOR UPDATE OF t, e SKIP LOCKED
 ), queued AS MATERIALIZED (
     SELECT e.key, r.queue, r.priority, r.seq
-    FROM ready AS r
-    JOIN executions AS e ON e.key = r.execution
-    WHERE r.workflow = ANY($2::text[]) AND e.status = 1 AND NOT e.is_paused
-    ORDER BY r.queue, r.priority, r.seq
+    FROM (SELECT r.execution, r.queue, r.priority, r.seq
+          FROM ready AS r
+          WHERE r.workflow = ANY($2::text[])
+          ORDER BY r.queue, r.priority, r.seq
+          OFFSET 0 FOR UPDATE SKIP LOCKED) AS r
+    CROSS JOIN LATERAL (SELECT e.key
+                        FROM executions AS e
+                        WHERE e.key = r.execution AND e.status = 1 AND NOT e.is_paused
+                        OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
     LIMIT (SELECT $3::bigint - count(*) FROM due)
-    FOR UPDATE OF r, e SKIP LOCKED
 ), candidates (key, n) AS (
     SELECT key, row_number() OVER (ORDER BY due_at, key) FROM due
   UNION ALL
@@ -32,8 +40,8 @@ WITH due AS MATERIALIZED (
     ) AS k
 ), chosen AS MATERIALIZED (
     SELECT s.key, s.n,
-           s.is_any OR EXISTS (SELECT FROM attempts AS a WHERE a.execution = s.key)
-                    OR EXISTS (SELECT FROM requests AS r WHERE r.execution = s.key) AS has_more
+           s.is_any OR (SELECT true FROM attempts AS a WHERE a.execution = s.key LIMIT 1) IS NOT NULL
+                    OR (SELECT true FROM requests AS r WHERE r.execution = s.key LIMIT 1) IS NOT NULL AS has_more
     FROM sized AS s
     WHERE s.n = 1 OR s.total <= $4::bigint
 ), taken AS (
@@ -43,11 +51,11 @@ WITH due AS MATERIALIZED (
     WHERE e.key = c.key
     RETURNING e.*, c.n, c.has_more
 ), unqueued AS (
-    DELETE FROM ready AS r USING chosen AS c WHERE r.execution = c.key RETURNING 1
+    DELETE FROM ready WHERE execution = ANY(ARRAY(SELECT key FROM chosen)) RETURNING 1
 ), unarmed AS (
-    DELETE FROM timers AS t USING chosen AS c WHERE t.execution = c.key RETURNING 1
+    DELETE FROM timers WHERE execution = ANY(ARRAY(SELECT key FROM chosen)) RETURNING 1
 ), unwaited AS (
-    DELETE FROM waits AS w USING chosen AS c WHERE w.execution = c.key RETURNING 1
+    DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM chosen)) RETURNING 1
 )
 SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
        owner, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,

@@ -1,6 +1,6 @@
 INSERT INTO waits (execution, child)
 SELECT u.key, u.child
 FROM unnest($1::uuid[], $2::uuid[]) AS u (key, child)
-JOIN executions AS e ON e.key = u.key
-WHERE e.xmin = pg_current_xact_id()::xid AND e.status = 3
+CROSS JOIN LATERAL (SELECT FROM executions AS e
+                    WHERE e.key = u.key AND e.xmin = pg_current_xact_id()::xid AND e.status = 3 OFFSET 0) AS e
 ON CONFLICT DO NOTHING

@@ -4,15 +4,17 @@ WITH woken AS (
     SET status = 1
     FROM unnest($1::uuid[]) WITH ORDINALITY AS u (key, n)
     WHERE e.key = u.key AND e.status = 3
-      AND (EXISTS (SELECT FROM timers AS t
-                   WHERE t.execution = e.key AND t.due_at <= coalesce($2::timestamptz, clock_timestamp()))
-           OR EXISTS (SELECT FROM waits AS w JOIN executions AS c ON c.key = w.child
-                      WHERE w.execution = e.key AND c.status >= 4))
+      -- not EXISTS: that could be planned as a walk through the whole table
+      AND ((SELECT true FROM timers AS t
+            WHERE t.execution = e.key AND t.due_at <= coalesce($2::timestamptz, clock_timestamp())) IS NOT NULL
+           OR (SELECT true FROM waits AS w
+               CROSS JOIN LATERAL (SELECT FROM executions AS c WHERE c.key = w.child AND c.status >= 4 OFFSET 0) AS c
+               WHERE w.execution = e.key LIMIT 1) IS NOT NULL)
     RETURNING e.key, e.workflow, u.n
 ), unarmed AS (
-    DELETE FROM timers AS t USING woken WHERE t.execution = woken.key RETURNING 1
+    DELETE FROM timers WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1
 ), unwaited AS (
-    DELETE FROM waits AS w USING woken WHERE w.execution = woken.key RETURNING 1
+    DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1
 ), queued AS (
     INSERT INTO ready (execution, workflow) SELECT key, workflow FROM woken ORDER BY n ON CONFLICT DO NOTHING
 )

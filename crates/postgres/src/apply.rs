@@ -1,6 +1,6 @@
 //! A flush as statements: one per kind of row change, each over all of its rows.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::{Counters, Table};
@@ -96,6 +96,11 @@ impl<'a> Sorted<'a> {
     }
 
     fn executions(&self, worker: WorkerId, now: Option<Timestamp>, jobs: &mut Vec<Job<'a>>) {
+        // before the Moves: what is answered in this flush no longer counts as asked
+        if !self.answers.is_empty() {
+            let params = vec![column(&self.answers, |key| uuid(*key))];
+            jobs.push(Job { sql: Sql::Answer, what: "deleting requests", params });
+        }
         if !self.moves.is_empty() {
             let moves = &self.moves;
             let params = vec![
@@ -108,6 +113,15 @@ impl<'a> Sorted<'a> {
                 column(moves, |(_, m)| armed(&m.state)),
             ];
             jobs.push(Job { sql: Sql::Move, what: "moving executions", params });
+            let resting: Vec<Uuid> = self.resting().collect();
+            if !resting.is_empty() {
+                jobs.push(Job { sql: Sql::Heed, what: "heeding requests", params: vec![one(resting)] });
+            }
+            let over = self.moves.iter().filter(|(_, change)| change.state.status().is_terminal());
+            let over: Vec<Uuid> = over.map(|(_, change)| uuid(change.key)).collect();
+            if !over.is_empty() {
+                jobs.push(Job { sql: Sql::Forget, what: "deleting requests", params: vec![one(over)] });
+            }
         }
         if !self.wakes.is_empty() {
             let params = vec![column(&self.wakes, |(_, key)| uuid(*key)), one(now.map(Instant))];
@@ -136,6 +150,12 @@ impl<'a> Sorted<'a> {
             ];
             jobs.push(Job { sql: Sql::Start, what: "inserting executions", params });
         }
+    }
+
+    /// What is moved to where only a wake or a resume would find it.
+    fn resting(&self) -> impl Iterator<Item = Uuid> {
+        let rests = |state: &State| matches!(state, State::Waiting { .. } | State::Parked { .. });
+        self.moves.iter().filter(move |(_, change)| rests(&change.state)).map(|(_, change)| uuid(change.key))
     }
 
     fn records(&self, jobs: &mut Vec<Job<'a>>) {
@@ -208,6 +228,8 @@ impl<'a> Sorted<'a> {
                 State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
             }
         }
+        // they are queued if they are asked for something
+        queued.extend(self.resting());
         if !queued.is_empty() {
             jobs.push(Job { sql: Sql::Ready, what: "making executions ready", params: vec![one(queued)] });
         }
@@ -219,11 +241,12 @@ impl<'a> Sorted<'a> {
             let params = vec![column(&waits, |(key, _)| *key), column(&waits, |(_, child)| *child)];
             jobs.push(Job { sql: Sql::Wait, what: "inserting waits", params });
         }
-        if !self.answers.is_empty() {
-            let params = vec![column(&self.answers, |key| uuid(*key))];
-            jobs.push(Job { sql: Sql::Answer, what: "deleting requests", params });
-        }
     }
+}
+
+/// Makes new plans.
+pub(crate) fn replan() -> Job<'static> {
+    Job { sql: Sql::Replan, what: "making new plans", params: Vec::new() }
 }
 
 /// The compare-and-set that a flush or claim begins with.
@@ -300,11 +323,11 @@ fn missing(
     if answer.rows.len() == expected.len() {
         return Ok(Vec::new());
     }
-    let mut found: HashMap<Key, ()> = HashMap::with_capacity(answer.rows.len());
+    let mut found = HashSet::with_capacity(answer.rows.len());
     for row in &answer.rows {
-        found.insert(key(row.try_get(0).map_err(|error| store_error("reading a key", &error))?), ());
+        found.insert(key(row.try_get(0).map_err(|error| store_error("reading a key", &error))?));
     }
-    Ok(expected.filter(|(_, key)| !found.contains_key(key)).map(|(i, _)| i).collect())
+    Ok(expected.filter(|(_, key)| !found.contains(key)).map(|(i, _)| i).collect())
 }
 
 /// Counts what a committed transaction changed.
@@ -313,7 +336,7 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
     for (job, answer) in jobs.iter().zip(answers) {
         let rows = answer.affected;
         match job.sql {
-            Sql::Move | Sql::Cancel | Sql::Resume => counters.updated(Table::Executions, rows),
+            Sql::Move | Sql::Heed | Sql::Cancel | Sql::Resume => counters.updated(Table::Executions, rows),
             Sql::Start => counters.inserted(Table::Executions, rows),
             Sql::Checkpoint => counters.inserted(Table::Checkpoints, rows),
             Sql::Attempt => counters.inserted(Table::Attempts, rows),
@@ -323,7 +346,7 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
             Sql::Timer => counters.inserted(Table::Timers, rows),
             Sql::Wait => counters.inserted(Table::Waits, rows),
             Sql::Request => counters.inserted(Table::Requests, rows),
-            Sql::Answer => counters.deleted(Table::Requests, rows),
+            Sql::Answer | Sql::Forget => counters.deleted(Table::Requests, rows),
             Sql::Unready => counters.deleted(Table::Ready, rows),
             Sql::Untimer => counters.deleted(Table::Timers, rows),
             Sql::Unwait => counters.deleted(Table::Waits, rows),

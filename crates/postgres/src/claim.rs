@@ -6,7 +6,7 @@ use stepfast_core::counters::Counters;
 use stepfast_core::record::Record;
 use stepfast_core::store::{Claim, StoreError};
 
-use crate::apply::{count, fence, one};
+use crate::apply::{count, fence, one, replan};
 use crate::connect::{Connector, Session};
 use crate::error::{Trouble, damaged};
 use crate::pipeline::{self, Answer, Job, Param, Part};
@@ -99,7 +99,11 @@ async fn attempt(
             keys.push(uuid(record.execution.key));
         }
     }
-    let mut more = vec![fence(Sql::ClaimFence, claim.worker, claim.lane, claim.epoch, claim.number)];
+    let mut more = Vec::new();
+    if session.needs_new_plans(records.len()) {
+        more.push(replan());
+    }
+    more.push(fence(Sql::ClaimFence, claim.worker, claim.lane, claim.epoch, claim.number));
     if !keys.is_empty() {
         for (sql, what) in [
             (Sql::Checkpoints, "reading checkpoints"),
@@ -112,7 +116,7 @@ async fn attempt(
     let read = pipeline::run(session, Part::End, &more).await?;
     // durable from here on
     let details = Details::new(&records);
-    if let [_, checkpoints, attempts, requests] = read.as_slice() {
+    if let [.., checkpoints, attempts, requests] = read.as_slice() {
         details.checkpoints(&checkpoints.rows, &mut records)?;
         details.attempts(&attempts.rows, &mut records)?;
         details.requests(&requests.rows, &mut records)?;
@@ -143,5 +147,5 @@ async fn sweep(session: &Session, claim: &Claim) -> Result<(), Trouble> {
 
 /// Names as an array.
 pub(crate) fn texts(names: &Arc<[Arc<str>]>) -> Param<'static> {
-    one(names.iter().map(|name| name.to_string()).collect::<Vec<_>>())
+    one(names.iter().map(ToString::to_string).collect::<Vec<_>>())
 }

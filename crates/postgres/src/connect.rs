@@ -1,6 +1,7 @@
 //! Connections: how they are made, set up, and driven.
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -40,7 +41,13 @@ pub(crate) struct Session {
     /// The connection.
     pub client: Client,
     prepared: Vec<Option<Statement>>,
+    /// Rows written or claimed since the plans were made, and how many of them make new plans worthwhile.
+    rows: AtomicU64,
+    rows_per_plan: AtomicU64,
 }
+
+/// Plans are made anew when this many rows were written, then twice as many, and so on, up to the last.
+const ROWS_PER_PLAN: (u64, u64) = (32, 65_536);
 
 impl Connector {
     /// A connector for the database at `url`.
@@ -139,25 +146,27 @@ impl Connector {
             if options.durability == Durability::Relaxed { "off" } else { "on" },
         );
         let millis = |duration: Duration| duration.as_millis().clamp(1, 2_000_000_000);
+        if matches!(role, Role::Lane | Role::Control) {
+            // rows are found by key whatever the statistics say: a plan must not rot while tables grow
+            sql.push_str(
+                "SET plan_cache_mode TO force_generic_plan; SET enable_seqscan TO off; \
+                 SET enable_bitmapscan TO off; SET enable_material TO off; SET enable_hashjoin TO off; \
+                 SET enable_mergejoin TO off; SET jit TO off;",
+            );
+        }
+        // a look must return well within a lease, also when somebody holds what it wants to lock; and nobody
+        // holds locks for longer than a lease when its process has stopped
+        let (lock, idle) = match role {
+            Role::Lane => (options.lock_timeout, options.lease * 2 / 3),
+            _ => (options.lease / 6, options.lease),
+        };
         match role {
-            Role::Lane => {
-                // rows are found by key whatever the statistics say: a plan must not rot while tables grow
+            Role::Lane | Role::Control => {
                 let _ = write!(
                     sql,
-                    "SET lock_timeout TO {}; SET idle_in_transaction_session_timeout TO {}; \
-                     SET plan_cache_mode TO force_generic_plan; SET enable_seqscan TO off; \
-                     SET enable_hashjoin TO off; SET enable_mergejoin TO off; SET jit TO off;",
-                    millis(options.lock_timeout),
-                    millis(options.lease * 2 / 3),
-                );
-            }
-            Role::Control => {
-                // a look must return well within a lease, also when somebody holds what it wants to lock
-                let _ = write!(
-                    sql,
-                    "SET lock_timeout TO {}; SET jit TO off; SET idle_in_transaction_session_timeout TO {};",
-                    millis(options.lease / 6),
-                    millis(options.lease),
+                    "SET lock_timeout TO {}; SET idle_in_transaction_session_timeout TO {};",
+                    millis(lock),
+                    millis(idle),
                 );
             }
             Role::Reader => sql.push_str("SET jit TO off; SET plan_cache_mode TO force_custom_plan;"),
@@ -182,7 +191,8 @@ impl Session {
         for (&sql, statement) in statements.iter().zip(all) {
             prepared[sql as usize] = Some(statement);
         }
-        Ok(Self { client, prepared })
+        let (rows, rows_per_plan) = (AtomicU64::new(0), AtomicU64::new(ROWS_PER_PLAN.0));
+        Ok(Self { client, prepared, rows, rows_per_plan })
     }
 
     /// A prepared statement; preparing it was asked for when the session was opened.
@@ -190,6 +200,19 @@ impl Session {
         self.prepared[sql as usize]
             .as_ref()
             .ok_or_else(|| StoreError::Unavailable(format!("statement {sql:?} is not prepared here")))
+    }
+
+    /// Counts rows that are about to be written. True if the plans are of a time when the tables were much
+    /// smaller: a plan that is kept for good may walk through a table that was nearly empty when it was made.
+    pub(crate) fn needs_new_plans(&self, rows: usize) -> bool {
+        let rows = self.rows.fetch_add(rows as u64, Relaxed) + rows as u64;
+        let limit = self.rows_per_plan.load(Relaxed);
+        if rows < limit {
+            return false;
+        }
+        self.rows.store(0, Relaxed);
+        self.rows_per_plan.store((limit * 2).min(ROWS_PER_PLAN.1), Relaxed);
+        true
     }
 
     /// True if it can no longer be used.

@@ -27,9 +27,10 @@ struct Known {
 
 impl Known {
     fn winner(&self, start: &Start) -> Option<&Existing> {
-        let key = match self.by_key.contains_key(&start.key) {
-            true => &start.key,
-            false => self.by_id.get(start.workflow_id.as_deref()?)?,
+        let key = if self.by_key.contains_key(&start.key) {
+            &start.key
+        } else {
+            self.by_id.get(start.workflow_id.as_deref()?)?
         };
         self.by_key.get(key).map(|(existing, _)| existing)
     }

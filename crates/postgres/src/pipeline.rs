@@ -128,14 +128,12 @@ pub(crate) async fn run(session: &Session, part: Part, jobs: &[Job<'_>]) -> Resu
             }
         }
     }
-    match aborted {
-        Some(trouble) => Err(trouble),
-        None => {
-            answers.drain(..first);
-            answers.truncate(jobs.len());
-            Ok(answers)
-        }
+    if let Some(trouble) = aborted {
+        return Err(trouble);
     }
+    answers.drain(..first);
+    answers.truncate(jobs.len());
+    Ok(answers)
 }
 
 /// Ends an aborted transaction, so that the session can be used again. False: drop the session.

@@ -35,12 +35,18 @@ statements! {
                              WHERE worker_id = $1::bigint AND lane = $2::smallint AND epoch = $3::bigint \
                                AND last_number < $4::bigint RETURNING 1) \
                   SELECT 1 / (SELECT count(*) FROM f)";
+    /// Forgets plans that were made when the tables were smaller.
+    Replan = "DISCARD PLANS";
     /// A lane as it is.
     Lane = "SELECT epoch, last_number FROM lanes WHERE worker_id = $1::bigint AND lane = $2::smallint";
     /// Locks rows in key order.
     Lock = include_str!("../queries/lock.sql");
     /// Moves executions that the lane's worker runs.
     Move = include_str!("../queries/move.sql");
+    /// Queues what was to be suspended or parked, but is asked for something.
+    Heed = include_str!("../queries/heed.sql");
+    /// Deletes what was asked of executions that end.
+    Forget = include_str!("../queries/forget.sql");
     /// Wakes what waits and need not.
     Wake = include_str!("../queries/wake.sql");
     /// Creates executions.
@@ -60,7 +66,7 @@ statements! {
     /// Sets children to wait for.
     Wait = include_str!("../queries/wait.sql");
     /// Deletes answered requests.
-    Answer = "DELETE FROM requests AS r USING unnest($1::uuid[]) AS u (key) WHERE r.execution = u.key";
+    Answer = "DELETE FROM requests WHERE execution = ANY($1::uuid[])";
     /// Ends executions as cancelled.
     Cancel = include_str!("../queries/cancel.sql");
     /// Continues executions that were parked or have ended.
@@ -68,11 +74,11 @@ statements! {
     /// Records requests.
     Request = include_str!("../queries/request.sql");
     /// Makes executions unclaimable.
-    Unready = "DELETE FROM ready AS r USING unnest($1::uuid[]) AS u (key) WHERE r.execution = u.key";
+    Unready = "DELETE FROM ready WHERE execution = ANY($1::uuid[])";
     /// Deletes due times.
-    Untimer = "DELETE FROM timers AS t USING unnest($1::uuid[]) AS u (key) WHERE t.execution = u.key";
+    Untimer = "DELETE FROM timers WHERE execution = ANY($1::uuid[])";
     /// Deletes children to wait for.
-    Unwait = "DELETE FROM waits AS w USING unnest($1::uuid[]) AS u (key) WHERE w.execution = u.key";
+    Unwait = "DELETE FROM waits WHERE execution = ANY($1::uuid[])";
     /// The executions that Starts lost against.
     Existing = include_str!("../queries/existing.sql");
     /// Which requests are there.
@@ -114,7 +120,8 @@ statements! {
     /// Counts executions.
     Count = include_str!("../queries/count.sql");
     /// The pieces of a large value.
-    Value = "SELECT bytes FROM chunks WHERE execution = $1::uuid AND value = $2::bigint ORDER BY n";
+    Value = "SELECT bytes FROM chunks WHERE execution = $1::uuid AND value = $2::bigint AND n < $3::bigint \
+             ORDER BY n";
 }
 
 /// Ends a transaction, and fails if anything in it has failed.
@@ -126,10 +133,13 @@ pub const COMMIT: &str = "SELECT 1; COMMIT";
 
 /// Statements of flushes.
 pub(crate) const FLUSH: &[Sql] = &[
+    Sql::Replan,
     Sql::Fence,
     Sql::Lane,
     Sql::Lock,
     Sql::Move,
+    Sql::Heed,
+    Sql::Forget,
     Sql::Wake,
     Sql::Start,
     Sql::Checkpoint,
@@ -151,8 +161,16 @@ pub(crate) const FLUSH: &[Sql] = &[
 ];
 
 /// Statements of claims.
-pub(crate) const CLAIM: &[Sql] =
-    &[Sql::ClaimFence, Sql::Lane, Sql::Take, Sql::Stale, Sql::Checkpoints, Sql::Attempts, Sql::Requests];
+pub(crate) const CLAIM: &[Sql] = &[
+    Sql::Replan,
+    Sql::ClaimFence,
+    Sql::Lane,
+    Sql::Take,
+    Sql::Stale,
+    Sql::Checkpoints,
+    Sql::Attempts,
+    Sql::Requests,
+];
 
 /// Statements of the look and of registering.
 pub(crate) const CONTROL: &[Sql] = &[Sql::Look, Sql::Owned, Sql::Register];

@@ -9,7 +9,7 @@ use stepfast_core::write::{Flush, Outcome, WorkerId};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
 
-use crate::apply::{Applied, Sorted, count};
+use crate::apply::{Applied, Sorted, count, replan};
 use crate::connect::{Connector, Role, Session};
 use crate::error::{Trouble, damaged};
 use crate::outcome;
@@ -110,6 +110,9 @@ async fn attempt(
     let now = connector.options().clock.as_ref().map(|clock| clock.now());
     let sorted = Sorted::new(flush);
     let mut jobs = sorted.jobs(flush, now);
+    if session.needs_new_plans(flush.writes.len()) {
+        jobs.insert(0, replan());
+    }
     let mut outcomes = Vec::new();
     let answers = if sorted.requests.is_empty() {
         pipeline::run(session, Part::Whole, &jobs).await?

@@ -14,12 +14,9 @@ use stepfast_core::write::{
 
 use crate::error::{Tried, Trouble};
 use crate::row::{blob, key, key_of, payload, status_of, text};
+use crate::rows::{ROWS, Rows, Shape};
 use crate::shared::Shared;
 use crate::statements::{Sql, Statements};
-
-/// The two common Starts.
-const RUNNING: usize = 0;
-const ENDED: usize = 1;
 
 /// One flush being applied, inside a transaction that holds the write lock.
 pub(crate) struct Apply<'c, 'f> {
@@ -29,13 +26,23 @@ pub(crate) struct Apply<'c, 'f> {
     shared: &'f Shared,
     /// Whether `requests` has any row; looked up when first needed.
     has_requests: Option<bool>,
-    /// What the statements of the common Starts have bound as `workflow`.
-    bound: [Option<&'f Arc<str>>; 2],
+    /// Rows gathered for statements that insert many.
+    pub(crate) rows: Rows<'f>,
+    /// True to apply one row at a time.
+    is_single: bool,
 }
 
 impl<'c, 'f> Apply<'c, 'f> {
-    pub(crate) fn new(sql: Statements<'c>, flush: &'f Flush, now: Timestamp, shared: &'f Shared) -> Self {
-        Self { sql, flush, now, shared, has_requests: None, bound: [None; 2] }
+    pub(crate) fn new(
+        sql: Statements<'c>,
+        flush: &'f Flush,
+        now: Timestamp,
+        shared: &'f Shared,
+        is_single: bool,
+    ) -> Self {
+        // too few for company
+        let is_single = is_single || flush.writes.len() < ROWS;
+        Self { sql, flush, now, shared, has_requests: None, rows: Rows::new(), is_single }
     }
 
     /// Applies all Writes; the outcomes that are not `Applied`, by index.
@@ -44,7 +51,17 @@ impl<'c, 'f> Apply<'c, 'f> {
         let flush = self.flush;
         for (i, write) in flush.writes.iter().enumerate() {
             let outcome = match write {
-                Write::Start(start) => self.start(start)?,
+                Write::Start(start) => match Shape::of(start) {
+                    Some(shape) if !self.is_single => {
+                        self.gather_start(i, start, shape)?;
+                        continue;
+                    }
+                    _ => self.start(start)?,
+                },
+                Write::Checkpoint(checkpoint) if !self.is_single => {
+                    self.gather_checkpoint(i, checkpoint)?;
+                    continue;
+                }
                 Write::Checkpoint(checkpoint) => self.checkpoint(checkpoint)?,
                 Write::Attempt(attempt) => self.attempt(attempt)?,
                 Write::Move(change) => self.change(change)?,
@@ -58,54 +75,25 @@ impl<'c, 'f> Apply<'c, 'f> {
                 outcomes.push((i, outcome));
             }
         }
+        self.insert_rest(&mut outcomes)?;
+        outcomes.retain(|(_, outcome)| !matches!(outcome, Outcome::Applied));
+        outcomes.sort_unstable_by_key(|(i, _)| *i);
         Ok(outcomes)
     }
 
-    fn start(&mut self, start: &'f Start) -> Tried<Outcome> {
-        let is_plain = start.parent.is_none()
-            && start.workflow_id.is_none()
-            && start.fingerprint.is_none()
-            && start.deadline_at.is_none()
-            && start.root == start.key;
-        let inserted = match &start.state {
-            State::Running { armed } if is_plain && armed.is_empty() => self.bind_start(RUNNING, start)?,
-            State::Ended { .. } if is_plain => self.bind_start(ENDED, start)?,
-            _ => self.start_any(start)?,
+    pub(crate) fn start(&mut self, start: &'f Start) -> Tried<Outcome> {
+        let inserted = match Shape::of(start) {
+            Some(shape) => self.insert_starts(shape, &[(0, start)])?,
+            None => self.start_any(start)?,
         };
         if inserted == 0 {
             return self.existing(start);
         }
-        self.sql.tally.inserted[Table::Executions as usize] += 1;
         self.enter_roles(start.key, Some(&start.workflow), &start.state)?;
         Ok(Outcome::Applied)
     }
 
-    /// Binds what the two common Starts share, and runs the statement. What does not change from row to row
-    /// stays bound.
-    fn bind_start(&mut self, which: usize, start: &'f Start) -> Tried<usize> {
-        let owner = self.flush.worker.0;
-        let known = self.bound[which].replace(&start.workflow);
-        let sql = [Sql::StartRunning, Sql::StartEnded][which];
-        let statement = self.sql.get(sql)?;
-        statement.raw_bind_parameter(1, key(&start.key))?;
-        statement.raw_bind_parameter(2, start.key.shard())?;
-        statement.raw_bind_parameter(3, start.created_at.as_micros())?;
-        statement.raw_bind_parameter(4, payload(&start.input))?;
-        if let State::Ended { status, outcome, at } = &start.state {
-            statement.raw_bind_parameter(6, *status as i64)?;
-            statement.raw_bind_parameter(7, at.as_micros())?;
-            statement.raw_bind_parameter(8, payload(outcome))?;
-        }
-        if !known.is_some_and(|known| Arc::ptr_eq(known, &start.workflow)) {
-            statement.raw_bind_parameter(5, &*start.workflow)?;
-            if which == RUNNING {
-                statement.raw_bind_parameter(6, owner)?;
-            }
-        }
-        Ok(statement.raw_execute()?)
-    }
-
-    fn start_any(&mut self, start: &Start) -> Tried<usize> {
+    fn start_any(&mut self, start: &Start) -> Tried<u64> {
         let state = &start.state;
         let (ended_at, outcome) = match state {
             State::Ended { outcome, at, .. } => (Some(at.as_micros()), payload(outcome)),
@@ -114,7 +102,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         };
         let armed = armed(state.armed());
         let owner = matches!(state, State::Running { .. }).then_some(self.flush.worker.0);
-        let rows = self.sql.get(Sql::Start)?.execute(params![
+        let params = params![
             key(&start.key),
             start.root.shard(),
             (start.root != start.key).then(|| key(&start.root)),
@@ -132,8 +120,8 @@ impl<'c, 'f> Apply<'c, 'f> {
             armed,
             payload(&start.input),
             outcome,
-        ])?;
-        Ok(rows)
+        ];
+        self.sql.insert(Table::Executions, Sql::Start, params)
     }
 
     /// Whoever was there before a Start.
@@ -168,21 +156,8 @@ impl<'c, 'f> Apply<'c, 'f> {
         statement.query_row([workflow_id], read).optional()?.transpose()
     }
 
-    fn checkpoint(&mut self, checkpoint: &Checkpoint) -> Tried<Outcome> {
-        let statement = self.sql.get(Sql::Checkpoint)?;
-        let rows = statement.execute((
-            key(&checkpoint.execution),
-            checkpoint.path.as_bytes(),
-            checkpoint.run_no,
-            checkpoint.order,
-            checkpoint.kind as u8,
-            &*checkpoint.name,
-            checkpoint.fingerprint.map(|fingerprint| fingerprint as i64),
-            checkpoint.at.as_micros(),
-            checkpoint.took_ms,
-            payload(&checkpoint.outcome),
-        ))?;
-        self.sql.tally.inserted[Table::Checkpoints as usize] += rows as u64;
+    pub(crate) fn checkpoint(&mut self, checkpoint: &'f Checkpoint) -> Tried<Outcome> {
+        let rows = self.insert_checkpoints(&[(0, checkpoint)])?;
         if rows == 1 || self.has_checkpoint(checkpoint)? == Some(true) {
             return Ok(Outcome::Applied);
         }

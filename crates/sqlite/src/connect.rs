@@ -83,12 +83,14 @@ fn refused(path: &Path, reason: impl Into<String>) -> StoreError {
 
 /// Why a database could not be opened, and what to do.
 pub(crate) fn explain(path: &Path, trouble: crate::error::Trouble) -> StoreError {
-    use crate::error::Trouble::{Sqlite, Store};
+    use crate::error::Trouble::Sqlite;
     use rusqlite::ErrorCode;
     let error = match trouble {
-        Store(StoreError::Open { reason, .. }) => return refused(path, reason),
-        Store(error) => return error,
         Sqlite(error) => error,
+        other => match other.into_store(path, "opening") {
+            StoreError::Open { reason, .. } => return refused(path, reason),
+            error => return error,
+        },
     };
     let detail = detail(&error);
     refused(

@@ -12,6 +12,8 @@ pub(crate) enum Trouble {
     Sqlite(rusqlite::Error),
     /// Ready to be handed out.
     Store(StoreError),
+    /// Some row of many is there already: to be done again one row at a time. Never handed out.
+    OneByOne,
 }
 
 /// The result of work on a connection.
@@ -38,7 +40,7 @@ impl Trouble {
     fn code(&self) -> Option<ErrorCode> {
         match self {
             Trouble::Sqlite(error) => error.sqlite_error_code(),
-            Trouble::Store(_) => None,
+            Trouble::Store(_) | Trouble::OneByOne => None,
         }
     }
 
@@ -68,6 +70,7 @@ impl Trouble {
     pub(crate) fn into_store(self, path: &Path, doing: &str) -> StoreError {
         let error = match self {
             Trouble::Store(error) => return error,
+            Trouble::OneByOne => return StoreError::Blocked(format!("{doing}: not done row by row")),
             Trouble::Sqlite(error) => error,
         };
         let at = path.display();

@@ -18,6 +18,7 @@ mod read;
 mod request;
 mod resend;
 mod row;
+mod rows;
 mod shared;
 mod statements;
 mod writer;
@@ -53,7 +54,8 @@ pub struct SqliteOptions {
 /// A [`Store`] in a SQLite file.
 ///
 /// Commits on the calling thread: there is one writer at a time, in all processes, and who waits is served
-/// in turn. Reads for async callers run on tokio's blocking threads and never wait for a writer. Dropping
+/// in turn. Reads for async callers run on the blocking threads of the tokio runtime that they are awaited
+/// in, and never wait for a writer. Dropping
 /// the store without closing its workers is like the death of their process: peers take them over.
 pub struct SqliteStore {
     inner: Arc<Inner>,
@@ -65,7 +67,10 @@ impl SqliteStore {
         let path = resolve(path.as_ref())?;
         let refuse = |reason: String| StoreError::Open { store: path.display().to_string(), reason };
         let shared = Shared::join(&path).map_err(|error| {
-            refuse(format!("cannot open its companion files ({error}); make the directory writable"))
+            refuse(match error.kind() {
+                std::io::ErrorKind::Other => error.to_string(),
+                _ => format!("cannot open its companion files ({error}); make the directory writable"),
+            })
         })?;
         let opening = shared.opening();
         let mut writer =

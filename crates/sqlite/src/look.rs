@@ -102,11 +102,42 @@ impl Inner {
             tracing::info!(?lost, "taking over from lost workers");
             self.forget(&lost)?;
         }
+        let is_any_lost = !lost.is_empty();
         let mut recovered = 0;
         for owner in lost.into_iter().chain(owners) {
             recovered += self.requeue(owner, 1)?;
         }
+        if is_any_lost {
+            self.wake_called()?;
+        }
         Ok(recovered)
+    }
+
+    /// Wakes what waits for a child that has ended: a lost worker may have died between the end and the Wake.
+    /// If this one dies before it gets here, whoever takes it over does it.
+    fn wake_called(&self) -> Result<(), StoreError> {
+        loop {
+            let (rows, tally) = self.write("waking what a lost worker has left", |conn| {
+                let mut sql = Statements::new(conn);
+                let mut statement = conn.prepare_cached(include_str!("../queries/called.sql"))?;
+                let mut rows = statement.query([TAKEOVER as i64])?;
+                let mut called = Vec::new();
+                while let Some(row) = rows.next()? {
+                    called.push(key_of(row, 0)?);
+                }
+                for id in &called {
+                    sql.update(Table::Executions, Sql::Wake, (key(id), i64::MIN))?;
+                    sql.delete(Table::Timers, Sql::Untimer, [key(id)])?;
+                    sql.delete(Table::Waits, Sql::Unwait, [key(id)])?;
+                    sql.insert(Table::Ready, Sql::ReadyAs, (key(id), self.shared.next_seq(self.now())))?;
+                }
+                Ok((called.len() as u64, sql.tally))
+            })?;
+            tally.add_to(&self.counters);
+            if rows < TAKEOVER {
+                return Ok(());
+            }
+        }
     }
 
     /// Deletes the fences and registrations of workers: nothing of their lanes lands any more. How many of

@@ -24,6 +24,8 @@ pub(crate) fn migrate(conn: &mut Connection) -> Tried<()> {
         return Err(StoreError::NewerSchema { found, supported }.into());
     }
     if found < supported {
+        // peers of an older version may be writing: wait for them at the start, not in the middle
+        conn.set_transaction_behavior(rusqlite::TransactionBehavior::Immediate);
         runner.run(conn).map_err(|error| {
             // whatever it was, it is told with its causes
             let mut reason = error.to_string();

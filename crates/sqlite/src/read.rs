@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use stepfast_core::key::Key;
-use stepfast_core::payload::{CHUNK_SIZE, ChunkRef};
+use stepfast_core::payload::{CHUNK_SIZE, ChunkRef, DEFAULT_VALUE_LIMIT};
 use stepfast_core::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
 use stepfast_core::store::StoreError;
 
@@ -65,8 +65,8 @@ impl Inner {
         self.counters.read();
         self.read("loading a value", |conn| {
             // the length comes from a row: believed only as far as the pieces confirm it
-            let expected = (chunks.count as usize).saturating_mul(CHUNK_SIZE).min(chunks.len as usize);
-            let mut bytes = BytesMut::with_capacity(expected);
+            let expected = usize::try_from(chunks.len).unwrap_or(usize::MAX).min(DEFAULT_VALUE_LIMIT);
+            let mut bytes = BytesMut::with_capacity(expected.min(chunks.count as usize * CHUNK_SIZE));
             let mut count = 0;
             let mut statement =
                 conn.prepare_cached("SELECT n, bytes FROM chunks WHERE execution = ?1 AND value = ?2 ORDER BY n")?;

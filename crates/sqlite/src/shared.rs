@@ -36,6 +36,8 @@ static FILES: Mutex<BTreeMap<PathBuf, Arc<Shared>>> = Mutex::new(BTreeMap::new()
 
 /// One database file, as seen by this process.
 pub(crate) struct Shared {
+    /// The process that opened the files: a forked child has them too, but none of the locks.
+    process: u32,
     presence: File,
     turnstile: File,
     /// Lets threads of this process in one by one, in the order in which they came.
@@ -56,10 +58,16 @@ impl Shared {
         // what nobody uses is closed here, under the lock, and never while somebody opens it anew
         files.retain(|_, shared| Arc::strong_count(shared) > 1);
         if let Some(shared) = files.get(path) {
+            if shared.process != std::process::id() {
+                return Err(io::Error::other(
+                    "this process was forked while its parent had the database open; start it anew instead (spawn)",
+                ));
+            }
             return Ok(shared.clone());
         }
         let wake = beside(path, "-wake");
         let shared = Arc::new(Shared {
+            process: std::process::id(),
             presence: open(&beside(path, "-presence"))?,
             turnstile: open(&beside(path, "-turnstile"))?,
             fifo: FairMutex::new(()),

@@ -5,6 +5,7 @@ use rusqlite::{CachedStatement, Connection, Params};
 use stepfast_core::counters::{Counters, Table};
 
 use crate::error::Tried;
+use crate::rows;
 
 /// Statements that writing uses; the text of those longer than three lines is in `queries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,10 +14,13 @@ pub(crate) enum Sql {
     Fence,
     StartRunning,
     StartEnded,
+    StartsRunning,
+    StartsEnded,
     Start,
     Existing,
     ExistingById,
     Checkpoint,
+    CheckpointMany,
     Checkpoints,
     SameCheckpoint,
     Attempt,
@@ -65,10 +69,13 @@ impl Sql {
             Sql::Fence => "SELECT epoch FROM lanes WHERE worker_id = ?1 AND lane = ?2",
             Sql::StartRunning => include_str!("../queries/start_running.sql"),
             Sql::StartEnded => include_str!("../queries/start_ended.sql"),
+            Sql::StartsRunning => &rows::START_RUNNING,
+            Sql::StartsEnded => &rows::START_ENDED,
             Sql::Start => include_str!("../queries/start.sql"),
             Sql::Existing => include_str!("../queries/existing.sql"),
             Sql::ExistingById => include_str!("../queries/existing_by_id.sql"),
             Sql::Checkpoint => include_str!("../queries/checkpoint.sql"),
+            Sql::CheckpointMany => &rows::CHECKPOINT,
             Sql::Checkpoints => include_str!("../queries/checkpoints.sql"),
             Sql::SameCheckpoint => {
                 "SELECT run_no = ?3 AND order_no = ?4 AND recorded_at = ?5 AND outcome IS ?6 FROM checkpoints

@@ -16,7 +16,7 @@ use crate::connect;
 use crate::error::{Tried, Trouble};
 use crate::notify::Listener;
 use crate::shared::Shared;
-use crate::statements::{Sql, Statements};
+use crate::statements::{Sql, Statements, Tally};
 
 /// The store, shared with the threads that read for it.
 pub(crate) struct Inner {
@@ -52,17 +52,26 @@ impl Inner {
 
     /// Applies one flush in one transaction, on the calling thread.
     pub(crate) fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
-        let (outcomes, tally) = self.write("committing a flush", |conn| {
-            let mut sql = Statements::new(conn);
-            fence(&mut sql, flush.worker.0, flush.lane, flush.epoch)?;
-            let mut apply = Apply::new(sql, flush, self.now(), &self.shared);
-            let outcomes = if flush.is_resent { apply.again()? } else { apply.all()? };
-            Ok((outcomes, apply.sql.tally))
-        })?;
+        let mut applied = self.apply(flush, false);
+        if let Err(Trouble::OneByOne) = applied {
+            applied = self.apply(flush, true);
+        }
+        let (outcomes, tally) =
+            applied.map_err(|trouble| trouble.into_store(&self.path, "committing a flush"))?;
         tally.add_to(&self.counters);
         self.counters.flushed(flush.writes.len() as u64);
         self.shared.announce(self.listener.id);
         Ok(outcomes)
+    }
+
+    fn apply(&self, flush: &Flush, is_single: bool) -> Tried<(Vec<(usize, Outcome)>, Tally)> {
+        self.try_write(|conn| {
+            let mut sql = Statements::new(conn);
+            fence(&mut sql, flush.worker.0, flush.lane, flush.epoch)?;
+            let mut apply = Apply::new(sql, flush, self.now(), &self.shared, is_single);
+            let outcomes = if flush.is_resent { apply.again()? } else { apply.all()? };
+            Ok((outcomes, apply.sql.tally))
+        })
     }
 
     /// Does `work` in one durable transaction, when it is this thread's turn. `doing` says what, for errors.
@@ -73,11 +82,12 @@ impl Inner {
         doing: &str,
         work: impl FnOnce(&Connection) -> Tried<T>,
     ) -> Result<T, StoreError> {
-        let turn = self.shared.turn();
-        let mut slot = self.writer.lock();
-        let done = self.transact(&mut slot, work);
-        drop((slot, turn));
-        done.map_err(|trouble| trouble.into_store(&self.path, doing))
+        self.try_write(work).map_err(|trouble| trouble.into_store(&self.path, doing))
+    }
+
+    fn try_write<T>(&self, work: impl FnOnce(&Connection) -> Tried<T>) -> Tried<T> {
+        let _turn = self.shared.turn();
+        self.transact(&mut self.writer.lock(), work)
     }
 
     fn transact<T>(

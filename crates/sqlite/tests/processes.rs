@@ -258,7 +258,8 @@ async fn a_lone_commit_gets_its_turn_among_four_greedy_processes() {
         peer.end();
     }
     waits.sort_unstable();
-    assert!(waits[12] <= 20, "{waits:?}");
+    // without the turnstile it is hundreds
+    assert!(waits[22] <= 20 && waits[24] <= 100, "{waits:?}");
     // nobody has waited long enough to be told about a lock, and all that was acknowledged is there
     let ids: Vec<ExecutionId> = keys.into_iter().map(ExecutionId::Key).collect();
     assert!(worker.store.load(&ids, Detail::Outcome).await.unwrap().iter().all(Option::is_some));

@@ -113,6 +113,71 @@ async fn a_second_outcome_of_a_step_is_refused_and_the_first_stays() {
 }
 
 #[tokio::test]
+async fn many_rows_of_one_shape_land_as_each_alone_would_and_losers_are_told() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let names: Vec<Arc<str>> = ["a", "b", "c"].map(Arc::from).to_vec();
+    let rows: Vec<_> = (0..50usize)
+        .map(|i| {
+            let mut row = start(Key::mint(), if i % 3 == 0 { running() } else { completed(&i.to_string()) });
+            row.workflow = names[i * i % 3].clone();
+            row.created_at = later(i as u64);
+            row.input = value(&"x".repeat(i * 40));
+            row
+        })
+        .collect();
+    let steps: Vec<_> = (0..50usize)
+        .map(|i| {
+            let mut step = checkpoint(rows[i].key, i as u32, &"y".repeat(i));
+            step.name = names[i % 2].clone();
+            step.fingerprint = (i % 5 > 0).then_some(i as u64);
+            step
+        })
+        .collect();
+    let flush: Vec<_> = rows
+        .iter()
+        .zip(&steps)
+        .flat_map(|(row, step)| [put(row.clone()), Write::Checkpoint(step.clone())])
+        .collect();
+    assert_eq!(worker.commit(flush.clone()).await, []);
+    for (row, step) in rows.iter().zip(&steps) {
+        let record = worker.record(row.key).await;
+        let execution = &record.execution;
+        assert_eq!((&execution.workflow, &execution.input), (&row.workflow, &row.input));
+        assert_eq!((execution.created_at, execution.root), (row.created_at, row.key));
+        assert_eq!(
+            execution.owner,
+            row.state
+                .armed()
+                .is_empty()
+                .then_some(worker.registration.worker)
+                .filter(|_| matches!(row.state, State::Running { .. }))
+        );
+        assert_eq!(record.checkpoints, std::slice::from_ref(step));
+    }
+    let resent = Flush { is_resent: true, ..worker.flush(flush.clone()) };
+    assert_eq!(worker.store.commit(&resent).await.unwrap(), []);
+
+    // among many new ones, some that are there
+    let mut again: Vec<_> = (0..60).map(|_| put(start(Key::mint(), running()))).collect();
+    again[33] = flush[10].clone();
+    again[44] = flush[11].clone();
+    let mut another = steps[3].clone();
+    another.outcome = value("another");
+    again[55] = Write::Checkpoint(another);
+    again.extend((0..20).map(|i| Write::Checkpoint(checkpoint(rows[0].key, 100 + i, "new"))));
+    let before = worker.store.counters().counted();
+    let outcomes = worker.commit(again).await;
+    assert!(
+        matches!(&outcomes[..], [(33, Outcome::Duplicate(_)), (55, Outcome::Refused(_))]),
+        "{outcomes:?}"
+    );
+    let counted = worker.store.counters().counted().since(&before);
+    assert_eq!((counted.of(Table::Executions), counted.of(Table::Checkpoints)), ((57, 0, 0), (20, 0, 0)));
+    assert_eq!(worker.record(rows[3].key).await.checkpoints, [steps[3].clone()]);
+}
+
+#[tokio::test]
 async fn a_move_needs_a_running_execution_of_its_own() {
     let (_dir, path) = place();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);

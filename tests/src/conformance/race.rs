@@ -39,13 +39,19 @@ where
 /// Commits, again as long as somebody else's transaction is in the way.
 async fn insist(worker: &mut Worker, writes: Vec<Write>) -> Vec<Outcome> {
     let mut flush = worker.flush(writes);
-    loop {
+    let mut last = None;
+    for _ in 0..100 {
         match worker.send(&flush).await {
-            Err(StoreError::Blocked(_)) => tokio::task::yield_now().await,
-            Err(StoreError::Unavailable(_)) => flush.is_resent = true,
+            Err(error @ StoreError::Blocked(_)) => last = Some(error),
+            Err(error @ StoreError::Unavailable(_)) => {
+                flush.is_resent = true;
+                last = Some(error);
+            }
             result => return result.unwrap(),
         }
+        tokio::task::yield_now().await;
     }
+    panic!("it is always in the way: {last:?}");
 }
 
 async fn pair(fixture: &dyn StoreFixture) -> (Worker, Worker) {

@@ -222,7 +222,10 @@ async fn pieces_of_large_values_come_back_and_go() {
 #[tokio::test]
 async fn what_the_server_cannot_store_is_refused_with_a_reason() {
     let db = Fixture::new().await;
-    for id in ["a\0b".to_owned(), (0..4000).map(|i: u32| format!("{i:x}.")).collect()] {
+    for id in [
+        "a\0b".to_owned(),
+        (0..9000).map(|i: u32| char::from_u32(0x4e00 + i * 7919 % 20_000).unwrap()).collect(),
+    ] {
         let error = db.commit(&db.flush(vec![start_id(Key::mint(), &id, RUNNING)])).await.unwrap_err();
         assert!(matches!(&error, StoreError::Rejected(reason) if reason.contains("executions")), "{error}");
     }

@@ -12,6 +12,8 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Lane, &[]),
     (Sql::Lock, &[]),
     (Sql::Move, &[]),
+    (Sql::Heed, &[]),
+    (Sql::Forget, &[]),
     (Sql::Wake, &[]),
     (Sql::Start, &[]),
     (Sql::Checkpoint, &[]),
@@ -35,15 +37,23 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Checkpoints, &[]),
     (Sql::Attempts, &[]),
     (Sql::Requests, &[]),
+    // small tables, the first of an order, and owners hopped over
+    (Sql::Look, &["on requests", "on ready", "timers_due", "on workers", "executions_owner"]),
+    (Sql::Owned, &[]),
+    (Sql::LockLanes, &[]),
+    (Sql::BumpLanes, &[]),
+    (Sql::Unregister, &[]),
+    (Sql::Requeue, &[]),
 ];
 
-async fn fill(db: &Fixture) {
+async fn fill(db: &Fixture, rows: u32) {
     db.sql
-        .batch_execute(
+        .batch_execute(&format!(
             "INSERT INTO executions (created_at, shard, status, key, owner, parent, workflow, workflow_id, input) \
              SELECT now(), 1, i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
-                    CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || i, 'x' \
-             FROM generate_series(1, 3000) i; \
+                    CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
+             FROM generate_series(1, {rows}) i; \
+             TRUNCATE checkpoints, attempts, chunks, ready, timers, waits, requests; \
              INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1, key, 'a', 's', 'o' FROM executions; \
              INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
              INSERT INTO chunks SELECT 1, 1, key, 'x' FROM executions; \
@@ -51,7 +61,7 @@ async fn fill(db: &Fixture) {
              INSERT INTO timers SELECT now(), key FROM executions; \
              INSERT INTO waits SELECT key, key FROM executions; \
              INSERT INTO requests SELECT now(), 1, key, key FROM executions",
-        )
+        ))
         .await
         .unwrap();
 }
@@ -59,9 +69,22 @@ async fn fill(db: &Fixture) {
 #[tokio::test]
 async fn every_hot_statement_finds_its_rows_by_index() {
     let db = Fixture::new().await;
-    fill(&db).await;
     db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
-    for statistics in ["none", "fresh"] {
+    // A plan is kept for a while: one that was made for few rows must do for many. Below a hundred rows any plan
+    // is good, and lanes plan again while the tables grow.
+    for (statistics, rows, analyze) in [
+        ("empty", 0, false),
+        ("100 rows, old statistics", 100, false),
+        ("100 rows, analyzed", 0, true),
+        ("3,000 rows, old statistics", 3000, false),
+        ("3,000 rows, analyzed", 0, true),
+    ] {
+        if rows > 0 {
+            fill(&db, rows).await;
+        }
+        if analyze {
+            db.sql.batch_execute("ANALYZE").await.unwrap();
+        }
         for &(sql, walks) in HOT {
             let types = db.sql.prepare(sql.text()).await.unwrap();
             let types: Vec<String> = types.params().iter().map(|ty| sql_name(ty.name())).collect();
@@ -81,7 +104,6 @@ async fn every_hot_statement_finds_its_rows_by_index() {
             check(sql, statistics, walks, &plan);
             db.sql.batch_execute("DEALLOCATE hot").await.unwrap();
         }
-        db.sql.batch_execute("ANALYZE").await.unwrap();
     }
 }
 
@@ -95,15 +117,16 @@ fn sql_name(name: &str) -> String {
 fn check(sql: Sql, statistics: &str, walks: &[&str], plan: &[String]) {
     let text = plan.join("\n");
     for (i, line) in plan.iter().enumerate() {
-        assert!(!line.contains("Seq Scan"), "{sql:?}, statistics: {statistics}\n{text}");
+        let is_walk = walks.iter().any(|walk| line.contains(walk));
+        assert!(is_walk || !line.contains("Seq Scan"), "{sql:?}, statistics: {statistics}\n{text}");
         let is_scan = line.contains("Index Scan") || line.contains("Index Only Scan");
-        if is_scan && !walks.iter().any(|index| line.contains(index)) {
+        if is_scan && !is_walk {
             let condition = plan.get(i + 1).is_some_and(|next| next.trim_start().starts_with("Index Cond"));
             assert!(condition, "{sql:?}, statistics: {statistics}: {line}\n{text}");
         }
     }
     // owned rows are found by key too, not by going through all that the worker owns
-    if matches!(sql, Sql::Move | Sql::Cancel | Sql::Resume | Sql::Wake) {
+    if matches!(sql, Sql::Move | Sql::Heed | Sql::Cancel | Sql::Resume | Sql::Wake) {
         assert!(text.contains("executions_key"), "{sql:?}\n{text}");
         assert!(!text.contains("executions_owner"), "{sql:?}\n{text}");
     }
