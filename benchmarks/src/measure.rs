@@ -60,7 +60,8 @@ impl Latencies {
         row.completed = self.done() - row.failed;
         row.seconds = wall.as_secs_f64();
         row.per_second = row.completed as f64 / row.seconds.max(1e-9);
-        let Ok(mut histogram) = Histogram::<u64>::new(3) else { return };
+        // up to an hour, three digits
+        let Ok(mut histogram) = Histogram::<u64>::new_with_max(3_600_000_000, 3) else { return };
         for micros in &self.micros[..self.done() as usize] {
             histogram.saturating_record(u64::from(micros.load(Relaxed)));
         }

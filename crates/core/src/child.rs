@@ -239,8 +239,8 @@ fn dispatch(
         },
     );
     run.depends_on(lsn);
+    run.register();
     let mut task = RunTask::executing(run, input);
-    task.register();
     let input = Payload::empty();
     core.runtime.spawn(async move { poll_fn(|cx| task.poll_conclusion(cx, &input)).await });
 }

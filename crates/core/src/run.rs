@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 
 use futures_util::task::AtomicWaker;
@@ -38,6 +38,8 @@ pub(crate) struct Run {
     pub(crate) lane: Lane,
     /// The lane's generation that owns it.
     pub(crate) generation: u32,
+    /// Itself, to be found by key before its Start can be durable.
+    me: Weak<Run>,
     state: Mutex<RunState>,
     conclusion: Mutex<Concluding>,
     /// Wakes the task that polls it.
@@ -201,7 +203,8 @@ impl Run {
     pub(crate) fn new(core: Arc<Core>, definition: Arc<Definition>, new: NewRun) -> Arc<Self> {
         let lane = core.lane_of(new.root);
         let next_order = new.replay.as_ref().map_or(0, Replay::last_order) + 1;
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             key: new.key,
             root: new.root,
             parent: new.parent,
@@ -241,6 +244,13 @@ impl Run {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, RunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the run findable by key, for requests, children, waiters and the worker.
+    pub(crate) fn register(&self) {
+        if let Some(me) = self.me.upgrade() {
+            self.core.runs.insert(me);
+        }
     }
 
     /// Stops the run at its next turn. The first reason counts, except that losing it always does.
@@ -294,6 +304,13 @@ impl Run {
     }
 
     fn stage_write(&self, state: &mut RunState, write: Write, room: u32, is_solid: bool) -> Option<Lsn> {
+        if let Write::Start(start) = &write
+            && start.key == self.key
+            && matches!(start.state, State::Running { .. })
+        {
+            // findable before it is durable: what becomes of it must find it, and nobody may adopt it
+            self.register();
+        }
         let (generation, tree) = (self.generation, self.root);
         // only changes of the execution's own row have a slot to fold into
         let mut none = Slot::default();
@@ -311,6 +328,15 @@ impl Run {
         if is_solid {
             state.last_solid = state.last_solid.max(lsn);
         }
+        Some(lsn)
+    }
+
+    /// Stages the Start of the run by itself, before any of its code runs.
+    pub(crate) fn stage_start(&self, staged: Staged) -> Option<Lsn> {
+        let mut state = self.state();
+        let lsn = self.lane.stage(staged, &mut state.slot)?;
+        state.last = lsn;
+        state.last_solid = lsn;
         Some(lsn)
     }
 

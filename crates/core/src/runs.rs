@@ -47,9 +47,9 @@ impl Runs {
     }
 
     /// Removes this run; not another one of the same execution that came after it.
-    pub(crate) fn remove(&self, run: &Arc<Run>) {
+    pub(crate) fn remove(&self, run: &Run) {
         let mut shard = self.shard(run.key);
-        if shard.get(&run.key).is_some_and(|other| Arc::ptr_eq(other, run)) {
+        if shard.get(&run.key).is_some_and(|other| std::ptr::eq(Arc::as_ptr(other), run)) {
             shard.remove(&run.key);
         }
     }

@@ -310,19 +310,19 @@ async fn start<O>(
     let new = local_run(core, &start);
     let lane = core.lane_of(key);
     let staged = Staged { generation: new.generation, tree: key, write: Write::Start(start), room };
-    let Some(lsn) = lane.stage(staged, &mut Slot::default()) else {
-        if is_local {
-            core.slot_freed();
-        }
-        return Err(core.why_dropped());
-    };
     if !is_local {
+        let Some(lsn) = lane.stage(staged, &mut Slot::default()) else { return Err(core.why_dropped()) };
         let outcome = lane.durable(lsn).await;
         drop(claim);
         return settled(core, outcome, definition, key, id, fingerprint);
     }
     let run = Run::new(core.clone(), definition.clone(), new);
-    run.depends_on(lsn);
+    run.register();
+    let Some(lsn) = run.stage_start(staged) else {
+        core.runs.remove(&run);
+        core.slot_freed();
+        return Err(core.why_dropped());
+    };
     let task = RunTask::starting(run.clone(), lsn);
     let mut attended = Attended { task: Some(task), input: input.clone(), claim };
     let outcome = poll_fn(|cx| match &mut attended.task {
@@ -334,9 +334,6 @@ async fn start<O>(
     if outcome != Outcome::Applied {
         attended.task = None;
         return settled(core, outcome, definition, key, id, fingerprint);
-    }
-    if let Some(task) = &mut attended.task {
-        task.register();
     }
     // the run goes on in a task of its own
     drop(attended);

@@ -30,8 +30,6 @@ pub(crate) struct RunTask {
     stage: Stage,
     /// Rings at the deadline, or when the run may have waited long enough to suspend.
     alarm: Option<Pin<Box<tokio::time::Sleep>>>,
-    /// Once it has waited it can be found by others.
-    is_registered: bool,
 }
 
 enum Stage {
@@ -67,13 +65,13 @@ impl RunTask {
     /// A task that runs at once; its Start is staged when something depends on it.
     pub(crate) fn executing(run: Arc<Run>, input: &Payload) -> Self {
         let stage = Self::branches(&run, input);
-        Self { run, stage, alarm: None, is_registered: false }
+        Self { run, stage, alarm: None }
     }
 
     /// A task that runs when its Start, staged as `lsn`, is durable and has won.
     pub(crate) fn starting(run: Arc<Run>, lsn: Lsn) -> Self {
         let stage = Stage::Starting(run.lane.durable(lsn));
-        Self { run, stage, alarm: None, is_registered: false }
+        Self { run, stage, alarm: None }
     }
 
     pub(crate) fn run(&self) -> &Arc<Run> {
@@ -94,14 +92,6 @@ impl RunTask {
                 let waker = Waker::from(run.clone());
                 Stage::Executing(Branches { main, spawned: FuturesUnordered::new(), waker })
             }
-        }
-    }
-
-    /// Makes the run findable by key, for requests, children and waiters.
-    pub(crate) fn register(&mut self) {
-        if !self.is_registered {
-            self.is_registered = true;
-            self.run.core.runs.insert(self.run.clone());
         }
     }
 
@@ -149,8 +139,6 @@ impl RunTask {
         if run.state().interrupt.is_some() {
             return false;
         }
-        // first findable, then staged: what becomes of its Writes must find it
-        self.register();
         if run.ensure_started().is_none() {
             return false;
         }
@@ -296,7 +284,7 @@ impl RunTask {
         match lsn {
             Some(lsn) => {
                 self.tell_parent(ChildState::Elsewhere);
-                self.unregister();
+                self.run.core.runs.remove(&self.run);
                 self.stage = Stage::Ending(run.lane.durable(lsn), ending);
             }
             None => self.conclude(Conclusion::Gone),
@@ -324,7 +312,6 @@ impl RunTask {
                 child.interrupt(Interrupt::Cancel(failure.clone()));
             }
         }
-        run.stage_in(&mut run.state(), Write::Answer(run.key), 0);
         self.end(Status::Cancelled, reason);
     }
 
@@ -334,15 +321,8 @@ impl RunTask {
         self.run.core.runs.get(parent.key).is_some_and(|parent| parent.child_signal(self.run.key, signal))
     }
 
-    fn unregister(&mut self) {
-        if self.is_registered {
-            self.is_registered = false;
-            self.run.core.runs.remove(&self.run);
-        }
-    }
-
     fn conclude(&mut self, conclusion: Conclusion) {
-        self.unregister();
+        self.run.core.runs.remove(&self.run);
         if matches!(conclusion, Conclusion::Gone) {
             self.tell_parent(ChildState::Elsewhere);
         }

@@ -1,5 +1,6 @@
 //! The worker: a thread that looks after an engine's registration, and claims executions to run.
 
+use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -11,6 +12,7 @@ use tokio::time::Instant;
 use crate::commit::on_thread;
 use crate::engine::{Core, all_ended, keys_of};
 use crate::error::Error;
+use crate::key::Key;
 use crate::payload::Payload;
 use crate::record::Record;
 use crate::replay::Replay;
@@ -39,6 +41,8 @@ struct Worker {
     claims: i64,
     /// The last claim's outcome is unknown: what is owned and not held has to be adopted.
     is_unsure: bool,
+    /// What the look before this one saw owned and not held.
+    suspects: HashSet<Key>,
     looked_at: Option<Instant>,
     lanes_ended: Vec<oneshot::Receiver<()>>,
 }
@@ -50,7 +54,15 @@ pub(crate) fn spawn(
     lanes_ended: Vec<oneshot::Receiver<()>>,
     shutdown: oneshot::Receiver<Shutdown>,
 ) -> Result<(), Error> {
-    let mut worker = Worker { core, claim_lane, claims: 0, is_unsure: false, looked_at: None, lanes_ended };
+    let mut worker = Worker {
+        core,
+        claim_lane,
+        claims: 0,
+        is_unsure: false,
+        suspects: HashSet::new(),
+        looked_at: None,
+        lanes_ended,
+    };
     on_thread("stepfast-worker".into(), async move { worker.run(shutdown).await })
 }
 
@@ -118,9 +130,6 @@ impl Worker {
             core.worker.is_fenced.store(true, SeqCst);
             return;
         }
-        if look.holds.is_some() {
-            self.is_unsure = false;
-        }
         if recovered > 0 {
             tracing::info!(recovered, "executions of lost workers can be claimed again");
         }
@@ -132,15 +141,38 @@ impl Worker {
         for key in ended {
             core.watch.notify(key);
         }
-        core.add_running(strays.len());
-        for record in strays {
-            adopt(&core, record);
+        if look.holds.is_some() {
+            self.adopt_strays(strays);
         }
         if let Some(due_at) = next_due {
             core.worker.due_at.fetch_min(due_at.as_micros(), SeqCst);
         }
         if has_ready || recovered > 0 {
             core.worker.is_ready.store(true, SeqCst);
+        }
+    }
+
+    /// Adopts what two looks in a row have seen owned and not held: one look alone may have seen a run that
+    /// began after the list of what is held was made.
+    fn adopt_strays(&mut self, strays: Vec<Record>) {
+        let core = self.core.clone();
+        let suspects = std::mem::take(&mut self.suspects);
+        for record in strays {
+            let key = record.execution.key;
+            if core.runs.get(key).is_some() {
+                continue;
+            }
+            if suspects.contains(&key) {
+                tracing::info!(execution = %key, "adopted after a claim whose outcome was unknown");
+                core.add_running(1);
+                adopt(&core, record);
+            } else {
+                self.suspects.insert(key);
+            }
+        }
+        self.is_unsure = !self.suspects.is_empty();
+        if self.is_unsure {
+            core.worker.is_wanted.store(true, SeqCst);
         }
     }
 
@@ -297,6 +329,7 @@ fn adopt(core: &Arc<Core>, mut record: Record) {
             generation,
         },
     );
+    run.register();
     if record.requests.contains(&RequestKind::Cancel) {
         run.interrupt(Interrupt::Cancel(cancel_failure()));
     }
@@ -307,7 +340,6 @@ fn adopt(core: &Arc<Core>, mut record: Record) {
         match input {
             Ok(input) => {
                 let mut task = RunTask::executing(run, &input);
-                task.register();
                 poll_fn(|cx| task.poll_conclusion(cx, &input)).await;
             }
             Err(error) => {
@@ -318,7 +350,6 @@ fn adopt(core: &Arc<Core>, mut record: Record) {
                 run.interrupt(Interrupt::Park(failure.permanent()));
                 let input = Payload::empty();
                 let mut task = RunTask::executing(run, &input);
-                task.register();
                 poll_fn(|cx| task.poll_conclusion(cx, &input)).await;
             }
         }
