@@ -1,3 +1,17 @@
-//! Support for whole-system tests: one suite for all stores.
+//! Whole-system tests of Stepfast: one suite for all stores.
+//!
+//! [`conformance`] says case by case what every store must do; a store joins it with a [`StoreFixture`].
+//! [`history`] makes up what may happen, and [`twins`] lets it happen to several stores in step.
 
+#![allow(clippy::unwrap_used)] // this is test code
+
+pub mod conformance;
+pub mod fixture;
+pub mod history;
+pub mod make;
 pub mod postgres_server;
+pub mod twins;
+pub mod worker;
+
+pub use fixture::{Fresh, STORES, StoreFixture};
+pub use worker::Worker;

@@ -8,7 +8,7 @@ pub mod counters;
 pub mod error;
 pub mod failure;
 pub mod key;
-
+pub mod memory;
 pub mod path;
 pub mod payload;
 pub mod record;
@@ -18,7 +18,7 @@ pub mod write;
 pub use error::{Error, ErrorKind};
 pub use failure::Failure;
 pub use key::Key;
-
+pub use memory::MemoryStore;
 pub use path::Path;
 pub use payload::Payload;
 pub use record::Status;

@@ -59,6 +59,9 @@ pub trait Store: Send + Sync + 'static {
     async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError>;
 
     /// The one look per second: renews the worker, takes over lost ones, and reports what concerns it.
+    ///
+    /// When it takes over a worker it also wakes what should have been woken: the lost worker may have died
+    /// between what it recorded and the Wake for it. A store may do so at other looks too.
     async fn look(&self, look: &Look) -> Result<Seen, StoreError>;
 
     /// Loads executions, in the order of `ids`; `None` where there is none.

@@ -104,6 +104,10 @@ pub struct Parent {
 /// Moves an execution to another state.
 ///
 /// Guard: the row is `running` and owned by the flush's worker; else [`Outcome::NotFound`].
+///
+/// A request may have been recorded since the owner last looked. So a Move to `Waiting` or `Parked` of an
+/// execution with requests that the flush does not [answer](Write::Answer) makes it `queued` instead, and
+/// whoever claims it answers; a Move to `Ended` deletes them.
 #[derive(Clone, Debug)]
 pub struct Move {
     /// The execution.

@@ -108,6 +108,10 @@ impl<'a> Sorted<'a> {
                 column(moves, |(_, m)| armed(&m.state)),
             ];
             jobs.push(Job { sql: Sql::Move, what: "moving executions", params });
+            let resting: Vec<Uuid> = self.resting().collect();
+            if !resting.is_empty() {
+                jobs.push(Job { sql: Sql::Heed, what: "heeding requests", params: vec![one(resting)] });
+            }
         }
         if !self.wakes.is_empty() {
             let params = vec![column(&self.wakes, |(_, key)| uuid(*key)), one(now.map(Instant))];
@@ -136,6 +140,12 @@ impl<'a> Sorted<'a> {
             ];
             jobs.push(Job { sql: Sql::Start, what: "inserting executions", params });
         }
+    }
+
+    /// What is moved to where only a wake or a resume would find it.
+    fn resting(&self) -> impl Iterator<Item = Uuid> {
+        let rests = |state: &State| matches!(state, State::Waiting { .. } | State::Parked { .. });
+        self.moves.iter().filter(move |(_, change)| rests(&change.state)).map(|(_, change)| uuid(change.key))
     }
 
     fn records(&self, jobs: &mut Vec<Job<'a>>) {
@@ -208,6 +218,8 @@ impl<'a> Sorted<'a> {
                 State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
             }
         }
+        // they are queued if they are asked for something
+        queued.extend(self.resting());
         if !queued.is_empty() {
             jobs.push(Job { sql: Sql::Ready, what: "making executions ready", params: vec![one(queued)] });
         }
@@ -318,7 +330,7 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
     for (job, answer) in jobs.iter().zip(answers) {
         let rows = answer.affected;
         match job.sql {
-            Sql::Move | Sql::Cancel | Sql::Resume => counters.updated(Table::Executions, rows),
+            Sql::Move | Sql::Heed | Sql::Cancel | Sql::Resume => counters.updated(Table::Executions, rows),
             Sql::Start => counters.inserted(Table::Executions, rows),
             Sql::Checkpoint => counters.inserted(Table::Checkpoints, rows),
             Sql::Attempt => counters.inserted(Table::Attempts, rows),

@@ -120,8 +120,10 @@ impl Reader {
         let fail = |error: tokio_postgres::Error| store_error("loading a large value", &error);
         let client = self.client().await?;
         let statement = client.prepare_cached(Sql::Value.text()).await.map_err(fail)?;
-        let rows =
-            client.query(&statement, &[&uuid(execution), &chunks.value.cast_signed()]).await.map_err(fail)?;
+        let rows = client
+            .query(&statement, &[&uuid(execution), &chunks.value.cast_signed(), &i64::from(chunks.count)])
+            .await
+            .map_err(fail)?;
         let mut bytes = BytesMut::with_capacity(usize::try_from(chunks.len).unwrap_or(0).min(1 << 30));
         for row in &rows {
             bytes.extend_from_slice(Columns::of(row).next()?);

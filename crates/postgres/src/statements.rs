@@ -43,6 +43,8 @@ statements! {
     Lock = include_str!("../queries/lock.sql");
     /// Moves executions that the lane's worker runs.
     Move = include_str!("../queries/move.sql");
+    /// Queues what was to be suspended or parked, but is asked for something.
+    Heed = include_str!("../queries/heed.sql");
     /// Wakes what waits and need not.
     Wake = include_str!("../queries/wake.sql");
     /// Creates executions.
@@ -116,7 +118,8 @@ statements! {
     /// Counts executions.
     Count = include_str!("../queries/count.sql");
     /// The pieces of a large value.
-    Value = "SELECT bytes FROM chunks WHERE execution = $1::uuid AND value = $2::bigint ORDER BY n";
+    Value = "SELECT bytes FROM chunks WHERE execution = $1::uuid AND value = $2::bigint AND n < $3::bigint \
+             ORDER BY n";
 }
 
 /// Ends a transaction, and fails if anything in it has failed.
@@ -133,6 +136,7 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::Lane,
     Sql::Lock,
     Sql::Move,
+    Sql::Heed,
     Sql::Wake,
     Sql::Start,
     Sql::Checkpoint,

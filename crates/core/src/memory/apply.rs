@@ -1,0 +1,245 @@
+//! Applying a flush: one function per Write, in the order of the enum.
+
+use super::tables::Tables;
+use crate::clock::Timestamp;
+use crate::counters::{Counters, Table};
+use crate::key::Key;
+use crate::record::{Execution, Status};
+use crate::store::StoreError;
+use crate::write::{
+    Answer, Attempt, Checkpoint, Chunk, Discard, Existing, Flush, Move, Outcome, Request, RequestKind, Start,
+    State, WorkerId, Write,
+};
+
+impl Tables {
+    /// Applies all Writes or, if it returns an error, none. Returns the outcomes that are not `Applied`.
+    pub(super) fn apply(
+        &mut self,
+        flush: &Flush,
+        now: Timestamp,
+        counters: &Counters,
+    ) -> Result<Vec<(usize, Outcome)>, StoreError> {
+        self.check_inserts(&flush.writes)?;
+        // Grouped by kind: a cancel goes down to children that start in the same flush.
+        let mut order: Vec<usize> = (0..flush.writes.len()).collect();
+        order.sort_by_key(|i| kind_number(&flush.writes[*i]));
+        let mut outcomes = Vec::new();
+        for i in order {
+            let outcome = match &flush.writes[i] {
+                Write::Start(start) => self.start(start, flush.worker, counters),
+                Write::Checkpoint(checkpoint) => self.checkpoint(checkpoint, counters),
+                Write::Attempt(attempt) => self.attempt(attempt, counters),
+                Write::Move(change) => self.change(change, flush.worker, counters),
+                Write::Wake(key) => self.wake(*key, now, counters),
+                Write::Request(request) => self.request(request, counters),
+                Write::Answer(key) => self.answer(*key, counters),
+                Write::Chunk(chunk) => self.chunk(chunk, counters),
+                Write::Discard(discard) => self.discard(discard, counters),
+            };
+            if outcome != Outcome::Applied {
+                outcomes.push((i, outcome));
+            }
+        }
+        outcomes.sort_by_key(|(i, _)| *i);
+        Ok(outcomes)
+    }
+
+    /// A second outcome of a step, or record of an attempt, is an error of the flush: a fenced lane cannot
+    /// get here, so nobody sends one who has not lost track of what he recorded.
+    fn check_inserts(&self, writes: &[Write]) -> Result<(), StoreError> {
+        for write in writes {
+            let (there, what, path) = match write {
+                Write::Checkpoint(Checkpoint { execution, path, .. }) => {
+                    (self.checkpoints.contains_key(&(*execution, path.clone())), "checkpoint", path)
+                }
+                Write::Attempt(Attempt { execution, path, attempt, .. }) => {
+                    (self.attempts.contains_key(&(*execution, path.clone(), *attempt)), "attempt", path)
+                }
+                _ => continue,
+            };
+            if there {
+                let execution = write.execution();
+                return Err(StoreError::Rejected(format!(
+                    "a {what} of execution {execution} at {path} is there already"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, start: &Start, worker: WorkerId, counters: &Counters) -> Outcome {
+        let taken = start.workflow_id.as_ref().and_then(|id| self.keys.get(id));
+        if let Some(existing) = self.executions.get(&start.key).or_else(|| self.executions.get(taken?)) {
+            return Outcome::Duplicate(Box::new(Existing {
+                key: existing.key,
+                workflow: existing.workflow.clone(),
+                fingerprint: existing.fingerprint,
+                parent: existing.parent.as_ref().map(|parent| parent.key),
+                status: existing.status,
+            }));
+        }
+        let row = Execution {
+            key: start.key,
+            root: start.root,
+            parent: start.parent.clone(),
+            given_id: start.workflow_id.clone(),
+            workflow: start.workflow.clone(),
+            fingerprint: start.fingerprint,
+            input: start.input.clone(),
+            run_no: 1,
+            recoveries: 0,
+            created_at: start.created_at,
+            deadline_at: start.deadline_at,
+            wake_at: None,
+            // what follows is the state's
+            status: Status::Queued,
+            is_paused: false,
+            outcome: crate::Payload::empty(),
+            owner: None,
+            ended_at: None,
+            armed: Vec::new(),
+        };
+        self.executions.insert(start.key, row);
+        self.keys.extend(start.workflow_id.clone().map(|id| (id, start.key)));
+        self.children.extend(start.parent.as_ref().map(|parent| (parent.key, start.key)));
+        counters.inserted(Table::Executions, 1);
+        self.write_state(start.key, &start.state, Some(worker));
+        self.enter_roles(start.key, &start.state, counters);
+        Outcome::Applied
+    }
+
+    fn checkpoint(&mut self, checkpoint: &Checkpoint, counters: &Counters) -> Outcome {
+        self.checkpoints.insert((checkpoint.execution, checkpoint.path.clone()), checkpoint.clone());
+        counters.inserted(Table::Checkpoints, 1);
+        Outcome::Applied
+    }
+
+    fn attempt(&mut self, attempt: &Attempt, counters: &Counters) -> Outcome {
+        self.attempts.insert((attempt.execution, attempt.path.clone(), attempt.attempt), attempt.clone());
+        counters.inserted(Table::Attempts, 1);
+        Outcome::Applied
+    }
+
+    fn change(&mut self, change: &Move, worker: WorkerId, counters: &Counters) -> Outcome {
+        if !self.owned.contains(&(worker, change.key)) {
+            return Outcome::NotFound;
+        }
+        let is_asked = self.requests_of(change.key).next().is_some();
+        match &change.state {
+            State::Waiting { armed, .. } | State::Parked { armed, .. } if is_asked => {
+                self.enter(change.key, &State::Queued { armed: armed.clone() }, None, counters);
+            }
+            state => self.enter(change.key, state, Some(worker), counters),
+        }
+        Outcome::Applied
+    }
+
+    fn wake(&mut self, key: Key, now: Timestamp, counters: &Counters) -> Outcome {
+        if (self.is_due(key, now) || self.is_called(key)) && self.queue_waiting(key, counters) {
+            Outcome::Applied
+        } else {
+            Outcome::NotFound
+        }
+    }
+
+    fn request(&mut self, request: &Request, counters: &Counters) -> Outcome {
+        let Some(row) = self.executions.get(&request.execution) else { return Outcome::NotFound };
+        match request.kind {
+            RequestKind::Cancel => {
+                let parent = row.parent.as_ref().map(|parent| parent.key);
+                match row.status {
+                    status if status.is_terminal() => Outcome::Answered(Answer::Declined(status), None),
+                    Status::Running => {
+                        self.cancel_tree(request, counters);
+                        Outcome::Answered(Answer::Requested, None)
+                    }
+                    _ => {
+                        self.cancel_tree(request, counters);
+                        Outcome::Answered(Answer::Done, parent)
+                    }
+                }
+            }
+            RequestKind::Resume => match row.status {
+                Status::Failed | Status::Cancelled => {
+                    self.continue_in_next_run(request.execution, counters);
+                    Outcome::Answered(Answer::Done, None)
+                }
+                Status::Queued if row.is_paused => {
+                    let state = State::Queued { armed: row.armed.clone() };
+                    self.enter(request.execution, &state, None, counters);
+                    Outcome::Answered(Answer::Done, None)
+                }
+                status => Outcome::Answered(Answer::Declined(status), None),
+            },
+        }
+    }
+
+    /// Cancels an execution and, through all that have not ended, its awaited children: what runs gets a
+    /// row in `requests`, the rest ends.
+    fn cancel_tree(&mut self, request: &Request, counters: &Counters) {
+        let mut todo = vec![request.execution];
+        while let Some(key) = todo.pop() {
+            todo.extend(self.awaited_children(key));
+            if self.executions.get(&key).is_some_and(|row| row.status == Status::Running) {
+                if self.requests.insert((key, request.n), request.kind).is_none() {
+                    counters.inserted(Table::Requests, 1);
+                }
+            } else {
+                let status = Status::Cancelled;
+                let state = State::Ended { status, outcome: request.reason.clone(), at: request.at };
+                self.enter(key, &state, None, counters);
+            }
+        }
+    }
+
+    fn continue_in_next_run(&mut self, key: Key, counters: &Counters) {
+        self.clear_requests(key, counters);
+        self.enter(key, &State::Queued { armed: Vec::new() }, None, counters);
+        if let Some(row) = self.executions.get_mut(&key) {
+            row.run_no += 1;
+            row.deadline_at = None;
+        }
+    }
+
+    fn answer(&mut self, key: Key, counters: &Counters) -> Outcome {
+        self.clear_requests(key, counters);
+        Outcome::Applied
+    }
+
+    fn chunk(&mut self, chunk: &Chunk, counters: &Counters) -> Outcome {
+        self.chunks.entry((chunk.execution, chunk.value, chunk.n)).or_insert_with(|| {
+            counters.inserted(Table::Chunks, 1);
+            chunk.bytes.clone()
+        });
+        Outcome::Applied
+    }
+
+    fn discard(&mut self, discard: &Discard, counters: &Counters) -> Outcome {
+        let (first, last) = ((discard.execution, 0, 0), (discard.execution, u64::MAX, u32::MAX));
+        let orphans: Vec<_> = self
+            .chunks
+            .range(first..=last)
+            .map(|(id, _)| *id)
+            .filter(|(_, value, _)| !discard.keep.contains(value))
+            .collect();
+        for id in &orphans {
+            self.chunks.remove(id);
+        }
+        counters.deleted(Table::Chunks, orphans.len() as u64);
+        Outcome::Applied
+    }
+}
+
+fn kind_number(write: &Write) -> u8 {
+    match write {
+        Write::Start(_) => 0,
+        Write::Checkpoint(_) => 1,
+        Write::Attempt(_) => 2,
+        Write::Move(_) => 3,
+        Write::Wake(_) => 4,
+        Write::Request(_) => 5,
+        Write::Answer(_) => 6,
+        Write::Chunk(_) => 7,
+        Write::Discard(_) => 8,
+    }
+}

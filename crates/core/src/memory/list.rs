@@ -1,0 +1,32 @@
+//! Listing and counting executions.
+
+use super::tables::Tables;
+use crate::payload::Payload;
+use crate::record::{Execution, Filter, Page};
+
+impl Tables {
+    pub(super) fn list(&self, filter: &Filter) -> Page {
+        let newest_first = self.executions.values().rev().filter(|row| matches(row, filter));
+        if filter.limit == 0 {
+            return Page { executions: Vec::new(), total: Some(newest_first.count() as u64) };
+        }
+        let executions = newest_first
+            .filter(|row| filter.after.is_none_or(|after| row.key < after))
+            .take(filter.limit)
+            .filter_map(|row| self.execution(row.key))
+            .map(|row| Execution { input: Payload::empty(), outcome: Payload::empty(), ..row })
+            .collect();
+        Page { executions, total: None }
+    }
+}
+
+/// Whether a row matches all conditions of a filter but its place in the list.
+fn matches(row: &Execution, filter: &Filter) -> bool {
+    (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
+        && filter.workflow.as_ref().is_none_or(|workflow| *workflow == row.workflow)
+        && filter.is_paused.is_none_or(|is_paused| is_paused == row.is_paused)
+        && filter.parent.is_none_or(|parent| row.parent.as_ref().is_some_and(|it| it.key == parent))
+        && filter.id_prefix.as_ref().is_none_or(|prefix| row.workflow_id().starts_with(&**prefix))
+        && filter.created_from.is_none_or(|from| row.created_at >= from)
+        && filter.created_before.is_none_or(|before| row.created_at < before)
+}

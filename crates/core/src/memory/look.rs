@@ -1,0 +1,71 @@
+//! The look once a second: takeover, and what concerns a worker.
+
+use std::collections::BTreeSet;
+
+use super::tables::Tables;
+use crate::clock::Timestamp;
+use crate::counters::Counters;
+use crate::key::Key;
+use crate::record::Detail;
+use crate::store::{Look, Seen};
+use crate::write::WorkerId;
+
+impl Tables {
+    pub(super) fn look(&mut self, look: &Look, now: Timestamp, counters: &Counters) -> Seen {
+        if self.workers.get(&look.worker).is_none_or(|worker| worker.epoch != look.epoch) {
+            return Seen { now, is_fenced: true, ..Seen::default() };
+        }
+        let recovered = self.take_over(look.worker, counters);
+        let mine: Vec<Key> = self
+            .owned
+            .range((look.worker, Key::from_bytes([0; 16]))..=(look.worker, Key::from_bytes([0xff; 16])))
+            .map(|(_, key)| *key)
+            .collect();
+        let requests = mine.iter().flat_map(|key| self.requests_of(*key).map(|kind| (*key, kind))).collect();
+        let is_over = |key: &&Key| {
+            self.executions.get(*key).is_some_and(|row| row.status.is_terminal() || row.is_paused)
+        };
+        let strays = look.holds.as_ref().map_or_else(Vec::new, |holds| {
+            let holds: BTreeSet<Key> = holds.iter().copied().collect();
+            let strays = mine.iter().filter(|key| !holds.contains(key));
+            strays.filter_map(|key| self.record(*key, Detail::Full)).collect()
+        });
+        Seen {
+            now,
+            is_fenced: false,
+            requests,
+            ended: look.watch.iter().filter(is_over).copied().collect(),
+            strays,
+            has_ready: self.ready.values().any(|key| self.can_run(*key, &look.workflows)),
+            next_due: self
+                .due
+                .iter()
+                .find(|(_, key)| self.can_run(*key, &look.workflows))
+                .map(|(due_at, _)| *due_at),
+            recovered,
+        }
+    }
+
+    /// Takes over the lost workers: first their lanes end, so that nothing of theirs lands any more, then
+    /// what they ran is queued, and what they should have woken is woken.
+    fn take_over(&mut self, looker: WorkerId, counters: &Counters) -> u64 {
+        let lost: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(id, worker)| worker.is_lost && **id != looker)
+            .map(|(id, _)| *id)
+            .collect();
+        for worker in &lost {
+            self.end_lanes(*worker);
+            self.workers.remove(worker);
+        }
+        if !lost.is_empty() {
+            let called: Vec<Key> =
+                self.executions.keys().copied().filter(|key| self.is_called(*key)).collect();
+            for key in called {
+                self.queue_waiting(key, counters);
+            }
+        }
+        self.requeue_orphans(true, counters)
+    }
+}

@@ -1,0 +1,218 @@
+//! [`MemoryStore`]: the reference model of the [`Store`] contract.
+//!
+//! It keeps nothing after the process ends, and promises no durability. Everything else is as in the other
+//! stores: lanes, fence, numbers, guards and outcomes. It is written to be read: each table is a map, and
+//! what the databases must do is said here in plain Rust.
+
+mod apply;
+mod claim;
+mod list;
+mod look;
+mod rows;
+mod tables;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use tokio::sync::watch;
+
+use crate::clock::{Clock, SystemClock};
+use crate::counters::Counters;
+use crate::key::Key;
+use crate::payload::ChunkRef;
+use crate::record::{Detail, ExecutionId, Filter, Page, Record};
+use crate::store::{About, Claim, Durability, Look, Registration, Seen, Store, StoreError};
+use crate::write::{Flush, Outcome, WorkerId};
+use tables::{Lane, Tables, Worker};
+
+/// Every registration starts in this epoch; a takeover or a close ends it.
+const FIRST_EPOCH: i64 = 1;
+
+/// A store in the memory of this process.
+///
+/// Several engines of the process may share one in an `Arc`: they see each other's executions as the
+/// processes that share a database do.
+pub struct MemoryStore {
+    about: About,
+    counters: Counters,
+    clock: Arc<dyn Clock>,
+    tables: Mutex<Tables>,
+    /// How many changes were announced; see [`MemoryStore::announce`].
+    changes: watch::Sender<u64>,
+    /// How many of them the last return of `changed` had seen.
+    seen_changes: Mutex<u64>,
+}
+
+impl MemoryStore {
+    /// An empty store with the machine's clock.
+    pub fn new() -> Self {
+        Self::with_clock(Arc::new(SystemClock))
+    }
+
+    /// An empty store that takes the time from `clock`.
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            about: About {
+                kind: "memory",
+                version: concat!("MemoryStore ", env!("CARGO_PKG_VERSION")).into(),
+                durability: Durability::None,
+                lanes: 1,
+                flush_writes: 16_384,
+                flush_bytes: 4 << 20,
+            },
+            counters: Counters::default(),
+            clock,
+            tables: Mutex::default(),
+            changes: watch::Sender::new(0),
+            seen_changes: Mutex::new(0),
+        }
+    }
+
+    /// Makes a worker look lost, as if its process had been killed: the next look of another worker takes
+    /// it over. Until then it can go on, as a process can that only seems dead.
+    pub fn lose(&self, worker: WorkerId) {
+        if let Some(row) = self.tables().workers.get_mut(&worker) {
+            row.is_lost = true;
+        }
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        // nothing panics between two changes that belong together, so a poisoned lock guards sound tables
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells other engines that something may have changed. One engine alone needs no hints.
+    fn announce(&self, tables: &Tables) {
+        if tables.workers.len() > 1 {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let executions = self.tables().executions.len();
+        f.debug_struct("MemoryStore").field("executions", &executions).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    async fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
+        let mut tables = self.tables();
+        tables.last_worker += 1;
+        let worker = WorkerId(tables.last_worker);
+        tables.workers.insert(worker, Worker { epoch: FIRST_EPOCH, is_lost: false });
+        for lane in 0..lanes {
+            tables.lanes.insert((worker, lane), Lane::new(FIRST_EPOCH));
+        }
+        Ok(Registration { worker, epoch: FIRST_EPOCH, now: self.clock.now() })
+    }
+
+    async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
+        let mut tables = self.tables();
+        if tables.workers.remove(&worker).is_some() {
+            tables.end_lanes(worker);
+            tables.requeue_orphans(false, &self.counters);
+            self.announce(&tables);
+        }
+        Ok(())
+    }
+
+    async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
+        debug_assert_eq!(rows::changed_twice(&flush.writes), None, "a flush is a set of row changes");
+        let mut tables = self.tables();
+        let lane = tables.lane(flush.worker, flush.lane, flush.epoch)?;
+        if flush.number == lane.last_number && flush.is_resent {
+            return Ok(lane.last_outcomes.clone());
+        }
+        if flush.number != lane.last_number + 1 {
+            return Err(StoreError::Corrupt(format!(
+                "flush {} of lane {} follows on {}",
+                flush.number, flush.lane, lane.last_number
+            )));
+        }
+        let outcomes = tables.apply(flush, self.clock.now(), &self.counters)?;
+        let lane = tables.lane(flush.worker, flush.lane, flush.epoch)?;
+        lane.last_number = flush.number;
+        lane.last_outcomes.clone_from(&outcomes);
+        self.counters.flushed(flush.writes.len() as u64);
+        if !flush.writes.is_empty() {
+            self.announce(&tables);
+        }
+        Ok(outcomes)
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError> {
+        self.tables().claim(claim, self.clock.now(), &self.counters)
+    }
+
+    async fn look(&self, look: &Look) -> Result<Seen, StoreError> {
+        let mut tables = self.tables();
+        let seen = tables.look(look, self.clock.now(), &self.counters);
+        if seen.recovered > 0 {
+            self.announce(&tables);
+        }
+        Ok(seen)
+    }
+
+    async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
+        self.counters.read();
+        let tables = self.tables();
+        let key = |id: &ExecutionId| match id {
+            ExecutionId::Key(key) => Some(*key),
+            ExecutionId::Given(id) => tables.keys.get(id).copied(),
+        };
+        Ok(ids.iter().map(|id| tables.record(key(id)?, detail)).collect())
+    }
+
+    async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
+        self.counters.read();
+        let tables = self.tables();
+        let mut bytes = BytesMut::new();
+        for n in 0..chunks.count {
+            let Some(chunk) = tables.chunks.get(&(execution, chunks.value, n)) else { break };
+            bytes.extend_from_slice(chunk);
+        }
+        if bytes.len() as u64 == chunks.len {
+            Ok(bytes.freeze())
+        } else {
+            Err(StoreError::Corrupt(format!(
+                "value {} of execution {execution} has {} bytes of {}",
+                chunks.value,
+                bytes.len(),
+                chunks.len
+            )))
+        }
+    }
+
+    async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
+        self.counters.read();
+        Ok(self.tables().list(filter))
+    }
+
+    async fn changed(&self) {
+        let seen = || self.seen_changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = *seen();
+        let mut changes = self.changes.subscribe();
+        if let Ok(now) = changes.wait_for(|now| *now > start).await {
+            let mut seen = seen();
+            *seen = (*now).max(*seen);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The tables, and the small moves on them that several operations share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::clock::Timestamp;
+use crate::counters::{Counters, Table};
+use crate::key::Key;
+use crate::path::Path;
+use crate::payload::Payload;
+use crate::record::{Detail, Execution, Record, Status};
+use crate::store::StoreError;
+use crate::write::{Attempt, Checkpoint, Outcome, RequestKind, State, WorkerId};
+
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub(super) last_worker: i64,
+    pub(super) workers: BTreeMap<WorkerId, Worker>,
+    pub(super) lanes: BTreeMap<(WorkerId, u16), Lane>,
+    /// `wake_at` is kept in `timers` only.
+    pub(super) executions: BTreeMap<Key, Execution>,
+    /// Index of `executions`: the callers' ids.
+    pub(super) keys: BTreeMap<Arc<str>, Key>,
+    /// Index of `executions`: who runs what.
+    pub(super) owned: BTreeSet<(WorkerId, Key)>,
+    /// Index of `executions`: (parent, child).
+    pub(super) children: BTreeSet<(Key, Key)>,
+    pub(super) checkpoints: BTreeMap<(Key, Path), Checkpoint>,
+    pub(super) attempts: BTreeMap<(Key, Path, u32), Attempt>,
+    pub(super) chunks: BTreeMap<(Key, u64, u32), Bytes>,
+    last_seq: u64,
+    /// By age.
+    pub(super) ready: BTreeMap<u64, Key>,
+    ready_seqs: BTreeMap<Key, u64>,
+    timers: BTreeMap<Key, Timestamp>,
+    /// Index of `timers`.
+    pub(super) due: BTreeSet<(Timestamp, Key)>,
+    /// (execution, child).
+    waits: BTreeSet<(Key, Key)>,
+    /// (execution, number of the request).
+    pub(super) requests: BTreeMap<(Key, Key), RequestKind>,
+}
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) epoch: i64,
+    pub(super) is_lost: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) epoch: i64,
+    pub(super) last_number: i64,
+    /// Outcomes of the flush with the last number, in case it is sent again.
+    pub(super) last_outcomes: Vec<(usize, Outcome)>,
+}
+
+impl Lane {
+    pub(super) fn new(epoch: i64) -> Self {
+        Self { epoch, last_number: 0, last_outcomes: Vec::new() }
+    }
+}
+
+const FIRST: Key = Key::from_bytes([0; 16]);
+const LAST: Key = Key::from_bytes([0xff; 16]);
+
+impl Tables {
+    /// The fence: the lane's row, if its epoch is still `epoch`.
+    pub(super) fn lane(&mut self, worker: WorkerId, lane: u16, epoch: i64) -> Result<&mut Lane, StoreError> {
+        self.lanes.get_mut(&(worker, lane)).filter(|row| row.epoch == epoch).ok_or(StoreError::Fenced)
+    }
+
+    /// Ends the epoch of all lanes of a worker: nothing that it sends lands any more.
+    pub(super) fn end_lanes(&mut self, worker: WorkerId) {
+        for (_, lane) in self.lanes.range_mut((worker, 0)..=(worker, u16::MAX)) {
+            lane.epoch += 1;
+        }
+    }
+
+    /// Queues the running executions whose owner is no longer registered, in key order. It looks at what
+    /// is, not at what happened, so an interrupted takeover is finished by the next.
+    pub(super) fn requeue_orphans(&mut self, is_recovery: bool, counters: &Counters) -> u64 {
+        let mut orphans: Vec<Key> = self
+            .owned
+            .iter()
+            .filter(|(owner, _)| !self.workers.contains_key(owner))
+            .map(|(_, key)| *key)
+            .collect();
+        orphans.sort_unstable();
+        for key in &orphans {
+            let Some(row) = self.executions.get_mut(key) else { continue };
+            row.recoveries += u32::from(is_recovery);
+            let state = State::Queued { armed: row.armed.clone() };
+            self.enter(*key, &state, None, counters);
+        }
+        orphans.len() as u64
+    }
+
+    /// Queues an execution if it waits.
+    pub(super) fn queue_waiting(&mut self, key: Key, counters: &Counters) -> bool {
+        let Some(row) = self.executions.get(&key).filter(|row| row.status == Status::Waiting) else {
+            return false;
+        };
+        let state = State::Queued { armed: row.armed.clone() };
+        self.enter(key, &state, None, counters);
+        true
+    }
+
+    /// Puts an execution that is there into `state`: its row and its rows in the role tables.
+    pub(super) fn enter(&mut self, key: Key, state: &State, owner: Option<WorkerId>, counters: &Counters) {
+        counters.updated(Table::Executions, 1);
+        self.leave_roles(key, counters);
+        self.write_state(key, state, owner);
+        self.enter_roles(key, state, counters);
+    }
+
+    /// The columns of the row that a state decides.
+    pub(super) fn write_state(&mut self, key: Key, state: &State, owner: Option<WorkerId>) {
+        let Some(row) = self.executions.get_mut(&key) else { return };
+        if let Some(owner) = row.owner.take() {
+            self.owned.remove(&(owner, key));
+        }
+        row.status = state.status();
+        row.armed = state.armed().to_vec();
+        row.is_paused = matches!(state, State::Parked { .. });
+        (row.outcome, row.ended_at) = match state {
+            State::Parked { reason, .. } => (reason.clone(), None),
+            State::Ended { outcome, at, .. } => (outcome.clone(), Some(*at)),
+            _ => (Payload::empty(), None),
+        };
+        if row.status == Status::Running {
+            row.owner = owner;
+            self.owned.extend(owner.map(|owner| (owner, key)));
+        }
+    }
+
+    /// The rows in `ready`, `timers` and `waits` that a state has.
+    pub(super) fn enter_roles(&mut self, key: Key, state: &State, counters: &Counters) {
+        match state {
+            State::Queued { .. } => {
+                self.last_seq += 1;
+                self.ready.insert(self.last_seq, key);
+                self.ready_seqs.insert(key, self.last_seq);
+                counters.inserted(Table::Ready, 1);
+            }
+            State::Waiting { wake_at, children, .. } => {
+                if let Some(due_at) = wake_at {
+                    self.timers.insert(key, *due_at);
+                    self.due.insert((*due_at, key));
+                    counters.inserted(Table::Timers, 1);
+                }
+                let before = self.waits.len();
+                self.waits.extend(children.iter().map(|child| (key, *child)));
+                counters.inserted(Table::Waits, (self.waits.len() - before) as u64);
+            }
+            State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
+        }
+    }
+
+    fn leave_roles(&mut self, key: Key, counters: &Counters) {
+        if let Some(seq) = self.ready_seqs.remove(&key) {
+            self.ready.remove(&seq);
+            counters.deleted(Table::Ready, 1);
+        }
+        if let Some(due_at) = self.timers.remove(&key) {
+            self.due.remove(&(due_at, key));
+            counters.deleted(Table::Timers, 1);
+        }
+        let waits: Vec<_> = self.waits.range((key, FIRST)..=(key, LAST)).copied().collect();
+        for wait in &waits {
+            self.waits.remove(wait);
+        }
+        counters.deleted(Table::Waits, waits.len() as u64);
+    }
+
+    /// True if a waiting execution's due time has come.
+    pub(super) fn is_due(&self, key: Key, now: Timestamp) -> bool {
+        self.timers.get(&key).is_some_and(|due_at| *due_at <= now)
+    }
+
+    /// True if a child that an execution waits for has ended.
+    pub(super) fn is_called(&self, key: Key) -> bool {
+        self.waits
+            .range((key, FIRST)..=(key, LAST))
+            .any(|(_, child)| self.executions.get(child).is_some_and(|row| row.status.is_terminal()))
+    }
+
+    /// The children that `parent` waits for or may wait for: not detached, not ended.
+    pub(super) fn awaited_children(&self, parent: Key) -> Vec<Key> {
+        let is_awaited = |child: &Key| {
+            self.executions.get(child).is_some_and(|row| {
+                !row.status.is_terminal() && row.parent.as_ref().is_some_and(|parent| !parent.is_detached)
+            })
+        };
+        self.children
+            .range((parent, FIRST)..=(parent, LAST))
+            .map(|(_, child)| *child)
+            .filter(is_awaited)
+            .collect()
+    }
+
+    /// The kinds of what is asked of an execution, oldest first.
+    pub(super) fn requests_of(&self, key: Key) -> impl Iterator<Item = RequestKind> + '_ {
+        self.requests.range((key, FIRST)..=(key, LAST)).map(|(_, kind)| *kind)
+    }
+
+    /// Deletes what is asked of an execution.
+    pub(super) fn clear_requests(&mut self, key: Key, counters: &Counters) {
+        let before = self.requests.len();
+        self.requests.retain(|(execution, _), _| *execution != key);
+        counters.deleted(Table::Requests, (before - self.requests.len()) as u64);
+    }
+
+    /// The row as readers see it.
+    pub(super) fn execution(&self, key: Key) -> Option<Execution> {
+        let row = self.executions.get(&key)?;
+        Some(Execution { wake_at: self.timers.get(&key).copied(), ..row.clone() })
+    }
+
+    pub(super) fn record(&self, key: Key, detail: Detail) -> Option<Record> {
+        let mut execution = self.execution(key)?;
+        if detail == Detail::Outcome {
+            execution.input = Payload::empty();
+            return Some(Record {
+                execution,
+                checkpoints: Vec::new(),
+                attempts: Vec::new(),
+                requests: Vec::new(),
+            });
+        }
+        let mut checkpoints: Vec<Checkpoint> = self
+            .checkpoints
+            .range((key, Path::root())..)
+            .take_while(|((execution, _), _)| *execution == key)
+            .map(|(_, checkpoint)| checkpoint.clone())
+            .collect();
+        checkpoints.sort_by_key(|checkpoint| checkpoint.order);
+        let attempts = self
+            .attempts
+            .range((key, Path::root(), 0)..)
+            .take_while(|((execution, ..), _)| *execution == key)
+            .map(|(_, attempt)| attempt.clone())
+            .collect();
+        Some(Record { execution, checkpoints, attempts, requests: self.requests_of(key).collect() })
+    }
+}

@@ -1,0 +1,344 @@
+//! One function per Write variant, in the enum's order. Each Write's guard is in its own statement: a row
+//! that is not changed is a guard that did not hold, so a loser never rolls back its neighbours.
+
+use std::sync::Arc;
+
+use rusqlite::{OptionalExtension, params};
+use stepfast_core::clock::Timestamp;
+use stepfast_core::counters::Table;
+use stepfast_core::key::Key;
+use stepfast_core::record::{Armed, Status, encode_armed};
+use stepfast_core::write::{
+    Attempt, Checkpoint, Chunk, Discard, Existing, Flush, Move, Outcome, Start, State, Write,
+};
+
+use crate::error::{Tried, Trouble};
+use crate::row::{blob, key, key_of, payload, status_of, text};
+use crate::rows::{ROWS, Rows, Shape};
+use crate::shared::Shared;
+use crate::statements::{Sql, Statements};
+
+/// One flush being applied, inside a transaction that holds the write lock.
+pub(crate) struct Apply<'c, 'f> {
+    pub(crate) sql: Statements<'c>,
+    pub(crate) flush: &'f Flush,
+    pub(crate) now: Timestamp,
+    shared: &'f Shared,
+    /// Whether `requests` has any row; looked up when first needed.
+    has_requests: Option<bool>,
+    /// Rows gathered for statements that insert many.
+    pub(crate) rows: Rows<'f>,
+    /// True to apply one row at a time.
+    is_single: bool,
+}
+
+impl<'c, 'f> Apply<'c, 'f> {
+    pub(crate) fn new(
+        sql: Statements<'c>,
+        flush: &'f Flush,
+        now: Timestamp,
+        shared: &'f Shared,
+        is_single: bool,
+    ) -> Self {
+        // too few for company
+        let is_single = is_single || flush.writes.len() < ROWS;
+        Self { sql, flush, now, shared, has_requests: None, rows: Rows::new(), is_single }
+    }
+
+    /// Applies all Writes; the outcomes that are not `Applied`, by index.
+    pub(crate) fn all(&mut self) -> Tried<Vec<(usize, Outcome)>> {
+        let mut outcomes = Vec::new();
+        let flush = self.flush;
+        for (i, write) in flush.writes.iter().enumerate() {
+            let outcome = match write {
+                Write::Start(start) => match Shape::of(start) {
+                    Some(shape) if !self.is_single => {
+                        self.gather_start(i, start, shape)?;
+                        continue;
+                    }
+                    _ => self.start(start)?,
+                },
+                Write::Checkpoint(checkpoint) if !self.is_single => {
+                    self.gather_checkpoint(i, checkpoint)?;
+                    continue;
+                }
+                Write::Checkpoint(checkpoint) => self.checkpoint(checkpoint)?,
+                Write::Attempt(attempt) => self.attempt(attempt)?,
+                Write::Move(change) => self.change(change)?,
+                Write::Wake(key) => self.wake(*key)?,
+                Write::Request(request) => self.request(request)?,
+                Write::Answer(key) => self.answer(*key)?,
+                Write::Chunk(chunk) => self.chunk(chunk)?,
+                Write::Discard(discard) => self.discard(discard)?,
+            };
+            if !matches!(outcome, Outcome::Applied) {
+                outcomes.push((i, outcome));
+            }
+        }
+        self.insert_rest(&mut outcomes)?;
+        outcomes.retain(|(_, outcome)| !matches!(outcome, Outcome::Applied));
+        outcomes.sort_unstable_by_key(|(i, _)| *i);
+        Ok(outcomes)
+    }
+
+    pub(crate) fn start(&mut self, start: &'f Start) -> Tried<Outcome> {
+        let inserted = match Shape::of(start) {
+            Some(shape) => self.insert_starts(shape, &[(0, start)])?,
+            None => self.start_any(start)?,
+        };
+        if inserted == 0 {
+            return self.existing(start);
+        }
+        self.enter_roles(start.key, Some(&start.workflow), &start.state)?;
+        Ok(Outcome::Applied)
+    }
+
+    fn start_any(&mut self, start: &Start) -> Tried<u64> {
+        let state = &start.state;
+        let (ended_at, outcome) = match state {
+            State::Ended { outcome, at, .. } => (Some(at.as_micros()), payload(outcome)),
+            State::Parked { reason, .. } => (None, payload(reason)),
+            _ => (None, None),
+        };
+        let armed = armed(state.armed());
+        let owner = matches!(state, State::Running { .. }).then_some(self.flush.worker.0);
+        let params = params![
+            key(&start.key),
+            start.root.shard(),
+            (start.root != start.key).then(|| key(&start.root)),
+            start.parent.as_ref().map(|parent| key(&parent.key)),
+            start.parent.as_ref().is_some_and(|parent| parent.is_detached),
+            start.workflow_id.as_deref(),
+            &*start.workflow,
+            start.fingerprint.map(|fingerprint| fingerprint as i64),
+            status(state) as i64,
+            matches!(state, State::Parked { .. }),
+            owner,
+            start.created_at.as_micros(),
+            ended_at,
+            start.deadline_at.map(Timestamp::as_micros),
+            armed,
+            payload(&start.input),
+            outcome,
+        ];
+        self.sql.insert(Table::Executions, Sql::Start, params)
+    }
+
+    /// Whoever was there before a Start.
+    fn existing(&mut self, start: &Start) -> Tried<Outcome> {
+        match self.find_existing(start)? {
+            Some((existing, _)) => Ok(Outcome::Duplicate(Box::new(existing))),
+            None => Err(Trouble::damaged("executions refuses a key that it does not have")),
+        }
+    }
+
+    /// The row that has a Start's key or workflow_id, and when it was created.
+    pub(crate) fn find_existing(&mut self, start: &Start) -> Tried<Option<(Existing, i64)>> {
+        let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<Tried<(Existing, i64)>> {
+            let existing = || -> Tried<Existing> {
+                Ok(Existing {
+                    key: key_of(row, 0)?,
+                    workflow: text(row, 1)?,
+                    fingerprint: row.get::<_, Option<i64>>(2)?.map(|fingerprint| fingerprint as u64),
+                    parent: blob(row, 3)?.is_some().then(|| key_of(row, 3)).transpose()?,
+                    status: status_of(row, 4)?,
+                })
+            };
+            let created_at = row.get(5)?;
+            Ok(existing().map(|existing| (existing, created_at)))
+        };
+        let statement = self.sql.get(Sql::Existing)?;
+        if let Some(found) = statement.query_row([key(&start.key)], read).optional()? {
+            return found.map(Some);
+        }
+        let Some(workflow_id) = start.workflow_id.as_deref() else { return Ok(None) };
+        let statement = self.sql.get(Sql::ExistingById)?;
+        statement.query_row([workflow_id], read).optional()?.transpose()
+    }
+
+    pub(crate) fn checkpoint(&mut self, checkpoint: &'f Checkpoint) -> Tried<Outcome> {
+        let rows = self.insert_checkpoints(&[(0, checkpoint)])?;
+        if rows == 1 || self.has_checkpoint(checkpoint)? == Some(true) {
+            return Ok(Outcome::Applied);
+        }
+        let (execution, path) = (checkpoint.execution, &checkpoint.path);
+        Ok(Outcome::Refused(format!("execution {execution} has another checkpoint at path {path}").into()))
+    }
+
+    /// Whether there is a checkpoint at this path, and whether it is this one.
+    pub(crate) fn has_checkpoint(&mut self, checkpoint: &Checkpoint) -> Tried<Option<bool>> {
+        let params = (
+            key(&checkpoint.execution),
+            checkpoint.path.as_bytes(),
+            checkpoint.run_no,
+            checkpoint.order,
+            checkpoint.at.as_micros(),
+            payload(&checkpoint.outcome),
+        );
+        Ok(self.sql.get(Sql::SameCheckpoint)?.query_row(params, |row| row.get(0)).optional()?)
+    }
+
+    fn attempt(&mut self, attempt: &Attempt) -> Tried<Outcome> {
+        let params = (
+            key(&attempt.execution),
+            attempt.path.as_bytes(),
+            attempt.attempt,
+            attempt.at.as_micros(),
+            payload(&attempt.failure),
+        );
+        let rows = self.sql.insert(Table::Attempts, Sql::Attempt, params)?;
+        if rows == 1 || self.has_attempt(attempt)? == Some(true) {
+            return Ok(Outcome::Applied);
+        }
+        let Attempt { execution, path, attempt, .. } = attempt;
+        Ok(Outcome::Refused(
+            format!("execution {execution} has another attempt {attempt} at path {path}").into(),
+        ))
+    }
+
+    /// Whether there is an attempt of this number, and whether it is this one.
+    pub(crate) fn has_attempt(&mut self, attempt: &Attempt) -> Tried<Option<bool>> {
+        let params = (
+            key(&attempt.execution),
+            attempt.path.as_bytes(),
+            attempt.attempt,
+            attempt.at.as_micros(),
+            payload(&attempt.failure),
+        );
+        Ok(self.sql.get(Sql::SameAttempt)?.query_row(params, |row| row.get(0)).optional()?)
+    }
+
+    fn change(&mut self, change: &Move) -> Tried<Outcome> {
+        let (id, owner) = (key(&change.key), self.flush.worker.0);
+        let queued; // what it becomes instead, if somebody has to answer
+        let state = match &change.state {
+            State::Waiting { armed, .. } | State::Parked { armed, .. } if self.is_asked(change.key)? => {
+                queued = State::Queued { armed: armed.clone() };
+                &queued
+            }
+            state => state,
+        };
+        let rows = match state {
+            State::Ended { status, outcome, at } => {
+                let params = (id, owner, *status as i64, payload(outcome), at.as_micros());
+                self.sql.update(Table::Executions, Sql::MoveEnded, params)?
+            }
+            State::Running { armed: sleeps } => {
+                let params = (id, owner, armed(sleeps));
+                self.sql.update(Table::Executions, Sql::MoveRunning, params)?
+            }
+            state => {
+                let reason = if let State::Parked { reason, .. } = state { payload(reason) } else { None };
+                let is_paused = matches!(state, State::Parked { .. });
+                let params = (id, owner, status(state) as i64, is_paused, reason, armed(state.armed()));
+                self.sql.update(Table::Executions, Sql::Move, params)?
+            }
+        };
+        if rows == 0 {
+            return Ok(Outcome::NotFound);
+        }
+        if matches!(state, State::Ended { .. }) && self.is_asked(change.key)? {
+            self.sql.delete(Table::Requests, Sql::Answer, [id])?;
+        }
+        self.enter_roles(change.key, None, state)?;
+        Ok(Outcome::Applied)
+    }
+
+    /// Inserts what the role tables hold of a state that was just entered.
+    fn enter_roles(&mut self, id: Key, workflow: Option<&Arc<str>>, state: &State) -> Tried<()> {
+        match state {
+            State::Queued { .. } => self.ready(id, workflow)?,
+            State::Waiting { wake_at, children, .. } => {
+                if let Some(wake_at) = wake_at {
+                    self.sql.insert(Table::Timers, Sql::Timer, (key(&id), wake_at.as_micros()))?;
+                }
+                for child in children {
+                    self.sql.insert(Table::Waits, Sql::Wait, (key(&id), key(child)))?;
+                }
+            }
+            State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Makes an execution claimable.
+    pub(crate) fn ready(&mut self, id: Key, workflow: Option<&Arc<str>>) -> Tried<()> {
+        let seq = self.shared.next_seq(self.now);
+        match workflow {
+            Some(workflow) => self.sql.insert(Table::Ready, Sql::Ready, (key(&id), seq, &**workflow))?,
+            None => self.sql.insert(Table::Ready, Sql::ReadyAs, (key(&id), seq))?,
+        };
+        Ok(())
+    }
+
+    fn wake(&mut self, id: Key) -> Tried<Outcome> {
+        let params = (key(&id), self.now.as_micros());
+        if self.sql.update(Table::Executions, Sql::Wake, params)? == 0 {
+            return Ok(Outcome::NotFound);
+        }
+        self.sql.delete(Table::Timers, Sql::Untimer, [key(&id)])?;
+        self.sql.delete(Table::Waits, Sql::Unwait, [key(&id)])?;
+        self.ready(id, None)?;
+        Ok(Outcome::Applied)
+    }
+
+    fn answer(&mut self, id: Key) -> Tried<Outcome> {
+        self.sql.delete(Table::Requests, Sql::Answer, [key(&id)])?;
+        Ok(Outcome::Applied)
+    }
+
+    fn chunk(&mut self, chunk: &Chunk) -> Tried<Outcome> {
+        let params = (key(&chunk.execution), chunk.value as i64, chunk.n, &*chunk.bytes);
+        self.sql.insert(Table::Chunks, Sql::Chunk, params)?;
+        Ok(Outcome::Applied)
+    }
+
+    fn discard(&mut self, discard: &Discard) -> Tried<Outcome> {
+        let id = key(&discard.execution);
+        // one value after the other: their pieces are large, and few
+        let mut from = i64::MIN;
+        loop {
+            let statement = self.sql.get(Sql::NextValue)?;
+            let next = statement.query_row((id, from), |row| row.get::<_, i64>(0)).optional()?;
+            let Some(value) = next else { break };
+            if !discard.keep.contains(&(value as u64)) {
+                self.sql.delete(Table::Chunks, Sql::DeleteValue, (id, value))?;
+            }
+            let Some(after) = value.checked_add(1) else { break };
+            from = after;
+        }
+        Ok(Outcome::Applied)
+    }
+
+    /// True if something is asked for with the execution, which this flush does not answer.
+    fn is_asked(&mut self, id: Key) -> Tried<bool> {
+        // almost always nothing is asked for at all, which one look per flush tells
+        let has_requests = match self.has_requests {
+            Some(has_requests) => has_requests,
+            None => self.sql.exists(Sql::AnyAsked, [])?,
+        };
+        self.has_requests = Some(has_requests);
+        let is_answered = || {
+            self.flush.writes.iter().any(|write| matches!(write, Write::Answer(answered) if *answered == id))
+        };
+        Ok(has_requests && !is_answered() && self.sql.exists(Sql::HasAsked, [key(&id)])?)
+    }
+
+    /// Remembers that `requests` has a row now.
+    pub(crate) fn asked(&mut self) {
+        self.has_requests = Some(true);
+    }
+}
+
+fn armed(armed: &[Armed]) -> Option<Vec<u8>> {
+    (!armed.is_empty()).then(|| encode_armed(armed))
+}
+
+fn status(state: &State) -> Status {
+    match state {
+        State::Running { .. } => Status::Running,
+        State::Queued { .. } | State::Parked { .. } => Status::Queued,
+        State::Waiting { .. } => Status::Waiting,
+        State::Ended { status, .. } => *status,
+    }
+}

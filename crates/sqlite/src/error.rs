@@ -1,0 +1,119 @@
+//! [`Trouble`]: what goes wrong inside, and its translation to [`StoreError`] at the edge.
+
+use std::path::Path;
+
+use rusqlite::ErrorCode;
+use stepfast_core::store::StoreError;
+
+/// An error on its way out: the driver's, or already the contract's.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// From SQLite.
+    Sqlite(rusqlite::Error),
+    /// Ready to be handed out.
+    Store(StoreError),
+    /// Some row of many is there already: to be done again one row at a time. Never handed out.
+    OneByOne,
+}
+
+/// The result of work on a connection.
+pub(crate) type Tried<T> = Result<T, Trouble>;
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Self {
+        Trouble::Sqlite(error)
+    }
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Trouble::Store(error)
+    }
+}
+
+impl Trouble {
+    /// A row that this program cannot have written.
+    pub(crate) fn damaged(what: &str) -> Self {
+        Trouble::Store(StoreError::Corrupt(format!("{what}; restore the database from a backup")))
+    }
+
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Trouble::Sqlite(error) => error.sqlite_error_code(),
+            Trouble::Store(_) | Trouble::OneByOne => None,
+        }
+    }
+
+    /// True if the connection may no longer know what is on disk, so that only a new one is trusted.
+    pub(crate) fn is_of_disk(&self) -> bool {
+        use ErrorCode::{
+            CannotOpen, DatabaseCorrupt, DiskFull, FileLockingProtocolFailed, NotADatabase, ReadOnly,
+        };
+        use ErrorCode::{OperationInterrupted, OutOfMemory, SystemIoFailure};
+        matches!(
+            self.code(),
+            Some(
+                CannotOpen
+                    | DatabaseCorrupt
+                    | DiskFull
+                    | FileLockingProtocolFailed
+                    | NotADatabase
+                    | OperationInterrupted
+                    | OutOfMemory
+                    | ReadOnly
+                    | SystemIoFailure
+            )
+        )
+    }
+
+    /// The contract's error: `doing` says what was attempted on the database at `path`.
+    pub(crate) fn into_store(self, path: &Path, doing: &str) -> StoreError {
+        let error = match self {
+            Trouble::Store(error) => return error,
+            Trouble::OneByOne => return StoreError::Blocked(format!("{doing}: not done row by row")),
+            Trouble::Sqlite(error) => error,
+        };
+        let at = path.display();
+        let Some(code) = error.sqlite_error_code() else {
+            // a value of a type that no column of ours has
+            return StoreError::Corrupt(format!("{doing} in {at}: a row is not as it was written ({error})"));
+        };
+        let detail = detail(&error);
+        match code {
+            ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
+                StoreError::Unavailable(format!(
+                    "{doing} in {at}: another process keeps its write lock; look for a stopped process or a long \
+                     transaction on this file"
+                ))
+            }
+            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => StoreError::Corrupt(format!(
+                "{doing} in {at}: the file is damaged ({detail}); restore it from a backup"
+            )),
+            ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch => {
+                StoreError::Rejected(format!("{doing} in {at}: {detail}"))
+            }
+            ErrorCode::DiskFull => {
+                StoreError::Unavailable(format!("{doing} in {at}: the disk is full; free some space"))
+            }
+            ErrorCode::SystemIoFailure => {
+                StoreError::Unavailable(format!("{doing} in {at}: the disk reports an error ({detail})"))
+            }
+            ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen => {
+                StoreError::Unavailable(format!("{doing} in {at}: the file cannot be written ({detail})"))
+            }
+            ErrorCode::Unknown => StoreError::Corrupt(format!(
+                "{doing} in {at}: the tables are not as this program made them ({detail})"
+            )),
+            _ => StoreError::Unavailable(format!("{doing} in {at}: {detail}")),
+        }
+    }
+}
+
+/// The driver's words, without its type.
+pub(crate) fn detail(error: &rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
+        rusqlite::Error::SqliteFailure(code, None) => code.to_string(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,161 @@
+//! [`Wakes`]: hints that something may have changed. In a process directly; to other processes by a byte
+//! written to `<database>-wake` after COMMIT has returned. (The write-ahead log itself changes too early:
+//! before its commit can be seen.)
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Bytes of the wake file: a process writes to the one at its first worker_id modulo this, so that it does
+/// not wake itself.
+const SLOTS: usize = 4096;
+
+/// Who listens in this process, and the file between processes.
+pub(crate) struct Wakes {
+    file: File,
+    path: PathBuf,
+    /// The byte that this process writes, plus one; 0 before it has registered.
+    slot: AtomicU64,
+    count: AtomicU8,
+    next_listener: AtomicU64,
+    listeners: Mutex<Vec<Arc<Listener>>>,
+    watch: Mutex<Watch>,
+}
+
+#[derive(Default)]
+struct Watch {
+    watcher: Option<RecommendedWatcher>,
+    was_tried: bool,
+    seen: Vec<u8>,
+}
+
+/// A store that wants to be woken.
+pub(crate) struct Listener {
+    pub(crate) id: u64,
+    /// How many engines share the store.
+    workers: AtomicU64,
+    changed: Notify,
+}
+
+impl Listener {
+    /// Returns when something may have changed since the last call returned.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Counts an engine more.
+    pub(crate) fn joined(&self) {
+        self.workers.fetch_add(1, Relaxed);
+    }
+
+    /// Counts an engine less.
+    pub(crate) fn left(&self) {
+        self.workers.fetch_sub(1, Relaxed);
+    }
+
+    fn wake(&self) {
+        for _ in 0..self.workers.load(Relaxed).max(1) {
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Wakes {
+    pub(crate) fn new(file: File, path: PathBuf) -> Self {
+        Self {
+            file,
+            path,
+            slot: AtomicU64::new(0),
+            count: AtomicU8::new(0),
+            next_listener: AtomicU64::new(0),
+            listeners: Mutex::default(),
+            watch: Mutex::default(),
+        }
+    }
+
+    /// Adds a store.
+    pub(crate) fn listen(&self) -> Arc<Listener> {
+        let id = self.next_listener.fetch_add(1, Relaxed);
+        let listener = Arc::new(Listener { id, workers: AtomicU64::new(0), changed: Notify::new() });
+        self.listeners.lock().push(listener.clone());
+        listener
+    }
+
+    /// Removes a store.
+    pub(crate) fn forget(&self, id: u64) {
+        self.listeners.lock().retain(|listener| listener.id != id);
+    }
+
+    /// Chooses the byte that this process writes; only the first choice counts.
+    pub(crate) fn sign_as(&self, worker: i64) {
+        let slot = worker as u64 % SLOTS as u64 + 1;
+        let _ = self.slot.compare_exchange(0, slot, Relaxed, Relaxed);
+    }
+
+    /// Wakes all stores but the one that has committed (that one too, if several engines share it).
+    pub(crate) fn announce(&self, from: u64, has_peers: bool) {
+        for listener in self.listeners.lock().iter() {
+            if listener.id != from || listener.workers.load(Relaxed) > 1 {
+                listener.wake();
+            }
+        }
+        if has_peers {
+            let slot = self.slot.load(Relaxed).saturating_sub(1);
+            let count = self.count.fetch_add(1, Relaxed).wrapping_add(1);
+            // a hint: the look once a second is the net
+            let _ = self.file.write_at(&[count], slot);
+        }
+    }
+
+    /// Starts watching the file, once. Without it the look once a second is all there is.
+    pub(crate) fn watch(self: &Arc<Self>) {
+        let mut watch = self.watch.lock();
+        if std::mem::replace(&mut watch.was_tried, true) {
+            return;
+        }
+        watch.seen = self.bytes();
+        let wakes = Arc::downgrade(self);
+        let watcher = notify::recommended_watcher(move |_| Wakes::look(&wakes)).and_then(|mut watcher| {
+            watcher.watch(&self.path, RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        match watcher {
+            Ok(watcher) => watch.watcher = Some(watcher),
+            Err(error) => tracing::debug!("cannot watch {}: {error}", self.path.display()),
+        }
+    }
+
+    /// Wakes everybody if another process has written.
+    fn look(wakes: &Weak<Self>) {
+        let Some(wakes) = wakes.upgrade() else { return };
+        let bytes = wakes.bytes();
+        let has_changed = {
+            let mut watch = wakes.watch.lock();
+            let has_changed = bytes != watch.seen;
+            watch.seen = bytes;
+            has_changed
+        };
+        if has_changed {
+            wakes.listeners.lock().iter().for_each(|listener| listener.wake());
+        }
+    }
+
+    /// What the others have written.
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; SLOTS];
+        let mut len = 0;
+        while let Ok(read @ 1..) = self.file.read_at(&mut bytes[len..], len as u64) {
+            len += read;
+        }
+        if let Some(own) = self.slot.load(Relaxed).checked_sub(1) {
+            bytes[own as usize] = 0;
+        }
+        bytes
+    }
+}

@@ -1,0 +1,107 @@
+//! Cancel and resume: what a [`Request`] does at once, and what it leaves to the owner.
+
+use rusqlite::OptionalExtension;
+use stepfast_core::counters::Table;
+use stepfast_core::key::Key;
+use stepfast_core::record::Status;
+use stepfast_core::write::{Answer, Outcome, Request, RequestKind};
+
+use crate::apply::Apply;
+use crate::error::Tried;
+use crate::row::{blob, key, key_of, maybe_time, payload, status_of};
+use crate::statements::Sql;
+
+/// What a request needs to know of its target.
+pub(crate) struct Target {
+    pub(crate) status: Status,
+    pub(crate) is_paused: bool,
+    pub(crate) parent: Option<Key>,
+    pub(crate) ended_at: Option<stepfast_core::clock::Timestamp>,
+    pub(crate) owner: Option<i64>,
+}
+
+impl Apply<'_, '_> {
+    pub(crate) fn request(&mut self, request: &Request) -> Tried<Outcome> {
+        let Some(target) = self.target(request.execution)? else { return Ok(Outcome::NotFound) };
+        match request.kind {
+            RequestKind::Cancel => self.cancel(request, &target),
+            RequestKind::Resume => self.resume(request.execution, &target),
+        }
+    }
+
+    pub(crate) fn target(&mut self, id: Key) -> Tried<Option<Target>> {
+        let statement = self.sql.get(Sql::Status)?;
+        let found = statement.query_row([key(&id)], |row| {
+            let read = || -> Tried<Target> {
+                Ok(Target {
+                    status: status_of(row, 0)?,
+                    is_paused: row.get(1)?,
+                    parent: blob(row, 2)?.is_some().then(|| key_of(row, 2)).transpose()?,
+                    ended_at: maybe_time(row, 3)?,
+                    owner: row.get(4)?,
+                })
+            };
+            Ok(read())
+        });
+        found.optional()?.transpose()
+    }
+
+    /// Goes down from the target through children that it waits for and that have not ended: all in one
+    /// transaction, so none can be started in between.
+    fn cancel(&mut self, request: &Request, target: &Target) -> Tried<Outcome> {
+        if target.status.is_terminal() {
+            return Ok(Outcome::Answered(Answer::Declined(target.status), None));
+        }
+        let mut open = vec![(request.execution, target.status)];
+        while let Some((id, status)) = open.pop() {
+            if status == Status::Running {
+                self.ask(request, id)?;
+            } else {
+                self.end_as_cancelled(request, id)?;
+            }
+            let mut children = self.sql.get(Sql::Children)?.query([key(&id)])?.mapped(|row| {
+                let read = || -> Tried<(Key, Status)> { Ok((key_of(row, 0)?, status_of(row, 1)?)) };
+                Ok(read())
+            });
+            children.try_for_each(|child| -> Tried<()> {
+                open.push(child??);
+                Ok(())
+            })?;
+        }
+        Ok(if target.status == Status::Running {
+            Outcome::Answered(Answer::Requested, None)
+        } else {
+            Outcome::Answered(Answer::Done, target.parent)
+        })
+    }
+
+    fn ask(&mut self, request: &Request, id: Key) -> Tried<()> {
+        let params = (key(&id), key(&request.n), request.kind as u8, request.at.as_micros());
+        self.sql.insert(Table::Requests, Sql::Ask, params)?;
+        self.asked();
+        Ok(())
+    }
+
+    fn end_as_cancelled(&mut self, request: &Request, id: Key) -> Tried<()> {
+        let params = (key(&id), payload(&request.reason), request.at.as_micros());
+        self.sql.update(Table::Executions, Sql::Cancel, params)?;
+        self.sql.delete(Table::Ready, Sql::Unready, [key(&id)])?;
+        self.sql.delete(Table::Timers, Sql::Untimer, [key(&id)])?;
+        self.sql.delete(Table::Waits, Sql::Unwait, [key(&id)])?;
+        self.sql.delete(Table::Requests, Sql::Answer, [key(&id)])?;
+        Ok(())
+    }
+
+    fn resume(&mut self, id: Key, target: &Target) -> Tried<Outcome> {
+        let is_parked = target.status == Status::Queued && target.is_paused;
+        if !is_parked && !matches!(target.status, Status::Failed | Status::Cancelled) {
+            return Ok(Outcome::Answered(Answer::Declined(target.status), None));
+        }
+        self.sql.update(Table::Executions, Sql::Resume, (key(&id), i64::from(!is_parked)))?;
+        if !is_parked {
+            self.sql.delete(Table::Requests, Sql::Answer, [key(&id)])?;
+        }
+        self.ready(id, None)?;
+        Ok(Outcome::Answered(Answer::Done, None))
+    }
+}

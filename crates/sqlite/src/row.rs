@@ -1,0 +1,154 @@
+//! Columns to words and back. What no program of ours can have written is `Corrupt`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rusqlite::Row;
+use rusqlite::types::ValueRef;
+use stepfast_core::clock::Timestamp;
+use stepfast_core::key::Key;
+use stepfast_core::path::Path;
+use stepfast_core::payload::Payload;
+use stepfast_core::record::{Execution, Record, Status, decode_armed};
+use stepfast_core::write::{Attempt, Checkpoint, CheckpointKind, Parent, RequestKind, WorkerId};
+
+use crate::error::{Tried, Trouble};
+
+/// A key as it is bound.
+pub(crate) fn key(key: &Key) -> &[u8] {
+    key.as_bytes()
+}
+
+/// A payload as it is bound: NULL if there is none.
+pub(crate) fn payload(payload: &Payload) -> Option<&[u8]> {
+    (!payload.is_empty()).then(|| &**payload.as_bytes())
+}
+
+pub(crate) fn blob<'r>(row: &'r Row<'_>, i: usize) -> Tried<Option<&'r [u8]>> {
+    match row.get_ref(i)? {
+        ValueRef::Null => Ok(None),
+        ValueRef::Blob(bytes) => Ok(Some(bytes)),
+        _ => Err(damaged(row, i)),
+    }
+}
+
+pub(crate) fn key_of(row: &Row<'_>, i: usize) -> Tried<Key> {
+    blob(row, i)?.and_then(Key::from_slice).ok_or_else(|| damaged(row, i))
+}
+
+pub(crate) fn text(row: &Row<'_>, i: usize) -> Tried<Arc<str>> {
+    row.get_ref(i)?.as_str().map(Arc::from).map_err(|_| damaged(row, i))
+}
+
+pub(crate) fn status_of(row: &Row<'_>, i: usize) -> Tried<Status> {
+    Status::from_number(row.get(i)?).ok_or_else(|| damaged(row, i))
+}
+
+pub(crate) fn time(row: &Row<'_>, i: usize) -> Tried<Timestamp> {
+    Ok(Timestamp::from_micros(row.get(i)?))
+}
+
+pub(crate) fn maybe_time(row: &Row<'_>, i: usize) -> Tried<Option<Timestamp>> {
+    Ok(row.get::<_, Option<i64>>(i)?.map(Timestamp::from_micros))
+}
+
+pub(crate) fn payload_of(row: &Row<'_>, i: usize) -> Tried<Payload> {
+    Ok(blob(row, i)?.map_or_else(Payload::empty, |bytes| Payload::from_bytes(Bytes::copy_from_slice(bytes))))
+}
+
+fn path_of(row: &Row<'_>, i: usize) -> Tried<Path> {
+    blob(row, i)?.and_then(Path::from_bytes).ok_or_else(|| damaged(row, i))
+}
+
+fn number<T: TryFrom<i64>>(row: &Row<'_>, i: usize) -> Tried<T> {
+    T::try_from(row.get::<_, i64>(i)?).map_err(|_| damaged(row, i))
+}
+
+fn fingerprint(row: &Row<'_>, i: usize) -> Tried<Option<u64>> {
+    Ok(row.get::<_, Option<i64>>(i)?.map(|fingerprint| fingerprint as u64))
+}
+
+/// What `queries/execution.sql` and `queries/list.sql` select. The input is skipped unless asked for.
+pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
+    let key = key_of(row, 0)?;
+    let root = if blob(row, 1)?.is_some() { key_of(row, 1)? } else { key };
+    let parent = match blob(row, 2)? {
+        Some(_) => Some(Parent { key: key_of(row, 2)?, is_detached: row.get(3)? }),
+        None => None,
+    };
+    let given_id = match row.get_ref(4)? {
+        ValueRef::Null => None,
+        _ => Some(text(row, 4)?),
+    };
+    let armed = match blob(row, 15)? {
+        Some(bytes) => decode_armed(bytes).ok_or_else(|| damaged(row, 15))?,
+        None => Vec::new(),
+    };
+    Ok(Execution {
+        key,
+        root,
+        parent,
+        given_id,
+        workflow: text(row, 5)?,
+        fingerprint: fingerprint(row, 6)?,
+        status: status_of(row, 7)?,
+        is_paused: row.get(8)?,
+        input: if with_input { payload_of(row, 18)? } else { Payload::empty() },
+        outcome: payload_of(row, 17)?,
+        owner: row.get::<_, Option<i64>>(9)?.map(WorkerId),
+        run_no: number(row, 10)?,
+        recoveries: number(row, 11)?,
+        created_at: time(row, 12)?,
+        ended_at: maybe_time(row, 13)?,
+        deadline_at: maybe_time(row, 14)?,
+        wake_at: maybe_time(row, 16)?,
+        armed,
+    })
+}
+
+/// What `queries/checkpoints.sql` selects.
+pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> Tried<Checkpoint> {
+    Ok(Checkpoint {
+        execution,
+        path: path_of(row, 0)?,
+        run_no: number(row, 1)?,
+        order: number(row, 2)?,
+        kind: CheckpointKind::from_number(number(row, 3)?).ok_or_else(|| damaged(row, 3))?,
+        name: text(row, 4)?,
+        fingerprint: fingerprint(row, 5)?,
+        at: time(row, 6)?,
+        took_ms: row.get(7)?,
+        outcome: payload_of(row, 8)?,
+    })
+}
+
+/// A row of `attempts`: path, attempt, failed_at, failure.
+pub(crate) fn attempt(row: &Row<'_>, execution: Key) -> Tried<Attempt> {
+    Ok(Attempt {
+        execution,
+        path: path_of(row, 0)?,
+        attempt: number(row, 1)?,
+        at: time(row, 2)?,
+        failure: payload_of(row, 3)?,
+    })
+}
+
+pub(crate) fn request_kind(row: &Row<'_>, i: usize) -> Tried<RequestKind> {
+    match row.get::<_, i64>(i)? {
+        1 => Ok(RequestKind::Cancel),
+        2 => Ok(RequestKind::Resume),
+        _ => Err(damaged(row, i)),
+    }
+}
+
+/// Bytes of the payloads of an execution.
+pub(crate) fn size(record: &Record) -> usize {
+    record.execution.input.len()
+        + record.checkpoints.iter().map(|checkpoint| checkpoint.outcome.len()).sum::<usize>()
+        + record.attempts.iter().map(|attempt| attempt.failure.len()).sum::<usize>()
+}
+
+fn damaged(row: &Row<'_>, i: usize) -> Trouble {
+    let column = row.as_ref().column_name(i).unwrap_or("?").to_owned();
+    Trouble::damaged(&format!("column {column} of a row is not as this program writes it"))
+}

@@ -1,0 +1,229 @@
+//! [`Statements`]: the statements of one transaction. Each is looked up by its text once per transaction, not
+//! once per row, and keeps its bindings from row to row.
+
+use rusqlite::{CachedStatement, Connection, Params};
+use stepfast_core::counters::{Counters, Table};
+
+use crate::error::Tried;
+use crate::rows;
+
+/// Statements that writing uses; the text of those longer than three lines is in `queries`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Sql {
+    Fence,
+    StartRunning,
+    StartEnded,
+    StartsRunning,
+    StartsEnded,
+    Start,
+    Existing,
+    ExistingById,
+    Checkpoint,
+    CheckpointMany,
+    Checkpoints,
+    SameCheckpoint,
+    Attempt,
+    Attempts,
+    SameAttempt,
+    Chunk,
+    HasChunk,
+    NextValue,
+    DeleteValue,
+    MoveEnded,
+    MoveRunning,
+    Move,
+    Wake,
+    Ready,
+    ReadyAs,
+    Unready,
+    Timer,
+    Untimer,
+    Wait,
+    Unwait,
+    Status,
+    Children,
+    Cancel,
+    Resume,
+    Ask,
+    HasAsked,
+    HasRequest,
+    AnyAsked,
+    Answer,
+    Asked,
+    Due,
+    ReadyOf,
+    Execution,
+    ExecutionById,
+    Take,
+    Requeue,
+    ForgetLanes,
+    ForgetWorker,
+}
+
+const COUNT: usize = Sql::ForgetWorker as usize + 1;
+
+impl Sql {
+    fn text(self) -> &'static str {
+        match self {
+            Sql::Fence => "SELECT epoch FROM lanes WHERE worker_id = ?1 AND lane = ?2",
+            Sql::StartRunning => include_str!("../queries/start_running.sql"),
+            Sql::StartEnded => include_str!("../queries/start_ended.sql"),
+            Sql::StartsRunning => &rows::START_RUNNING,
+            Sql::StartsEnded => &rows::START_ENDED,
+            Sql::Start => include_str!("../queries/start.sql"),
+            Sql::Existing => include_str!("../queries/existing.sql"),
+            Sql::ExistingById => include_str!("../queries/existing_by_id.sql"),
+            Sql::Checkpoint => include_str!("../queries/checkpoint.sql"),
+            Sql::CheckpointMany => &rows::CHECKPOINT,
+            Sql::Checkpoints => include_str!("../queries/checkpoints.sql"),
+            Sql::SameCheckpoint => {
+                "SELECT run_no = ?3 AND order_no = ?4 AND recorded_at = ?5 AND outcome IS ?6 FROM checkpoints
+                 WHERE execution = ?1 AND path = ?2"
+            }
+            Sql::Attempt => {
+                "INSERT INTO attempts (execution, path, attempt, failed_at, failure) VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT DO NOTHING"
+            }
+            Sql::Attempts => {
+                "SELECT path, attempt, failed_at, failure FROM attempts WHERE execution = ?1
+                 ORDER BY path, attempt"
+            }
+            Sql::SameAttempt => {
+                "SELECT failed_at = ?4 AND failure IS ?5 FROM attempts
+                 WHERE execution = ?1 AND path = ?2 AND attempt = ?3"
+            }
+            Sql::Chunk => {
+                "INSERT INTO chunks (execution, value, n, bytes) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING"
+            }
+            Sql::HasChunk => "SELECT 1 FROM chunks WHERE execution = ?1 AND value = ?2 AND n = ?3",
+            Sql::NextValue => {
+                "SELECT value FROM chunks WHERE execution = ?1 AND value >= ?2 ORDER BY value LIMIT 1"
+            }
+            Sql::DeleteValue => "DELETE FROM chunks WHERE execution = ?1 AND value = ?2",
+            Sql::MoveEnded => include_str!("../queries/move_ended.sql"),
+            Sql::MoveRunning => {
+                "UPDATE executions SET armed = ?3 WHERE key = ?1 AND owner = ?2 AND status = 2"
+            }
+            Sql::Move => include_str!("../queries/move.sql"),
+            Sql::Wake => include_str!("../queries/wake.sql"),
+            Sql::Ready => {
+                "INSERT INTO ready (execution, seq, workflow) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING"
+            }
+            Sql::ReadyAs => {
+                "INSERT INTO ready (execution, seq, workflow)
+                 SELECT key, ?2, workflow FROM executions WHERE key = ?1 ON CONFLICT DO NOTHING"
+            }
+            Sql::Unready => "DELETE FROM ready WHERE execution = ?1",
+            Sql::Timer => "INSERT INTO timers (execution, due_at) VALUES (?1, ?2)",
+            Sql::Untimer => "DELETE FROM timers WHERE execution = ?1",
+            Sql::Wait => "INSERT INTO waits (execution, child) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+            Sql::Unwait => "DELETE FROM waits WHERE execution = ?1",
+            Sql::Status => "SELECT status, is_paused, parent, ended_at, owner FROM executions WHERE key = ?1",
+            Sql::Children => {
+                "SELECT key, status FROM executions WHERE parent = ?1 AND is_detached = 0 AND status < 4
+                 ORDER BY key"
+            }
+            Sql::Cancel => include_str!("../queries/cancel.sql"),
+            Sql::Resume => include_str!("../queries/resume.sql"),
+            Sql::Ask => {
+                "INSERT INTO requests (execution, n, kind, requested_at) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT DO NOTHING"
+            }
+            Sql::HasAsked => "SELECT 1 FROM requests WHERE execution = ?1",
+            Sql::HasRequest => "SELECT 1 FROM requests WHERE execution = ?1 AND n = ?2",
+            Sql::AnyAsked => "SELECT 1 FROM requests",
+            Sql::Answer => "DELETE FROM requests WHERE execution = ?1",
+            Sql::Asked => "SELECT kind FROM requests WHERE execution = ?1 ORDER BY n",
+            Sql::Due => include_str!("../queries/due.sql"),
+            Sql::ReadyOf => include_str!("../queries/ready_of.sql"),
+            Sql::Execution => include_str!("../queries/execution.sql"),
+            Sql::ExecutionById => include_str!("../queries/execution_by_id.sql"),
+            Sql::Take => "UPDATE executions SET status = 2, owner = ?2 WHERE key = ?1",
+            Sql::Requeue => include_str!("../queries/requeue.sql"),
+            Sql::ForgetLanes => "DELETE FROM lanes WHERE worker_id = ?1",
+            Sql::ForgetWorker => "DELETE FROM workers WHERE worker_id = ?1",
+        }
+    }
+}
+
+/// The statements that a transaction uses, and how many rows they changed.
+pub(crate) struct Statements<'c> {
+    conn: &'c Connection,
+    slots: [Option<CachedStatement<'c>>; COUNT],
+    pub(crate) tally: Tally,
+}
+
+impl<'c> Statements<'c> {
+    pub(crate) fn new(conn: &'c Connection) -> Self {
+        Self { conn, slots: std::array::from_fn(|_| None), tally: Tally::default() }
+    }
+
+    /// A statement, counted as executed once.
+    pub(crate) fn get(&mut self, sql: Sql) -> Tried<&mut CachedStatement<'c>> {
+        self.tally.statements += 1;
+        match &mut self.slots[sql as usize] {
+            Some(statement) => Ok(statement),
+            none => Ok(none.insert(self.conn.prepare_cached(sql.text())?)),
+        }
+    }
+
+    /// Runs a statement that returns no rows; the rows that it changed.
+    pub(crate) fn run(&mut self, sql: Sql, params: impl Params) -> Tried<u64> {
+        Ok(self.get(sql)?.execute(params)? as u64)
+    }
+
+    /// Runs an INSERT and counts its rows.
+    pub(crate) fn insert(&mut self, table: Table, sql: Sql, params: impl Params) -> Tried<u64> {
+        let rows = self.run(sql, params)?;
+        self.tally.inserted[table as usize] += rows;
+        Ok(rows)
+    }
+
+    /// Runs an UPDATE and counts its rows.
+    pub(crate) fn update(&mut self, table: Table, sql: Sql, params: impl Params) -> Tried<u64> {
+        let rows = self.run(sql, params)?;
+        self.tally.updated[table as usize] += rows;
+        Ok(rows)
+    }
+
+    /// Runs a DELETE and counts its rows.
+    pub(crate) fn delete(&mut self, table: Table, sql: Sql, params: impl Params) -> Tried<u64> {
+        let rows = self.run(sql, params)?;
+        self.tally.deleted[table as usize] += rows;
+        Ok(rows)
+    }
+
+    /// True if a query has a row.
+    pub(crate) fn exists(&mut self, sql: Sql, params: impl Params) -> Tried<bool> {
+        Ok(self.get(sql)?.exists(params)?)
+    }
+}
+
+/// What a transaction did, to be added to the totals once it is committed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) inserted: [u64; 8],
+    pub(crate) updated: [u64; 8],
+    pub(crate) deleted: [u64; 8],
+    pub(crate) statements: u64,
+}
+
+impl Tally {
+    /// Adds it to the totals, with BEGIN and COMMIT.
+    pub(crate) fn add_to(&self, counters: &Counters) {
+        for table in Table::ALL {
+            let i = table as usize;
+            for (rows, count) in [
+                (self.inserted[i], Counters::inserted as fn(&Counters, Table, u64)),
+                (self.updated[i], Counters::updated),
+                (self.deleted[i], Counters::deleted),
+            ] {
+                if rows > 0 {
+                    count(counters, table, rows);
+                }
+            }
+        }
+        counters.statements(self.statements + 2);
+    }
+}

@@ -1,0 +1,205 @@
+//! What the tests of this crate share: a store in a directory of its own, and short words for Writes.
+#![allow(dead_code, unreachable_pub)] // each test file uses a part of it
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
+
+use stepfast_core::clock::{Clock, ManualClock, Timestamp};
+use stepfast_core::key::Key;
+use stepfast_core::path::Path;
+use stepfast_core::payload::Payload;
+use stepfast_core::record::{Detail, ExecutionId, Record, Status};
+use stepfast_core::store::{Claim, Look, Registration, Seen, Store, StoreError};
+use stepfast_core::write::{
+    Checkpoint, CheckpointKind, Flush, Move, Outcome, Parent, Request, RequestKind, Start, State, Write,
+};
+use stepfast_sqlite::{SqliteOptions, SqliteStore};
+
+pub const NOON: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+
+/// A registered worker on a store.
+pub struct Worker {
+    pub store: Arc<SqliteStore>,
+    pub clock: Arc<ManualClock>,
+    pub registration: Registration,
+    number: AtomicI64,
+}
+
+/// A directory with a path for a database in it.
+pub fn place() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("test.db");
+    (dir, path)
+}
+
+pub fn open(path: &std::path::Path, clock: &Arc<ManualClock>) -> Arc<SqliteStore> {
+    let clock: Arc<dyn Clock> = clock.clone();
+    let options = SqliteOptions { clock: Some(clock), ..SqliteOptions::default() };
+    Arc::new(SqliteStore::open(path, options).unwrap())
+}
+
+impl Worker {
+    pub async fn at(path: &std::path::Path) -> Self {
+        let clock = Arc::new(ManualClock::at(NOON));
+        Self::on(open(path, &clock), clock).await
+    }
+
+    pub async fn on(store: Arc<SqliteStore>, clock: Arc<ManualClock>) -> Self {
+        let registration = store.register(2).await.unwrap();
+        Self { store, clock, registration, number: AtomicI64::new(0) }
+    }
+
+    pub fn flush(&self, writes: Vec<Write>) -> Flush {
+        Flush {
+            worker: self.registration.worker,
+            lane: 0,
+            epoch: self.registration.epoch,
+            number: self.number.fetch_add(1, Relaxed) + 1,
+            is_resent: false,
+            writes,
+        }
+    }
+
+    pub async fn try_commit(&self, writes: Vec<Write>) -> Result<Vec<(usize, Outcome)>, StoreError> {
+        self.store.commit(&self.flush(writes)).await
+    }
+
+    pub async fn commit(&self, writes: Vec<Write>) -> Vec<(usize, Outcome)> {
+        self.try_commit(writes).await.unwrap()
+    }
+
+    /// The outcome of one Write.
+    pub async fn one(&self, write: Write) -> Outcome {
+        self.commit(vec![write]).await.pop().map_or(Outcome::Applied, |(_, outcome)| outcome)
+    }
+
+    pub fn claim_of(&self, limit: usize, workflows: &[&str]) -> Claim {
+        Claim {
+            worker: self.registration.worker,
+            lane: 1,
+            epoch: self.registration.epoch,
+            number: 1,
+            limit,
+            max_bytes: 16 << 20,
+            workflows: names(workflows),
+        }
+    }
+
+    pub async fn claim(&self, limit: usize, workflows: &[&str]) -> Vec<Record> {
+        self.store.claim(&self.claim_of(limit, workflows)).await.unwrap()
+    }
+
+    pub async fn claim_keys(&self, limit: usize, workflows: &[&str]) -> Vec<Key> {
+        self.claim(limit, workflows).await.iter().map(|record| record.execution.key).collect()
+    }
+
+    pub fn look_of(&self, workflows: &[&str]) -> Look {
+        Look {
+            worker: self.registration.worker,
+            epoch: self.registration.epoch,
+            watch: Vec::new(),
+            holds: None,
+            workflows: names(workflows),
+        }
+    }
+
+    pub async fn look(&self) -> Seen {
+        self.store.look(&self.look_of(&["w"])).await.unwrap()
+    }
+
+    pub async fn record(&self, key: Key) -> Record {
+        self.store.load(&[ExecutionId::Key(key)], Detail::Full).await.unwrap().remove(0).unwrap()
+    }
+
+    pub async fn status(&self, key: Key) -> Status {
+        self.record(key).await.execution.status
+    }
+}
+
+pub fn names(names: &[&str]) -> Arc<[Arc<str>]> {
+    names.iter().map(|name| Arc::from(*name)).collect()
+}
+
+pub fn value(value: &str) -> Payload {
+    Payload::encode(value).unwrap()
+}
+
+pub fn running() -> State {
+    State::Running { armed: Vec::new() }
+}
+
+pub fn queued() -> State {
+    State::Queued { armed: Vec::new() }
+}
+
+pub fn waiting(wake_at: Option<Timestamp>, children: &[Key]) -> State {
+    State::Waiting { wake_at, children: children.to_vec(), armed: Vec::new() }
+}
+
+pub fn parked(reason: &str) -> State {
+    State::Parked { reason: value(reason), armed: Vec::new() }
+}
+
+pub fn completed(outcome: &str) -> State {
+    State::Ended { status: Status::Completed, outcome: value(outcome), at: later(1) }
+}
+
+pub fn later(seconds: u64) -> Timestamp {
+    NOON.plus(Duration::from_secs(seconds))
+}
+
+pub fn start(key: Key, state: State) -> Start {
+    Start {
+        key,
+        root: key,
+        parent: None,
+        workflow_id: None,
+        workflow: Arc::from("w"),
+        fingerprint: None,
+        input: value("input"),
+        created_at: NOON,
+        deadline_at: None,
+        is_guarded: false,
+        state,
+    }
+}
+
+pub fn child(parent: Key, is_detached: bool, state: State) -> Start {
+    let mut start = start(Key::mint(), state);
+    start.root = parent;
+    start.parent = Some(Parent { key: parent, is_detached });
+    start
+}
+
+pub fn put(start: Start) -> Write {
+    Write::Start(Box::new(start))
+}
+
+pub fn change(key: Key, state: State) -> Write {
+    Write::Move(Move { key, state })
+}
+
+pub fn checkpoint(execution: Key, n: u32, outcome: &str) -> Checkpoint {
+    Checkpoint {
+        execution,
+        path: Path::root().child(n),
+        run_no: 1,
+        order: n,
+        kind: CheckpointKind::Step,
+        name: Arc::from("step"),
+        fingerprint: Some(u64::MAX - u64::from(n)),
+        outcome: value(outcome),
+        at: later(u64::from(n)),
+        took_ms: 7,
+    }
+}
+
+pub fn cancel(execution: Key) -> Request {
+    Request { execution, n: Key::mint(), kind: RequestKind::Cancel, at: later(9), reason: value("stop") }
+}
+
+pub fn resume(execution: Key) -> Request {
+    Request { execution, n: Key::mint(), kind: RequestKind::Resume, at: later(9), reason: Payload::empty() }
+}

@@ -1,0 +1,152 @@
+//! Opening: clear errors, and no way around the promise to be durable.
+
+#![allow(clippy::unwrap_used)]
+
+mod kit;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use kit::{place, put, running, start};
+use rusqlite::Connection;
+use stepfast_core::key::Key;
+use stepfast_core::store::{Durability, Store, StoreError};
+use stepfast_sqlite::{SqliteOptions, SqliteStore};
+
+fn refusal(path: &std::path::Path) -> String {
+    match SqliteStore::open(path, SqliteOptions::default()) {
+        Err(StoreError::Open { store, reason }) => {
+            assert!(!store.is_empty());
+            reason
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("{} was opened", path.display()),
+    }
+}
+
+#[test]
+fn a_new_file_is_created_with_its_companions_and_opens_again() {
+    let (dir, path) = place();
+    for _ in 0..2 {
+        let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+        assert_eq!(store.about().kind, "sqlite");
+        assert_eq!(store.about().durability, Durability::Full);
+        assert_eq!(store.path(), path.canonicalize().unwrap());
+    }
+    for name in ["test.db", "test.db-presence", "test.db-turnstile", "test.db-wake"] {
+        assert!(dir.path().join(name).exists(), "{name}");
+    }
+}
+
+#[test]
+fn a_missing_directory_and_a_directory_are_refused_with_advice() {
+    let (dir, _) = place();
+    let reason = refusal(&dir.path().join("missing").join("test.db"));
+    assert!(reason.contains("create it first"), "{reason}");
+    let reason = refusal(dir.path());
+    assert!(reason.contains("directory"), "{reason}");
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_and_left_alone() {
+    let (_dir, path) = place();
+    let text = "once upon a time ".repeat(500);
+    fs::write(&path, &text).unwrap();
+    let reason = refusal(&path);
+    assert!(reason.contains("not a SQLite database"), "{reason}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+}
+
+#[test]
+fn a_damaged_database_is_refused() {
+    let (_dir, path) = place();
+    drop(SqliteStore::open(&path, SqliteOptions::default()).unwrap());
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[100..4096].fill(0xee);
+    fs::write(&path, bytes).unwrap();
+    let reason = refusal(&path);
+    assert!(reason.contains("damaged"), "{reason}");
+}
+
+#[test]
+fn a_read_only_file_is_refused() {
+    let (_dir, path) = place();
+    drop(SqliteStore::open(&path, SqliteOptions::default()).unwrap());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    let reason = refusal(&path);
+    assert!(reason.contains("read-only"), "{reason}");
+}
+
+#[test]
+fn a_newer_schema_is_refused_and_not_touched() {
+    let (_dir, path) = place();
+    drop(SqliteStore::open(&path, SqliteOptions::default()).unwrap());
+    let conn = Connection::open(&path).unwrap();
+    conn.execute(
+        "INSERT INTO schema_version SELECT 99, 'future', applied_on, checksum FROM schema_version LIMIT 1",
+        [],
+    )
+    .unwrap();
+    drop(conn);
+    match SqliteStore::open(&path, SqliteOptions::default()) {
+        Err(StoreError::NewerSchema { found: 99, supported: 1 }) => {}
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("opened"),
+    }
+}
+
+#[test]
+fn tables_of_another_program_are_not_mistaken_for_ours() {
+    let (_dir, path) = place();
+    let conn = Connection::open(&path).unwrap();
+    conn.execute_batch("CREATE TABLE executions (id INTEGER); CREATE TABLE mine (a);").unwrap();
+    drop(conn);
+    let reason = refusal(&path);
+    assert!(reason.contains("another program"), "{reason}");
+    let conn = Connection::open(&path).unwrap();
+    let tables: i64 = conn
+        .query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'checkpoints'", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(tables, 0, "nothing is left of a migration that failed");
+}
+
+#[test]
+fn a_store_without_durability_is_refused() {
+    let (_dir, path) = place();
+    let options = SqliteOptions { durability: Durability::None, ..SqliteOptions::default() };
+    assert!(matches!(SqliteStore::open(&path, options), Err(StoreError::Open { .. })));
+}
+
+#[test]
+fn every_table_and_column_has_a_comment() {
+    let (_dir, path) = place();
+    drop(SqliteStore::open(&path, SqliteOptions::default()).unwrap());
+    let conn = Connection::open(&path).unwrap();
+    let mut statement = conn
+        .prepare("SELECT sql FROM sqlite_schema WHERE type = 'table' AND name NOT IN ('schema_version', 'sqlite_sequence')")
+        .unwrap();
+    let tables: Vec<String> =
+        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(tables.len(), 10);
+    for table in tables {
+        let mut lines = table.lines().skip(1).map(str::trim).peekable();
+        assert!(lines.peek().is_some_and(|line| line.starts_with("-- ")), "{table}");
+        for line in lines.filter(|line| !line.starts_with("--") && !line.starts_with(')')) {
+            assert!(line.contains(" -- ") || line.starts_with("PRIMARY KEY"), "{line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_has_one_registry_whatever_it_is_called() {
+    let (dir, path) = place();
+    let one = kit::Worker::at(&path).await;
+    let link = dir.path().join("link.db");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let two = kit::Worker::at(&link).await;
+    assert_eq!(one.store.path(), two.store.path());
+    // if the second did not know the first, it would take it over
+    one.commit(vec![put(start(Key::mint(), running()))]).await;
+    assert_eq!(two.look().await.recovered, 0);
+    assert!(!one.look().await.is_fenced);
+}

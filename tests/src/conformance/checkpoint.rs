@@ -1,0 +1,164 @@
+//! Checkpoints and attempts: what was recorded comes back, in order, once.
+
+use stepfast_core::key::Key;
+use stepfast_core::path::Path;
+use stepfast_core::payload::Payload;
+use stepfast_core::store::StoreError;
+use stepfast_core::write::{Attempt, Checkpoint, CheckpointKind, Write};
+
+use crate::make::{attempt, at, checkpoint, keys, nasty_texts, payload, start_running, step};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    every_kind_comes_back_as_recorded,
+    checkpoints_come_back_by_order,
+    a_step_has_at_most_one_outcome,
+    attempts_come_back_by_path_and_number,
+    an_attempt_is_recorded_once,
+    every_path_is_its_own,
+    neighbours_records_are_not_mixed,
+    any_text_can_be_a_name,
+    a_start_and_its_checkpoints_share_a_flush,
+];
+
+async fn every_kind_comes_back_as_recorded(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_running(key)]).await;
+    let kinds = [
+        CheckpointKind::Step,
+        CheckpointKind::Failed,
+        CheckpointKind::Abandoned,
+        CheckpointKind::Timer,
+        CheckpointKind::Child,
+    ];
+    let recorded: Vec<Checkpoint> = kinds
+        .into_iter()
+        .zip(1..)
+        .map(|(kind, n)| Checkpoint {
+            kind,
+            run_no: n,
+            fingerprint: [None, Some(0), Some(1 << 63), Some(u64::MAX), Some(5)][n as usize - 1],
+            outcome: if kind == CheckpointKind::Abandoned { Payload::empty() } else { payload("out") },
+            took_ms: i64::from(n) * 1_000_000_000,
+            ..checkpoint(key, n, "")
+        })
+        .collect();
+    worker.apply(recorded.iter().cloned().map(Write::Checkpoint).collect()).await;
+    assert_eq!(worker.record(key).await.checkpoints, recorded);
+}
+
+async fn checkpoints_come_back_by_order(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_running(key)]).await;
+    for (n, order) in [(1, 40), (2, 7), (3, 1000), (4, 1), (5, 8)] {
+        worker.apply(vec![Write::Checkpoint(Checkpoint { order, ..checkpoint(key, n, "x") })]).await;
+    }
+    let orders: Vec<u32> = worker.record(key).await.checkpoints.iter().map(|it| it.order).collect();
+    assert_eq!(orders, [1, 7, 8, 40, 1000]);
+}
+
+async fn a_step_has_at_most_one_outcome(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [key, innocent] = keys();
+    worker.apply(vec![start_running(key), Write::Checkpoint(checkpoint(key, 1, "first"))]).await;
+    let second = Write::Checkpoint(Checkpoint { order: 9, ..checkpoint(key, 1, "second") });
+    if let Err(error) = worker.try_commit(vec![start_running(innocent), second]).await {
+        assert!(matches!(error, StoreError::Rejected(_)), "{error}");
+        assert!(!worker.exists(innocent).await, "nothing was written");
+        worker.apply(vec![start_running(innocent)]).await;
+    }
+    assert_eq!(worker.record(key).await.checkpoints, [checkpoint(key, 1, "first")]);
+    assert!(worker.exists(innocent).await);
+}
+
+async fn attempts_come_back_by_path_and_number(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_running(key)]).await;
+    for (n, number) in [(300, 1), (2, 2), (2, 10), (2, 1), (240, 1)] {
+        worker.apply(vec![Write::Attempt(attempt(key, n, number))]).await;
+    }
+    let expected: Vec<Attempt> = [(2, 1), (2, 2), (2, 10), (240, 1), (300, 1)]
+        .into_iter()
+        .map(|(n, number)| attempt(key, n, number))
+        .collect();
+    assert_eq!(worker.record(key).await.attempts, expected);
+}
+
+async fn an_attempt_is_recorded_once(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_running(key), Write::Attempt(attempt(key, 1, 1))]).await;
+    let second = Write::Attempt(Attempt { failure: payload("later"), ..attempt(key, 1, 1) });
+    if let Err(error) = worker.try_commit(vec![second]).await {
+        assert!(matches!(error, StoreError::Rejected(_)), "{error}");
+    }
+    assert_eq!(worker.record(key).await.attempts, [attempt(key, 1, 1)]);
+}
+
+async fn every_path_is_its_own(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    let edges = [0, 1, 92, 240, 241, 2287, 2288, 67_823, 67_824, 0x00ff_ffff, 0x0100_0000, u32::MAX];
+    let mut paths: Vec<Path> = edges.iter().map(|n| step(*n)).collect();
+    paths.extend(edges.iter().map(|n| step(1).child(*n)));
+    paths.extend([step(0).child(0).child(0), Path::root()]);
+    let recorded: Vec<Checkpoint> = paths
+        .into_iter()
+        .zip(1..)
+        .map(|(path, order)| Checkpoint { path, order, ..checkpoint(key, order, &order.to_string()) })
+        .collect();
+    worker.apply(vec![start_running(key)]).await;
+    worker.apply(recorded.iter().cloned().map(Write::Checkpoint).collect()).await;
+    assert_eq!(worker.record(key).await.checkpoints, recorded);
+}
+
+async fn neighbours_records_are_not_mixed(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut bytes = *Key::mint().as_bytes();
+    let keys = [0, 1, 255].map(|last| {
+        bytes[15] = last;
+        Key::from_bytes(bytes)
+    });
+    for key in keys {
+        let text = key.to_string();
+        let records =
+            vec![Write::Checkpoint(checkpoint(key, 1, &text)), Write::Attempt(attempt(key, 1, 1))];
+        worker.apply([vec![start_running(key)], records].concat()).await;
+    }
+    for key in keys {
+        let record = worker.record(key).await;
+        assert_eq!(record.checkpoints, [checkpoint(key, 1, &key.to_string())]);
+        assert_eq!(record.attempts, [attempt(key, 1, 1)]);
+    }
+}
+
+async fn any_text_can_be_a_name(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    let recorded: Vec<Checkpoint> = nasty_texts()
+        .into_iter()
+        .zip(1..)
+        .map(|(name, n)| Checkpoint { name, at: at(-1), ..checkpoint(key, n, "x") })
+        .collect();
+    worker.apply(vec![start_running(key)]).await;
+    worker.apply(recorded.iter().cloned().map(Write::Checkpoint).collect()).await;
+    assert_eq!(worker.record(key).await.checkpoints, recorded);
+}
+
+async fn a_start_and_its_checkpoints_share_a_flush(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker
+        .apply(vec![
+            Write::Checkpoint(checkpoint(key, 1, "a")),
+            Write::Attempt(attempt(key, 2, 1)),
+            start_running(key),
+            Write::Checkpoint(checkpoint(key, 2, "b")),
+        ])
+        .await;
+    let record = worker.record(key).await;
+    assert_eq!((record.checkpoints.len(), record.attempts.len()), (2, 1));
+}

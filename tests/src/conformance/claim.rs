@@ -1,0 +1,293 @@
+//! Claims: who gets what to run, in which order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use stepfast_core::key::Key;
+use stepfast_core::payload::Payload;
+use stepfast_core::record::Status;
+use stepfast_core::store::{Claim, StoreError};
+use stepfast_core::write::{RequestKind, Start, State, Write};
+
+use crate::make::{armed, at, attempt, awaiting, cancel, checkpoint, completed, keys, move_to, parked, payload, queued, running, sleeping, start, start_in, start_queued, start_running, write};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    ready_ones_come_oldest_first,
+    due_sleepers_come_first_by_due_time,
+    timers_are_never_early,
+    the_limit_holds_and_the_rest_remains,
+    only_workflows_asked_for_come,
+    a_claim_brings_all_that_was_recorded,
+    an_execution_is_claimed_once,
+    at_least_one_comes_however_large,
+    bytes_bound_a_claim,
+    a_claim_of_nothing_takes_nothing,
+    claims_can_follow_on_empty_ones,
+    a_sleeper_without_a_due_time_is_not_claimed,
+    a_claim_is_durable_when_it_returns,
+    a_claimed_execution_can_suspend_and_be_claimed_again,
+    a_thousand_come_at_once,
+    what_was_cancelled_or_parked_does_not_come,
+    a_claim_without_lane_is_fenced,
+];
+
+async fn ready_ones_come_oldest_first(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [a, b, c, d]: [Key; 4] = keys();
+    // not in the order of their keys: age is the order of becoming ready
+    for key in [c, a, d, b] {
+        worker.apply(vec![start_queued(key)]).await;
+    }
+    assert_eq!(worker.claim_keys(2).await, [c, a]);
+    worker.apply(vec![move_to(c, queued())]).await;
+    assert_eq!(worker.claim_keys(10).await, [d, b, c]);
+}
+
+async fn due_sleepers_come_first_by_due_time(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [ready, late, early, never] = keys();
+    worker
+        .apply(vec![
+            start_queued(ready),
+            start_in(late, sleeping(at(20))),
+            start_in(early, sleeping(at(10))),
+            start_in(never, sleeping(at(1_000))),
+        ])
+        .await;
+    fixture.clock().advance(Duration::from_micros(30));
+    assert_eq!(worker.claim_keys(1).await, [early]);
+    assert_eq!(worker.claim_keys(10).await, [late, ready]);
+}
+
+async fn timers_are_never_early(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_in(key, sleeping(at(3_600_000_000)))]).await;
+    assert!(worker.claim(10).await.is_empty());
+    fixture.clock().advance(Duration::from_micros(3_599_999_999));
+    assert!(worker.claim(10).await.is_empty());
+    assert!(!worker.look().await.has_ready);
+    fixture.clock().advance(Duration::from_micros(1));
+    let claimed = worker.claim(10).await;
+    assert_eq!(claimed.len(), 1);
+    let row = &claimed[0].execution;
+    assert_eq!((row.key, row.status, row.wake_at), (key, Status::Running, None));
+    assert_eq!(worker.look().await.next_due, None);
+}
+
+async fn the_limit_holds_and_the_rest_remains(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let ready: [Key; 5] = keys();
+    let due: [Key; 5] = keys();
+    worker.apply(ready.map(start_queued).to_vec()).await;
+    worker.apply(due.map(|key| start_in(key, sleeping(at(-1)))).to_vec()).await;
+    let mut all = Vec::new();
+    for count in [3, 3, 3, 1, 0] {
+        let claimed = worker.claim_keys(3).await;
+        assert_eq!(claimed.len(), count);
+        all.extend(claimed);
+    }
+    assert!(all[..5].iter().all(|key| due.contains(key)), "due sleepers first");
+    assert!(all[5..].iter().all(|key| ready.contains(key)));
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 10);
+}
+
+async fn only_workflows_asked_for_come(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let named = |name: &str, state| write(Start { workflow: name.into(), ..start(Key::mint(), state) });
+    for name in ["a", "b", "A", "a "] {
+        worker.apply(vec![named(name, queued()), named(name, sleeping(at(-1)))]).await;
+    }
+    for (names, count) in [(vec![], 0), (vec!["c"], 0), (vec!["a"], 2), (vec!["a", "b", "a "], 4), (vec!["A"], 2)]
+    {
+        worker.workflows = names.iter().map(|name| Arc::from(*name)).collect();
+        let claimed = worker.claim(10).await;
+        assert_eq!(claimed.len(), count, "{names:?}");
+        assert!(claimed.iter().all(|record| names.contains(&&*record.execution.workflow)));
+    }
+}
+
+async fn a_claim_brings_all_that_was_recorded(fixture: &dyn StoreFixture) {
+    let mut first = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    let sleeps = armed(&[(4, 44)]);
+    let given = Start {
+        workflow_id: Some("order-7".into()),
+        input: payload("in"),
+        deadline_at: Some(at(999)),
+        ..start(key, running())
+    };
+    first.apply(vec![write(given)]).await;
+    first
+        .apply(vec![
+            Write::Checkpoint(checkpoint(key, 2, "b")),
+            Write::Checkpoint(checkpoint(key, 1, "a")),
+            Write::Attempt(attempt(key, 3, 2)),
+            Write::Attempt(attempt(key, 3, 1)),
+        ])
+        .await;
+    first.commit(vec![cancel(key)]).await;
+    first.apply(vec![move_to(key, State::Queued { armed: sleeps.clone() })]).await;
+
+    let mut second = Worker::register(&fixture.second().await).await;
+    let record = second.claim(1).await.remove(0);
+    let row = &record.execution;
+    assert_eq!((row.key, row.status, row.owner), (key, Status::Running, Some(second.id)));
+    assert_eq!((row.given_id.as_deref(), &row.input), (Some("order-7"), &payload("in")));
+    assert_eq!((row.deadline_at, &row.armed), (Some(at(999)), &sleeps));
+    assert_eq!(record.checkpoints, [checkpoint(key, 1, "a"), checkpoint(key, 2, "b")]);
+    assert_eq!(record.attempts, [attempt(key, 3, 1), attempt(key, 3, 2)]);
+    assert_eq!(record.requests, [RequestKind::Cancel]);
+    assert_eq!(second.record(key).await, record, "it is what a load shows");
+}
+
+async fn an_execution_is_claimed_once(fixture: &dyn StoreFixture) {
+    let mut first = Worker::register(&fixture.store()).await;
+    let mut second = Worker::register(&fixture.second().await).await;
+    let [ready, due] = keys();
+    first.apply(vec![start_queued(ready), start_in(due, sleeping(at(-1)))]).await;
+    assert_eq!(first.claim_keys(10).await, [due, ready]);
+    assert!(second.claim(10).await.is_empty());
+    assert!(first.claim(10).await.is_empty());
+    assert_eq!(second.execution(ready).await.owner, Some(first.id));
+}
+
+async fn at_least_one_comes_however_large(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for key in keys::<3>() {
+        worker.apply(vec![start_queued(key)]).await;
+    }
+    for count in [1, 1, 1, 0] {
+        let claim = Claim { max_bytes: 1, ..worker.claim_of(10) };
+        assert_eq!(worker.try_claim(&claim).await.unwrap().len(), count);
+    }
+}
+
+async fn bytes_bound_a_claim(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let large = Payload::from_bytes(Bytes::from(vec![1; 50_000]));
+    // one half in inputs, one half in checkpoints
+    for i in 0..20 {
+        let key = Key::mint();
+        if i % 2 == 0 {
+            worker.apply(vec![write(Start { input: large.clone(), ..start(key, queued()) })]).await;
+        } else {
+            let mut step = checkpoint(key, 1, "");
+            step.outcome = large.clone();
+            worker.apply(vec![start_running(key), Write::Checkpoint(step)]).await;
+            worker.apply(vec![move_to(key, queued())]).await;
+        }
+    }
+    let mut total = 0;
+    while total < 20 {
+        let claim = Claim { max_bytes: 200_000, ..worker.claim_of(100) };
+        let count = worker.try_claim(&claim).await.unwrap().len();
+        assert!((1..=5).contains(&count), "{count} came");
+        total += count;
+    }
+    assert!(worker.claim(100).await.is_empty());
+}
+
+async fn a_claim_of_nothing_takes_nothing(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_queued(key)]).await;
+    assert!(worker.claim(0).await.is_empty());
+    assert_eq!(worker.claim_keys(1).await, [key]);
+}
+
+async fn claims_can_follow_on_empty_ones(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for key in keys::<3>() {
+        assert!(worker.claim(10).await.is_empty());
+        assert!(worker.claim(10).await.is_empty());
+        worker.apply(vec![start_queued(key)]).await;
+        assert_eq!(worker.claim_keys(10).await, [key]);
+    }
+}
+
+async fn a_sleeper_without_a_due_time_is_not_claimed(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [parent, child] = keys();
+    worker.apply(vec![start_in(child, completed()), start_in(parent, awaiting(&[child]))]).await;
+    fixture.clock().advance(Duration::from_hours(1));
+    assert!(worker.claim(10).await.is_empty());
+}
+
+async fn a_claim_is_durable_when_it_returns(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_queued(key)]).await;
+    let record = worker.claim(10).await.remove(0);
+    let other = Worker::register(&fixture.second().await).await;
+    assert_eq!(other.record(key).await, record);
+}
+
+async fn a_claimed_execution_can_suspend_and_be_claimed_again(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_queued(key)]).await;
+    for round in 0..5 {
+        assert_eq!(worker.claim_keys(10).await, [key], "round {round}");
+        let due = fixture.now().plus(Duration::from_secs(1));
+        worker.apply(vec![move_to(key, sleeping(due))]).await;
+        assert!(worker.claim(10).await.is_empty());
+        fixture.clock().advance(Duration::from_secs(1));
+    }
+}
+
+async fn a_thousand_come_at_once(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut expected: Vec<Key> = (0..1_500).map(|_| Key::mint()).collect();
+    let steps = expected.iter().map(|key| Write::Checkpoint(checkpoint(*key, 1, &key.to_string()))).collect();
+    worker.apply(expected.iter().map(|key| start_queued(*key)).collect()).await;
+    worker.apply(steps).await;
+    let mut first = worker.claim(1_000).await;
+    assert_eq!(first.len(), 1_000);
+    first.extend(worker.claim(1_000).await);
+    for record in &first {
+        let key = record.execution.key;
+        assert_eq!(record.checkpoints, [checkpoint(key, 1, &key.to_string())]);
+    }
+    let mut claimed: Vec<Key> = first.iter().map(|record| record.execution.key).collect();
+    claimed.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(claimed, expected);
+}
+
+async fn what_was_cancelled_or_parked_does_not_come(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [ready, slept, was_parked, stays] = keys();
+    worker
+        .apply(vec![
+            start_queued(ready),
+            start_in(slept, sleeping(at(-1))),
+            start_in(was_parked, parked("why")),
+            start_queued(stays),
+        ])
+        .await;
+    worker.commit(vec![cancel(ready), cancel(slept)]).await;
+    let seen = worker.look().await;
+    assert_eq!((seen.has_ready, seen.next_due), (true, None));
+    assert_eq!(worker.claim_keys(10).await, [stays]);
+    assert!(!worker.look().await.has_ready);
+}
+
+async fn a_claim_without_lane_is_fenced(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_queued(key)]).await;
+    let fine = worker.claim_of(10);
+    let mut stale = fine.clone();
+    stale.epoch += 1;
+    let mut unknown = fine.clone();
+    unknown.worker.0 += 1_000;
+    for claim in [stale, unknown] {
+        assert!(matches!(worker.store.claim(&claim).await, Err(StoreError::Fenced)));
+    }
+    assert_eq!(worker.claim_keys(10).await, [key]);
+}

@@ -1,0 +1,106 @@
+//! Flushes: sizes, and what is counted.
+
+use stepfast_core::counters::Table;
+use stepfast_core::key::Key;
+use stepfast_core::record::Status;
+use stepfast_core::store::Durability;
+use stepfast_core::write::{State, Write};
+
+use crate::make::{at, attempt, checkpoint, chunk, completed, keys, move_to, queued, sleeping, start_in, start_queued, start_running};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    an_empty_flush_is_fine,
+    a_thousand_rows_of_each_kind_share_a_flush,
+    the_largest_flush_is_taken,
+    row_changes_are_counted,
+    it_says_what_it_is,
+];
+
+async fn an_empty_flush_is_fine(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for _ in 0..3 {
+        worker.apply(vec![]).await;
+    }
+    worker.apply(vec![start_queued(Key::mint())]).await;
+    worker.apply(vec![]).await;
+    assert_eq!(worker.count().await, 1);
+}
+
+async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let all: Vec<Key> = (0..1_000).map(|_| Key::mint()).collect();
+    let sleepers: Vec<Key> = (0..1_000).map(|_| Key::mint()).collect();
+    worker.apply(all.iter().map(|key| start_running(*key)).collect()).await;
+    worker.apply(sleepers.iter().map(|key| start_in(*key, sleeping(at(-1)))).collect()).await;
+    let mut writes = Vec::new();
+    for (i, key) in all.iter().enumerate() {
+        writes.push(Write::Checkpoint(checkpoint(*key, 1, &i.to_string())));
+        writes.push(Write::Attempt(attempt(*key, 2, 1)));
+        writes.push(chunk(*key, i as u64, 0, &i.to_be_bytes()));
+        writes.push(match i % 3 {
+            0 => move_to(*key, completed()),
+            1 => move_to(*key, queued()),
+            _ => move_to(*key, State::Waiting { wake_at: None, children: vec![all[0]], armed: vec![] }),
+        });
+        writes.push(start_queued(Key::mint()));
+        writes.push(Write::Wake(sleepers[i]));
+    }
+    worker.apply(writes).await;
+    for (i, key) in all.iter().enumerate() {
+        let record = worker.record(*key).await;
+        assert_eq!(record.checkpoints, [checkpoint(*key, 1, &i.to_string())]);
+        assert_eq!(record.attempts.len(), 1);
+        let status = [Status::Completed, Status::Queued, Status::Waiting][i % 3];
+        assert_eq!(record.execution.status, status);
+    }
+    assert_eq!(worker.claim(10_000).await.len(), 333 + 1_000 + 1_000);
+}
+
+async fn the_largest_flush_is_taken(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let (writes, bytes) = (worker.store.about().flush_writes, worker.store.about().flush_bytes);
+    let key = Key::mint();
+    worker.apply(vec![start_running(key)]).await;
+    worker.apply((1..=writes as u32).map(|n| Write::Checkpoint(checkpoint(key, n, ""))).collect()).await;
+    assert_eq!(worker.record(key).await.checkpoints.len(), writes);
+    let pieces = (bytes >> 20).max(1) as u32;
+    worker.apply((0..pieces).map(|n| chunk(key, 1, n, &vec![7; 1 << 20])).collect()).await;
+}
+
+async fn row_changes_are_counted(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [direct, folded, ready, sleeper] = keys();
+    let store = worker.store.clone();
+    let before = store.counters().counted();
+    worker.apply(vec![start_running(direct), start_in(folded, completed()), start_queued(ready)]).await;
+    let counted = store.counters().counted().since(&before);
+    assert_eq!((counted.flushes, counted.writes, counted.claims), (1, 3, 0));
+    assert_eq!(counted.of(Table::Executions), (3, 0, 0));
+    assert_eq!(counted.of(Table::Ready), (1, 0, 0));
+
+    let before = store.counters().counted();
+    worker.apply(vec![move_to(direct, completed()), Write::Checkpoint(checkpoint(direct, 1, "x"))]).await;
+    let counted = store.counters().counted().since(&before);
+    assert_eq!(counted.of(Table::Executions), (0, 1, 0));
+    assert_eq!(counted.of(Table::Checkpoints), (1, 0, 0));
+    assert_eq!(counted.reads, 0, "nothing is read on the hot path");
+
+    let before = store.counters().counted();
+    worker.apply(vec![start_in(sleeper, sleeping(at(-1)))]).await;
+    assert_eq!(worker.claim(10).await.len(), 2);
+    let counted = store.counters().counted().since(&before);
+    assert_eq!(counted.claims, 1);
+    assert_eq!(counted.of(Table::Executions), (1, 2, 0));
+    assert_eq!(counted.of(Table::Ready), (0, 0, 1));
+    assert_eq!(counted.of(Table::Timers), (1, 0, 1));
+    assert_eq!(store.counters().counted().since(&store.counters().counted()).flushes, 0);
+}
+
+async fn it_says_what_it_is(fixture: &dyn StoreFixture) {
+    let store = fixture.store();
+    let about = store.about();
+    assert!(["memory", "sqlite", "postgres"].contains(&about.kind));
+    assert!(!about.version.is_empty() && about.lanes > 0 && about.flush_writes > 0 && about.flush_bytes > 0);
+    assert_eq!(about.durability == Durability::None, about.kind == "memory");
+}

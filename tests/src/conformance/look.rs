@@ -1,0 +1,173 @@
+//! Looks: what a worker is told once a second.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepfast_core::key::Key;
+use stepfast_core::record::Status;
+use stepfast_core::store::Look;
+use stepfast_core::write::{RequestKind, Start, State, Write};
+
+use crate::make::{
+    at, awaiting, cancel, checkpoint, completed, ended, keys, move_to, parked, queued, running, sleeping, start,
+    start_in, start_queued, start_running, write,
+};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    it_tells_the_stores_time,
+    it_shows_what_is_asked_of_those_it_runs,
+    it_shows_which_watched_ones_have_ended_or_are_parked,
+    it_shows_strays_only_when_told_what_is_held,
+    it_shows_what_is_ready_of_its_workflows,
+    it_shows_the_earliest_due_time_of_its_workflows,
+    a_quiet_look_sees_nothing,
+    a_stranger_is_fenced,
+    it_watches_thousands,
+];
+
+async fn it_tells_the_stores_time(fixture: &dyn StoreFixture) {
+    let registration = fixture.store().register(2).await.unwrap();
+    assert_eq!(registration.now, fixture.now());
+    let worker = Worker::register(&fixture.store()).await;
+    for _ in 0..3 {
+        fixture.clock().advance(Duration::from_micros(1_234_567));
+        assert_eq!(worker.look().await.now, fixture.now());
+    }
+}
+
+async fn it_shows_what_is_asked_of_those_it_runs(fixture: &dyn StoreFixture) {
+    let mut owner = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    let [mine, also_mine, quiet, theirs, ready] = keys();
+    owner.apply(vec![start_running(mine), start_running(also_mine), start_running(quiet)]).await;
+    other.apply(vec![start_running(theirs), start_queued(ready)]).await;
+    other.commit(vec![cancel(mine), cancel(theirs)]).await;
+    owner.commit(vec![cancel(also_mine)]).await;
+    let mut requests = owner.look().await.requests;
+    requests.sort_unstable_by_key(|(key, _)| *key);
+    assert_eq!(requests, [(mine, RequestKind::Cancel), (also_mine, RequestKind::Cancel)]);
+    assert_eq!(other.look().await.requests, [(theirs, RequestKind::Cancel)]);
+    assert_eq!(owner.look().await.requests.len(), 2, "they stay until they are answered");
+    owner.apply(vec![Write::Answer(mine), move_to(mine, ended(Status::Cancelled, "x"))]).await;
+    assert_eq!(owner.look().await.requests, [(also_mine, RequestKind::Cancel)]);
+    owner.apply(vec![move_to(also_mine, queued())]).await;
+    assert!(owner.look().await.requests.is_empty(), "it does not run it any more");
+}
+
+async fn it_shows_which_watched_ones_have_ended_or_are_parked(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let watched: [Key; 8] = keys();
+    let states = [
+        running(),
+        queued(),
+        sleeping(at(90)),
+        awaiting(&[Key::mint()]),
+        parked("why"),
+        completed(),
+        ended(Status::Failed, "x"),
+        ended(Status::Cancelled, "x"),
+    ];
+    worker.apply(watched.into_iter().zip(states).map(|(key, state)| start_in(key, state)).collect()).await;
+    worker.apply(vec![start_in(Key::mint(), completed())]).await;
+    let mut watch = watched.to_vec();
+    watch.push(Key::mint());
+    let look = Look { watch, ..worker.look_of() };
+    let mut over = worker.store.look(&look).await.unwrap().ended;
+    over.sort_unstable();
+    assert_eq!(over, watched[4..]);
+}
+
+async fn it_shows_strays_only_when_told_what_is_held(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.store()).await;
+    let [held, stray, handed, theirs, gone] = keys();
+    other.apply(vec![start_running(theirs)]).await;
+    worker
+        .apply(vec![
+            start_running(held),
+            start_running(stray),
+            start_running(handed),
+            Write::Checkpoint(checkpoint(stray, 1, "x")),
+        ])
+        .await;
+    worker.apply(vec![move_to(handed, queued())]).await;
+    assert!(worker.look().await.strays.is_empty());
+    let look = Look { holds: Some(vec![held, gone, theirs]), ..worker.look_of() };
+    let strays = worker.store.look(&look).await.unwrap().strays;
+    assert_eq!(strays, [worker.record(stray).await]);
+    let look = Look { holds: Some(Vec::new()), ..worker.look_of() };
+    assert_eq!(worker.store.look(&look).await.unwrap().strays.len(), 2);
+}
+
+async fn it_shows_what_is_ready_of_its_workflows(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    assert!(!worker.look().await.has_ready);
+    let other = Start { workflow: "other".into(), ..start(Key::mint(), queued()) };
+    worker.apply(vec![write(other), start_running(Key::mint()), start_in(Key::mint(), parked("x"))]).await;
+    assert!(!worker.look().await.has_ready);
+    worker.apply(vec![start_queued(Key::mint())]).await;
+    assert!(worker.look().await.has_ready);
+    worker.claim(1).await;
+    assert!(!worker.look().await.has_ready);
+    worker.workflows = Arc::from(["x".into(), "other".into()]);
+    assert!(worker.look().await.has_ready);
+}
+
+async fn it_shows_the_earliest_due_time_of_its_workflows(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let other = Start { workflow: "other".into(), ..start(Key::mint(), sleeping(at(10))) };
+    let both = State::Waiting { wake_at: Some(at(40)), children: keys::<2>().to_vec(), armed: Vec::new() };
+    let first = Key::mint();
+    worker
+        .apply(vec![
+            write(other),
+            start_in(Key::mint(), awaiting(&keys::<1>())),
+            start_in(Key::mint(), both),
+            start_in(first, sleeping(at(30))),
+        ])
+        .await;
+    assert_eq!(worker.look().await.next_due, Some(at(30)));
+    worker.commit(vec![cancel(first)]).await;
+    assert_eq!(worker.look().await.next_due, Some(at(40)));
+    worker.workflows = Arc::from(["other".into()]);
+    assert_eq!(worker.look().await.next_due, Some(at(10)));
+    worker.workflows = Arc::from(["nobody".into()]);
+    assert_eq!(worker.look().await.next_due, None);
+}
+
+async fn a_quiet_look_sees_nothing(fixture: &dyn StoreFixture) {
+    let worker = Worker::register(&fixture.store()).await;
+    let look = Look {
+        watch: vec![Key::mint()],
+        holds: Some(vec![Key::mint()]),
+        workflows: Arc::from([]),
+        ..worker.look_of()
+    };
+    let seen = worker.store.look(&look).await.unwrap();
+    assert!(!seen.is_fenced && !seen.has_ready && seen.next_due.is_none() && seen.recovered == 0);
+    assert!(seen.requests.is_empty() && seen.ended.is_empty() && seen.strays.is_empty());
+}
+
+async fn a_stranger_is_fenced(fixture: &dyn StoreFixture) {
+    let worker = Worker::register(&fixture.store()).await;
+    let mut unknown = worker.look_of();
+    unknown.worker.0 += 1_000;
+    let stale = Look { epoch: worker.epoch + 1, ..worker.look_of() };
+    for look in [unknown, stale] {
+        assert!(worker.store.look(&look).await.unwrap().is_fenced);
+    }
+    assert!(!worker.look().await.is_fenced);
+}
+
+async fn it_watches_thousands(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let all: Vec<Key> = (0..5_000).map(|_| Key::mint()).collect();
+    let state = |i: usize| if i.is_multiple_of(2) { running() } else { completed() };
+    worker.apply(all.iter().enumerate().map(|(i, key)| start_in(*key, state(i))).collect()).await;
+    let holds = Some(all.iter().copied().skip(2).collect());
+    let look = Look { watch: all.clone(), holds, ..worker.look_of() };
+    let seen = worker.store.look(&look).await.unwrap();
+    assert_eq!(seen.ended.len(), 2_500);
+    assert_eq!(seen.strays.iter().map(|it| it.execution.key).collect::<Vec<_>>(), [all[0]]);
+}

@@ -1,0 +1,300 @@
+//! Races: two handles at once, and whatever the order, nothing is lost and nothing happens twice.
+
+use std::sync::Arc;
+
+use stepfast_core::key::Key;
+use stepfast_core::record::Status;
+use stepfast_core::store::{Store, StoreError};
+use stepfast_core::write::{Answer, Outcome, Start, Write};
+
+use crate::make::{at, awaiting, cancel, child_of, completed, move_to, queued, running, sleeping, start, start_in, start_queued, start_running, write};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    one_of_two_starts_of_an_id_wins,
+    claims_at_once_share_without_overlap,
+    a_childs_end_and_its_parents_wait_wake_once,
+    a_cancel_and_a_wait_do_not_miss_each_other,
+    a_cancel_and_an_end_agree,
+    crossing_cancels_do_not_deadlock,
+    a_claim_and_a_cancel_agree,
+    a_takeover_and_a_flush_agree,
+];
+
+const ROUNDS: usize = 25;
+
+/// Runs both at once on threads of their own.
+async fn both<A, B>(
+    one: impl Future<Output = A> + Send + 'static,
+    two: impl Future<Output = B> + Send + 'static,
+) -> (A, B)
+where
+    A: Send + 'static,
+    B: Send + 'static,
+{
+    let (one, two) = (tokio::spawn(one), tokio::spawn(two));
+    (one.await.unwrap(), two.await.unwrap())
+}
+
+/// Commits, again as long as somebody else's transaction is in the way.
+async fn insist(worker: &mut Worker, writes: Vec<Write>) -> Vec<Outcome> {
+    let mut flush = worker.flush(writes);
+    let mut last = None;
+    for _ in 0..100 {
+        match worker.send(&flush).await {
+            Err(error @ StoreError::Blocked(_)) => last = Some(error),
+            Err(error @ StoreError::Unavailable(_)) => {
+                flush.is_resent = true;
+                last = Some(error);
+            }
+            result => return result.unwrap(),
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("it is always in the way: {last:?}");
+}
+
+async fn pair(fixture: &dyn StoreFixture) -> (Worker, Worker) {
+    let one: Arc<dyn Store> = fixture.store();
+    (Worker::register(&one).await, Worker::register(&fixture.second().await).await)
+}
+
+async fn one_of_two_starts_of_an_id_wins(fixture: &dyn StoreFixture) {
+    let (mut one, mut two) = pair(fixture).await;
+    for round in 0..ROUNDS {
+        let id: Arc<str> = format!("order-{round}").into();
+        let writes = |id: &Arc<str>| {
+            let key = Key::mint();
+            let given = Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(key, queued()) };
+            vec![write(given), start_queued(Key::mint())]
+        };
+        let (a, b) = (writes(&id), writes(&id));
+        let keys = [a[0].execution(), b[0].execution()];
+        let (first, second);
+        ((one, first), (two, second)) = both(
+            async move {
+                let outcomes = insist(&mut one, a).await;
+                (one, outcomes)
+            },
+            async move {
+                let outcomes = insist(&mut two, b).await;
+                (two, outcomes)
+            },
+        )
+        .await;
+        let winner = match (&first[0], &second[0]) {
+            (Outcome::Applied, Outcome::Duplicate(existing)) if existing.key == keys[0] => keys[0],
+            (Outcome::Duplicate(existing), Outcome::Applied) if existing.key == keys[1] => keys[1],
+            other => panic!("{other:?}"),
+        };
+        assert!(one.exists(winner).await);
+        assert_eq!((&first[1], &second[1]), (&Outcome::Applied, &Outcome::Applied));
+    }
+    assert_eq!(one.count().await, 3 * ROUNDS as u64);
+}
+
+async fn claims_at_once_share_without_overlap(fixture: &dyn StoreFixture) {
+    let (mut one, mut two) = pair(fixture).await;
+    for _ in 0..4 {
+        let ready: Vec<Key> = (0..100).map(|_| Key::mint()).collect();
+        one.apply(ready.iter().map(|key| start_queued(*key)).collect()).await;
+        one.apply((0..100).map(|_| start_in(Key::mint(), sleeping(at(-1)))).collect()).await;
+        let take = |mut worker: Worker| async move {
+            let mut taken = Vec::new();
+            for _ in 0..20 {
+                taken.extend(worker.claim_keys(17).await);
+            }
+            (worker, taken)
+        };
+        let ((first, mut all), (second, others)) = both(take(one), take(two)).await;
+        (one, two) = (first, second);
+        all.extend(others);
+        all.extend(one.claim_keys(1_000).await);
+        assert_eq!(all.len(), 200);
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 200, "nothing is claimed twice");
+    }
+}
+
+async fn a_childs_end_and_its_parents_wait_wake_once(fixture: &dyn StoreFixture) {
+    let (mut one, mut two) = pair(fixture).await;
+    for _ in 0..ROUNDS {
+        let (parent, child) = (Key::mint(), Key::mint());
+        one.apply(vec![start_running(parent)]).await;
+        two.apply(vec![write(child_of(parent, child, running()))]).await;
+        let (woken, also);
+        ((one, woken), (two, also)) = both(
+            async move {
+                insist(&mut one, vec![move_to(parent, awaiting(&[child]))]).await;
+                let woken = insist(&mut one, vec![Write::Wake(parent)]).await;
+                (one, woken)
+            },
+            async move {
+                insist(&mut two, vec![move_to(child, completed())]).await;
+                let woken = insist(&mut two, vec![Write::Wake(parent)]).await;
+                (two, woken)
+            },
+        )
+        .await;
+        let wakes = [woken, also].concat().iter().filter(|it| **it == Outcome::Applied).count();
+        assert_eq!(wakes, 1);
+        assert_eq!(one.claim_keys(10).await, [parent]);
+        one.apply(vec![move_to(parent, completed())]).await;
+    }
+}
+
+async fn a_cancel_and_a_wait_do_not_miss_each_other(fixture: &dyn StoreFixture) {
+    let (mut one, mut two) = pair(fixture).await;
+    for _ in 0..ROUNDS {
+        let key = Key::mint();
+        one.apply(vec![start_running(key)]).await;
+        let answer;
+        (one, (two, answer)) = both(
+            async move {
+                insist(&mut one, vec![move_to(key, sleeping(at(i64::from(u32::MAX))))]).await;
+                one
+            },
+            async move {
+                let answer = insist(&mut two, vec![cancel(key)]).await.remove(0);
+                (two, answer)
+            },
+        )
+        .await;
+        match answer {
+            Outcome::Answered(Answer::Done, None) => {
+                assert_eq!(one.execution(key).await.status, Status::Cancelled);
+            }
+            Outcome::Answered(Answer::Requested, None) => {
+                let record = one.claim(1).await.remove(0);
+                assert_eq!((record.execution.key, record.requests.len()), (key, 1));
+                one.apply(vec![move_to(key, completed()), Write::Answer(key)]).await;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn a_cancel_and_an_end_agree(fixture: &dyn StoreFixture) {
+    let (mut one, mut two) = pair(fixture).await;
+    for _ in 0..ROUNDS {
+        let key = Key::mint();
+        one.apply(vec![start_running(key)]).await;
+        let (moved, answer);
+        ((one, moved), (two, answer)) = both(
+            async move {
+                let moved = insist(&mut one, vec![move_to(key, completed())]).await.remove(0);
+                (one, moved)
+            },
+            async move {
+                let answer = insist(&mut two, vec![cancel(key)]).await.remove(0);
+                (two, answer)
+            },
+        )
+        .await;
+        assert_eq!(moved, Outcome::Applied, "only its owner ends a running one");
+        assert_eq!(one.execution(key).await.status, Status::Completed);
+        assert!(matches!(
+            answer,
+            Outcome::Answered(Answer::Requested | Answer::Declined(Status::Completed), None)
+        ));
+    }
+}
+
+async fn crossing_cancels_do_not_deadlock(fixture: &dyn StoreFixture) {
+    let (mut one, mut two) = pair(fixture).await;
+    for _ in 0..ROUNDS {
+        let keys: Vec<Key> = (0..10).map(|_| Key::mint()).collect();
+        let mut writes = vec![];
+        for chunk in keys.chunks(2) {
+            writes.push(start_in(chunk[0], awaiting(&chunk[1..])));
+            writes.push(write(child_of(chunk[0], chunk[1], queued())));
+        }
+        one.apply(writes).await;
+        // one cancels the parents, the other their children, in opposite order
+        let parents: Vec<Write> = keys.iter().step_by(2).map(|key| cancel(*key)).collect();
+        let children: Vec<Write> = keys.iter().skip(1).step_by(2).rev().map(|key| cancel(*key)).collect();
+        (one, two) = both(
+            async move {
+                insist(&mut one, parents).await;
+                one
+            },
+            async move {
+                insist(&mut two, children).await;
+                two
+            },
+        )
+        .await;
+        for key in keys {
+            assert_eq!(one.execution(key).await.status, Status::Cancelled);
+        }
+    }
+    assert!(two.claim(100).await.is_empty());
+}
+
+async fn a_claim_and_a_cancel_agree(fixture: &dyn StoreFixture) {
+    let (mut one, mut two) = pair(fixture).await;
+    for round in 0..ROUNDS {
+        let key = Key::mint();
+        let state = if round % 2 == 0 { queued() } else { sleeping(at(-1)) };
+        one.apply(vec![start_in(key, state)]).await;
+        let (claimed, answer);
+        ((one, claimed), (two, answer)) = both(
+            async move {
+                let claimed = one.claim(10).await;
+                (one, claimed)
+            },
+            async move {
+                let answer = insist(&mut two, vec![cancel(key)]).await.remove(0);
+                (two, answer)
+            },
+        )
+        .await;
+        let row = one.execution(key).await;
+        match answer {
+            Outcome::Answered(Answer::Done, None) => {
+                assert!(claimed.is_empty());
+                assert_eq!((row.status, row.owner), (Status::Cancelled, None));
+            }
+            Outcome::Answered(Answer::Requested, None) => {
+                assert_eq!((row.status, row.owner), (Status::Running, Some(one.id)));
+                one.apply(vec![move_to(key, completed()), Write::Answer(key)]).await;
+            }
+            other => panic!("{other:?}"),
+        }
+        // a claim that met the cancel may have passed the row by; then it is there for the next
+        assert!(one.claim(10).await.is_empty());
+    }
+}
+
+async fn a_takeover_and_a_flush_agree(fixture: &dyn StoreFixture) {
+    let mut looker = Worker::register(&fixture.second().await).await;
+    for _ in 0..6 {
+        let mut lost = Worker::register(&fixture.store()).await;
+        let (old, fresh) = (Key::mint(), Key::mint());
+        lost.apply(vec![start_running(old)]).await;
+        fixture.lose(lost.id).await;
+        let (result, recovered);
+        (result, (looker, recovered)) = both(
+            async move { lost.try_commit(vec![start_running(fresh), move_to(old, completed())]).await },
+            async move {
+                let recovered = looker.look_for_lost().await;
+                (looker, recovered)
+            },
+        )
+        .await;
+        match result {
+            Ok(outcomes) => {
+                assert_eq!(outcomes, [Outcome::Applied, Outcome::Applied]);
+                assert_eq!(looker.execution(old).await.status, Status::Completed);
+                assert_eq!((looker.execution(fresh).await.status, recovered), (Status::Queued, 1));
+            }
+            Err(StoreError::Fenced) => {
+                assert!(!looker.exists(fresh).await);
+                assert_eq!((looker.execution(old).await.status, recovered), (Status::Queued, 1));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert_eq!(looker.claim(10).await.len(), 1, "nothing is stranded");
+    }
+}

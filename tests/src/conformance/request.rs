@@ -1,0 +1,369 @@
+//! Requests: cancel and resume, whoever runs the execution.
+
+use stepfast_core::key::Key;
+use stepfast_core::payload::Payload;
+use stepfast_core::record::{Detail, Execution, ExecutionId, Status};
+use stepfast_core::write::{Answer, Outcome, Parent, Request, RequestKind, Start, State, Write};
+
+use crate::make::{
+    armed, at, awaiting, cancel, checkpoint, child_of, completed, ended, keys, move_to, parked, payload, queued,
+    resume, running, sleeping, start, start_in, start_queued, start_running, write,
+};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    cancel_ends_what_nobody_runs,
+    cancel_of_a_running_one_is_left_to_its_owner,
+    cancel_of_an_ended_one_is_declined,
+    a_request_to_nobody_is_not_found,
+    cancel_tells_the_parent,
+    cancel_goes_down_to_awaited_children,
+    cancel_passes_through_running_ones,
+    cancel_spares_detached_and_ended_children,
+    cancel_goes_deep,
+    cancel_leaves_other_trees_alone,
+    several_cancels_share_a_flush,
+    an_answer_deletes_what_was_asked,
+    a_request_survives_its_executions_owner,
+    the_same_request_is_recorded_once,
+    resume_continues_a_parked_one,
+    resume_runs_an_ended_one_again,
+    resume_clears_what_was_asked,
+    resume_of_others_is_declined,
+    a_resumed_execution_can_end_and_be_resumed_again,
+];
+
+fn answered(answer: Answer) -> Outcome {
+    Outcome::Answered(answer, None)
+}
+
+async fn status(worker: &Worker, key: Key) -> Status {
+    worker.execution(key).await.status
+}
+
+async fn cancel_ends_what_nobody_runs(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let sleeps = armed(&[(1, 5)]);
+    let states = [
+        queued(),
+        State::Queued { armed: sleeps.clone() },
+        State::Waiting { wake_at: Some(at(90)), children: keys::<2>().to_vec(), armed: sleeps.clone() },
+        awaiting(&keys::<1>()),
+        State::Parked { reason: payload("why"), armed: sleeps },
+    ];
+    for state in states {
+        let key = Key::mint();
+        worker.apply(vec![start_in(key, state)]).await;
+        let before = worker.execution(key).await;
+        assert_eq!(worker.commit_one(cancel(key)).await, answered(Answer::Done));
+        let expected = Execution {
+            status: Status::Cancelled,
+            is_paused: false,
+            outcome: payload("cancelled"),
+            ended_at: Some(at(7)),
+            wake_at: None,
+            armed: Vec::new(),
+            ..before
+        };
+        let record = worker.record(key).await;
+        assert_eq!(record.execution, expected);
+        assert!(record.requests.is_empty());
+    }
+    let seen = worker.look().await;
+    assert_eq!((seen.has_ready, seen.next_due), (false, None));
+    assert!(worker.claim(10).await.is_empty());
+}
+
+async fn cancel_of_a_running_one_is_left_to_its_owner(fixture: &dyn StoreFixture) {
+    let mut owner = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    let key = Key::mint();
+    owner.apply(vec![start_running(key)]).await;
+    let before = owner.execution(key).await;
+    assert_eq!(other.commit_one(cancel(key)).await, answered(Answer::Requested));
+    let record = other.record(key).await;
+    assert_eq!((record.execution, record.requests), (before, vec![RequestKind::Cancel]));
+    owner.apply(vec![move_to(key, completed())]).await;
+    assert_eq!(other.execution(key).await.status, Status::Completed, "what committed first wins");
+}
+
+async fn cancel_of_an_ended_one_is_declined(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for status in [Status::Completed, Status::Failed, Status::Cancelled] {
+        let [parent, key] = keys();
+        worker.apply(vec![start_running(parent), write(child_of(parent, key, ended(status, "x")))]).await;
+        let before = worker.record(key).await;
+        assert_eq!(worker.commit_one(cancel(key)).await, answered(Answer::Declined(status)));
+        assert_eq!(worker.record(key).await, before);
+    }
+}
+
+async fn a_request_to_nobody_is_not_found(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [missing, there] = keys();
+    worker.apply(vec![start_queued(there)]).await;
+    let outcomes = worker.commit(vec![cancel(missing), cancel(there)]).await;
+    assert_eq!(outcomes, [Outcome::NotFound, answered(Answer::Done)]);
+    assert_eq!(worker.commit_one(resume(missing)).await, Outcome::NotFound);
+}
+
+async fn cancel_tells_the_parent(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [parent, child, runs] = keys();
+    worker
+        .apply(vec![
+            start_in(parent, awaiting(&[child])),
+            write(child_of(parent, child, sleeping(at(90)))),
+            write(child_of(parent, runs, running())),
+        ])
+        .await;
+    assert_eq!(worker.commit_one(cancel(child)).await, Outcome::Answered(Answer::Done, Some(parent)));
+    worker.apply(vec![Write::Wake(parent)]).await;
+    assert_eq!(worker.claim_keys(10).await, [parent]);
+    assert_eq!(worker.commit_one(cancel(runs)).await, answered(Answer::Requested), "it has not ended");
+}
+
+async fn cancel_goes_down_to_awaited_children(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [root, ready, waits, was_parked, runs] = keys();
+    worker
+        .apply(vec![
+            start_in(root, awaiting(&[ready, waits, was_parked, runs])),
+            write(child_of(root, ready, queued())),
+            write(child_of(root, waits, sleeping(at(90)))),
+            write(child_of(root, was_parked, parked("why"))),
+            write(child_of(root, runs, running())),
+        ])
+        .await;
+    assert_eq!(worker.commit_one(cancel(root)).await, answered(Answer::Done));
+    for key in [root, ready, waits, was_parked] {
+        let row = worker.execution(key).await;
+        assert_eq!((row.status, row.ended_at), (Status::Cancelled, Some(at(7))));
+        assert_eq!((row.outcome, row.is_paused), (payload("cancelled"), false));
+    }
+    let record = worker.record(runs).await;
+    assert_eq!((record.execution.status, record.requests), (Status::Running, vec![RequestKind::Cancel]));
+    let seen = worker.look().await;
+    assert_eq!(seen.requests, [(runs, RequestKind::Cancel)]);
+    assert_eq!((seen.has_ready, seen.next_due), (false, None));
+}
+
+async fn cancel_passes_through_running_ones(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [root, middle, leaf] = keys();
+    worker
+        .apply(vec![
+            start_running(root),
+            write(child_of(root, middle, running())),
+            write(Start { root, ..child_of(middle, leaf, queued()) }),
+        ])
+        .await;
+    assert_eq!(worker.commit_one(cancel(root)).await, answered(Answer::Requested));
+    assert_eq!(status(&worker, leaf).await, Status::Cancelled);
+    let mut asked: Vec<Key> = worker.look().await.requests.into_iter().map(|(key, _)| key).collect();
+    asked.sort_unstable();
+    assert_eq!(asked, [root, middle]);
+}
+
+async fn cancel_spares_detached_and_ended_children(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [root, detached, below_detached, over, below_over] = keys();
+    let free = Some(Parent { key: root, is_detached: true });
+    worker
+        .apply(vec![
+            start_in(root, awaiting(&[over])),
+            write(Start { parent: free, ..child_of(root, detached, queued()) }),
+            write(Start { root, ..child_of(detached, below_detached, sleeping(at(90))) }),
+            write(child_of(root, over, ended(Status::Failed, "x"))),
+            write(Start { root, ..child_of(over, below_over, queued()) }),
+        ])
+        .await;
+    assert_eq!(worker.commit_one(cancel(root)).await, answered(Answer::Done));
+    for (key, expected) in [
+        (detached, Status::Queued),
+        (below_detached, Status::Waiting),
+        (over, Status::Failed),
+        (below_over, Status::Queued),
+    ] {
+        assert_eq!(status(&worker, key).await, expected);
+    }
+}
+
+async fn cancel_goes_deep(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let chain: [Key; 60] = keys();
+    let root = chain[0];
+    let mut writes = vec![start_in(root, awaiting(&chain[1..2]))];
+    for pair in chain.windows(2) {
+        writes.push(write(Start { root, ..child_of(pair[0], pair[1], sleeping(at(90))) }));
+    }
+    let wide: [Key; 100] = keys();
+    writes.extend(wide.map(|key| write(Start { root, ..child_of(chain[59], key, queued()) })));
+    worker.apply(writes).await;
+    assert_eq!(worker.commit_one(cancel(root)).await, answered(Answer::Done));
+    let ids: Vec<_> = chain.iter().chain(&wide).map(|key| ExecutionId::Key(*key)).collect();
+    for record in worker.store.load(&ids, Detail::Outcome).await.unwrap() {
+        assert_eq!(record.unwrap().execution.status, Status::Cancelled);
+    }
+}
+
+async fn cancel_leaves_other_trees_alone(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [root, sibling, target, other] = keys();
+    worker
+        .apply(vec![
+            start_in(root, awaiting(&[sibling, target])),
+            write(child_of(root, sibling, queued())),
+            write(child_of(root, target, queued())),
+            start_queued(other),
+        ])
+        .await;
+    assert_eq!(worker.commit_one(cancel(target)).await, Outcome::Answered(Answer::Done, Some(root)));
+    for (key, expected) in
+        [(root, Status::Waiting), (sibling, Status::Queued), (target, Status::Cancelled), (other, Status::Queued)]
+    {
+        assert_eq!(status(&worker, key).await, expected);
+    }
+}
+
+async fn several_cancels_share_a_flush(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let some: Vec<Key> = (0..300).map(|_| Key::mint()).collect();
+    let states = [queued(), running(), completed()];
+    let starts = some.iter().enumerate().map(|(i, key)| {
+        let reason = State::Parked { reason: payload("why"), armed: Vec::new() };
+        start_in(*key, states.get(i % 4).cloned().unwrap_or(reason))
+    });
+    worker.apply(starts.collect()).await;
+    let cancels = some.iter().enumerate().map(|(i, key)| {
+        Write::Request(Request {
+            execution: *key,
+            n: Key::mint(),
+            kind: RequestKind::Cancel,
+            at: at(i as i64),
+            reason: payload(&i.to_string()),
+        })
+    });
+    let outcomes = worker.commit(cancels.collect()).await;
+    for (i, outcome) in outcomes.into_iter().enumerate() {
+        let expected = match i % 4 {
+            0 | 3 => Answer::Done,
+            1 => Answer::Requested,
+            _ => Answer::Declined(Status::Completed),
+        };
+        assert_eq!(outcome, answered(expected), "{i}");
+        if i % 4 == 0 {
+            let row = worker.execution(some[i]).await;
+            assert_eq!((row.outcome, row.ended_at), (payload(&i.to_string()), Some(at(i as i64))));
+        }
+    }
+}
+
+async fn an_answer_deletes_what_was_asked(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [a, b] = keys();
+    worker.apply(vec![start_running(a), start_running(b)]).await;
+    worker.commit(vec![cancel(a), cancel(b)]).await;
+    worker.commit(vec![cancel(a)]).await;
+    assert_eq!(worker.record(a).await.requests.len(), 2);
+    worker.apply(vec![Write::Answer(a)]).await;
+    assert!(worker.record(a).await.requests.is_empty());
+    assert_eq!(worker.record(b).await.requests, [RequestKind::Cancel]);
+    worker.apply(vec![Write::Answer(a), Write::Answer(Key::mint())]).await;
+}
+
+async fn a_request_survives_its_executions_owner(fixture: &dyn StoreFixture) {
+    let mut lost = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    let key = Key::mint();
+    lost.apply(vec![start_running(key)]).await;
+    assert_eq!(other.commit_one(cancel(key)).await, answered(Answer::Requested));
+    fixture.lose(lost.id).await;
+    assert_eq!(other.look_for_lost().await, 1);
+    let record = other.claim(1).await.remove(0);
+    assert_eq!((record.execution.key, record.requests), (key, vec![RequestKind::Cancel]));
+    assert_eq!(other.look().await.requests, [(key, RequestKind::Cancel)]);
+}
+
+async fn the_same_request_is_recorded_once(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_running(key)]).await;
+    let request = cancel(key);
+    for _ in 0..2 {
+        assert_eq!(worker.commit_one(request.clone()).await, answered(Answer::Requested));
+    }
+    assert_eq!(worker.record(key).await.requests, [RequestKind::Cancel]);
+}
+
+async fn resume_continues_a_parked_one(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    let sleeps = armed(&[(1, 5)]);
+    worker.apply(vec![start_running(key), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
+    worker.apply(vec![move_to(key, State::Parked { reason: payload("why"), armed: sleeps.clone() })]).await;
+    let before = worker.record(key).await;
+    assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Done));
+    let mut expected = before;
+    expected.execution.is_paused = false;
+    expected.execution.outcome = Payload::empty();
+    assert_eq!(worker.record(key).await, expected);
+    assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Declined(Status::Queued)));
+    assert_eq!(worker.claim_keys(10).await, [key], "it is ready once");
+}
+
+async fn resume_runs_an_ended_one_again(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for status in [Status::Failed, Status::Cancelled] {
+        let key = Key::mint();
+        let given = Start { deadline_at: Some(at(90)), ..start(key, running()) };
+        worker.apply(vec![write(given), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
+        worker.apply(vec![move_to(key, ended(status, "over"))]).await;
+        let before = worker.record(key).await;
+        assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Done));
+        let mut expected = before;
+        let row = &mut expected.execution;
+        (row.status, row.run_no) = (Status::Queued, 2);
+        (row.outcome, row.ended_at, row.deadline_at) = (Payload::empty(), None, None);
+        assert_eq!(worker.record(key).await, expected, "checkpoints are kept");
+        assert_eq!(worker.claim_keys(10).await, [key]);
+    }
+}
+
+async fn resume_clears_what_was_asked(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_running(key)]).await;
+    worker.commit(vec![cancel(key)]).await;
+    worker.apply(vec![move_to(key, ended(Status::Failed, "over"))]).await;
+    assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Done));
+    let record = worker.claim(10).await.remove(0);
+    assert_eq!((record.execution.key, record.requests), (key, vec![]));
+}
+
+async fn resume_of_others_is_declined(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for state in [queued(), running(), sleeping(at(90)), awaiting(&keys::<1>()), completed()] {
+        let key = Key::mint();
+        worker.apply(vec![start_in(key, state.clone())]).await;
+        let before = worker.record(key).await;
+        let outcome = worker.commit_one(resume(key)).await;
+        assert_eq!(outcome, answered(Answer::Declined(state.status())));
+        assert_eq!(worker.record(key).await, before);
+    }
+    assert_eq!(worker.claim(10).await.len(), 1);
+}
+
+async fn a_resumed_execution_can_end_and_be_resumed_again(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_running(key)]).await;
+    for run_no in 1..=3 {
+        worker.apply(vec![move_to(key, ended(Status::Failed, "again"))]).await;
+        assert_eq!(worker.execution(key).await.run_no, run_no);
+        assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Done));
+        assert_eq!(worker.claim_keys(1).await, [key]);
+    }
+    worker.apply(vec![move_to(key, completed())]).await;
+    assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Declined(Status::Completed)));
+}

@@ -1,0 +1,184 @@
+//! Resending: a flush whose reply was lost is applied once, and its outcomes are told again.
+
+use stepfast_core::key::Key;
+use stepfast_core::record::Status;
+use stepfast_core::store::StoreError;
+use stepfast_core::write::{Flush, Outcome, Start, Write};
+
+use crate::make::{at, attempt, cancel, checkpoint, chunk, completed, keys, move_to, queued, running, sleeping, start, start_queued, start_running, write};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    an_applied_flush_is_not_applied_again,
+    a_lost_flush_is_applied_when_resent,
+    outcomes_are_told_again,
+    a_resent_loser_still_loses,
+    a_start_that_went_on_meanwhile_was_applied,
+    every_kind_of_write_can_be_resent,
+    an_empty_flush_can_be_resent,
+    the_next_number_follows,
+    it_can_be_resent_more_than_once,
+    another_handle_can_resend,
+    a_number_from_the_future_is_not_applied,
+];
+
+fn resent(flush: &Flush) -> Flush {
+    Flush { is_resent: true, ..flush.clone() }
+}
+
+async fn an_applied_flush_is_not_applied_again(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    let flush = worker.flush(vec![start_queued(key)]);
+    assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Applied]);
+    let mut claimer = Worker::register(&fixture.store()).await;
+    assert_eq!(claimer.claim_keys(10).await, [key]);
+    assert_eq!(worker.send(&resent(&flush)).await.unwrap(), [Outcome::Applied]);
+    assert!(claimer.claim(10).await.is_empty(), "no second ready row");
+    assert_eq!(claimer.execution(key).await.owner, Some(claimer.id));
+}
+
+async fn a_lost_flush_is_applied_when_resent(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for _ in 0..2 {
+        let key = Key::mint();
+        let flush = worker.flush(vec![start_queued(key), Write::Checkpoint(checkpoint(key, 1, "x"))]);
+        assert_eq!(worker.send(&resent(&flush)).await.unwrap(), [Outcome::Applied, Outcome::Applied]);
+        assert_eq!(worker.record(key).await.checkpoints.len(), 1);
+    }
+    assert_eq!(worker.claim(10).await.len(), 2);
+}
+
+async fn outcomes_are_told_again(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [first, a, b, c] = keys();
+    let given = |key, micros| {
+        let workflow_id = Some("order-7".into());
+        write(Start { workflow_id, is_guarded: true, created_at: at(micros), ..start(key, queued()) })
+    };
+    worker.apply(vec![given(first, 0), start_queued(c)]).await;
+    let again = write(Start { is_guarded: true, created_at: at(1), ..start(c, queued()) });
+    let flush = worker.flush(vec![start_queued(a), given(b, 1), again, start_queued(Key::mint())]);
+    let outcomes = worker.send(&flush).await.unwrap();
+    assert!(matches!(&outcomes[1], Outcome::Duplicate(existing) if existing.key == first));
+    assert!(matches!(&outcomes[2], Outcome::Duplicate(existing) if existing.key == c));
+    assert_eq!((&outcomes[0], &outcomes[3]), (&Outcome::Applied, &Outcome::Applied));
+    assert_eq!(worker.send(&resent(&flush)).await.unwrap(), outcomes);
+    assert_eq!(worker.count().await, 4);
+}
+
+async fn a_resent_loser_still_loses(fixture: &dyn StoreFixture) {
+    let mut winner = Worker::register(&fixture.store()).await;
+    let mut worker = Worker::register(&fixture.second().await).await;
+    let [a, b] = keys();
+    let given = |key, micros| {
+        let workflow_id = Some("order-7".into());
+        write(Start { workflow_id, is_guarded: true, created_at: at(micros), ..start(key, running()) })
+    };
+    let flush = worker.flush(vec![given(b, 1)]);
+    winner.apply(vec![given(a, 0)]).await;
+    for _ in 0..2 {
+        let outcomes = worker.send(&resent(&flush)).await.unwrap();
+        assert!(matches!(&outcomes[0], Outcome::Duplicate(existing) if existing.key == a));
+    }
+    assert_eq!(winner.count().await, 1);
+}
+
+async fn a_start_that_went_on_meanwhile_was_applied(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    let key = Key::mint();
+    let given = Start { workflow_id: Some("order-7".into()), is_guarded: true, ..start(key, queued()) };
+    let flush = worker.flush(vec![write(given)]);
+    worker.send(&flush).await.unwrap();
+    assert_eq!(other.claim_keys(1).await, [key]);
+    other.apply(vec![move_to(key, completed())]).await;
+    assert_eq!(worker.send(&resent(&flush)).await.unwrap(), [Outcome::Applied]);
+    assert_eq!(worker.execution(key).await.status, Status::Completed);
+}
+
+async fn every_kind_of_write_can_be_resent(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [runs, waits, fresh] = keys();
+    worker.apply(vec![start_running(runs), write(start(waits, sleeping(at(-1))))]).await;
+    let single = [
+        Write::Checkpoint(checkpoint(runs, 1, "x")),
+        Write::Attempt(attempt(runs, 2, 1)),
+        chunk(runs, 1, 0, b"x"),
+        Write::Wake(waits),
+        cancel(runs),
+        Write::Answer(runs),
+        Write::Discard(stepfast_core::write::Discard {
+            execution: runs,
+            keep: smallvec::SmallVec::new(),
+        }),
+        start_running(fresh),
+        move_to(fresh, completed()),
+    ];
+    for writes in single.into_iter().map(|write| vec![write]) {
+        let flush = worker.flush(writes);
+        worker.send(&flush).await.unwrap();
+        worker.send(&resent(&flush)).await.unwrap();
+    }
+    let record = worker.record(runs).await;
+    assert_eq!((record.checkpoints.len(), record.attempts.len(), record.requests.len()), (1, 1, 0));
+    assert_eq!(worker.execution(fresh).await.status, Status::Completed);
+    assert_eq!(worker.claim_keys(10).await, [waits]);
+}
+
+async fn an_empty_flush_can_be_resent(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let flush = worker.flush(vec![]);
+    for flush in [&flush, &resent(&flush), &resent(&flush)] {
+        assert!(worker.send(flush).await.unwrap().is_empty());
+    }
+    worker.apply(vec![start_queued(Key::mint())]).await;
+}
+
+async fn the_next_number_follows(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for count in 1..=5 {
+        let flush = worker.flush(vec![start_queued(Key::mint())]);
+        worker.send(&flush).await.unwrap();
+        worker.send(&resent(&flush)).await.unwrap();
+        assert_eq!(worker.count().await, count);
+    }
+}
+
+async fn it_can_be_resent_more_than_once(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let flush = resent(&worker.flush(vec![start_running(Key::mint()), start_running(Key::mint())]));
+    for _ in 0..4 {
+        assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Applied, Outcome::Applied]);
+    }
+    assert_eq!(worker.count().await, 2);
+}
+
+async fn another_handle_can_resend(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_running(key)]).await;
+    let flush = worker.flush(vec![Write::Checkpoint(checkpoint(key, 1, "x")), start_queued(Key::mint())]);
+    worker.send(&flush).await.unwrap();
+    worker.store = fixture.second().await;
+    assert_eq!(worker.send(&resent(&flush)).await.unwrap(), [Outcome::Applied, Outcome::Applied]);
+    assert_eq!((worker.count().await, worker.record(key).await.checkpoints.len()), (2, 1));
+    worker.apply(vec![move_to(key, completed())]).await;
+}
+
+async fn a_number_from_the_future_is_not_applied(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    worker.apply(vec![start_queued(Key::mint())]).await;
+    if !fixture.numbers_flushes() {
+        return;
+    }
+    let flush = worker.flush(vec![start_queued(Key::mint())]);
+    for number in [worker.number + 1, worker.number - 2] {
+        for is_resent in [true, false] {
+            let result = worker.store.commit(&Flush { number, is_resent, ..flush.clone() }).await;
+            assert!(matches!(result, Err(StoreError::Corrupt(_))), "{number}: {result:?}");
+        }
+    }
+    assert_eq!(worker.count().await, 1);
+    worker.send(&flush).await.unwrap();
+}

@@ -1,0 +1,308 @@
+//! Starting: what is created, and who loses.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use stepfast_core::clock::Timestamp;
+use stepfast_core::key::Key;
+use stepfast_core::payload::Payload;
+use stepfast_core::record::{Detail, ExecutionId, Status};
+use stepfast_core::store::{Look, StoreError};
+use stepfast_core::write::{Existing, Outcome, Parent, Start, State};
+
+use crate::make::{
+    armed, at, awaiting, child_of, completed, ended, keys, move_to, nasty_texts, noise, parked, payload, queued, running, sleeping, start,
+    start_queued, start_running, write,
+};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    the_row_is_created_in_each_state,
+    every_column_comes_back,
+    a_taken_key_shows_the_first,
+    a_taken_workflow_id_shows_the_first,
+    the_loser_shows_the_first_ones_status_of_now,
+    a_loser_leaves_its_neighbours_alone,
+    a_loser_changes_nothing,
+    a_child_shows_its_parent_to_the_loser,
+    any_text_can_be_a_workflow_id,
+    any_text_can_be_a_workflow,
+    texts_with_nul_are_kept_or_refused_cleanly,
+    payload_bytes_come_back_identical,
+    extreme_numbers_come_back,
+    a_folded_execution_is_nobodys,
+];
+
+async fn the_row_is_created_in_each_state(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [run, queue, wait, park, complete, fail, cancel, child] = keys();
+    let sleeps = armed(&[(1, 50), (300, 90)]);
+    let waiting = State::Waiting { wake_at: Some(at(50)), children: vec![child], armed: sleeps.clone() };
+    worker
+        .apply(vec![
+            write(start(run, State::Running { armed: sleeps.clone() })),
+            write(start(queue, queued())),
+            write(start(wait, waiting)),
+            write(start(park, parked("why"))),
+            write(start(complete, completed())),
+            write(start(fail, ended(Status::Failed, "boom"))),
+            write(start(cancel, ended(Status::Cancelled, "stop"))),
+        ])
+        .await;
+
+    let row = worker.execution(run).await;
+    assert_eq!((row.status, row.owner, row.is_paused), (Status::Running, Some(worker.id), false));
+    assert_eq!((row.armed, row.wake_at, row.ended_at), (sleeps.clone(), None, None));
+    let row = worker.execution(queue).await;
+    assert_eq!((row.status, row.owner, row.is_paused), (Status::Queued, None, false));
+    let row = worker.execution(wait).await;
+    assert_eq!((row.status, row.owner, row.is_paused), (Status::Waiting, None, false));
+    assert_eq!((row.armed, row.wake_at), (sleeps, Some(at(50))));
+    let row = worker.execution(park).await;
+    assert_eq!((row.status, row.owner, row.is_paused), (Status::Queued, None, true));
+    assert_eq!((row.outcome, row.ended_at), (payload("why"), None));
+    for (key, status, outcome) in [
+        (complete, Status::Completed, "output"),
+        (fail, Status::Failed, "boom"),
+        (cancel, Status::Cancelled, "stop"),
+    ] {
+        let row = worker.execution(key).await;
+        assert_eq!((row.status, row.owner, row.is_paused), (status, None, false));
+        assert_eq!((row.outcome, row.ended_at), (payload(outcome), Some(at(5))));
+    }
+}
+
+async fn every_column_comes_back(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [root, parent, key] = keys();
+    let given = Start {
+        key,
+        root,
+        parent: Some(Parent { key: parent, is_detached: true }),
+        workflow_id: Some("order-7".into()),
+        workflow: "ship".into(),
+        fingerprint: Some(77),
+        input: payload("in"),
+        created_at: at(-3),
+        deadline_at: Some(at(1_000_001)),
+        is_guarded: true,
+        state: running(),
+    };
+    worker.apply(vec![write(given.clone())]).await;
+    let record = worker.record(key).await;
+    let row = record.execution;
+    assert_eq!((row.key, row.root, row.parent), (key, root, given.parent));
+    assert_eq!((row.given_id, row.workflow, row.fingerprint), (given.workflow_id, given.workflow, Some(77)));
+    assert_eq!((row.input, row.outcome), (given.input, Payload::empty()));
+    assert_eq!((row.created_at, row.deadline_at, row.ended_at), (at(-3), Some(at(1_000_001)), None));
+    assert_eq!((row.run_no, row.recoveries, row.wake_at, row.armed), (1, 0, None, Vec::new()));
+    assert!(record.checkpoints.is_empty() && record.attempts.is_empty() && record.requests.is_empty());
+}
+
+async fn a_taken_key_shows_the_first(fixture: &dyn StoreFixture) {
+    let mut first = Worker::register(&fixture.store()).await;
+    let mut second = Worker::register(&fixture.second().await).await;
+    let key = Key::mint();
+    first.apply(vec![start_running(key)]).await;
+    let again = Start { workflow: "other".into(), is_guarded: true, ..start(key, queued()) };
+    let existing = Existing {
+        key,
+        workflow: "checkout".into(),
+        fingerprint: None,
+        parent: None,
+        status: Status::Running,
+    };
+    assert_eq!(second.commit_one(write(again)).await, Outcome::Duplicate(Box::new(existing)));
+}
+
+async fn a_taken_workflow_id_shows_the_first(fixture: &dyn StoreFixture) {
+    let mut first = Worker::register(&fixture.store()).await;
+    let mut second = Worker::register(&fixture.second().await).await;
+    let [a, b] = keys();
+    let one = Start {
+        workflow_id: Some("order-7".into()),
+        fingerprint: Some(u64::MAX - 1),
+        is_guarded: true,
+        ..start(a, completed())
+    };
+    let two = Start { key: b, root: b, workflow: "other".into(), fingerprint: Some(2), ..one.clone() };
+    first.apply(vec![write(one)]).await;
+    let existing = Existing {
+        key: a,
+        workflow: "checkout".into(),
+        fingerprint: Some(u64::MAX - 1),
+        parent: None,
+        status: Status::Completed,
+    };
+    assert_eq!(second.commit_one(write(two)).await, Outcome::Duplicate(Box::new(existing)));
+    assert!(!second.exists(b).await);
+}
+
+async fn the_loser_shows_the_first_ones_status_of_now(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for state in [running(), queued(), sleeping(at(90)), parked("why"), completed()] {
+        let key = Key::mint();
+        worker.apply(vec![start_running(key)]).await;
+        worker.apply(vec![move_to(key, state.clone())]).await;
+        let again = Start { is_guarded: true, ..start(key, queued()) };
+        let Outcome::Duplicate(existing) = worker.commit_one(write(again)).await else { panic!("not lost") };
+        assert_eq!(existing.status, state.status());
+    }
+}
+
+async fn a_loser_leaves_its_neighbours_alone(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let keys: [Key; 9] = keys();
+    worker.apply(vec![start_queued(keys[2]), start_queued(keys[7])]).await;
+    let outcomes = worker.commit(keys.map(start_queued).to_vec()).await;
+    for (i, outcome) in outcomes.iter().enumerate() {
+        match i {
+            2 | 7 => assert!(matches!(outcome, Outcome::Duplicate(existing) if existing.key == keys[i])),
+            _ => assert_eq!(*outcome, Outcome::Applied),
+        }
+    }
+    assert_eq!(worker.count().await, 9);
+    assert_eq!(worker.claim(100).await.len(), 9);
+}
+
+async fn a_loser_changes_nothing(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [winner, loser, child] = keys();
+    let id: Option<Arc<str>> = Some("order-7".into());
+    worker.apply(vec![write(Start { workflow_id: id.clone(), ..start(winner, completed()) })]).await;
+    let before = worker.record(winner).await;
+    for state in [queued(), running(), awaiting(&[child]), sleeping(at(-1)), parked("no")] {
+        for key in [winner, loser] {
+            let again = Start {
+                workflow_id: id.clone(),
+                input: payload("another"),
+                created_at: at(9),
+                deadline_at: Some(at(10)),
+                is_guarded: true,
+                ..start(key, state.clone())
+            };
+            assert!(matches!(worker.commit_one(write(again)).await, Outcome::Duplicate(_)));
+        }
+    }
+    assert_eq!(worker.record(winner).await, before);
+    assert!(!worker.exists(loser).await);
+    let seen = worker.look().await;
+    assert_eq!((seen.has_ready, seen.next_due), (false, None));
+    assert!(worker.claim(10).await.is_empty());
+}
+
+async fn a_child_shows_its_parent_to_the_loser(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [parent, child] = keys();
+    worker.apply(vec![start_running(parent), write(child_of(parent, child, running()))]).await;
+    let again = Start { is_guarded: true, ..child_of(parent, child, queued()) };
+    let Outcome::Duplicate(existing) = worker.commit_one(write(again)).await else { panic!("not lost") };
+    assert_eq!((existing.key, existing.parent), (child, Some(parent)));
+}
+
+async fn any_text_can_be_a_workflow_id(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let ids = nasty_texts();
+    let starts: Vec<_> = ids
+        .iter()
+        .map(|id| Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(Key::mint(), queued()) })
+        .collect();
+    worker.apply(starts.iter().cloned().map(write).collect()).await;
+    let named: Vec<_> = ids.iter().cloned().map(ExecutionId::Given).collect();
+    let loaded = worker.store.load(&named, Detail::Full).await.unwrap();
+    for ((id, start), record) in ids.iter().zip(&starts).zip(loaded) {
+        let row = record.unwrap_or_else(|| panic!("{id:?} is not found")).execution;
+        assert_eq!((row.key, row.given_id.as_ref()), (start.key, Some(id)));
+        assert_eq!(row.workflow_id(), **id);
+    }
+    for id in &ids {
+        let again =
+            Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(Key::mint(), queued()) };
+        assert!(matches!(worker.commit_one(write(again)).await, Outcome::Duplicate(_)), "{id:?}");
+    }
+    let near: Arc<str> = format!("{}x", noise(10 * 1024)).into();
+    worker.apply(vec![write(Start { workflow_id: Some(near), ..start(Key::mint(), queued()) })]).await;
+}
+
+async fn any_text_can_be_a_workflow(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let names = nasty_texts();
+    let starts = names.iter().map(|name| Start { workflow: name.clone(), ..start(Key::mint(), queued()) });
+    worker.apply(starts.map(write).collect()).await;
+    for name in &names {
+        worker.workflows = Arc::from([name.clone()]);
+        assert!(worker.look().await.has_ready, "{name:?}");
+        let claimed = worker.claim(10).await;
+        assert_eq!(claimed.len(), 1, "{name:?}");
+        assert_eq!(claimed[0].execution.workflow, *name);
+    }
+}
+
+async fn texts_with_nul_are_kept_or_refused_cleanly(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [innocent, nul] = keys();
+    let given = Start { workflow_id: Some("a\0b".into()), ..start(nul, queued()) };
+    match worker.try_commit(vec![start_queued(innocent), write(given)]).await {
+        Ok(outcomes) => {
+            assert_eq!(outcomes, [Outcome::Applied, Outcome::Applied]);
+            assert_eq!(worker.execution(nul).await.given_id.as_deref(), Some("a\0b"));
+        }
+        Err(StoreError::Rejected(reason)) => {
+            assert!(!reason.is_empty());
+            assert_eq!(worker.count().await, 0, "nothing was written");
+            worker.apply(vec![start_queued(innocent)]).await;
+        }
+        Err(error) => panic!("neither kept nor refused: {error}"),
+    }
+}
+
+async fn payload_bytes_come_back_identical(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut rng = fastrand::Rng::with_seed(11);
+    let mut contents: Vec<Vec<u8>> = vec![vec![], vec![0], vec![0xff; 3], (0..=255).collect()];
+    contents.extend([b"\\x41".to_vec(), b"NULL".to_vec(), "\u{1f600}'\"".into()]);
+    contents.push((0..1 << 20).map(|_| rng.u8(..)).collect());
+    for content in contents {
+        let [key, moved] = keys();
+        let bytes = Payload::from_bytes(Bytes::from(content.clone()));
+        let end = State::Ended { status: Status::Completed, outcome: bytes.clone(), at: at(1) };
+        let both = Start { input: bytes.clone(), ..start(key, end.clone()) };
+        worker.apply(vec![write(both), start_running(moved)]).await;
+        worker.apply(vec![move_to(moved, end)]).await;
+        let row = worker.execution(key).await;
+        assert!(row.input == bytes && row.outcome == bytes, "{} bytes", content.len());
+        assert!(worker.execution(moved).await.outcome == bytes, "{} bytes", content.len());
+    }
+}
+
+async fn extreme_numbers_come_back(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let year_9999 = Timestamp::from_micros(253_402_300_799_999_999);
+    for (fingerprint, micros) in [(0, 0), (1, 1), (1 << 63, -1), (u64::MAX, 999_999), (i64::MAX as u64, 7)] {
+        let key = Key::mint();
+        let given = Start {
+            fingerprint: Some(fingerprint),
+            created_at: Timestamp::from_micros(micros),
+            deadline_at: Some(year_9999),
+            ..start(key, queued())
+        };
+        worker.apply(vec![write(given)]).await;
+        let row = worker.execution(key).await;
+        assert_eq!(row.fingerprint, Some(fingerprint));
+        assert_eq!((row.created_at.as_micros(), row.deadline_at), (micros, Some(year_9999)));
+    }
+    for bytes in [[0; 16], [0xff; 16]] {
+        let key = Key::from_bytes(bytes);
+        worker.apply(vec![start_queued(key)]).await;
+        assert_eq!(worker.execution(key).await.root, key);
+    }
+}
+
+async fn a_folded_execution_is_nobodys(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![write(start(key, completed()))]).await;
+    let look = Look { holds: Some(Vec::new()), ..worker.look_of() };
+    assert!(worker.store.look(&look).await.unwrap().strays.is_empty());
+    assert!(worker.claim(10).await.is_empty());
+}

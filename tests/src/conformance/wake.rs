@@ -1,0 +1,154 @@
+//! Wakes: a waiting execution is queued if something that it waits for is there.
+
+use std::time::Duration;
+
+use stepfast_core::key::Key;
+use stepfast_core::record::Status;
+use stepfast_core::write::{Outcome, State, Write};
+
+use crate::make::{
+    at, awaiting, child_of, completed, ended, keys, move_to, parked, queued, running, sleeping,
+    start_in, start_running, write,
+};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    a_childs_end_wakes_whichever_it_is,
+    nothing_wakes_before_a_child_has_ended,
+    a_due_time_wakes_but_never_early,
+    any_of_several_conditions_wakes,
+    only_a_waiting_execution_is_woken,
+    it_is_woken_once,
+    a_woken_execution_waits_for_nothing,
+    a_parents_wait_and_its_childs_end_may_come_in_any_order,
+];
+
+async fn a_childs_end_wakes_whichever_it_is(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for status in [Status::Completed, Status::Failed, Status::Cancelled] {
+        let [parent, child] = keys();
+        worker
+            .apply(vec![start_in(parent, awaiting(&[child])), write(child_of(parent, child, running()))])
+            .await;
+        assert_eq!(worker.commit_one(Write::Wake(parent)).await, Outcome::NotFound);
+        worker.apply(vec![move_to(child, ended(status, "x"))]).await;
+        assert_eq!(worker.execution(parent).await.status, Status::Waiting, "a wake is a Write of its own");
+        worker.apply(vec![Write::Wake(parent)]).await;
+        assert_eq!(worker.execution(parent).await.status, Status::Queued);
+        assert_eq!(worker.claim_keys(10).await, [parent]);
+    }
+}
+
+async fn nothing_wakes_before_a_child_has_ended(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [parent, ran, waited, was_parked, missing] = keys();
+    worker
+        .apply(vec![
+            start_in(parent, awaiting(&[ran, waited, was_parked, missing])),
+            write(child_of(parent, ran, running())),
+            write(child_of(parent, waited, sleeping(at(-1)))),
+            write(child_of(parent, was_parked, parked("why"))),
+        ])
+        .await;
+    assert_eq!(worker.commit_one(Write::Wake(parent)).await, Outcome::NotFound);
+    let row = worker.execution(parent).await;
+    assert_eq!((row.status, row.wake_at), (Status::Waiting, None));
+}
+
+async fn a_due_time_wakes_but_never_early(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_in(key, sleeping(at(1_000)))]).await;
+    fixture.clock().advance(Duration::from_micros(999));
+    assert_eq!(worker.commit_one(Write::Wake(key)).await, Outcome::NotFound);
+    fixture.clock().advance(Duration::from_micros(1));
+    worker.apply(vec![Write::Wake(key)]).await;
+    assert_eq!(worker.execution(key).await.status, Status::Queued);
+}
+
+async fn any_of_several_conditions_wakes(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [by_time, by_child, parent, going, over] = keys();
+    let wait = |wake_at| State::Waiting {
+        wake_at: Some(at(wake_at)),
+        children: vec![going, over],
+        armed: Vec::new(),
+    };
+    let never = i64::from(u32::MAX);
+    worker
+        .apply(vec![
+            start_running(parent),
+            write(child_of(parent, going, running())),
+            write(child_of(parent, over, running())),
+            start_in(by_time, wait(0)),
+            start_in(by_child, wait(never)),
+        ])
+        .await;
+    let outcomes = worker.commit(vec![Write::Wake(by_time), Write::Wake(by_child)]).await;
+    assert_eq!(outcomes, [Outcome::Applied, Outcome::NotFound]);
+    worker.apply(vec![move_to(over, completed())]).await;
+    worker.apply(vec![Write::Wake(by_child)]).await;
+}
+
+async fn only_a_waiting_execution_is_woken(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for state in [running(), queued(), parked("why"), completed(), ended(Status::Cancelled, "x")] {
+        let key = Key::mint();
+        worker.apply(vec![start_in(key, state)]).await;
+        let before = worker.record(key).await;
+        assert_eq!(worker.commit_one(Write::Wake(key)).await, Outcome::NotFound);
+        assert_eq!(worker.record(key).await, before);
+    }
+    assert_eq!(worker.commit_one(Write::Wake(Key::mint())).await, Outcome::NotFound);
+    assert_eq!(worker.claim(10).await.len(), 1);
+}
+
+async fn it_is_woken_once(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    worker.apply(vec![start_in(key, sleeping(at(0)))]).await;
+    worker.apply(vec![Write::Wake(key)]).await;
+    assert_eq!(worker.commit_one(Write::Wake(key)).await, Outcome::NotFound);
+    assert_eq!(worker.claim_keys(10).await, [key]);
+    assert_eq!(worker.commit_one(Write::Wake(key)).await, Outcome::NotFound);
+    assert!(worker.claim(10).await.is_empty());
+}
+
+async fn a_woken_execution_waits_for_nothing(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [key, child] = keys();
+    worker.apply(vec![start_in(child, completed())]).await;
+    let wait = State::Waiting { wake_at: Some(at(1_000)), children: vec![child], armed: Vec::new() };
+    worker.apply(vec![start_in(key, wait)]).await;
+    worker.apply(vec![Write::Wake(key)]).await;
+    assert_eq!(worker.execution(key).await.wake_at, None);
+    assert_eq!(worker.look().await.next_due, None);
+    assert_eq!(worker.claim_keys(10).await, [key]);
+    worker.apply(vec![move_to(key, sleeping(at(2_000)))]).await;
+    assert_eq!(worker.commit_one(Write::Wake(key)).await, Outcome::NotFound, "the old child does not count");
+    assert_eq!(worker.look().await.next_due, Some(at(2_000)));
+    fixture.clock().advance(Duration::from_micros(1_500));
+    assert!(worker.claim(10).await.is_empty(), "the old timer does not count");
+}
+
+async fn a_parents_wait_and_its_childs_end_may_come_in_any_order(fixture: &dyn StoreFixture) {
+    let mut waiter = Worker::register(&fixture.store()).await;
+    let mut waker = Worker::register(&fixture.second().await).await;
+    for waits_first in [true, false] {
+        let [parent, child] = keys();
+        waiter.apply(vec![start_running(parent)]).await;
+        waker.apply(vec![write(child_of(parent, child, running()))]).await;
+        if waits_first {
+            waiter.apply(vec![move_to(parent, awaiting(&[child]))]).await;
+            assert_eq!(waiter.commit_one(Write::Wake(parent)).await, Outcome::NotFound);
+            waker.apply(vec![move_to(child, completed())]).await;
+            assert_eq!(waker.commit_one(Write::Wake(parent)).await, Outcome::Applied);
+        } else {
+            waker.apply(vec![move_to(child, completed())]).await;
+            assert_eq!(waker.commit_one(Write::Wake(parent)).await, Outcome::NotFound);
+            waiter.apply(vec![move_to(parent, awaiting(&[child]))]).await;
+            assert_eq!(waiter.commit_one(Write::Wake(parent)).await, Outcome::Applied);
+        }
+        assert_eq!(waker.claim_keys(10).await, [parent]);
+    }
+}

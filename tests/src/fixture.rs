@@ -1,0 +1,189 @@
+//! [`StoreFixture`]: what the suite needs of a store besides the contract.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use stepfast_core::MemoryStore;
+use stepfast_postgres::{PostgresOptions, PostgresStore};
+use stepfast_sqlite::{SqliteOptions, SqliteStore};
+use tempfile::TempDir;
+use tokio_postgres::NoTls;
+
+use crate::postgres_server::PostgresServer;
+use stepfast_core::clock::{Clock, ManualClock, Timestamp};
+use stepfast_core::store::Store;
+use stepfast_core::write::WorkerId;
+
+/// Midnight of the first of January 2026: where the clocks of tests begin.
+pub const EPOCH: Timestamp = Timestamp::from_micros(1_767_225_600_000_000);
+
+/// A fresh database of one kind, for one test.
+#[async_trait]
+pub trait StoreFixture: Send + Sync {
+    /// The first handle on the database.
+    fn store(&self) -> Arc<dyn Store>;
+
+    /// A second handle, as another process has one.
+    async fn second(&self) -> Arc<dyn Store>;
+
+    /// The clock of all its handles.
+    fn clock(&self) -> &ManualClock;
+
+    /// Makes a worker look lost to all others, as if its process had been killed.
+    async fn lose(&self, worker: WorkerId);
+
+    /// True if `changed` tells of changes by other handles.
+    fn has_hints(&self) -> bool {
+        true
+    }
+
+    /// True if a flush whose number does not follow on the last one is found out.
+    fn numbers_flushes(&self) -> bool {
+        true
+    }
+
+    /// The time now.
+    fn now(&self) -> Timestamp {
+        self.clock().now()
+    }
+}
+
+/// Makes a fresh database.
+pub type Fresh = fn() -> BoxFuture<'static, Box<dyn StoreFixture>>;
+
+/// The stores that there are, by name; the first is the model of the others.
+pub const STORES: &[(&str, Fresh)] = &[
+    ("memory", || Box::pin(MemoryFixture::fresh())),
+    ("sqlite", || Box::pin(SqliteFixture::fresh())),
+    ("postgres", || Box::pin(PostgresFixture::fresh())),
+];
+
+/// A [`MemoryStore`]; the second handle is the same store, as engines of one process share it.
+pub struct MemoryFixture {
+    clock: Arc<ManualClock>,
+    store: Arc<MemoryStore>,
+}
+
+impl MemoryFixture {
+    /// A fresh store.
+    #[allow(clippy::unused_async)] // others wait for a database
+    pub async fn fresh() -> Box<dyn StoreFixture> {
+        let clock = Arc::new(ManualClock::at(EPOCH));
+        Box::new(Self { store: Arc::new(MemoryStore::with_clock(clock.clone())), clock })
+    }
+}
+
+#[async_trait]
+impl StoreFixture for MemoryFixture {
+    fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
+    async fn second(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
+    fn clock(&self) -> &ManualClock {
+        &self.clock
+    }
+
+    async fn lose(&self, worker: WorkerId) {
+        self.store.lose(worker);
+    }
+}
+
+/// A [`SqliteStore`] in a directory of its own.
+pub struct SqliteFixture {
+    clock: Arc<ManualClock>,
+    directory: TempDir,
+    store: Arc<SqliteStore>,
+}
+
+impl SqliteFixture {
+    /// A fresh database.
+    #[allow(clippy::unused_async)] // others wait for theirs
+    pub async fn fresh() -> Box<dyn StoreFixture> {
+        let clock = Arc::new(ManualClock::at(EPOCH));
+        let directory = TempDir::new().unwrap();
+        let store = Self::open(&directory, &clock);
+        Box::new(Self { clock, directory, store })
+    }
+
+    fn open(directory: &TempDir, clock: &Arc<ManualClock>) -> Arc<SqliteStore> {
+        let options = SqliteOptions { clock: Some(clock.clone()), ..SqliteOptions::default() };
+        Arc::new(SqliteStore::open(directory.path().join("test.db"), options).unwrap())
+    }
+}
+
+#[async_trait]
+impl StoreFixture for SqliteFixture {
+    fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
+    async fn second(&self) -> Arc<dyn Store> {
+        Self::open(&self.directory, &self.clock)
+    }
+
+    fn clock(&self) -> &ManualClock {
+        &self.clock
+    }
+
+    async fn lose(&self, worker: WorkerId) {
+        self.store.lose(worker);
+    }
+
+    /// Whether a flush was applied shows in its rows.
+    fn numbers_flushes(&self) -> bool {
+        false
+    }
+}
+
+/// A [`PostgresStore`] in a schema of its own, on the server of this test process.
+pub struct PostgresFixture {
+    clock: Arc<ManualClock>,
+    options: PostgresOptions,
+    store: Arc<PostgresStore>,
+}
+
+impl PostgresFixture {
+    /// A fresh database.
+    pub async fn fresh() -> Box<dyn StoreFixture> {
+        let clock = Arc::new(ManualClock::at(EPOCH));
+        let server = PostgresServer::shared();
+        let options = PostgresOptions::default().schema(server.schema()).clock(clock.clone());
+        let store = Arc::new(PostgresStore::open_with(server.url(), options.clone()).await.unwrap());
+        Box::new(Self { clock, options, store })
+    }
+}
+
+#[async_trait]
+impl StoreFixture for PostgresFixture {
+    fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
+    async fn second(&self) -> Arc<dyn Store> {
+        let url = PostgresServer::shared().url();
+        Arc::new(PostgresStore::open_with(url, self.options.clone()).await.unwrap())
+    }
+
+    fn clock(&self) -> &ManualClock {
+        &self.clock
+    }
+
+    /// Its lease runs out: nobody has renewed it for long.
+    async fn lose(&self, worker: WorkerId) {
+        let (client, connection) =
+            tokio_postgres::connect(PostgresServer::shared().url(), NoTls).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let statement = format!(
+            "UPDATE \"{}\".workers SET lease_expires_at = '2000-01-01 00:00:00Z' WHERE worker_id = $1",
+            self.options.schema
+        );
+        client.execute(&statement, &[&worker.0]).await.unwrap();
+        drop(client);
+        connection.await.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,168 @@
+//! The house rules that a machine can check: who depends on whom, how long files get, that no test sleeps,
+//! and that links in documents lead somewhere.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::MetadataCommand;
+
+/// Every edge that is allowed between packages of ours: who, on whom.
+const ALLOWED: &[(&str, &str)] = &[
+    ("stepfast-sqlite", "stepfast-core"),
+    ("stepfast-postgres", "stepfast-core"),
+    ("stepfast", "stepfast-core"),
+    ("stepfast", "stepfast-sqlite"),
+    ("stepfast", "stepfast-postgres"),
+    ("stepfast-benchmarks", "stepfast"),
+    ("stepfast-cli", "stepfast"),
+    ("stepfast-cli", "stepfast-benchmarks"),
+    ("stepfast-tests", "stepfast"),
+    // the suite tests the stores themselves too
+    ("stepfast-tests", "stepfast-core"),
+    ("stepfast-tests", "stepfast-sqlite"),
+    ("stepfast-tests", "stepfast-postgres"),
+];
+
+/// Longest file of code, in lines.
+const LINES: usize = 800;
+
+/// Folders that hold nothing of ours.
+const FOREIGN: &[&str] = &["target", ".git", ".venv", "node_modules", "peers", "__pycache__"];
+
+fn home() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+/// All files below the workspace whose names end so.
+fn files(extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![home()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder that can be read") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() && !FOREIGN.contains(&name) {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| extensions.iter().any(|wanted| it == *wanted)) {
+                found.push(path);
+            }
+        }
+    }
+    assert!(!found.is_empty() || extensions == ["md"], "there are files ending in {extensions:?}");
+    found
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
+}
+
+#[test]
+fn packages_depend_only_downwards() {
+    let metadata = MetadataCommand::new()
+        .manifest_path(home().join("Cargo.toml"))
+        .no_deps()
+        .exec()
+        .expect("cargo metadata");
+    let ours: BTreeSet<String> = metadata.packages.iter().map(|package| package.name.to_string()).collect();
+    assert!(ours.contains("stepfast-core"));
+    let mut forbidden = Vec::new();
+    for package in &metadata.packages {
+        for dependency in &package.dependencies {
+            let edge = (package.name.as_str(), dependency.name.as_str());
+            if ours.contains(&dependency.name) && !ALLOWED.contains(&edge) {
+                forbidden.push(edge);
+            }
+        }
+    }
+    assert!(forbidden.is_empty(), "not allowed (see ALLOWED in this file): {forbidden:?}");
+}
+
+#[test]
+fn core_knows_no_database_and_no_network() {
+    let metadata = MetadataCommand::new()
+        .manifest_path(home().join("Cargo.toml"))
+        .no_deps()
+        .exec()
+        .expect("cargo metadata");
+    let core = metadata.packages.iter().find(|package| package.name.as_str() == "stepfast-core");
+    for dependency in &core.expect("stepfast-core").dependencies {
+        let name = dependency.name.as_str();
+        assert!(!["rusqlite", "tokio-postgres", "refinery", "clap", "pyo3", "axum", "tonic"].contains(&name));
+        let has_net = dependency.features.iter().any(|feature| feature == "net" || feature == "full");
+        assert!(!(name == "tokio" && has_net), "core has no network");
+    }
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let too_long: Vec<_> = files(&["rs", "sql"])
+        .into_iter()
+        .map(|path| (read(&path).lines().count(), path))
+        .filter(|(lines, _)| *lines > LINES)
+        .collect();
+    assert!(too_long.is_empty(), "split by noun, above {LINES} lines: {too_long:?}");
+}
+
+#[test]
+fn no_test_sleeps() {
+    // written so that it does not find itself
+    let call = concat!("sle", "ep(");
+    let is_test = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "tests");
+    let mut sleeping = Vec::new();
+    for path in files(&["rs"]).into_iter().filter(is_test) {
+        for (n, line) in (1..).zip(read(&path).lines()) {
+            let code = line.split("//").next().unwrap_or_default();
+            let is_call = code.match_indices(call).any(|(at, _)| {
+                let before = &code[..at];
+                // a workflow's durable sleep, or a name that only ends so, is another matter
+                !before.ends_with(|it: char| it.is_alphanumeric() || it == '_') && !before.ends_with("cx.")
+            });
+            if is_call {
+                sleeping.push(format!("{}:{n}: {}", path.display(), line.trim()));
+            }
+        }
+    }
+    assert!(sleeping.is_empty(), "wait for an event, or move a clock: {sleeping:#?}");
+}
+
+#[test]
+fn links_in_documents_lead_somewhere() {
+    let mut dead = Vec::new();
+    for document in files(&["md"]) {
+        let text = read(&document);
+        let folder = document.parent().expect("a folder");
+        for target in links(&text) {
+            let path = target.split(['#', '?']).next().unwrap_or_default();
+            let is_elsewhere = target.contains("://") || target.starts_with("mailto:");
+            if !is_elsewhere && !path.is_empty() && !folder.join(path).exists() {
+                dead.push(format!("{}: {target}", document.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "dead links: {dead:#?}");
+}
+
+/// The targets of `[text](target)` outside of code.
+fn links(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut is_code = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        if is_code {
+            continue;
+        }
+        for part in line.split('`').step_by(2) {
+            found.extend(part.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next()));
+        }
+    }
+    found
+}
+
+#[test]
+fn links_are_found_outside_of_code() {
+    let text = "a [b](c.md) [d](e/f.md#g \"title\") `[x](y)`\n```\n[no](no.md)\n```\n[h](https://x.org)";
+    assert_eq!(links(text), ["c.md", "e/f.md#g", "https://x.org"]);
+}
