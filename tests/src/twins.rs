@@ -53,10 +53,6 @@ impl Side {
     fn plain(&self, mut record: Record) -> Record {
         record.execution.owner = record.execution.owner.map(|owner| WorkerId(self.registrations[&owner]));
         record.requests.sort_unstable_by_key(|kind| *kind as u8);
-        if record.execution.status.is_terminal() {
-            // what was asked too late is nobody's business: a store may keep it until it is answered
-            record.requests.clear();
-        }
         record
     }
 
@@ -416,9 +412,11 @@ impl Twins {
                 Write::Request(Request { execution: key(*slot), n, kind, at, reason })
             }
             Draft::Answer { slot } => {
-                if !taken.execution(*slot, true) {
+                let family = root(*slot);
+                if taken.whole.contains(&family) || !taken.rows.insert((*slot, u32::MAX, 0)) {
                     return None;
                 }
+                taken.changed.insert(family);
                 Write::Answer(key(*slot))
             }
             Draft::Chunk { slot, value, n } => {

@@ -96,6 +96,11 @@ impl<'a> Sorted<'a> {
     }
 
     fn executions(&self, worker: WorkerId, now: Option<Timestamp>, jobs: &mut Vec<Job<'a>>) {
+        // before the Moves: what is answered in this flush no longer counts as asked
+        if !self.answers.is_empty() {
+            let params = vec![column(&self.answers, |key| uuid(*key))];
+            jobs.push(Job { sql: Sql::Answer, what: "deleting requests", params });
+        }
         if !self.moves.is_empty() {
             let moves = &self.moves;
             let params = vec![
@@ -111,6 +116,11 @@ impl<'a> Sorted<'a> {
             let resting: Vec<Uuid> = self.resting().collect();
             if !resting.is_empty() {
                 jobs.push(Job { sql: Sql::Heed, what: "heeding requests", params: vec![one(resting)] });
+            }
+            let over = self.moves.iter().filter(|(_, change)| change.state.status().is_terminal());
+            let over: Vec<Uuid> = over.map(|(_, change)| uuid(change.key)).collect();
+            if !over.is_empty() {
+                jobs.push(Job { sql: Sql::Forget, what: "deleting requests", params: vec![one(over)] });
             }
         }
         if !self.wakes.is_empty() {
@@ -231,10 +241,6 @@ impl<'a> Sorted<'a> {
             let params = vec![column(&waits, |(key, _)| *key), column(&waits, |(_, child)| *child)];
             jobs.push(Job { sql: Sql::Wait, what: "inserting waits", params });
         }
-        if !self.answers.is_empty() {
-            let params = vec![column(&self.answers, |key| uuid(*key))];
-            jobs.push(Job { sql: Sql::Answer, what: "deleting requests", params });
-        }
     }
 }
 
@@ -340,7 +346,7 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
             Sql::Timer => counters.inserted(Table::Timers, rows),
             Sql::Wait => counters.inserted(Table::Waits, rows),
             Sql::Request => counters.inserted(Table::Requests, rows),
-            Sql::Answer => counters.deleted(Table::Requests, rows),
+            Sql::Answer | Sql::Forget => counters.deleted(Table::Requests, rows),
             Sql::Unready => counters.deleted(Table::Ready, rows),
             Sql::Untimer => counters.deleted(Table::Timers, rows),
             Sql::Unwait => counters.deleted(Table::Waits, rows),

@@ -150,6 +150,7 @@ impl<'a> Decisions<'a> {
                 (Sql::Unready, "deleting from ready"),
                 (Sql::Untimer, "deleting timers"),
                 (Sql::Unwait, "deleting waits"),
+                (Sql::Answer, "deleting requests"),
             ] {
                 jobs.push(Job { sql, what, params: vec![column(&ended, |(key, _)| uuid(*key))] });
             }

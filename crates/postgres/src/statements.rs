@@ -45,6 +45,8 @@ statements! {
     Move = include_str!("../queries/move.sql");
     /// Queues what was to be suspended or parked, but is asked for something.
     Heed = include_str!("../queries/heed.sql");
+    /// Deletes what was asked of executions that end.
+    Forget = include_str!("../queries/forget.sql");
     /// Wakes what waits and need not.
     Wake = include_str!("../queries/wake.sql");
     /// Creates executions.
@@ -137,6 +139,7 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::Lock,
     Sql::Move,
     Sql::Heed,
+    Sql::Forget,
     Sql::Wake,
     Sql::Start,
     Sql::Checkpoint,

@@ -187,6 +187,7 @@ async fn a_request_is_not_slept_through(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let some: [Key; 5] = keys();
     let [sleeps, awaits, parks, answered, quiet] = some;
+    let later = 3_600_000_000;
     let sleeping_until = |micros| State::Waiting {
         wake_at: Some(at(micros)),
         children: vec![quiet],
@@ -194,11 +195,10 @@ async fn a_request_is_not_slept_through(fixture: &dyn StoreFixture) {
     };
     worker.apply(some.map(start_running).to_vec()).await;
     worker.commit(vec![cancel(sleeps), cancel(awaits), cancel(parks), cancel(answered)]).await;
-    worker.apply(vec![Write::Answer(answered)]).await;
     // the owner suspends them before it has seen that they shall be cancelled
-    let later = 3_600_000_000;
     worker
         .apply(vec![
+            Write::Answer(answered),
             move_to(sleeps, sleeping_until(later)),
             move_to(awaits, awaiting(&[quiet])),
             move_to(parks, parked("why")),

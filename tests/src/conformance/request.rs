@@ -28,7 +28,8 @@ super::cases![
     the_same_request_is_recorded_once,
     resume_continues_a_parked_one,
     resume_runs_an_ended_one_again,
-    resume_clears_what_was_asked,
+    a_cancel_answers_what_was_asked_before,
+    a_stranger_deletes_no_request,
     resume_of_others_is_declined,
     a_resumed_execution_can_end_and_be_resumed_again,
 ];
@@ -84,7 +85,9 @@ async fn cancel_of_a_running_one_is_left_to_its_owner(fixture: &dyn StoreFixture
     let record = other.record(key).await;
     assert_eq!((record.execution, record.requests), (before, vec![RequestKind::Cancel]));
     owner.apply(vec![move_to(key, completed())]).await;
-    assert_eq!(other.execution(key).await.status, Status::Completed, "what committed first wins");
+    let record = other.record(key).await;
+    assert_eq!(record.execution.status, Status::Completed, "what committed first wins");
+    assert!(record.requests.is_empty(), "what was asked came too late");
 }
 
 async fn cancel_of_an_ended_one_is_declined(fixture: &dyn StoreFixture) {
@@ -330,15 +333,31 @@ async fn resume_runs_an_ended_one_again(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn resume_clears_what_was_asked(fixture: &dyn StoreFixture) {
+async fn a_cancel_answers_what_was_asked_before(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint();
     worker.apply(vec![start_running(key)]).await;
     worker.commit(vec![cancel(key)]).await;
-    worker.apply(vec![move_to(key, ended(Status::Failed, "over"))]).await;
+    worker.apply(vec![move_to(key, queued())]).await;
+    assert_eq!(worker.record(key).await.requests, [RequestKind::Cancel]);
+    assert_eq!(worker.commit_one(cancel(key)).await, answered(Answer::Done));
+    assert!(worker.record(key).await.requests.is_empty());
     assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Done));
     let record = worker.claim(10).await.remove(0);
     assert_eq!((record.execution.key, record.requests), (key, vec![]));
+}
+
+async fn a_stranger_deletes_no_request(fixture: &dyn StoreFixture) {
+    let mut owner = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.store()).await;
+    let key = Key::mint();
+    owner.apply(vec![start_running(key)]).await;
+    owner.commit(vec![cancel(key)]).await;
+    for state in [completed(), sleeping(at(90)), parked("why")] {
+        assert_eq!(other.commit_one(move_to(key, state)).await, Outcome::NotFound);
+    }
+    let record = owner.record(key).await;
+    assert_eq!((record.execution.status, record.requests), (Status::Running, vec![RequestKind::Cancel]));
 }
 
 async fn resume_of_others_is_declined(fixture: &dyn StoreFixture) {

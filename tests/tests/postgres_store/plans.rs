@@ -12,6 +12,8 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Lane, &[]),
     (Sql::Lock, &[]),
     (Sql::Move, &[]),
+    (Sql::Heed, &[]),
+    (Sql::Forget, &[]),
     (Sql::Wake, &[]),
     (Sql::Start, &[]),
     (Sql::Checkpoint, &[]),
@@ -124,7 +126,7 @@ fn check(sql: Sql, statistics: &str, walks: &[&str], plan: &[String]) {
         }
     }
     // owned rows are found by key too, not by going through all that the worker owns
-    if matches!(sql, Sql::Move | Sql::Cancel | Sql::Resume | Sql::Wake) {
+    if matches!(sql, Sql::Move | Sql::Heed | Sql::Cancel | Sql::Resume | Sql::Wake) {
         assert!(text.contains("executions_key"), "{sql:?}\n{text}");
         assert!(!text.contains("executions_owner"), "{sql:?}\n{text}");
     }

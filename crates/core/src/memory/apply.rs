@@ -1,4 +1,4 @@
-//! Applying a flush: one function per Write, in the order of the enum.
+//! Applying a flush: one function per Write.
 
 use super::tables::Tables;
 use crate::clock::Timestamp;
@@ -20,7 +20,8 @@ impl Tables {
         counters: &Counters,
     ) -> Result<Vec<(usize, Outcome)>, StoreError> {
         self.check_inserts(&flush.writes)?;
-        // Grouped by kind: a cancel goes down to children that start in the same flush.
+        // Grouped by kind: an Answer counts before a Move, and a cancel goes down to children that start in
+        // the same flush.
         let mut order: Vec<usize> = (0..flush.writes.len()).collect();
         order.sort_by_key(|i| kind_number(&flush.writes[*i]));
         let mut outcomes = Vec::new();
@@ -131,6 +132,9 @@ impl Tables {
             }
             state => self.enter(change.key, state, Some(worker), counters),
         }
+        if change.state.status().is_terminal() {
+            self.clear_requests(change.key, counters);
+        }
         Outcome::Applied
     }
 
@@ -188,6 +192,7 @@ impl Tables {
                 let status = Status::Cancelled;
                 let state = State::Ended { status, outcome: request.reason.clone(), at: request.at };
                 self.enter(key, &state, None, counters);
+                self.clear_requests(key, counters);
             }
         }
     }
@@ -235,10 +240,10 @@ fn kind_number(write: &Write) -> u8 {
         Write::Start(_) => 0,
         Write::Checkpoint(_) => 1,
         Write::Attempt(_) => 2,
-        Write::Move(_) => 3,
-        Write::Wake(_) => 4,
-        Write::Request(_) => 5,
-        Write::Answer(_) => 6,
+        Write::Answer(_) => 3,
+        Write::Move(_) => 4,
+        Write::Wake(_) => 5,
+        Write::Request(_) => 6,
         Write::Chunk(_) => 7,
         Write::Discard(_) => 8,
     }

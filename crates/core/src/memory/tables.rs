@@ -208,9 +208,11 @@ impl Tables {
 
     /// Deletes what is asked of an execution.
     pub(super) fn clear_requests(&mut self, key: Key, counters: &Counters) {
-        let before = self.requests.len();
-        self.requests.retain(|(execution, _), _| *execution != key);
-        counters.deleted(Table::Requests, (before - self.requests.len()) as u64);
+        let asked: Vec<_> = self.requests.range((key, FIRST)..=(key, LAST)).map(|(id, _)| *id).collect();
+        for id in &asked {
+            self.requests.remove(id);
+        }
+        counters.deleted(Table::Requests, asked.len() as u64);
     }
 
     /// The row as readers see it.
