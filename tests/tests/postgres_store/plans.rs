@@ -40,6 +40,7 @@ const HOT: &[(Sql, &[&str])] = &[
     // small tables, the first of an order, and owners hopped over
     (Sql::Look, &["on requests", "on ready", "timers_due", "on workers", "executions_owner"]),
     (Sql::Owned, &[]),
+    (Sql::Load, &[]),
     (Sql::LockLanes, &[]),
     (Sql::BumpLanes, &[]),
     (Sql::Unregister, &[]),
