@@ -232,7 +232,7 @@ fn dispatch(
             start: None,
             start_room: 0,
             replay: None,
-            attempts: std::collections::HashMap::new(),
+            attempts: None,
             armed: Vec::new(),
             is_replayed: false,
             generation: parent_run.generation,

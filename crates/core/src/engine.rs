@@ -59,7 +59,7 @@ pub(crate) struct Core {
     pub(crate) runs: Runs,
     pub(crate) watch: Watch,
     /// Starts of ids given by callers whose outcome is not known, by id.
-    pub(crate) starting: Mutex<HashMap<Arc<str>, crate::start::Starting>>,
+    pub(crate) starting: Mutex<HashMap<Arc<str>, crate::start::StartUnderWay>>,
     pub(crate) registration: RwLock<Registration>,
     pub(crate) runtime: runtime::Handle,
     running: AtomicUsize,

@@ -6,6 +6,9 @@ use crate::path::Path;
 use crate::record::Record;
 use crate::write::{Attempt, Checkpoint, CheckpointKind};
 
+/// Failed attempts by path.
+pub(crate) type Attempts = HashMap<Path, Vec<Attempt>>;
+
 /// What is recorded and not delivered again yet.
 pub(crate) struct Replay {
     /// By order; `None` once delivered.
@@ -48,9 +51,10 @@ impl CallKind {
 
 impl Replay {
     /// The replay of a record; `None` if nothing was recorded. Also the failed attempts by path.
-    pub(crate) fn of(record: &mut Record) -> (Option<Self>, HashMap<Path, Vec<Attempt>>) {
-        let mut attempts: HashMap<Path, Vec<Attempt>> = HashMap::new();
+    pub(crate) fn of(record: &mut Record) -> (Option<Self>, Option<Box<Attempts>>) {
+        let mut attempts: Option<Box<Attempts>> = None;
         for attempt in record.attempts.drain(..) {
+            let attempts = attempts.get_or_insert_default();
             attempts.entry(attempt.path.clone()).or_default().push(attempt);
         }
         let mut checkpoints = std::mem::take(&mut record.checkpoints);

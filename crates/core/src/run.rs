@@ -5,7 +5,7 @@
 //! one at a time, each when all branches have come to rest, live and in replay alike; so what the code does
 //! between two deliveries depends on nothing but their order, and a replay repeats it exactly.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
@@ -20,7 +20,7 @@ use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::record::{Armed, Status};
-use crate::replay::{CallKind, Replay, described};
+use crate::replay::{Attempts, CallKind, Replay, described};
 use crate::workflow::Definition;
 use crate::write::{Attempt, Checkpoint, CheckpointKind, Move, Parent, Start, State, Write};
 
@@ -90,8 +90,9 @@ pub(crate) struct RunState {
     /// The same without checkpoints: what a speculative step waits for.
     last_solid: Lsn,
     slot: Slot,
-    replay: Option<Replay>,
-    attempts: HashMap<Path, Vec<Attempt>>,
+    replay: Option<Box<Replay>>,
+    /// Failed attempts of a recovered execution, by path.
+    attempts: Option<Box<Attempts>>,
     calls: Vec<Option<CallState>>,
     vacant: Vec<usize>,
     /// Calls that wait for their delivery, in the order in which they completed.
@@ -105,7 +106,7 @@ pub(crate) struct RunState {
     /// Due times kept in the row.
     pub(crate) armed: Vec<Armed>,
     /// Children that have been started, are awaited, and have not ended.
-    pub(crate) children: HashMap<Key, ChildState>,
+    pub(crate) children: BTreeMap<Key, ChildState>,
     /// Branches spawned and not yet taken up by the task.
     pub(crate) spawned: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
@@ -183,6 +184,17 @@ pub(crate) enum Rest {
     Idle,
 }
 
+/// What a run waits for while nothing can be delivered.
+pub(crate) enum Settling {
+    /// There is something to do first.
+    Interrupted,
+    /// For bodies, or for something that is not a durable call.
+    Busy,
+    /// Some branches are in durable waits; all of them, if `all` says what for. `unarmed` are the sleeps
+    /// whose due times the row does not keep.
+    Waiting { all: Option<Vec<(Path, WaitingFor, Timestamp)>>, unarmed: Vec<Armed> },
+}
+
 pub(crate) struct NewRun {
     pub(crate) key: Key,
     pub(crate) root: Key,
@@ -193,7 +205,7 @@ pub(crate) struct NewRun {
     pub(crate) start: Option<Box<Start>>,
     pub(crate) start_room: u32,
     pub(crate) replay: Option<Replay>,
-    pub(crate) attempts: HashMap<Path, Vec<Attempt>>,
+    pub(crate) attempts: Option<Box<Attempts>>,
     pub(crate) armed: Vec<Armed>,
     pub(crate) is_replayed: bool,
     pub(crate) generation: u32,
@@ -224,7 +236,7 @@ impl Run {
                 last: Lsn(0),
                 last_solid: Lsn(0),
                 slot: Slot::default(),
-                replay: new.replay,
+                replay: new.replay.map(Box::new),
                 attempts: new.attempts,
                 calls: Vec::new(),
                 vacant: Vec::new(),
@@ -233,7 +245,7 @@ impl Run {
                 outstanding: 0,
                 busy: 0,
                 armed: new.armed,
-                children: HashMap::new(),
+                children: BTreeMap::new(),
                 spawned: Vec::new(),
             }),
             conclusion: Mutex::default(),
@@ -332,29 +344,33 @@ impl Run {
     }
 
     /// Stages the Start of the run by itself, before any of its code runs.
-    pub(crate) fn stage_start(&self, staged: Staged) -> Option<Lsn> {
+    pub(crate) fn stage_start(&self, start: Box<Start>, room: u32) -> Option<Lsn> {
+        self.stage_write(&mut self.state(), Write::Start(start), room, true)
+    }
+
+    /// Keeps a Start to be staged when something depends on it.
+    pub(crate) fn keep_start(&self, start: Box<Start>, room: u32) {
         let mut state = self.state();
-        let lsn = self.lane.stage(staged, &mut state.slot)?;
-        state.last = lsn;
-        state.last_solid = lsn;
-        Some(lsn)
+        state.start = Some(start);
+        state.start_room = room;
     }
 
     /// Stages the Start if that has not happened.
-    pub(crate) fn ensure_started(&self) -> Option<Lsn> {
-        let mut state = self.state();
+    pub(crate) fn start_in(&self, state: &mut RunState) -> Option<()> {
         if let Some(start) = state.start.take() {
             let room = state.start_room;
-            self.stage_write(&mut state, Write::Start(start), room, true)?;
+            self.stage_write(state, Write::Start(start), room, true)?;
         }
-        Some(state.last)
+        Some(())
     }
 
     /// What a step's body waits for: the largest Lsn of all earlier Writes, or for a speculative one of
     /// those that are not checkpoints.
-    pub(crate) fn barrier(&self, is_speculative: bool) -> Lsn {
-        let state = self.state();
-        if is_speculative { state.last_solid } else { state.last }
+    /// Stages the Start if that has not happened; `None` if the run is lost.
+    pub(crate) fn barrier(&self, is_speculative: bool) -> Option<Lsn> {
+        let mut state = self.state();
+        self.start_in(&mut state)?;
+        Some(if is_speculative { state.last_solid } else { state.last })
     }
 
     /// Notes that the run was handed something that is durable only with `lsn`.
@@ -366,7 +382,8 @@ impl Run {
 
     /// The failed attempts recorded at `path`, once.
     pub(crate) fn take_attempts(&self, path: &Path) -> Vec<Attempt> {
-        self.state().attempts.remove(path).unwrap_or_default()
+        let mut state = self.state();
+        state.attempts.as_mut().and_then(|attempts| attempts.remove(path)).unwrap_or_default()
     }
 
     pub(crate) fn conclude(&self, conclusion: Conclusion) {
@@ -459,6 +476,10 @@ impl Run {
                 id
             }
             None => {
+                if state.calls.is_empty() {
+                    // most executions have one branch
+                    state.calls.reserve_exact(1);
+                }
                 state.calls.push(Some(call));
                 state.calls.len() - 1
             }
@@ -667,34 +688,24 @@ impl Run {
     /// If every branch is in a durable wait, what for and since when; `None` if some body runs, or some
     /// branch waits for something else.
     pub(crate) fn waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
-        let state = self.state();
-        if state.busy > 0 || state.replay.is_some() || !state.completed.is_empty() || state.leaves == 0 {
-            return None;
-        }
-        let waits: Vec<_> = state
-            .calls
-            .iter()
-            .flatten()
-            .filter_map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
-            .collect();
-        (waits.len() == state.leaves).then_some(waits)
+        self.state().waits()
     }
 
-    /// Sleeps that go on and whose due times the row does not keep yet.
-    pub(crate) fn unarmed(&self, due_after: Timestamp) -> Vec<Armed> {
-        let state = self.state();
-        state
-            .calls
-            .iter()
-            .flatten()
-            .filter_map(|call| match call.waiting_for {
-                Some(WaitingFor::Timer(due_at)) if due_at > due_after => {
-                    Some(Armed { path: call.path.clone(), due_at })
-                }
-                _ => None,
-            })
-            .filter(|armed| !state.armed.contains(armed))
-            .collect()
+    /// What the run's task needs to know before it waits to be woken; stages the Start.
+    pub(crate) fn settle_down(&self) -> Settling {
+        let mut state = self.state();
+        if state.interrupt.is_some() || self.start_in(&mut state).is_none() {
+            return Settling::Interrupted;
+        }
+        if state.calls.iter().flatten().all(|call| call.waiting_for.is_none()) {
+            return Settling::Busy;
+        }
+        let sleeps = state.calls.iter().flatten().filter_map(|call| match call.waiting_for {
+            Some(WaitingFor::Timer(due_at)) => Some(Armed { path: call.path.clone(), due_at }),
+            _ => None,
+        });
+        let unarmed = sleeps.filter(|armed| !state.armed.contains(armed)).collect();
+        Settling::Waiting { all: state.waits(), unarmed }
     }
 
     /// Keeps due times in the row.
@@ -706,6 +717,21 @@ impl Run {
         state.armed.extend(armed);
         let moved = State::Running { armed: state.armed.clone() };
         self.stage_in(&mut state, Write::Move(Move { key: self.key, state: moved }), 0);
+    }
+}
+
+impl RunState {
+    fn waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
+        if self.busy > 0 || self.replay.is_some() || !self.completed.is_empty() || self.leaves == 0 {
+            return None;
+        }
+        let waits: Vec<_> = self
+            .calls
+            .iter()
+            .flatten()
+            .filter_map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
+            .collect();
+        (waits.len() == self.leaves).then_some(waits)
     }
 }
 

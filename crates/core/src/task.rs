@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::task::{Context as TaskContext, Poll, Waker};
+use std::task::{Context as TaskContext, Poll, Wake, Waker};
 
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -18,7 +18,7 @@ use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED};
 use crate::key::Key;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::record::Status;
-use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Rest, Run, WaitingFor};
+use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Rest, Run, Settling, WaitingFor};
 use crate::workflow::BodyFuture;
 use crate::write::{Move, Outcome, Request, RequestKind, State, Write};
 
@@ -136,12 +136,12 @@ impl RunTask {
     /// False if there is something to do after all.
     fn settle_down(&mut self, cx: &mut TaskContext<'_>) -> bool {
         let run = self.run.clone();
-        if run.state().interrupt.is_some() {
-            return false;
-        }
-        if run.ensure_started().is_none() {
-            return false;
-        }
+        let (all, unarmed) = match run.settle_down() {
+            Settling::Interrupted => return false,
+            Settling::Busy if run.deadline_at.is_none() => return true,
+            Settling::Busy => (None, Vec::new()),
+            Settling::Waiting { all, unarmed } => (all, unarmed),
+        };
         let now = run.core.now();
         if let Some(deadline_at) = run.deadline_at
             && now >= deadline_at
@@ -151,7 +151,7 @@ impl RunTask {
         }
         let patience = run.core.options.suspend_after;
         let mut look_at = run.deadline_at;
-        if let Some(waits) = run.waits() {
+        if let Some(waits) = all {
             let is_far = waits.iter().all(|(_, waiting_for, _)| match waiting_for {
                 WaitingFor::Timer(due_at) => due_at.since(now) > patience,
                 WaitingFor::Child(_) => true,
@@ -170,26 +170,18 @@ impl RunTask {
             }
         }
         // other branches are busy: a crash must not make a long sleep begin again
-        let unarmed = run.unarmed(now.plus(patience));
-        if !unarmed.is_empty() {
-            run.arm(unarmed);
+        let long: Vec<_> = unarmed.into_iter().filter(|armed| armed.due_at.since(now) > patience).collect();
+        if !long.is_empty() {
+            run.arm(long);
         }
-        match look_at {
-            None => self.alarm = None,
-            Some(at) => {
-                let due = tokio::time::Instant::now() + at.since(now) + std::time::Duration::from_millis(1);
-                match &mut self.alarm {
-                    Some(alarm) => alarm.as_mut().reset(due),
-                    None => self.alarm = Some(Box::pin(tokio::time::sleep_until(due))),
-                }
-                if let Some(alarm) = &mut self.alarm
-                    && alarm.poll_unpin(cx).is_ready()
-                {
-                    return false;
-                }
-            }
-        }
-        true
+        let Some(at) = look_at else {
+            self.alarm = None;
+            return true;
+        };
+        let due = tokio::time::Instant::now() + at.since(now) + std::time::Duration::from_millis(1);
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        alarm.as_mut().reset(due);
+        alarm.poll_unpin(cx).is_pending()
     }
 
     /// The code has returned.
@@ -363,6 +355,21 @@ impl RunTask {
         }
     }
 
+    /// Sees to it that the run concludes, with nobody waiting for it: in a task of its own, unless only the
+    /// flush of its end is missing.
+    pub(crate) fn detach(mut self, input: Payload, keep: impl Send + 'static) {
+        if matches!(self.stage, Stage::Ending(..)) {
+            let ender = Arc::new(Ender(std::sync::Mutex::new(None)));
+            ender.poll(self);
+            return;
+        }
+        let runtime = self.run.core.runtime.clone();
+        runtime.spawn(async move {
+            std::future::poll_fn(|cx| self.poll_conclusion(cx, &input)).await;
+            drop(keep);
+        });
+    }
+
     /// Polls until the outcome of the Start is known.
     pub(crate) fn poll_started(&mut self, cx: &mut TaskContext<'_>, input: &Payload) -> Poll<Outcome> {
         let Stage::Starting(durable) = &mut self.stage else { return Poll::Ready(Outcome::Applied) };
@@ -394,6 +401,30 @@ impl RunTask {
                 }
                 Stage::Concluded(conclusion) => return Poll::Ready(conclusion.clone()),
             }
+        }
+    }
+}
+
+/// A run that only waits for its end to be durable: concluded on the lane's thread, without a task.
+struct Ender(std::sync::Mutex<Option<RunTask>>);
+
+impl Wake for Ender {
+    fn wake(self: Arc<Self>) {
+        let taken = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(task) = taken {
+            Self::poll(&self, task);
+        }
+    }
+}
+
+impl Ender {
+    fn poll(self: &Arc<Self>, mut task: RunTask) {
+        let waker = Waker::from(self.clone());
+        // kept under the lock while it is polled: a wake in between finds it there afterwards
+        let mut kept = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let polled = task.poll_conclusion(&mut TaskContext::from_waker(&waker), &Payload::empty());
+        if polled.is_pending() {
+            *kept = Some(task);
         }
     }
 }

@@ -169,7 +169,8 @@ impl Lane {
         execution: Key,
         write: Option<Write>,
     ) -> Option<Lsn> {
-        let lsn = self.staging().replace(tree, refused, execution, write, &self.0.watermark);
+        let (lsn, dropped) = self.staging().replace(tree, refused, execution, write);
+        self.0.watermark.publish(None, [], dropped);
         self.0.staged.notify_one();
         lsn
     }

@@ -164,7 +164,7 @@ impl Staging {
         };
         let meta = Meta { tree, lsns: smallvec![lsn], room };
         let mut entry = Entry { write, meta };
-        if may_fold {
+        if may_fold && matches!(entry.write, Write::Move(_)) {
             match self.fold(entry, *slot) {
                 Ok(()) => return Some(lsn),
                 Err(unfolded) => entry = unfolded,
@@ -438,11 +438,10 @@ impl Staging {
         refused: Lsn,
         execution: Key,
         write: Option<Write>,
-        watermark: &Watermark,
-    ) -> Option<Lsn> {
+    ) -> (Option<Lsn>, Outcomes) {
         let mut dropped = Outcomes::new();
         if self.held.get(&tree).is_none_or(|held| held.why != Why::Refused(refused)) {
-            return None;
+            return (None, dropped);
         }
         self.drop_of(tree, execution, &mut dropped);
         let lsn = write.map(|write| {
@@ -452,8 +451,7 @@ impl Staging {
             lsn
         });
         self.release(tree);
-        watermark.publish(None, [], dropped);
-        lsn
+        (lsn, dropped)
     }
 
     /// Ends the generation: owned Writes come to `Fenced`; free ones are staged again, for
