@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::task::Waker;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -14,6 +15,11 @@ use crate::write::{Flush, Outcome, Write};
 
 /// Pause before an unanswered flush is sent again: doubles from the first to the second, with jitter.
 const RESEND_AFTER: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// So many waiters are woken by the lane's own thread, which takes the shortest way.
+const FEW: usize = 16;
+/// So many are woken by one task.
+const CROWD: usize = 1024;
 
 /// Starts the committer of `lane` on a thread of its own. The receiver hears when it has ended.
 ///
@@ -97,7 +103,10 @@ impl Committer {
             let result = self.numbered.commit(registration, &mut writes, is_bisecting).await;
             part.writes = writes;
             match result {
-                Ok(outcomes) => self.land(&part, outcomes, &mut landed),
+                Ok(outcomes) => {
+                    self.land(&part, outcomes, &mut landed);
+                    landed.parts.push(part);
+                }
                 Err(error @ (StoreError::Rejected(_) | StoreError::Blocked(_))) => {
                     is_bisecting = true;
                     match part.split().or_else(Segment::split_first) {
@@ -183,8 +192,30 @@ impl Committer {
     /// Acknowledges.
     fn publish(&self, passed: Lsn, landed: Landed) {
         let shared = &self.lane.0;
-        shared.watermark.publish(Some(passed), landed.released, landed.outcomes);
+        let wake = shared.watermark.settle(Some(passed), landed.released, landed.outcomes);
         shared.room.add_permits(landed.room);
+        if wake.len() <= FEW {
+            for waker in wake {
+                waker.wake();
+            }
+            return;
+        }
+        // a crowd is woken from where it runs: the lane's thread has the next flush to write
+        let mut parts = Some(landed.parts);
+        let mut wake = wake.into_iter();
+        loop {
+            let some: Vec<Waker> = wake.by_ref().take(CROWD).collect();
+            if some.is_empty() {
+                break;
+            }
+            let parts = parts.take();
+            shared.runtime.spawn(async move {
+                for waker in some {
+                    waker.wake();
+                }
+                drop(parts);
+            });
+        }
     }
 
     fn drop_all(&self, entries: Vec<Entry>) {
@@ -201,6 +232,8 @@ struct Landed {
     released: Vec<Lsn>,
     outcomes: Outcomes,
     room: usize,
+    /// What was written, kept to be freed elsewhere.
+    parts: Vec<Segment>,
 }
 
 /// Numbers the flushes of a lane of a registration, and finds out what becomes of each.

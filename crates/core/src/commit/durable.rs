@@ -93,6 +93,18 @@ impl Watermark {
         released: impl IntoIterator<Item = Lsn>,
         outcomes: impl IntoIterator<Item = (Lsn, Outcome)>,
     ) {
+        for waker in self.settle(watermark, released, outcomes) {
+            waker.wake();
+        }
+    }
+
+    /// The same, but returns whoever has to be woken.
+    pub(super) fn settle(
+        &self,
+        watermark: Option<Lsn>,
+        released: impl IntoIterator<Item = Lsn>,
+        outcomes: impl IntoIterator<Item = (Lsn, Outcome)>,
+    ) -> Vec<Waker> {
         let mut wake = Vec::new();
         {
             let mut inner = self.inner();
@@ -124,9 +136,7 @@ impl Watermark {
                 !is_settled
             });
         }
-        for waker in wake {
-            waker.wake();
-        }
+        wake
     }
 
     pub(super) fn waiters(&self) -> usize {

@@ -17,6 +17,7 @@ mod staging;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use tokio::runtime;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 pub(crate) use committer::on_thread;
@@ -69,6 +70,8 @@ struct Shared {
     staged: Notify,
     /// Room for staged bytes; given back when they are settled.
     room: Semaphore,
+    /// Where those who wait run.
+    runtime: runtime::Handle,
     /// Set when the committer may give up on a database that does not answer.
     is_giving_up: AtomicBool,
     give_up: Notify,
@@ -86,6 +89,7 @@ impl Lane {
         store: Arc<dyn Store>,
         registration: Registration,
         staged_bytes: usize,
+        runtime: runtime::Handle,
         sink: Arc<dyn Sink>,
     ) -> Result<(Self, oneshot::Receiver<()>), Error> {
         let About { flush_writes, flush_bytes, .. } = *store.about();
@@ -96,6 +100,7 @@ impl Lane {
             watermark: Watermark::default(),
             staged: Notify::new(),
             room: Semaphore::new(staged_bytes.min(Semaphore::MAX_PERMITS)),
+            runtime,
             is_giving_up: AtomicBool::new(false),
             give_up: Notify::new(),
         }));
