@@ -2,12 +2,24 @@
 //! and no number has to be written per flush.
 
 use stepfast_core::record::Status;
-use stepfast_core::write::{Answer, Outcome, Request, RequestKind, State, Write};
+use stepfast_core::write::{Answer, Move, Outcome, Request, RequestKind, State, Write};
 
 use crate::apply::Apply;
 use crate::error::Tried;
 use crate::row::key;
 use crate::statements::Sql;
+
+/// What a row tells about the flush that would have made it.
+enum Evidence {
+    /// It is there.
+    There,
+    /// It is not there, and would be.
+    Missing,
+    /// It is as before, but may have become so again.
+    NotYet,
+    /// Nothing.
+    None,
+}
 
 impl Apply<'_, '_> {
     /// Finds out whether the flush was applied; applies it if not.
@@ -24,7 +36,10 @@ impl Apply<'_, '_> {
                 // only a Move that did land would now look as if it were not ours
                 let mut found = self.all()?;
                 for (i, outcome) in &mut found {
-                    if let (write @ Write::Move(_), Outcome::NotFound) = (&flush.writes[*i], &*outcome) {
+                    let write = &flush.writes[*i];
+                    // one that went on running would still be ours
+                    let stays = matches!(write, Write::Move(Move { state: State::Running { .. }, .. }));
+                    if matches!((write, &*outcome), (Write::Move(_), Outcome::NotFound)) && !stays {
                         *outcome = self.outcome(write)?;
                     }
                 }
@@ -34,51 +49,63 @@ impl Apply<'_, '_> {
         Ok(found.into_iter().filter(|(_, outcome)| *outcome != Outcome::Applied).collect())
     }
 
-    /// Looks for one Write whose row proves that the flush was applied, or that it was not.
+    /// Looks for Writes whose rows prove that the flush was applied, or that it was not.
+    ///
+    /// A row that would be there tells for certain that it was not. One that is there tells less: free Writes
+    /// are staged again by a worker that was fenced, so an earlier flush may have made it.
     fn was_applied(&mut self) -> Tried<Option<bool>> {
-        let flush = self.flush;
-        for write in &flush.writes {
-            let proof = match write {
-                // its key cannot be there unless it was applied, except when it has lost
-                Write::Start(start) => match self.find_existing(start)? {
-                    Some((existing, created_at)) => (existing.key == start.key
-                        && created_at == start.created_at.as_micros())
-                    .then_some(true),
-                    None => Some(false),
-                },
-                Write::Checkpoint(checkpoint) => match self.has_checkpoint(checkpoint)? {
-                    Some(true) => Some(true),
-                    Some(false) => None,
-                    None => Some(false),
-                },
-                Write::Attempt(attempt) => match self.has_attempt(attempt)? {
-                    Some(true) => Some(true),
-                    Some(false) => None,
-                    None => Some(false),
-                },
-                // numbers of values are random
-                Write::Chunk(chunk) => {
-                    let params = (key(&chunk.execution), chunk.value as i64, chunk.n);
-                    Some(self.sql.exists(Sql::HasChunk, params)?)
-                }
-                Write::Move(change) => match (&change.state, self.target(change.key)?) {
-                    (State::Ended { status, at, .. }, Some(target)) => {
-                        if target.status == *status && target.ended_at == Some(*at) {
-                            Some(true)
-                        } else {
-                            (target.owner == Some(flush.worker.0)).then_some(false)
-                        }
-                    }
-                    _ => None,
-                },
-                Write::Request(request) => self.shows(request)?.then_some(true),
-                Write::Wake(_) | Write::Answer(_) | Write::Discard(_) => None,
-            };
-            if proof.is_some() {
-                return Ok(proof);
+        let mut proof = None;
+        for write in &self.flush.writes {
+            match self.evidence(write)? {
+                Evidence::Missing => return Ok(Some(false)),
+                Evidence::There => proof = Some(true),
+                Evidence::NotYet => proof = proof.or(Some(false)),
+                Evidence::None => {}
             }
         }
-        Ok(None)
+        Ok(proof)
+    }
+
+    /// What the rows of a Write tell about its flush.
+    fn evidence(&mut self, write: &Write) -> Tried<Evidence> {
+        let same_or_missing = |found: Option<bool>| match found {
+            Some(true) => Evidence::There,
+            Some(false) => Evidence::None,
+            None => Evidence::Missing,
+        };
+        Ok(match write {
+            Write::Start(start) => {
+                same_or_missing(self.find_existing(start)?.map(|(existing, created_at)| {
+                    existing.key == start.key && created_at == start.created_at.as_micros()
+                }))
+            }
+            Write::Checkpoint(checkpoint) => same_or_missing(self.has_checkpoint(checkpoint)?),
+            Write::Attempt(attempt) => same_or_missing(self.has_attempt(attempt)?),
+            Write::Chunk(chunk) => {
+                let params = (key(&chunk.execution), chunk.value as i64, chunk.n);
+                if self.sql.exists(Sql::HasChunk, params)? { Evidence::None } else { Evidence::Missing }
+            }
+            Write::Move(change) => match (&change.state, self.target(change.key)?) {
+                (State::Ended { status, at, .. }, Some(target)) => {
+                    if target.status == *status && target.ended_at == Some(*at) {
+                        Evidence::There
+                    } else if target.owner == Some(self.flush.worker.0) {
+                        Evidence::NotYet
+                    } else {
+                        Evidence::None
+                    }
+                }
+                _ => Evidence::None,
+            },
+            Write::Request(request) => {
+                if self.shows(request)? {
+                    Evidence::There
+                } else {
+                    Evidence::None
+                }
+            }
+            Write::Wake(_) | Write::Answer(_) | Write::Discard(_) => Evidence::None,
+        })
     }
 
     /// The outcome of a Write of a flush that was applied, read from its rows.
