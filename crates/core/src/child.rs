@@ -93,7 +93,8 @@ where
         Box::pin(async move {
             let payload = Payload::encode(&input)?;
             let fingerprint = Some(payload.fingerprint());
-            let call = Call::begin(&cx.run, path, &definition.name, CallKind::Child, fingerprint);
+            let call =
+                Call::begin(&cx.run, path, &definition.name.clone().into(), CallKind::Child, fingerprint);
             if let Some(delivery) = call.recorded().await {
                 return recorded(&call, delivery.kind, delivery.outcome).await;
             }
@@ -117,7 +118,7 @@ impl<O: DeserializeOwned> ChildHandle<O> {
     /// Waits for the child's output, as a call of the branch `cx`.
     pub async fn result(self, cx: &mut Context) -> Result<O, Failure> {
         let path = cx.next_path();
-        let call = Call::begin(&cx.run, path, &self.name, CallKind::Child, None);
+        let call = Call::begin(&cx.run, path, &self.name.clone().into(), CallKind::Child, None);
         match call.recorded().await {
             Some(delivery) => recorded(&call, delivery.kind, delivery.outcome).await,
             None => until_end(&call, self.key).await,

@@ -17,6 +17,7 @@ use crate::commit::{Lane, Lsn, Slot, Staged};
 use crate::engine::Core;
 use crate::failure::{Failure, NON_DETERMINISTIC};
 use crate::key::Key;
+use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::record::{Armed, Status};
@@ -132,7 +133,7 @@ pub(crate) struct ChildEnd {
 
 struct CallState {
     path: Path,
-    name: Arc<str>,
+    name: Name,
     kind: CallKind,
     fingerprint: Option<u64>,
     begun_at: Timestamp,
@@ -158,6 +159,7 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Delivery {
     pub(crate) kind: CheckpointKind,
+    /// What was recorded; empty if it was not a replay.
     pub(crate) outcome: Payload,
     pub(crate) lsn: Lsn,
 }
@@ -382,6 +384,9 @@ impl Run {
 
     /// The failed attempts recorded at `path`, once.
     pub(crate) fn take_attempts(&self, path: &Path) -> Vec<Attempt> {
+        if !self.is_replayed {
+            return Vec::new();
+        }
         let mut state = self.state();
         state.attempts.as_mut().and_then(|attempts| attempts.remove(path)).unwrap_or_default()
     }
@@ -435,14 +440,15 @@ impl Run {
 
 /// Calls and their deliveries.
 impl Run {
-    /// Registers the call at `path`. In a replay it is compared with the record; a mismatch parks the run.
+    /// Registers the call at `path`: its number, and whether it is to be carried out at once. In a replay it
+    /// is compared with the record; a mismatch parks the run.
     pub(crate) fn begin(
         &self,
         path: Path,
-        name: &Arc<str>,
+        name: &Name,
         kind: CallKind,
         fingerprint: Option<u64>,
-    ) -> usize {
+    ) -> (usize, bool) {
         let begun_at = self.core.now();
         let mut state = self.state();
         let phase = if state.is_closed || state.interrupt.is_some() {
@@ -459,6 +465,7 @@ impl Run {
         } else {
             Phase::Live
         };
+        let is_live = matches!(phase, Phase::Live);
         let call = CallState {
             path: path.clone(),
             name: name.clone(),
@@ -491,7 +498,7 @@ impl Run {
             drop(state);
             self.poke();
         }
-        id
+        (id, is_live)
     }
 
     /// Whose turn it is; keeps `waker` while the call waits.
@@ -521,23 +528,33 @@ impl Run {
     }
 
     /// The call has an outcome. It is delivered at once if no other branch could be concerned, else in turn.
-    pub(crate) fn complete(&self, id: usize, kind: CheckpointKind, outcome: Payload, room: u32) {
+    pub(crate) fn complete(
+        &self,
+        id: usize,
+        kind: CheckpointKind,
+        outcome: Payload,
+        room: u32,
+    ) -> Option<Delivery> {
         let mut state = self.state();
         let is_alone =
             state.leaves == 1 && state.replay.is_none() && state.completed.is_empty() && state.busy == 0;
-        let Some(Some(call)) = state.calls.get_mut(id) else { return };
+        let Some(Some(call)) = state.calls.get_mut(id) else { return None };
         if !matches!(call.phase, Phase::Live) {
-            return;
+            return None;
         }
         call.phase = Phase::Completed(kind, outcome, room);
         call.waiting_for = None;
         if is_alone {
             self.deliver(&mut state, id);
-        } else {
-            state.completed.push_back(id);
-            drop(state);
-            self.poke();
+            return match state.calls.get(id) {
+                Some(Some(CallState { phase: Phase::Delivered(delivery), .. })) => Some(delivery.clone()),
+                _ => None,
+            };
         }
+        state.completed.push_back(id);
+        drop(state);
+        self.poke();
+        None
     }
 
     /// Assigns the order, stages the checkpoint, hands the outcome over.
@@ -547,8 +564,12 @@ impl Run {
         }
         let at = self.core.now();
         let Some(Some(call)) = state.calls.get_mut(id) else { return };
-        let Phase::Completed(kind, outcome, room) = &call.phase else { return };
-        let (kind, outcome, room) = (*kind, outcome.clone(), *room);
+        if !matches!(call.phase, Phase::Completed(..)) {
+            return;
+        }
+        let Phase::Completed(kind, outcome, room) = std::mem::replace(&mut call.phase, Phase::Stuck) else {
+            return;
+        };
         let checkpoint = Checkpoint {
             execution: self.key,
             path: call.path.clone(),
@@ -557,14 +578,15 @@ impl Run {
             kind,
             name: call.name.clone(),
             fingerprint: call.fingerprint,
-            outcome: outcome.clone(),
+            outcome,
             at,
             took_ms: at.since(call.begun_at).as_millis() as i64,
         };
         state.next_order += 1;
         let Some(lsn) = self.stage_in(state, Write::Checkpoint(checkpoint), room) else { return };
         let Some(Some(call)) = state.calls.get_mut(id) else { return };
-        call.phase = Phase::Delivered(Delivery { kind, outcome, lsn });
+        // whoever completed the call has its value
+        call.phase = Phase::Delivered(Delivery { kind, outcome: Payload::empty(), lsn });
         if let Some(waker) = call.waker.take() {
             waker.wake();
         }

@@ -3,7 +3,6 @@
 use std::future::IntoFuture;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -12,6 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::context::{Call, Context};
 use crate::error::Error;
 use crate::failure::{ATTEMPT_TIMED_OUT, Failure};
+use crate::name::Name;
 use crate::path::Path;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::replay::CallKind;
@@ -86,7 +86,7 @@ pub struct StepOptions {
 #[must_use = "a step does nothing until it is awaited"]
 pub struct Step<'c, F> {
     cx: &'c mut Context,
-    name: Arc<str>,
+    name: Name,
     body: F,
     /// `None` for the defaults.
     options: Option<Box<StepOptions>>,
@@ -98,7 +98,7 @@ impl Context {
     ///
     /// The body starts when every earlier Write of the execution is durable. It may run again only if a
     /// crash came before its outcome was recorded.
-    pub fn step<F>(&mut self, name: impl Into<Arc<str>>, body: F) -> Step<'_, F> {
+    pub fn step<F>(&mut self, name: impl Into<Name>, body: F) -> Step<'_, F> {
         Step { cx: self, name: name.into(), body, options: None, fingerprint: None }
     }
 }

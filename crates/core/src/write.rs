@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::clock::Timestamp;
 use crate::key::Key;
+use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::record::{Armed, Status};
@@ -198,7 +199,7 @@ pub struct Checkpoint {
     /// What it records.
     pub kind: CheckpointKind,
     /// Name of the step, the child's workflow, or `sleep`.
-    pub name: Arc<str>,
+    pub name: Name,
     /// Fingerprint of the arguments, where they were given.
     pub fingerprint: Option<u64>,
     /// The value, an encoded [`Failure`](crate::Failure), a child's key, or empty.

@@ -129,7 +129,7 @@ async fn many_rows_of_one_shape_land_as_each_alone_would_and_losers_are_told() {
     let steps: Vec<_> = (0..50usize)
         .map(|i| {
             let mut step = checkpoint(rows[i].key, i as u32, &"y".repeat(i));
-            step.name = names[i % 2].clone();
+            step.name = names[i % 2].clone().into();
             step.fingerprint = (i % 5 > 0).then_some(i as u64);
             step
         })
