@@ -278,6 +278,11 @@ async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
         }
     });
     let ended = async {
+        // its Start may be on its way: before that is durable there is nothing to look at
+        match run.lane.durable(run.barrier(true)).await {
+            Outcome::Fenced | Outcome::Dropped => std::future::pending().await,
+            _ => {}
+        }
         loop {
             match run.core.until_terminal(key).await {
                 Ok(execution) => {
