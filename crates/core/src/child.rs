@@ -279,9 +279,9 @@ async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
     });
     let ended = async {
         // its Start may be on its way: before that is durable there is nothing to look at
-        match run.lane.durable(run.barrier(true)).await {
-            Outcome::Fenced | Outcome::Dropped => std::future::pending().await,
-            _ => {}
+        let Some(barrier) = run.barrier(true) else { std::future::pending().await };
+        if let Outcome::Fenced | Outcome::Dropped = run.lane.durable(barrier).await {
+            std::future::pending::<()>().await;
         }
         loop {
             match run.core.until_terminal(key).await {
