@@ -113,9 +113,10 @@ async fn attempt(
     if session.needs_new_plans(flush.writes.len()) {
         jobs.insert(0, replan());
     }
-    let (whole, begin) = match flush.is_bisecting {
-        true => (Part::WholeBriefly, Part::BeginBriefly),
-        false => (Part::Whole, Part::Begin),
+    let (whole, begin) = if flush.is_bisecting {
+        (Part::WholeBriefly, Part::BeginBriefly)
+    } else {
+        (Part::Whole, Part::Begin)
     };
     let mut outcomes = Vec::new();
     let answers = if sorted.requests.is_empty() {
