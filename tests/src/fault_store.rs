@@ -57,6 +57,10 @@ struct Rules {
     down: Vec<Call>,
     /// Kinds of calls that hang.
     held: Vec<Call>,
+    /// Flushes with such a Write hang.
+    held_writes: Option<Matches>,
+    /// How many calls hang.
+    hanging: usize,
     refused: Option<Matches>,
     blocked: Option<Matches>,
     /// The answer to the next commit, which does nothing.
@@ -122,10 +126,21 @@ impl FaultStore {
         self.change(|rules| rules.held = calls.to_vec());
     }
 
+    /// Lets flushes with a Write that matches hang, until [`release`](Self::release).
+    pub fn hold_writes(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
+        self.change(|rules| rules.held_writes = Some(Box::new(matches)));
+    }
+
+    /// Waits until a call hangs.
+    pub async fn until_hanging(&self) {
+        self.until(|rules| rules.hanging > 0).await;
+    }
+
     /// Lets go on what hangs.
     pub fn release(&self) {
         self.change(|rules| {
             rules.held.clear();
+            rules.held_writes = None;
             if matches!(rules.failing, Some((_, Fault::Hang))) {
                 rules.failing = None;
             }
@@ -164,7 +179,12 @@ impl FaultStore {
 
     /// Waits until a Write that matches has landed.
     pub async fn until_landed(&self, matches: impl Fn(&Write) -> bool) {
-        self.until(|rules| rules.landed.iter().any(|(write, _)| matches(write))).await;
+        self.until_landed_times(1, matches).await;
+    }
+
+    /// Waits until so many Writes that match have landed.
+    pub async fn until_landed_times(&self, times: usize, matches: impl Fn(&Write) -> bool) {
+        self.until(|rules| rules.landed.iter().filter(|(write, _)| matches(write)).count() >= times).await;
     }
 
     /// Waits until so many calls of this kind have come in.
@@ -182,6 +202,12 @@ impl FaultStore {
         while !holds(&self.rules()) {
             events.changed().await.unwrap();
         }
+    }
+
+    async fn hang(&self, is_over: impl Fn(&Rules) -> bool) {
+        self.change(|rules| rules.hanging += 1);
+        self.until(is_over).await;
+        self.change(|rules| rules.hanging -= 1);
     }
 
     /// What is to happen to a call that comes in now.
@@ -204,12 +230,12 @@ impl FaultStore {
             (fault, rules.held.contains(&call))
         });
         if is_held {
-            self.until(|rules| !rules.held.contains(&call)).await;
+            self.hang(|rules| !rules.held.contains(&call)).await;
         }
         match fault {
             Some(Fault::Before) => Err(unavailable(call)),
             Some(Fault::Hang) => {
-                self.until(|rules| !matches!(rules.failing, Some((_, Fault::Hang)))).await;
+                self.hang(|rules| !matches!(rules.failing, Some((_, Fault::Hang)))).await;
                 Ok(None)
             }
             fault => Ok(fault),
@@ -248,15 +274,18 @@ impl Store for FaultStore {
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
         let fault = self.enter(Call::Commit).await?;
+        let matches = |matches: &Option<Matches>| {
+            matches.as_ref().is_some_and(|matches| flush.writes.iter().any(matches))
+        };
+        if matches(&self.rules().held_writes) {
+            self.hang(|rules| !matches(&rules.held_writes)).await;
+        }
         let refusal = self.change(|rules| {
-            let any = |matches: &Option<Matches>| {
-                matches.as_ref().is_some_and(|matches| flush.writes.iter().any(matches))
-            };
             if let Some(error) = rules.next_commit.take() {
                 Some(error)
-            } else if any(&rules.refused) {
+            } else if matches(&rules.refused) {
                 Some(StoreError::Rejected("a test does not like it".into()))
-            } else if any(&rules.blocked) {
+            } else if matches(&rules.blocked) {
                 Some(StoreError::Blocked("a test is in the way".into()))
             } else {
                 None

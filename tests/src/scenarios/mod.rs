@@ -8,7 +8,6 @@ use std::panic::AssertUnwindSafe;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::{Fresh, StoreFixture};
@@ -40,10 +39,10 @@ macro_rules! nouns {
     };
 }
 
-nouns![starting];
+nouns![starting, step, wait];
 
 /// A case that is not over by then hangs.
-const PATIENCE: Duration = Duration::from_secs(100);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs a case on a fresh database, in a runtime of its own; an error if it fails or hangs.
 pub fn on_fresh(fresh: Fresh, run: Run) -> Result<(), String> {
@@ -71,9 +70,4 @@ fn said(panic: &(dyn std::any::Any + Send)) -> String {
         .cloned()
         .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
         .unwrap_or_else(|| "it panicked".into())
-}
-
-/// What `future` panics with, if it does.
-pub(crate) async fn panic_of(future: impl Future<Output = ()>) -> Option<String> {
-    AssertUnwindSafe(future).catch_unwind().await.err().map(|panic| said(&*panic))
 }
