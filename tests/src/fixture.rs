@@ -10,8 +10,9 @@ use stepfast_sqlite::{SqliteOptions, SqliteStore};
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
 
+use crate::clock::TestClock;
 use crate::postgres_server::PostgresServer;
-use stepfast_core::clock::{Clock, ManualClock, Timestamp};
+use stepfast_core::clock::{Clock, Timestamp};
 use stepfast_core::store::Store;
 use stepfast_core::write::WorkerId;
 
@@ -28,7 +29,7 @@ pub trait StoreFixture: Send + Sync {
     async fn second(&self) -> Arc<dyn Store>;
 
     /// The clock of all its handles.
-    fn clock(&self) -> &ManualClock;
+    fn clock(&self) -> &TestClock;
 
     /// Makes a worker look lost to all others, as if its process had been killed.
     async fn lose(&self, worker: WorkerId);
@@ -52,24 +53,31 @@ pub trait StoreFixture: Send + Sync {
 /// Makes a fresh database.
 pub type Fresh = fn() -> BoxFuture<'static, Box<dyn StoreFixture>>;
 
-/// The stores that there are, by name; the first is the model of the others.
+/// The stores that there are, by name; the first is the model of the others. Their clocks stand still.
 pub const STORES: &[(&str, Fresh)] = &[
-    ("memory", || Box::pin(MemoryFixture::fresh())),
-    ("sqlite", || Box::pin(SqliteFixture::fresh())),
-    ("postgres", || Box::pin(PostgresFixture::fresh())),
+    ("memory", || Box::pin(MemoryFixture::fresh(TestClock::standing(EPOCH)))),
+    ("sqlite", || Box::pin(SqliteFixture::fresh(TestClock::standing(EPOCH)))),
+    ("postgres", || Box::pin(PostgresFixture::fresh(TestClock::standing(EPOCH)))),
+];
+
+/// The same stores with clocks that go: for engines.
+pub const GOING: &[(&str, Fresh)] = &[
+    ("memory", || Box::pin(MemoryFixture::fresh(TestClock::running()))),
+    ("sqlite", || Box::pin(SqliteFixture::fresh(TestClock::running()))),
+    ("postgres", || Box::pin(PostgresFixture::fresh(TestClock::running()))),
 ];
 
 /// A [`MemoryStore`]; the second handle is the same store, as engines of one process share it.
 pub struct MemoryFixture {
-    clock: Arc<ManualClock>,
+    clock: Arc<TestClock>,
     store: Arc<MemoryStore>,
 }
 
 impl MemoryFixture {
     /// A fresh store.
     #[allow(clippy::unused_async)] // others wait for a database
-    pub async fn fresh() -> Box<dyn StoreFixture> {
-        let clock = Arc::new(ManualClock::at(EPOCH));
+    pub async fn fresh(clock: TestClock) -> Box<dyn StoreFixture> {
+        let clock = Arc::new(clock);
         Box::new(Self { store: Arc::new(MemoryStore::with_clock(clock.clone())), clock })
     }
 }
@@ -84,7 +92,7 @@ impl StoreFixture for MemoryFixture {
         self.store.clone()
     }
 
-    fn clock(&self) -> &ManualClock {
+    fn clock(&self) -> &TestClock {
         &self.clock
     }
 
@@ -95,7 +103,7 @@ impl StoreFixture for MemoryFixture {
 
 /// A [`SqliteStore`] in a directory of its own.
 pub struct SqliteFixture {
-    clock: Arc<ManualClock>,
+    clock: Arc<TestClock>,
     directory: TempDir,
     store: Arc<SqliteStore>,
 }
@@ -103,14 +111,14 @@ pub struct SqliteFixture {
 impl SqliteFixture {
     /// A fresh database.
     #[allow(clippy::unused_async)] // others wait for theirs
-    pub async fn fresh() -> Box<dyn StoreFixture> {
-        let clock = Arc::new(ManualClock::at(EPOCH));
+    pub async fn fresh(clock: TestClock) -> Box<dyn StoreFixture> {
+        let clock = Arc::new(clock);
         let directory = TempDir::new().unwrap();
         let store = Self::open(&directory, &clock);
         Box::new(Self { clock, directory, store })
     }
 
-    fn open(directory: &TempDir, clock: &Arc<ManualClock>) -> Arc<SqliteStore> {
+    fn open(directory: &TempDir, clock: &Arc<TestClock>) -> Arc<SqliteStore> {
         let options = SqliteOptions { clock: Some(clock.clone()), ..SqliteOptions::default() };
         Arc::new(SqliteStore::open(directory.path().join("test.db"), options).unwrap())
     }
@@ -126,7 +134,7 @@ impl StoreFixture for SqliteFixture {
         Self::open(&self.directory, &self.clock)
     }
 
-    fn clock(&self) -> &ManualClock {
+    fn clock(&self) -> &TestClock {
         &self.clock
     }
 
@@ -142,15 +150,15 @@ impl StoreFixture for SqliteFixture {
 
 /// A [`PostgresStore`] in a schema of its own, on the server of this test process.
 pub struct PostgresFixture {
-    clock: Arc<ManualClock>,
+    clock: Arc<TestClock>,
     options: PostgresOptions,
     store: Arc<PostgresStore>,
 }
 
 impl PostgresFixture {
     /// A fresh database.
-    pub async fn fresh() -> Box<dyn StoreFixture> {
-        let clock = Arc::new(ManualClock::at(EPOCH));
+    pub async fn fresh(clock: TestClock) -> Box<dyn StoreFixture> {
+        let clock = Arc::new(clock);
         let server = PostgresServer::shared();
         let options = PostgresOptions::default().schema(server.schema()).clock(clock.clone());
         let store = Arc::new(PostgresStore::open_with(server.url(), options.clone()).await.unwrap());
@@ -169,7 +177,7 @@ impl StoreFixture for PostgresFixture {
         Arc::new(PostgresStore::open_with(url, self.options.clone()).await.unwrap())
     }
 
-    fn clock(&self) -> &ManualClock {
+    fn clock(&self) -> &TestClock {
         &self.clock
     }
 

@@ -5,13 +5,16 @@
 
 #![allow(clippy::unwrap_used)] // this is test code
 
+pub mod clock;
 pub mod conformance;
+pub mod fault_store;
 pub mod fixture;
 pub mod history;
 pub mod make;
 pub mod postgres_server;
+pub mod scenarios;
 pub mod twins;
 pub mod worker;
 
-pub use fixture::{Fresh, STORES, StoreFixture};
+pub use fixture::{Fresh, GOING, STORES, StoreFixture};
 pub use worker::Worker;

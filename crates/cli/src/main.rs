@@ -44,12 +44,11 @@ async fn main() -> ExitCode {
         Command::Workflow(workflow) => workflow.run().await,
         Command::Bench(bench) => bench.run().await.map(|()| Exit::Done),
     };
-    let exit = result.unwrap_or_else(|error| match error.downcast_ref::<stepfast::Error>() {
-        Some(ours) => {
+    let exit = result.unwrap_or_else(|error| {
+        if let Some(ours) = error.downcast_ref::<stepfast::Error>() {
             eprintln!("error: {ours} [{}]", ours.code());
             Exit::of(ours)
-        }
-        None => {
+        } else {
             eprintln!("error: {error:#}");
             Exit::Failed
         }

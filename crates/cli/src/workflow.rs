@@ -165,10 +165,8 @@ impl Act {
         let mut exit = Exit::Done;
         let mut answers = Vec::new();
         for workflow_id in &self.workflow_ids {
-            let answer = match is_cancel {
-                true => engine.cancel(workflow_id).await,
-                false => engine.resume(workflow_id).await,
-            };
+            let answer =
+                if is_cancel { engine.cancel(workflow_id).await } else { engine.resume(workflow_id).await };
             let (word, detail) = match answer {
                 Ok(Answer::Done) => ("done", None),
                 Ok(Answer::Requested) => {

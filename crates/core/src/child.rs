@@ -278,6 +278,11 @@ async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
         }
     });
     let ended = async {
+        // its Start may be on its way: before that is durable there is nothing to look at
+        let Some(barrier) = run.barrier(true) else { std::future::pending().await };
+        if let Outcome::Fenced | Outcome::Dropped = run.lane.durable(barrier).await {
+            std::future::pending::<()>().await;
+        }
         loop {
             match run.core.until_terminal(key).await {
                 Ok(execution) => {

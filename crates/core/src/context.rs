@@ -69,6 +69,10 @@ impl Context {
     }
 }
 
+/// Longest that a run sleeps before it asks again what time it is: our clock stands still while the machine
+/// is suspended, and the database's may be set.
+pub(crate) const LONGEST_NAP: Duration = Duration::from_secs(5);
+
 /// A durable call while its future lives. Dropped undelivered, it is recorded as given up.
 pub(crate) struct Call {
     pub(crate) run: Arc<Run>,
@@ -116,7 +120,7 @@ impl Call {
             }
             let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
             self.run.waits_for(self.id, WaitingFor::Timer(due_at), &waker);
-            tokio::time::sleep(due_at.since(now)).await;
+            tokio::time::sleep(due_at.since(now).min(LONGEST_NAP)).await;
         }
     }
 

@@ -62,7 +62,10 @@ pub(crate) struct Core {
     pub(crate) starting: Mutex<HashMap<Arc<str>, crate::start::StartUnderWay>>,
     pub(crate) registration: RwLock<Registration>,
     pub(crate) runtime: runtime::Handle,
+    /// Places taken.
     running: AtomicUsize,
+    /// Of these, taken for a claim that is going on.
+    reserved: AtomicUsize,
     is_closing: AtomicBool,
     poisoned: OnceLock<String>,
     /// The store's time minus ours, in microseconds.
@@ -107,6 +110,7 @@ impl Core {
             registration: RwLock::new(registration),
             runtime,
             running: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             poisoned: OnceLock::new(),
             clock_offset: AtomicI64::new(0),
@@ -152,12 +156,23 @@ impl Core {
         self.running.fetch_update(SeqCst, SeqCst, |running| (running < max).then_some(running + 1)).is_ok()
     }
 
-    /// Takes `count` places at once, or as many as there are.
-    pub(crate) fn free_slots(&self) -> usize {
+    /// Takes `count` places at once, or as many as there are. Returns how many.
+    pub(crate) fn take_slots(&self, count: usize) -> usize {
         if self.is_closing() {
             return 0;
         }
-        self.options.max_running.saturating_sub(self.running.load(SeqCst))
+        let max = self.options.max_running;
+        let taken = |running: usize| max.saturating_sub(running).min(count);
+        let before = self.running.fetch_update(SeqCst, SeqCst, |running| Some(running + taken(running)));
+        let taken = before.map_or(0, taken);
+        self.reserved.fetch_add(taken, SeqCst);
+        taken
+    }
+
+    /// Of `taken` places so many are needed, the others are given back.
+    pub(crate) fn keep_slots(&self, taken: usize, needed: usize) {
+        self.reserved.fetch_sub(taken, SeqCst);
+        self.running.fetch_sub(taken.saturating_sub(needed), SeqCst);
     }
 
     pub(crate) fn add_running(&self, count: usize) {
@@ -172,7 +187,7 @@ impl Core {
     }
 
     pub(crate) fn running(&self) -> usize {
-        self.running.load(SeqCst)
+        self.running.load(SeqCst).saturating_sub(self.reserved.load(SeqCst))
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -297,7 +312,7 @@ impl Core {
                     match (kind, self.runs.get(key)) {
                         // it runs here: no need to wait for the worker's look
                         (RequestKind::Cancel, Some(run)) => {
-                            run.interrupt(Interrupt::Cancel(cancel_failure()))
+                            run.interrupt(Interrupt::Cancel(cancel_failure()));
                         }
                         _ => self.wake_worker(false),
                     }

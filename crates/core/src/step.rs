@@ -265,7 +265,7 @@ async fn before_body(call: &Call, is_speculative: bool) {
     }
     // a Start that lost, a fence: there is no body to run any more
     run.interrupt(Interrupt::Lost);
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn attempt_once<F, Fut, T, E>(body: &mut F) -> Result<T, Failure>

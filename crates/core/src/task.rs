@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::commit::{Durable, Lsn};
-use crate::context::Context;
+use crate::context::{Context, LONGEST_NAP};
 use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED};
 use crate::key::Key;
 use crate::payload::{INLINE_LIMIT, Payload};
@@ -178,7 +178,8 @@ impl RunTask {
             self.alarm = None;
             return true;
         };
-        let due = tokio::time::Instant::now() + at.since(now) + std::time::Duration::from_millis(1);
+        let nap = at.since(now).min(LONGEST_NAP) + std::time::Duration::from_millis(1);
+        let due = tokio::time::Instant::now() + nap;
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         alarm.as_mut().reset(due);
         alarm.poll_unpin(cx).is_pending()

@@ -183,7 +183,8 @@ impl Worker {
             return;
         }
         loop {
-            let limit = core.free_slots().min(CLAIM);
+            // taken before the claim: what is started here meanwhile must not take the same places
+            let limit = core.take_slots(CLAIM);
             if limit == 0 {
                 return;
             }
@@ -197,11 +198,12 @@ impl Worker {
                 max_bytes: CLAIM_BYTES,
                 workflows: core.names.clone(),
             };
-            match core.store.claim(&claim).await {
+            let claimed = core.store.claim(&claim).await;
+            core.keep_slots(limit, claimed.as_ref().map_or(0, Vec::len));
+            match claimed {
                 Ok(records) => {
                     self.claims += 1;
                     let is_drained = records.is_empty();
-                    core.add_running(records.len());
                     for record in records {
                         adopt(&core, record);
                     }

@@ -52,7 +52,7 @@ pub(crate) fn maybe_time(row: &Row<'_>, i: usize) -> Tried<Option<Timestamp>> {
 }
 
 pub(crate) fn payload_of(row: &Row<'_>, i: usize) -> Tried<Payload> {
-    Ok(blob(row, i)?.map_or_else(Payload::empty, |bytes| Payload::from_slice(bytes)))
+    Ok(blob(row, i)?.map_or_else(Payload::empty, Payload::from_slice))
 }
 
 fn path_of(row: &Row<'_>, i: usize) -> Tried<Path> {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::staging::{Entry, Outcomes, Segment, Taken};
+use super::segment::{Entry, Segment};
+use super::staging::{Outcomes, Taken};
 use super::{Lane, Lsn, Settled, Sink};
 use crate::error::Error;
 use crate::store::{Registration, Store, StoreError};
@@ -85,7 +86,7 @@ impl Committer {
             }
         }
         let left = self.lane.staging().clear();
-        self.drop_all(left);
+        self.drop_all(&left);
     }
 
     fn is_giving_up(&self) -> bool {
@@ -130,7 +131,8 @@ impl Committer {
                     // only while giving up: what was sent may or may not land
                     parts.push(part);
                     self.publish(Lsn(0), landed);
-                    self.drop_all(parts.into_iter().flat_map(Segment::into_entries).collect());
+                    let left: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
+                    self.drop_all(&left);
                     return false;
                 }
                 Err(error) => {
@@ -140,7 +142,7 @@ impl Committer {
                     self.sink.poisoned(&reason);
                     let mut left: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
                     left.extend(self.lane.staging().clear());
-                    self.drop_all(left);
+                    self.drop_all(&left);
                     return false;
                 }
             }
@@ -177,7 +179,7 @@ impl Committer {
             let (lane, store, sink) = (&self.lane, &self.numbered.store, &self.sink);
             let slow = self.slow.get_or_insert_with(|| slow_lane(lane, store.clone(), sink.clone()));
             if let Err(mpsc::error::SendError(entry)) = slow.send(entry) {
-                self.drop_all(vec![entry]);
+                self.drop_all(&[entry]);
             }
             return;
         }
@@ -218,7 +220,7 @@ impl Committer {
         }
     }
 
-    fn drop_all(&self, entries: Vec<Entry>) {
+    fn drop_all(&self, entries: &[Entry]) {
         let room = entries.iter().map(|entry| entry.meta.room as usize).sum();
         let lsns = entries.iter().flat_map(|entry| entry.meta.lsns.iter());
         self.lane.0.watermark.publish(None, [], lsns.map(|&lsn| (lsn, Outcome::Dropped)));

@@ -6,12 +6,13 @@
 //! stage(Write) -> segments (fold, hold) -> committer: take, Store::commit, publish -> waiters
 //! ```
 //!
-//! - `staging.rs`: what is staged; where Writes are **folded** and **held**.
+//! - `staging.rs`, `segment.rs`: what is staged; where Writes are **folded** and **held**.
 //! - `committer.rs`: one thread per lane; where flushes are numbered, resent, bisected and **fenced**.
 //! - `durable.rs`: watermark and waiters; where Writes are **acknowledged**.
 
 mod committer;
 mod durable;
+mod segment;
 mod staging;
 
 use std::sync::Arc;

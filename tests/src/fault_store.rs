@@ -1,0 +1,338 @@
+//! [`FaultStore`]: a store that fails as a test wants it to, and tells what has landed.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use stepfast_core::counters::Counters;
+use stepfast_core::key::Key;
+use stepfast_core::payload::ChunkRef;
+use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
+use stepfast_core::store::{About, Claim, Look, Registration, Seen, Store, StoreError};
+use stepfast_core::write::{Flush, Outcome, WorkerId, Write};
+use tokio::sync::watch;
+
+/// A method of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `register`
+    Register,
+    /// `close`
+    Close,
+    /// `commit`
+    Commit,
+    /// `claim`
+    Claim,
+    /// `look`
+    Look,
+    /// `load`
+    Load,
+    /// `value`
+    Value,
+    /// `list`
+    List,
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It answers `Unavailable` and has done nothing.
+    Before,
+    /// It has done what it was asked, and answers `Unavailable`.
+    After,
+    /// It does not go on until [`FaultStore::release`].
+    Hang,
+}
+
+type Matches = Box<dyn Fn(&Write) -> bool + Send>;
+
+#[derive(Default)]
+struct Rules {
+    /// Calls of the kinds that count.
+    calls: u64,
+    /// The call that fails, as a number of `calls`, and how.
+    failing: Option<(u64, Fault)>,
+    has_fired: bool,
+    /// Kinds of calls that answer `Unavailable`.
+    down: Vec<Call>,
+    /// Kinds of calls that hang.
+    held: Vec<Call>,
+    /// Flushes with such a Write hang.
+    held_writes: Option<Matches>,
+    /// How many calls hang.
+    hanging: usize,
+    refused: Option<Matches>,
+    blocked: Option<Matches>,
+    /// The answer to the next commit, which does nothing.
+    next_commit: Option<StoreError>,
+    landed: Vec<(Write, Outcome)>,
+    flushes: Vec<usize>,
+    /// Calls by kind that have come in.
+    seen: Vec<Call>,
+}
+
+/// A store with faults in front of it.
+pub struct FaultStore {
+    inner: Arc<dyn Store>,
+    about: About,
+    rules: Mutex<Rules>,
+    /// Counts everything that happens, for those who wait for something.
+    events: watch::Sender<u64>,
+}
+
+impl FaultStore {
+    /// `inner`, without faults yet.
+    pub fn wrap(inner: Arc<dyn Store>) -> Arc<Self> {
+        Self::flushing(inner, usize::MAX)
+    }
+
+    /// The same, with at most so many Writes in a flush.
+    pub fn flushing(inner: Arc<dyn Store>, flush_writes: usize) -> Arc<Self> {
+        let mut about = inner.about().clone();
+        about.flush_writes = about.flush_writes.min(flush_writes);
+        Arc::new(Self { inner, about, rules: Mutex::default(), events: watch::Sender::new(0) })
+    }
+
+    fn rules(&self) -> MutexGuard<'_, Rules> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Rules) -> T) -> T {
+        let changed = change(&mut self.rules());
+        self.events.send_modify(|events| *events += 1);
+        changed
+    }
+
+    /// Lets the `n`th call from now fail, counting commits, claims, looks and reads.
+    pub fn fail_call(&self, n: u64, fault: Fault) {
+        self.change(|rules| {
+            rules.failing = Some((rules.calls + n, fault));
+            rules.has_fired = false;
+        });
+    }
+
+    /// True if the call that was to fail has failed.
+    pub fn has_fired(&self) -> bool {
+        self.rules().has_fired
+    }
+
+    /// Lets all calls of these kinds answer `Unavailable`, and no others; none to end that.
+    pub fn down(&self, calls: &[Call]) {
+        self.change(|rules| rules.down = calls.to_vec());
+    }
+
+    /// Lets all calls of these kinds hang, until [`release`](Self::release).
+    pub fn hold(&self, calls: &[Call]) {
+        self.change(|rules| rules.held = calls.to_vec());
+    }
+
+    /// Lets flushes with a Write that matches hang, until [`release`](Self::release).
+    pub fn hold_writes(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
+        self.change(|rules| rules.held_writes = Some(Box::new(matches)));
+    }
+
+    /// Waits until a call hangs.
+    pub async fn until_hanging(&self) {
+        self.until(|rules| rules.hanging > 0).await;
+    }
+
+    /// Lets go on what hangs.
+    pub fn release(&self) {
+        self.change(|rules| {
+            rules.held.clear();
+            rules.held_writes = None;
+            if matches!(rules.failing, Some((_, Fault::Hang))) {
+                rules.failing = None;
+            }
+        });
+    }
+
+    /// Refuses flushes with a Write that matches: `Rejected`.
+    pub fn refuse(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
+        self.change(|rules| rules.refused = Some(Box::new(matches)));
+    }
+
+    /// Answers `Blocked` to flushes with a Write that matches.
+    pub fn block(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
+        self.change(|rules| rules.blocked = Some(Box::new(matches)));
+    }
+
+    /// Ends [`refuse`](Self::refuse) and [`block`](Self::block).
+    pub fn accept_all(&self) {
+        self.change(|rules| (rules.refused, rules.blocked) = (None, None));
+    }
+
+    /// Answers this to the next commit, which does nothing.
+    pub fn answer_next_commit(&self, error: StoreError) {
+        self.change(|rules| rules.next_commit = Some(error));
+    }
+
+    /// All Writes that have landed, in order, with their outcomes.
+    pub fn landed(&self) -> Vec<(Write, Outcome)> {
+        self.rules().landed.clone()
+    }
+
+    /// How many Writes each flush had.
+    pub fn flushes(&self) -> Vec<usize> {
+        self.rules().flushes.clone()
+    }
+
+    /// Waits until a Write that matches has landed.
+    pub async fn until_landed(&self, matches: impl Fn(&Write) -> bool) {
+        self.until_landed_times(1, matches).await;
+    }
+
+    /// Waits until so many Writes that match have landed.
+    pub async fn until_landed_times(&self, times: usize, matches: impl Fn(&Write) -> bool) {
+        self.until(|rules| rules.landed.iter().filter(|(write, _)| matches(write)).count() >= times).await;
+    }
+
+    /// Waits until so many calls of this kind have come in.
+    pub async fn until_called(&self, call: Call, times: usize) {
+        self.until(|rules| rules.seen.iter().filter(|seen| **seen == call).count() >= times).await;
+    }
+
+    /// How many calls of this kind have come in.
+    pub fn called(&self, call: Call) -> usize {
+        self.rules().seen.iter().filter(|seen| **seen == call).count()
+    }
+
+    async fn until(&self, holds: impl Fn(&Rules) -> bool) {
+        let mut events = self.events.subscribe();
+        while !holds(&self.rules()) {
+            events.changed().await.unwrap();
+        }
+    }
+
+    async fn hang(&self, is_over: impl Fn(&Rules) -> bool) {
+        self.change(|rules| rules.hanging += 1);
+        self.until(is_over).await;
+        self.change(|rules| rules.hanging -= 1);
+    }
+
+    /// What is to happen to a call that comes in now.
+    async fn enter(&self, call: Call) -> Result<Option<Fault>, StoreError> {
+        let (fault, is_held) = self.change(|rules| {
+            rules.seen.push(call);
+            let mut fault = None;
+            if !matches!(call, Call::Register | Call::Close) {
+                rules.calls += 1;
+                if let Some((n, kind)) = rules.failing
+                    && n == rules.calls
+                {
+                    rules.has_fired = true;
+                    fault = Some(kind);
+                }
+            }
+            if rules.down.contains(&call) {
+                fault = Some(Fault::Before);
+            }
+            (fault, rules.held.contains(&call))
+        });
+        if is_held {
+            self.hang(|rules| !rules.held.contains(&call)).await;
+        }
+        match fault {
+            Some(Fault::Before) => Err(unavailable(call)),
+            Some(Fault::Hang) => {
+                self.hang(|rules| !matches!(rules.failing, Some((_, Fault::Hang)))).await;
+                Ok(None)
+            }
+            fault => Ok(fault),
+        }
+    }
+}
+
+fn unavailable(call: Call) -> StoreError {
+    StoreError::Unavailable(format!("a test lets {call:?} fail"))
+}
+
+/// What was asked has happened; whether the answer comes is another matter.
+fn leave<T>(call: Call, fault: Option<Fault>, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+    if fault == Some(Fault::After) { Err(unavailable(call)) } else { answer }
+}
+
+#[async_trait]
+impl Store for FaultStore {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn counters(&self) -> &Counters {
+        self.inner.counters()
+    }
+
+    async fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
+        let fault = self.enter(Call::Register).await?;
+        leave(Call::Register, fault, self.inner.register(lanes).await)
+    }
+
+    async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
+        let fault = self.enter(Call::Close).await?;
+        leave(Call::Close, fault, self.inner.close(worker).await)
+    }
+
+    async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
+        let fault = self.enter(Call::Commit).await?;
+        let matches = |matches: &Option<Matches>| {
+            matches.as_ref().is_some_and(|matches| flush.writes.iter().any(matches))
+        };
+        if matches(&self.rules().held_writes) {
+            self.hang(|rules| !matches(&rules.held_writes)).await;
+        }
+        let refusal = self.change(|rules| {
+            if let Some(error) = rules.next_commit.take() {
+                Some(error)
+            } else if matches(&rules.refused) {
+                Some(StoreError::Rejected("a test does not like it".into()))
+            } else if matches(&rules.blocked) {
+                Some(StoreError::Blocked("a test is in the way".into()))
+            } else {
+                None
+            }
+        });
+        if let Some(error) = refusal {
+            return Err(error);
+        }
+        let answer = self.inner.commit(flush).await;
+        if let Ok(others) = &answer {
+            self.change(|rules| {
+                rules.flushes.push(flush.writes.len());
+                for (i, write) in flush.writes.iter().enumerate() {
+                    let outcome = others.iter().find(|(n, _)| *n == i).map(|(_, outcome)| outcome.clone());
+                    rules.landed.push((write.clone(), outcome.unwrap_or(Outcome::Applied)));
+                }
+            });
+        }
+        leave(Call::Commit, fault, answer)
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError> {
+        let fault = self.enter(Call::Claim).await?;
+        leave(Call::Claim, fault, self.inner.claim(claim).await)
+    }
+
+    async fn look(&self, look: &Look) -> Result<Seen, StoreError> {
+        let fault = self.enter(Call::Look).await?;
+        leave(Call::Look, fault, self.inner.look(look).await)
+    }
+
+    async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
+        let fault = self.enter(Call::Load).await?;
+        leave(Call::Load, fault, self.inner.load(ids, detail).await)
+    }
+
+    async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
+        let fault = self.enter(Call::Value).await?;
+        leave(Call::Value, fault, self.inner.value(execution, chunks).await)
+    }
+
+    async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
+        let fault = self.enter(Call::List).await?;
+        leave(Call::List, fault, self.inner.list(filter).await)
+    }
+
+    async fn changed(&self) {
+        self.inner.changed().await;
+    }
+}

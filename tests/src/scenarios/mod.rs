@@ -1,0 +1,73 @@
+//! The engine's suite: what a program sees of an engine, whatever the store; one file per noun, one function
+//! per case.
+//!
+//! tests/engine.rs runs every case on every store. Cases wait for events, never for time to pass; the runner
+//! gives up on a case that hangs.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use crate::{Fresh, StoreFixture};
+
+pub mod kit;
+
+/// Runs a case on a fresh database; panics if the engine misbehaves.
+pub type Run = for<'a> fn(&'a dyn StoreFixture) -> BoxFuture<'a, ()>;
+
+/// The cases of a file, by their functions' names. A function that is not listed is dead code, and warned of.
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => {
+        pub(super) const CASES: &[(&str, super::Run)] =
+            &[$((stringify!($case), |fixture| Box::pin($case(fixture)))),*];
+    };
+}
+use cases;
+
+macro_rules! nouns {
+    ($($noun:ident),* $(,)?) => {
+        $(mod $noun;)*
+
+        /// All cases, as (noun, behaviour, what to run).
+        pub fn all() -> Vec<(&'static str, &'static str, Run)> {
+            let mut all: Vec<(&'static str, &'static str, Run)> = Vec::new();
+            $(all.extend($noun::CASES.iter().map(|(name, run)| (stringify!($noun), *name, *run)));)*
+            all
+        }
+    };
+}
+
+nouns![starting, step, wait];
+
+/// A case that is not over by then hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a case on a fresh database, in a runtime of its own; an error if it fails or hangs.
+pub fn on_fresh(fresh: Fresh, run: Run) -> Result<(), String> {
+    within(PATIENCE, move |runtime| runtime.block_on(async { run(&*fresh().await).await }))
+}
+
+/// Runs `body` with a runtime on a thread of its own; an error if it panics or takes longer than `patience`.
+pub fn within(
+    patience: Duration,
+    body: impl FnOnce(tokio::runtime::Runtime) + Send + 'static,
+) -> Result<(), String> {
+    let (done, ended) = mpsc::channel();
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let result = std::panic::catch_unwind(AssertUnwindSafe(|| body(runtime.unwrap())));
+        let _ = done.send(result.map_err(|panic| said(&*panic)));
+    };
+    std::thread::Builder::new().spawn(run).map_err(|error| error.to_string())?;
+    ended.recv_timeout(patience).unwrap_or_else(|_| Err(format!("it hangs: not over after {patience:?}")))
+}
+
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+        .unwrap_or_else(|| "it panicked".into())
+}
