@@ -198,6 +198,11 @@ impl Staging {
         else {
             return Err(entry);
         };
+        if matches!(&segment.writes[index], Write::Start(start) if start.is_guarded && start.parent.is_some())
+        {
+            // it may be there already, and then this Move is its own: the Start's run waits for the outcome
+            return Err(entry);
+        }
         let before = segment.writes[index].size();
         let Entry { write: Write::Move(change), meta } = entry else { return Ok(()) };
         match &mut segment.writes[index] {
@@ -327,8 +332,12 @@ impl Staging {
             if self.held.get(&tree).is_none_or(|held| held.why != Why::StartUnknown(key)) {
                 continue;
             }
-            if outcomes.binary_search_by_key(&index, |(i, _)| *i).is_ok() {
-                self.drop_of(tree, key, &mut dropped);
+            if let Ok(i) = outcomes.binary_search_by_key(&index, |(i, _)| *i) {
+                // a child that was started before may run here: what it has staged is its own
+                let is_there = matches!(&outcomes[i].1, Outcome::Duplicate(existing) if existing.key == key);
+                if !is_there {
+                    self.drop_of(tree, key, &mut dropped);
+                }
             }
             self.release(tree);
         }
