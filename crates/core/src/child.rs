@@ -203,46 +203,54 @@ async fn start(
     };
     let lsn = run.stage(Write::Start(Box::new(new)), room);
     let outcome = match lsn {
-        None => Outcome::Fenced,
-        // a run that was never claimed before cannot have started it before
-        Some(_) if !run.is_replayed => Outcome::Applied,
-        Some(lsn) => run.lane.durable(lsn).await,
-    };
-    match (outcome, lsn) {
-        (Outcome::Applied, Some(lsn)) => {
-            if is_local {
-                dispatch(run, key, definition, parent, &input, lsn);
-            }
-            Ok(key)
-        }
-        (outcome, _) => {
+        None => {
             if is_local {
                 core.slot_freed();
             }
-            match outcome {
-                Outcome::Duplicate(existing) if existing.parent == Some(run.key) => {
-                    let is_here = core.runs.get(key).is_some();
-                    if let Some(child) = run.state().children.get_mut(&key)
-                        && !is_here
-                    {
-                        *child = ChildState::Elsewhere;
-                    }
-                    Ok(key)
-                }
-                Outcome::Duplicate(existing) => Err(Failure::new(format!(
-                    "the child's key {key} belongs to an execution of {:?} that this one has not started",
-                    &*existing.workflow
-                ))
-                .permanent()),
-                Outcome::Refused(reason) => Err(Failure::of_kind(
-                    crate::failure::REFUSED,
-                    format!("the child could not be started: {reason}"),
-                )
-                .permanent()),
-                // this run is over
-                _ => std::future::pending().await,
-            }
+            Outcome::Fenced
         }
+        // a run that was never claimed before cannot have started it before
+        Some(lsn) if !run.is_replayed => {
+            if is_local {
+                dispatch(run, key, definition, parent, &input, lsn);
+            }
+            Outcome::Applied
+        }
+        Some(lsn) => {
+            if is_local {
+                // a task of its own: the branch that awaits us may be given up before the outcome is known
+                let (run, definition) = (run.clone(), definition.clone());
+                core.runtime.spawn(async move {
+                    match run.lane.durable(lsn).await {
+                        Outcome::Applied => dispatch(&run, key, &definition, parent, &input, lsn),
+                        _ => run.core.slot_freed(),
+                    }
+                });
+            }
+            run.lane.durable(lsn).await
+        }
+    };
+    match outcome {
+        Outcome::Applied => Ok(key),
+        Outcome::Duplicate(existing) if existing.parent == Some(run.key) => {
+            // whether it runs here, or has ended a moment ago, the database knows
+            if let Some(child @ ChildState::Local) = run.state().children.get_mut(&key) {
+                *child = ChildState::Elsewhere;
+            }
+            Ok(key)
+        }
+        Outcome::Duplicate(existing) => Err(Failure::new(format!(
+            "the child's key {key} belongs to an execution of {:?} that this one has not started",
+            &*existing.workflow
+        ))
+        .permanent()),
+        Outcome::Refused(reason) => Err(Failure::of_kind(
+            crate::failure::REFUSED,
+            format!("the child could not be started: {reason}"),
+        )
+        .permanent()),
+        // this run is over
+        _ => std::future::pending().await,
     }
 }
 

@@ -49,9 +49,12 @@ pub async fn open(store: Arc<dyn Store>, with: impl FnOnce(EngineBuilder) -> Eng
     with(Engine::builder(store)).open().await.unwrap()
 }
 
-/// Ends an engine.
+/// Ends an engine, which must not have to wait for what will never come.
 pub async fn shut_down(engine: Engine) {
+    let began = tokio::time::Instant::now();
     engine.shutdown(GRACE).await.unwrap();
+    assert!(began.elapsed() < GRACE, "shut down only by force: {} still run", engine.running());
+    assert_eq!(engine.running(), 0);
 }
 
 /// Opens once; whoever waits for that goes on.

@@ -177,6 +177,11 @@ impl Staging {
         else {
             return Err(entry);
         };
+        if matches!(&segment.writes[index], Write::Start(start) if start.is_guarded && start.parent.is_some())
+        {
+            // it may be there already, and then this Move is its own: the Start's run waits for the outcome
+            return Err(entry);
+        }
         let before = segment.writes[index].size();
         let Entry { write: Write::Move(change), meta } = entry else { return Ok(()) };
         match &mut segment.writes[index] {
