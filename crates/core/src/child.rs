@@ -180,8 +180,7 @@ async fn start(
     let key = Key::derived(run.key, run.run_no, path);
     let place = crate::value::Place { execution: key, tree: run.root, is_free: false };
     let (stored, room) = crate::value::store(&run.lane, run.generation, place, input.clone()).await;
-    // a child of a replayed run may be there already, and its outcome has to be awaited: it is claimed
-    let is_local = !run.is_replayed && core.take_slot();
+    let is_local = core.take_slot();
     if !is_detached {
         let state = if is_local { ChildState::Local } else { ChildState::Elsewhere };
         run.state().children.insert(key, state);
