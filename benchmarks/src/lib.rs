@@ -6,6 +6,7 @@
 pub mod flush;
 pub mod measure;
 pub mod memory;
+pub mod readme;
 pub mod report;
 pub mod target;
 pub mod workflows;
