@@ -141,6 +141,7 @@ fn kind(kind: stepfast::write::CheckpointKind) -> &'static str {
         CheckpointKind::Abandoned => "abandoned",
         CheckpointKind::Timer => "timer",
         CheckpointKind::Child => "child",
+        CheckpointKind::Started => "started",
     }
 }
 

@@ -56,8 +56,7 @@ impl Context {
     {
         let payload = Payload::encode(&input)?;
         let path = self.next_path();
-        let _busy = Busy::new(&self.run);
-        let key = start(&self.run, &path, &workflow.definition, payload, false).await?;
+        let key = start_recorded(&self.run, path, &workflow.definition, payload, false).await?;
         Ok(ChildHandle { key, name: workflow.definition.name.clone(), output: PhantomData })
     }
 
@@ -73,8 +72,7 @@ impl Context {
     {
         let payload = Payload::encode(&input)?;
         let path = self.next_path();
-        let _busy = Busy::new(&self.run);
-        let key = start(&self.run, &path, &workflow.definition, payload, true).await?;
+        let key = start_recorded(&self.run, path, &workflow.definition, payload, true).await?;
         Ok(key.to_string())
     }
 }
@@ -126,6 +124,42 @@ impl<O: DeserializeOwned> ChildHandle<O> {
     }
 }
 
+/// Starts a child as a call of its own, and records that: a replay, also one of a later run of the
+/// execution, goes on with the same child.
+async fn start_recorded(
+    run: &Arc<Run>,
+    path: Path,
+    definition: &Arc<Definition>,
+    input: Payload,
+    is_detached: bool,
+) -> Result<Key, Failure> {
+    let fingerprint = Some(input.fingerprint());
+    let call = Call::begin(run, path, &definition.name.clone().into(), CallKind::ChildStart, fingerprint);
+    if let Some(delivery) = call.recorded().await {
+        if delivery.kind == CheckpointKind::Failed {
+            return Err(crate::handle::failure_in(&delivery.outcome));
+        }
+        let key = delivery.outcome.decode::<String>().ok().and_then(|text| Key::from_text(&text));
+        let Some(key) = key else { return call.park("it is not a child's key".to_owned()).await };
+        if !is_detached {
+            let state =
+                if run.core.runs.get(key).is_some() { ChildState::Local } else { ChildState::Elsewhere };
+            run.state().children.insert(key, state);
+        }
+        return Ok(key);
+    }
+    match start(run, &call.path, definition, input, is_detached).await {
+        Ok(key) => {
+            call.deliver(CheckpointKind::Started, Payload::encode(&key.to_string())?, 0).await;
+            Ok(key)
+        }
+        Err(failure) => {
+            call.deliver(CheckpointKind::Failed, encoded(&failure), 0).await;
+            Err(failure)
+        }
+    }
+}
+
 /// Starts the child of `run` at `path`, or attaches to it if a run before this one has started it.
 async fn start(
     run: &Arc<Run>,
@@ -146,7 +180,8 @@ async fn start(
     let key = Key::derived(run.key, run.run_no, path);
     let place = crate::value::Place { execution: key, tree: run.root, is_free: false };
     let (stored, room) = crate::value::store(&run.lane, run.generation, place, input.clone()).await;
-    let is_local = core.take_slot();
+    // a child of a replayed run may be there already, and its outcome has to be awaited: it is claimed
+    let is_local = !run.is_replayed && core.take_slot();
     if !is_detached {
         let state = if is_local { ChildState::Local } else { ChildState::Elsewhere };
         run.state().children.insert(key, state);

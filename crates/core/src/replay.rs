@@ -26,6 +26,7 @@ pub(crate) enum CallKind {
     Step,
     Sleep,
     Child,
+    ChildStart,
 }
 
 impl CallKind {
@@ -37,6 +38,7 @@ impl CallKind {
             CheckpointKind::Failed => self != CallKind::Sleep,
             CheckpointKind::Timer => self == CallKind::Sleep,
             CheckpointKind::Child => self == CallKind::Child,
+            CheckpointKind::Started => self == CallKind::ChildStart,
         }
     }
 
@@ -45,6 +47,7 @@ impl CallKind {
             CallKind::Step => "step",
             CallKind::Sleep => "sleep",
             CallKind::Child => "child",
+            CallKind::ChildStart => "start of child",
         }
     }
 }
@@ -131,5 +134,6 @@ pub(crate) fn described(kind: CheckpointKind) -> &'static str {
         CheckpointKind::Abandoned => "abandoned call",
         CheckpointKind::Timer => "sleep",
         CheckpointKind::Child => "child",
+        CheckpointKind::Started => "start of child",
     }
 }

@@ -85,6 +85,7 @@ pub(crate) struct RunState {
     /// The Start while it is not staged, and the room taken for it.
     start: Option<Box<Start>>,
     start_room: u32,
+    start_lsn: Option<Lsn>,
     next_order: u32,
     /// Largest Lsn of its own Writes and of everything it was handed.
     last: Lsn,
@@ -234,6 +235,7 @@ impl Run {
                 interrupt: None,
                 start: new.start,
                 start_room: new.start_room,
+                start_lsn: None,
                 next_order,
                 last: Lsn(0),
                 last_solid: Lsn(0),
@@ -287,6 +289,27 @@ impl Run {
         self.task.wake();
     }
 
+    /// False once the gate is closed.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.state().is_closed
+    }
+
+    /// Drops branches that were spawned and not taken up: outside of the lock, which they take.
+    pub(crate) fn drop_spawned(&self) {
+        let spawned = std::mem::take(&mut self.state().spawned);
+        drop(spawned);
+    }
+
+    /// Where the Start was staged, if it was staged here.
+    pub(crate) fn start_lsn(&self) -> Option<Lsn> {
+        self.state().start_lsn
+    }
+
+    /// True if the Start was staged and its outcome is known.
+    pub(crate) fn is_start_settled(&self) -> bool {
+        self.start_lsn().is_some_and(|lsn| self.lane.is_settled(lsn))
+    }
+
     /// Closes the gate: from here on nothing of the run's code is recorded.
     pub(crate) fn close(&self) {
         self.state().is_closed = true;
@@ -325,6 +348,7 @@ impl Run {
             // findable before it is durable: what becomes of it must find it, and nobody may adopt it
             self.register();
         }
+        let is_start = matches!(&write, Write::Start(start) if start.key == self.key);
         let (generation, tree) = (self.generation, self.root);
         // only changes of the execution's own row have a slot to fold into
         let mut none = Slot::default();
@@ -338,6 +362,9 @@ impl Run {
             state.interrupt = Some(Interrupt::Lost);
             return None;
         };
+        if is_start {
+            state.start_lsn = Some(lsn);
+        }
         state.last = state.last.max(lsn);
         if is_solid {
             state.last_solid = state.last_solid.max(lsn);
@@ -540,6 +567,7 @@ impl Run {
             state.leaves == 1 && state.replay.is_none() && state.completed.is_empty() && state.busy == 0;
         let Some(Some(call)) = state.calls.get_mut(id) else { return None };
         if !matches!(call.phase, Phase::Live) {
+            self.lane.give_back(room);
             return None;
         }
         call.phase = Phase::Completed(kind, outcome, room);
@@ -592,6 +620,12 @@ impl Run {
         }
     }
 
+    /// The name of a call.
+    pub(crate) fn name_of(&self, id: usize) -> String {
+        let state = self.state();
+        state.calls.get(id).and_then(Option::as_ref).map_or_else(String::new, |call| call.name.to_string())
+    }
+
     /// The call's future is gone. If it was not delivered, that the workflow gave it up is recorded.
     pub(crate) fn finish_call(&self, id: usize) {
         let mut state = self.state();
@@ -601,6 +635,10 @@ impl Run {
         let at = self.core.now();
         match call.phase {
             Phase::Delivered(_) | Phase::Stuck => return,
+            Phase::Completed(_, _, room) if state.is_closed || state.interrupt.is_some() => {
+                self.lane.give_back(room);
+                return;
+            }
             _ if state.is_closed || state.interrupt.is_some() => return,
             Phase::Recorded => {
                 let Some(replay) = &mut state.replay else { return };
@@ -629,7 +667,10 @@ impl Run {
                 }
             }
             Phase::Live => {}
-            Phase::Completed(..) => state.completed.retain(|other| *other != id),
+            Phase::Completed(_, _, room) => {
+                self.lane.give_back(room);
+                state.completed.retain(|other| *other != id);
+            }
         }
         let checkpoint = Checkpoint {
             execution: self.key,
@@ -736,7 +777,13 @@ impl Run {
         if state.is_closed {
             return;
         }
-        state.armed.extend(armed);
+        let outstanding = |armed: &Armed, calls: &[Option<CallState>]| {
+            calls.iter().flatten().any(|call| call.path == armed.path)
+        };
+        let mut kept = std::mem::take(&mut state.armed);
+        kept.retain(|armed| outstanding(armed, &state.calls));
+        kept.extend(armed);
+        state.armed = kept;
         let moved = State::Running { armed: state.armed.clone() };
         self.stage_in(&mut state, Write::Move(Move { key: self.key, state: moved }), 0);
     }

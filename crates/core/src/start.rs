@@ -233,7 +233,9 @@ impl<'e, O: DeserializeOwned + Send + 'e> Future for Running<'e, O> {
             match &mut self.0 {
                 RunState::Attended(core, key, attended) => {
                     let (core, key) = (*core, *key);
+                    let run = attended.task.as_ref().map(|task| task.run().clone());
                     let conclusion = std::task::ready!(attended.poll_conclusion(cx));
+                    let start_lsn = run.and_then(|run| run.start_lsn());
                     self.0 = match conclusion {
                         Conclusion::Ended(status, outcome) if outcome.chunks().is_none() => {
                             return Poll::Ready(decode_here(status, &outcome));
@@ -243,6 +245,7 @@ impl<'e, O: DeserializeOwned + Send + 'e> Future for Running<'e, O> {
                         }
                         Conclusion::Gone => RunState::Other(Box::pin(async move {
                             core.check_open()?;
+                            started(core, key, start_lsn).await?;
                             Handle::of(core.clone(), key, None).result().await
                         })),
                     };
@@ -522,14 +525,26 @@ impl Order<'_> {
             return settled(core, outcome, definition, key, id, fingerprint)?.result().await;
         }
         let run = local_run_of(core, definition, start, room);
-        let task = Some(RunTask::executing(run, &self.input));
+        let task = Some(RunTask::executing(run.clone(), &self.input));
         let mut attended = Attended { task, input: Payload::empty(), claim };
-        let conclusion = poll_fn(|cx| attended.poll_conclusion(cx)).await;
+        let conclusion = poll_fn(|cx| {
+            let polled = attended.poll_conclusion(cx);
+            if attended.claim.is_some() && run.is_start_settled() {
+                attended.claim = None;
+            }
+            polled
+        })
+        .await;
         drop(attended);
         if let Conclusion::Ended(status, outcome) = conclusion {
             return decode(core, key, status, outcome).await;
         }
         core.check_open()?;
+        started(core, key, run.start_lsn()).await.or_else(|error| match error {
+            // somebody else has the id
+            Error::NotFound { .. } => Ok(()),
+            error => Err(error),
+        })?;
         // suspended, handed on, or the id was taken: the database knows by whom
         let existing = match &id {
             None => None,
@@ -549,6 +564,17 @@ impl Order<'_> {
         };
         check_same(&existing, definition, id.as_deref(), fingerprint)?;
         Handle::of(core.clone(), existing_key, id).result().await
+    }
+}
+
+/// Waits until the Start of a run that went away has landed.
+async fn started(core: &Arc<Core>, key: Key, lsn: Option<crate::commit::Lsn>) -> Result<(), Error> {
+    let Some(lsn) = lsn else { return Ok(()) };
+    match core.lane_of(key).durable(lsn).await {
+        Outcome::Duplicate(_) => Err(Error::NotFound { workflow_id: key.to_string() }),
+        Outcome::Refused(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
+        Outcome::Dropped | Outcome::Fenced => Err(core.why_dropped()),
+        _ => Ok(()),
     }
 }
 

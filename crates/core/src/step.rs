@@ -258,10 +258,13 @@ async fn after_crash(call: &Call, attempt: u32, last: &Attempt, policy: RetryPol
 /// The body starts only now: all that came before it is durable.
 async fn before_body(call: &Call, is_speculative: bool) {
     let run = &call.run;
-    if let Some(barrier) = run.barrier(is_speculative)
-        && run.lane.durable(barrier).await == Outcome::Applied
-    {
-        return;
+    if let Some(barrier) = run.barrier(is_speculative) {
+        match run.lane.durable(barrier).await {
+            Outcome::Applied | Outcome::Answered(..) => return,
+            // a child that a run before this one has started: it is there
+            Outcome::Duplicate(existing) if existing.parent == Some(run.key) => return,
+            _ => {}
+        }
     }
     // a Start that lost, a fence: there is no body to run any more
     run.interrupt(Interrupt::Lost);
@@ -297,7 +300,7 @@ fn check_size(call: &Call, payload: Payload) -> Result<Payload, Error> {
     if payload.len() <= limit {
         return Ok(payload);
     }
-    let what = format!("the outcome of the step at position {}", call.path);
+    let what = format!("the outcome of step {:?}", call.run.name_of(call.id()));
     Err(Error::TooLarge { what, size: payload.len(), limit })
 }
 

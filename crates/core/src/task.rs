@@ -37,7 +37,7 @@ enum Stage {
     Starting(Durable),
     Executing(Branches),
     /// Puts aside an output that is too large for the row, or waits for room.
-    Storing(Boxed<State>),
+    Storing(Boxed<(State, u32)>),
     /// Waits until its last Write is durable.
     Ending(Durable, Ending),
     Concluded(Conclusion),
@@ -207,9 +207,9 @@ impl RunTask {
                 self.stop(interrupt);
                 return;
             }
-            state.spawned.clear();
         }
         run.close();
+        run.drop_spawned();
         self.end(status, outcome);
     }
 
@@ -217,13 +217,13 @@ impl RunTask {
     fn end(&mut self, status: Status, outcome: Payload) {
         let run = self.run.clone();
         let at = run.core.now();
-        let bytes = outcome.len() + 128;
-        let room = run.lane.room_now(bytes);
-        if outcome.len() > INLINE_LIMIT || room == 0 {
+        let is_inline = outcome.len() <= INLINE_LIMIT;
+        let room = if is_inline { run.lane.room_now(outcome.len() + 128) } else { 0 };
+        if room == 0 {
             self.stage = Stage::Storing(Box::pin(async move {
                 let place = crate::value::Place { execution: run.key, tree: run.root, is_free: false };
-                let (outcome, _) = crate::value::store(&run.lane, run.generation, place, outcome).await;
-                State::Ended { status, outcome, at }
+                let (outcome, room) = crate::value::store(&run.lane, run.generation, place, outcome).await;
+                (State::Ended { status, outcome, at }, room)
             }));
             return;
         }
@@ -253,7 +253,7 @@ impl RunTask {
         if std::panic::catch_unwind(AssertUnwindSafe(|| drop(branches))).is_err() {
             tracing::error!(execution = %run.key, "a destructor of the workflow panicked");
         }
-        run.state().spawned.clear();
+        run.drop_spawned();
         let (state, ending) = match interrupt {
             Interrupt::Lost => {
                 self.conclude(Conclusion::Gone);
@@ -277,7 +277,6 @@ impl RunTask {
         match lsn {
             Some(lsn) => {
                 self.tell_parent(ChildState::Elsewhere);
-                self.run.core.runs.remove(&self.run);
                 self.stage = Stage::Ending(run.lane.durable(lsn), ending);
             }
             None => self.conclude(Conclusion::Gone),
@@ -316,9 +315,8 @@ impl RunTask {
 
     fn conclude(&mut self, conclusion: Conclusion) {
         self.run.core.runs.remove(&self.run);
-        if matches!(conclusion, Conclusion::Gone) {
-            self.tell_parent(ChildState::Elsewhere);
-        }
+        // a parent that has heard of the end keeps that
+        self.tell_parent(ChildState::Elsewhere);
         self.run.core.slot_freed();
         self.run.conclude(conclusion.clone());
         self.stage = Stage::Concluded(conclusion);
@@ -339,7 +337,7 @@ impl RunTask {
             Ending::Ended(status, payload) => {
                 // a parent that is not in memory looks at the database, after our commit
                 if let Some(parent) = run.parent.as_ref().filter(|parent| !parent.is_detached)
-                    && run.core.runs.get(parent.key).is_none()
+                    && run.core.runs.get(parent.key).is_none_or(|parent| !parent.is_open())
                 {
                     run.core.stage_free(run.root, Write::Wake(parent.key));
                 }
@@ -366,8 +364,15 @@ impl RunTask {
         }
         let runtime = self.run.core.runtime.clone();
         runtime.spawn(async move {
-            std::future::poll_fn(|cx| self.poll_conclusion(cx, &input)).await;
-            drop(keep);
+            let mut keep = Some(keep);
+            std::future::poll_fn(|cx| {
+                let polled = self.poll_conclusion(cx, &input);
+                if keep.is_some() && self.run.is_start_settled() {
+                    keep = None;
+                }
+                polled
+            })
+            .await;
         });
     }
 
@@ -393,8 +398,8 @@ impl RunTask {
                 }
                 Stage::Executing(_) => std::task::ready!(self.execute(cx)),
                 Stage::Storing(storing) => {
-                    let state = std::task::ready!(storing.poll_unpin(cx));
-                    self.stage_end(state, 0);
+                    let (state, room) = std::task::ready!(storing.poll_unpin(cx));
+                    self.stage_end(state, room);
                 }
                 Stage::Ending(durable, _) => {
                     let outcome = std::task::ready!(durable.poll_unpin(cx));

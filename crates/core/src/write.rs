@@ -174,12 +174,14 @@ pub enum CheckpointKind {
     Timer = 4,
     /// A child that ended; the outcome is its key.
     Child = 5,
+    /// A child that was started, to be awaited later or not at all; the outcome is its key.
+    Started = 6,
 }
 
 impl CheckpointKind {
     /// The kind with this number.
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Step, Self::Failed, Self::Abandoned, Self::Timer, Self::Child]
+        [Self::Step, Self::Failed, Self::Abandoned, Self::Timer, Self::Child, Self::Started]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }

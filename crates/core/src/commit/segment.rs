@@ -143,6 +143,10 @@ impl Segment {
             return Err(self);
         }
         let mut entries: Vec<Entry> = self.into_entries().into();
+        if entries[0].meta.lsns.len() > 1 {
+            // what has folded into it is later than the rest of its tree
+            entries.rotate_left(1);
+        }
         let rest = entries.split_off(1);
         Ok((Self::from_entries(entries), Self::from_entries(rest)))
     }

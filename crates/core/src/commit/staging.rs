@@ -15,8 +15,9 @@ use super::Lsn;
 use super::durable::Watermark;
 use super::segment::{Entry, Meta, Segment, touched};
 use crate::key::Key;
+use crate::record::Status;
 use crate::store::Registration;
-use crate::write::{Outcome, State, Write};
+use crate::write::{Outcome, State, WorkerId, Write};
 
 /// A Write on its way into a lane.
 pub(crate) struct Staged {
@@ -60,6 +61,8 @@ pub(super) struct Staging {
     is_closed: bool,
     /// The committer waits to be woken.
     is_idle: bool,
+    /// Room of Writes that were dropped, to be given back.
+    freed: usize,
     max_writes: usize,
     max_bytes: usize,
 }
@@ -88,6 +91,7 @@ impl Staging {
             generation: 0,
             is_closed: false,
             is_idle: false,
+            freed: 0,
             max_writes,
             max_bytes,
         }
@@ -121,7 +125,11 @@ impl Staging {
 
     pub(super) fn stage(&mut self, staged: Staged, slot: &mut Slot, watermark: &Watermark) -> Option<Lsn> {
         let Staged { generation, tree, write, room } = staged;
-        if self.is_closed || (generation != self.generation && write.is_owned()) {
+        // a Start that runs here is owned as long as it has not landed
+        let runs_here =
+            |write: &Write| matches!(write, Write::Start(start) if start.state.status() == Status::Running);
+        let is_over = generation != self.generation && (write.is_owned() || runs_here(&write));
+        if self.is_closed || is_over {
             return None;
         }
         let lsn = self.next_lsn;
@@ -298,23 +306,46 @@ impl Staging {
             if self.held.get(&tree).is_none_or(|held| held.why != Why::StartUnknown(key)) {
                 continue;
             }
-            if outcomes.binary_search_by_key(&index, |(i, _)| *i).is_ok() {
-                self.drop_of(tree, key, &mut dropped);
+            if let Ok(i) = outcomes.binary_search_by_key(&index, |(i, _)| *i) {
+                self.lose(tree, key, &outcomes[i].1, &mut dropped);
             }
             self.release(tree);
         }
-        if !self.held.is_empty() {
-            let collided: Vec<Key> = self
-                .held
-                .iter()
-                .filter(|(_, held)| held.why == Why::Collision)
-                .map(|(tree, _)| *tree)
-                .collect();
-            for tree in collided {
-                self.release(tree);
-            }
-        }
         dropped
+    }
+
+    /// Lets those try again whose row was in the last flush.
+    pub(super) fn release_collisions(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let is_collision = |(tree, held): (&Key, &HeldTree)| (held.why == Why::Collision).then_some(*tree);
+        let collided: Vec<Key> = self.held.iter().filter_map(is_collision).collect();
+        for tree in collided {
+            self.release(tree);
+        }
+    }
+
+    /// A Start came to `outcome`: drops what depends on it, if it has lost.
+    fn lose(&mut self, tree: Key, execution: Key, outcome: &Outcome, dropped: &mut Outcomes) {
+        match outcome {
+            // the execution is there and goes on: started by a run of the same parent before this one
+            Outcome::Duplicate(existing) if existing.key == execution => {}
+            // a root takes all that it has started with it
+            _ if tree == execution => {
+                let Some(held) = self.held.get_mut(&tree) else { return };
+                for entry in held.queue.drain(..) {
+                    self.freed += entry.meta.room as usize;
+                    dropped.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Dropped)));
+                }
+            }
+            _ => self.drop_of(tree, execution, dropped),
+        }
+    }
+
+    /// Room that has become free by Writes that were dropped.
+    pub(super) fn take_freed(&mut self) -> usize {
+        std::mem::take(&mut self.freed)
     }
 
     /// Drops what `execution` has in the queue of `tree`.
@@ -323,6 +354,7 @@ impl Staging {
         held.queue.retain(|entry| {
             let is_lost = entry.write.execution() == execution;
             if is_lost {
+                self.freed += entry.meta.room as usize;
                 dropped.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Dropped)));
             }
             !is_lost
@@ -359,7 +391,9 @@ impl Staging {
         let (tree, execution, lsn) = (refused.meta.tree, refused.write.execution(), refused.meta.lsns[0]);
         self.hold_back(tree, Why::Refused(lsn), entries, watermark);
         if !refused.write.is_owned() {
-            self.drop_of(tree, execution, &mut dropped);
+            if matches!(refused.write, Write::Start(_)) {
+                self.lose(tree, execution, &Outcome::Dropped, &mut dropped);
+            }
             self.release(tree);
         }
         (refused, dropped)
@@ -391,12 +425,12 @@ impl Staging {
     }
 
     /// The slow lane is done with `entry`: its tree goes on.
-    pub(super) fn unblock(&mut self, entry: &Entry, is_applied: bool) -> Outcomes {
+    pub(super) fn unblock(&mut self, entry: &Entry, outcome: &Outcome) -> Outcomes {
         let mut dropped = Outcomes::new();
         let tree = entry.meta.tree;
         if self.held.get(&tree).is_some_and(|held| held.why == Why::Blocked) {
-            if !is_applied {
-                self.drop_of(tree, entry.write.execution(), &mut dropped);
+            if *outcome != Outcome::Applied && matches!(entry.write, Write::Start(_)) {
+                self.lose(tree, entry.write.execution(), outcome, &mut dropped);
             }
             self.release(tree);
         }
@@ -426,17 +460,21 @@ impl Staging {
     }
 
     /// Ends the generation: owned Writes come to `Fenced`; free ones are staged again, for
-    /// [`bind`](Staging::bind) to let them go. `rest` is what had been taken and did not land.
-    pub(super) fn fence(&mut self, rest: Vec<Segment>, watermark: &Watermark) -> Outcomes {
-        self.generation += 1;
-        self.registration = None;
+    /// [`bind`](Staging::bind) to let them go. `rest` is what had been taken and did not land. If another
+    /// registration than `worker`'s is bound already, only `rest` is concerned.
+    pub(super) fn fence(&mut self, worker: WorkerId, rest: Vec<Segment>, watermark: &Watermark) -> Outcomes {
         let mut outcomes = Outcomes::new();
         let mut free = Vec::new();
         let mut entries: Vec<Entry> = rest.into_iter().flat_map(Segment::into_entries).collect();
-        entries.extend(self.segments.drain(..).flat_map(Segment::into_entries));
-        entries.extend(self.held.drain().flat_map(|(_, held)| held.queue));
+        if self.registration.is_some_and(|registration| registration.worker == worker) {
+            self.generation += 1;
+            self.registration = None;
+            entries.extend(self.segments.drain(..).flat_map(Segment::into_entries));
+            entries.extend(self.held.drain().flat_map(|(_, held)| held.queue));
+        }
         for entry in entries {
             if entry.write.is_owned() {
+                self.freed += entry.meta.room as usize;
                 outcomes.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Fenced)));
             } else {
                 free.push(entry);
@@ -457,7 +495,13 @@ impl Staging {
             start.state = State::Queued { armed: Vec::new() };
         }
         watermark.hold(&entry.meta.lsns);
-        match self.held.get_mut(&entry.meta.tree) {
+        let tree = entry.meta.tree;
+        match self.held.get_mut(&tree) {
+            // it comes back from the slow lane: before all that waited for it
+            Some(held) if held.why == Why::Blocked => {
+                held.queue.push_front(entry);
+                self.release(tree);
+            }
             Some(held) => held.queue.push_back(entry),
             None => {
                 self.push(entry);
