@@ -1,11 +1,12 @@
 //! The experiments that `stepfast bench` runs, and what they report.
 //!
-//! [`workflows`](workflows::run) and [`steps`](workflows::run) drive an engine; [`flush`](flush::run)
+//! [`workflows`](workflows::run) and [`steps`](workflows::run) drive an engine; [`flush`]
 //! measures what the device and the database allow without one.
 
 pub mod flush;
 pub mod measure;
 pub mod memory;
+pub mod readme;
 pub mod report;
 pub mod target;
 pub mod workflows;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use stepfast::prelude::*;
 
 /// A payment service that answers from the third call on.
-async fn pay(order: &str) -> Result<String, Failure> {
+fn pay(order: &str) -> Result<String, Failure> {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     match CALLS.fetch_add(1, SeqCst) + 1 {
         call @ 1..=2 => Err(Failure::new(format!("call {call}: the service is busy"))),
@@ -19,7 +19,7 @@ async fn pay(order: &str) -> Result<String, Failure> {
 
 async fn checkout(mut cx: Context, order: String) -> Result<String, Failure> {
     let receipt = cx
-        .step("pay", async || pay(&order).await)
+        .step("pay", async || pay(&order))
         .args(&order)
         .retries(5)
         .backoff(Duration::from_millis(10), Duration::from_millis(100))

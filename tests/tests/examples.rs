@@ -1,5 +1,7 @@
 //! Every example runs on every store, and prints what is kept beside it.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
