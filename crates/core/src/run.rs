@@ -709,6 +709,19 @@ impl Run {
     }
 }
 
+impl RunState {
+    /// The failure of code that has returned although more is recorded.
+    pub(crate) fn ends_early(&self) -> Option<Failure> {
+        let next = self.replay.as_ref()?.peek()?;
+        Some(non_deterministic(&format!(
+            "the record goes on with {} {:?} at position {}, the code now returns before it",
+            described(next.kind),
+            &*next.name,
+            next.path
+        )))
+    }
+}
+
 fn non_deterministic(disagreement: &str) -> Failure {
     Failure::of_kind(
         NON_DETERMINISTIC,
