@@ -5,6 +5,7 @@
 
 pub mod flush;
 pub mod measure;
+pub mod memory;
 pub mod report;
 pub mod target;
 pub mod workflows;

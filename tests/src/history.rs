@@ -10,12 +10,12 @@ use proptest::prelude::*;
 use stepfast_core::record::Status;
 
 /// How many executions a history is about.
-pub const SLOTS: usize = 12;
+pub const SLOTS: usize = 8;
 /// How many workers are alive at any time.
 pub const WORKERS: usize = 3;
 /// The parent of each execution, if it is a child.
 pub const PARENTS: [Option<usize>; SLOTS] =
-    [None, None, None, Some(0), Some(0), Some(1), Some(3), Some(3), Some(5), Some(6), None, Some(10)];
+    [None, Some(0), Some(0), Some(1), Some(1), Some(2), None, Some(6)];
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
@@ -160,5 +160,5 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// Any history.
 pub fn histories() -> impl Strategy<Value = Vec<Op>> {
-    vec(op(), 1..40)
+    vec(op(), 1..50)
 }

@@ -2,7 +2,7 @@
 //! the same rows.
 //!
 //! A failure prints the shortest history found and keeps its seed in fixtures/histories.txt, which every later
-//! run of every test here tries first.
+//! run of every test here tries first. `PROPTEST_CASES=1000` makes a long run of it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,11 +18,11 @@ fn check(cases: u32, stores: &[(&str, Fresh)]) {
         .enable_all()
         .build()
         .expect("a runtime");
-    let config = Config {
-        cases,
-        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(SEEDS))),
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = cases;
+    }
+    config.failure_persistence = Some(Box::new(FileFailurePersistence::Direct(SEEDS)));
     let result = TestRunner::new(config).run(&history::histories(), |ops| {
         let run = async {
             let mut fixtures = Vec::new();

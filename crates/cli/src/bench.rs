@@ -9,7 +9,9 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use indicatif::{ProgressBar, ProgressStyle};
 use stepfast_benchmarks::report::Machine;
 use stepfast_benchmarks::workflows::{self, Mode, Parameters};
-use stepfast_benchmarks::{Report, Row, Target, flush};
+use stepfast_benchmarks::{Report, Row, Target, flush, memory};
+
+use crate::output;
 
 /// The experiments.
 #[derive(Subcommand)]
@@ -20,6 +22,8 @@ pub(crate) enum Bench {
     Steps(Sweep),
     /// The raw device, and a bare commit of the store.
     Flush(Flush),
+    /// Memory per execution that waits in a step, and a burst of starts.
+    Memory(Memory),
 }
 
 #[derive(Args)]
@@ -74,12 +78,37 @@ pub(crate) struct Flush {
     size: Vec<usize>,
 }
 
+#[derive(Args)]
+pub(crate) struct Memory {
+    #[command(flatten)]
+    common: Common,
+    /// Executions that wait, or are started, at once.
+    #[arg(long, default_value_t = 100_000)]
+    iterations: usize,
+}
+
+impl Memory {
+    async fn run(self) -> anyhow::Result<()> {
+        let many = self.iterations.max(2_000);
+        let burst = memory::burst(&self.common.target().await?, many).await?;
+        let after_burst = memory::resident();
+        let (each, blocked) = memory::blocked(&self.common.target().await?, 1_000, many).await?;
+        self.common.report("memory", vec![burst, blocked]).await?;
+        output::print(&format!(
+            "\nafter a burst of {many}: {:.0} MB resident\neach execution that waits in a step: {each:.0} bytes",
+            after_burst as f64 / 1e6
+        ));
+        Ok(())
+    }
+}
+
 impl Bench {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         match self {
             Bench::Workflows(sweep) => sweep.run("workflows", 0).await,
             Bench::Steps(sweep) => sweep.run("steps", 3).await,
             Bench::Flush(flush) => flush.run().await,
+            Bench::Memory(memory) => memory.run().await,
         }
     }
 }
@@ -142,7 +171,6 @@ impl Common {
         Ok(Target::open(&self.store, &self.durability, self.directory.as_ref()).await?)
     }
 
-    #[allow(clippy::print_stdout)] // a program's output
     async fn report(&self, experiment: &str, rows: Vec<Row>) -> anyhow::Result<()> {
         let store = self.target().await?.store().await?;
         let about = store.about();
@@ -155,13 +183,13 @@ impl Common {
             machine: Machine::here(),
             rows,
         };
-        println!(
+        output::print(&format!(
             "{experiment} on {}, durability {}, {} cores\n\n{}",
             report.store,
             report.durability,
             report.machine.cores,
             table(&report.rows)
-        );
+        ));
         if let Some(path) = &self.json {
             let json = serde_json::to_string_pretty(&report)?;
             std::fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;

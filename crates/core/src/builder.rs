@@ -92,13 +92,20 @@ impl EngineBuilder {
         let registering = store.clone();
         let registration = on_own_thread(async move { registering.register(claim_lane + 1).await }).await??;
         let runtime = tokio::runtime::Handle::current();
-        let core = Core::new(store.clone(), options, definitions, registration, runtime);
+        let core = Core::new(store.clone(), options, definitions, registration, runtime.clone());
         let mut opened = Vec::new();
         let mut ended = Vec::new();
         for number in 0..lanes {
             let ear = Arc::new(Ear(Arc::downgrade(&core)));
-            let (lane, end) =
-                Lane::open(number, lanes + number, store.clone(), registration, options.staged_bytes, ear)?;
+            let (lane, end) = Lane::open(
+                number,
+                lanes + number,
+                store.clone(),
+                registration,
+                options.staged_bytes,
+                runtime.clone(),
+                ear,
+            )?;
             opened.push(lane);
             ended.push(end);
         }

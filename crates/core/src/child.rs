@@ -56,8 +56,7 @@ impl Context {
     {
         let payload = Payload::encode(&input)?;
         let path = self.next_path();
-        let _busy = Busy::new(&self.run);
-        let key = start(&self.run, &path, &workflow.definition, payload, false).await?;
+        let key = start_recorded(&self.run, path, &workflow.definition, payload, false).await?;
         Ok(ChildHandle { key, name: workflow.definition.name.clone(), output: PhantomData })
     }
 
@@ -73,8 +72,7 @@ impl Context {
     {
         let payload = Payload::encode(&input)?;
         let path = self.next_path();
-        let _busy = Busy::new(&self.run);
-        let key = start(&self.run, &path, &workflow.definition, payload, true).await?;
+        let key = start_recorded(&self.run, path, &workflow.definition, payload, true).await?;
         Ok(key.to_string())
     }
 }
@@ -93,7 +91,8 @@ where
         Box::pin(async move {
             let payload = Payload::encode(&input)?;
             let fingerprint = Some(payload.fingerprint());
-            let call = Call::begin(&cx.run, path, &definition.name, CallKind::Child, fingerprint);
+            let call =
+                Call::begin(&cx.run, path, &definition.name.clone().into(), CallKind::Child, fingerprint);
             if let Some(delivery) = call.recorded().await {
                 return recorded(&call, delivery.kind, delivery.outcome).await;
             }
@@ -117,10 +116,46 @@ impl<O: DeserializeOwned> ChildHandle<O> {
     /// Waits for the child's output, as a call of the branch `cx`.
     pub async fn result(self, cx: &mut Context) -> Result<O, Failure> {
         let path = cx.next_path();
-        let call = Call::begin(&cx.run, path, &self.name, CallKind::Child, None);
+        let call = Call::begin(&cx.run, path, &self.name.clone().into(), CallKind::Child, None);
         match call.recorded().await {
             Some(delivery) => recorded(&call, delivery.kind, delivery.outcome).await,
             None => until_end(&call, self.key).await,
+        }
+    }
+}
+
+/// Starts a child as a call of its own, and records that: a replay, also one of a later run of the
+/// execution, goes on with the same child.
+async fn start_recorded(
+    run: &Arc<Run>,
+    path: Path,
+    definition: &Arc<Definition>,
+    input: Payload,
+    is_detached: bool,
+) -> Result<Key, Failure> {
+    let fingerprint = Some(input.fingerprint());
+    let call = Call::begin(run, path, &definition.name.clone().into(), CallKind::ChildStart, fingerprint);
+    if let Some(delivery) = call.recorded().await {
+        if delivery.kind == CheckpointKind::Failed {
+            return Err(crate::handle::failure_in(&delivery.outcome));
+        }
+        let key = delivery.outcome.decode::<String>().ok().and_then(|text| Key::from_text(&text));
+        let Some(key) = key else { return call.park("it is not a child's key".to_owned()).await };
+        if !is_detached {
+            let state =
+                if run.core.runs.get(key).is_some() { ChildState::Local } else { ChildState::Elsewhere };
+            run.state().children.insert(key, state);
+        }
+        return Ok(key);
+    }
+    match start(run, &call.path, definition, input, is_detached).await {
+        Ok(key) => {
+            call.deliver(CheckpointKind::Started, Payload::encode(&key.to_string())?, 0).await;
+            Ok(key)
+        }
+        Err(failure) => {
+            call.deliver(CheckpointKind::Failed, encoded(&failure), 0).await;
+            Err(failure)
         }
     }
 }
@@ -145,7 +180,8 @@ async fn start(
     let key = Key::derived(run.key, run.run_no, path);
     let place = crate::value::Place { execution: key, tree: run.root, is_free: false };
     let (stored, room) = crate::value::store(&run.lane, run.generation, place, input.clone()).await;
-    let is_local = core.take_slot();
+    // a child of a replayed run may be there already, and its outcome has to be awaited: it is claimed
+    let is_local = !run.is_replayed && core.take_slot();
     if !is_detached {
         let state = if is_local { ChildState::Local } else { ChildState::Elsewhere };
         run.state().children.insert(key, state);
@@ -240,7 +276,7 @@ fn dispatch(
             start: None,
             start_room: 0,
             replay: None,
-            attempts: std::collections::HashMap::new(),
+            attempts: None,
             armed: Vec::new(),
             is_replayed: false,
             generation: parent_run.generation,
@@ -286,9 +322,9 @@ async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
     });
     let ended = async {
         // its Start may be on its way: before that is durable there is nothing to look at
-        match run.lane.durable(run.barrier(true)).await {
-            Outcome::Fenced | Outcome::Dropped => std::future::pending().await,
-            _ => {}
+        let Some(barrier) = run.barrier(true) else { std::future::pending().await };
+        if let Outcome::Fenced | Outcome::Dropped = run.lane.durable(barrier).await {
+            std::future::pending::<()>().await;
         }
         loop {
             match run.core.until_terminal(key).await {

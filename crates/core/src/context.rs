@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::key::Key;
+use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::replay::CallKind;
@@ -77,22 +78,31 @@ pub(crate) struct Call {
     pub(crate) run: Arc<Run>,
     pub(crate) path: Path,
     id: usize,
+    /// True if it was to be carried out at once when it began.
+    is_live: bool,
 }
 
 impl Call {
     pub(crate) fn begin(
         run: &Arc<Run>,
         path: Path,
-        name: &Arc<str>,
+        name: &Name,
         kind: CallKind,
         fingerprint: Option<u64>,
     ) -> Self {
-        let id = run.begin(path.clone(), name, kind, fingerprint);
-        Self { run: run.clone(), path, id }
+        let (id, is_live) = run.begin(path.clone(), name, kind, fingerprint);
+        Self { run: run.clone(), path, id, is_live }
     }
 
     /// Waits for the call's turn: the recorded delivery, or `None` if it has to be done.
     pub(crate) async fn recorded(&self) -> Option<Delivery> {
+        if self.is_live {
+            return None;
+        }
+        self.delivery().await
+    }
+
+    async fn delivery(&self) -> Option<Delivery> {
         poll_fn(|cx| match self.run.turn(self.id, cx.waker()) {
             Turn::Wait => Poll::Pending,
             Turn::Live => Poll::Ready(None),
@@ -121,10 +131,12 @@ impl Call {
 
     /// Completes the call and waits until that is delivered.
     pub(crate) async fn deliver(&self, kind: CheckpointKind, outcome: Payload, room: u32) -> Delivery {
-        self.run.complete(self.id, kind, outcome, room);
-        let delivery = match self.recorded().await {
+        let delivery = match self.run.complete(self.id, kind, outcome, room) {
             Some(delivery) => delivery,
-            None => std::future::pending().await,
+            None => match self.delivery().await {
+                Some(delivery) => delivery,
+                None => std::future::pending().await,
+            },
         };
         if !self.run.definition.is_eager {
             let _busy = Busy::new(&self.run);

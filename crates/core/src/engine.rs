@@ -21,7 +21,7 @@ use crate::task::{cancel_failure, encoded};
 use crate::watch::Watch;
 use crate::worker::Shutdown;
 use crate::workflow::Definitions;
-use crate::write::{Answer, CheckpointKind, Outcome, Request, RequestKind, State, Write};
+use crate::write::{Answer, CheckpointKind, Outcome, Request, RequestKind, State, WorkerId, Write};
 
 /// What an engine is told when it is built.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ pub(crate) struct Core {
     pub(crate) runs: Runs,
     pub(crate) watch: Watch,
     /// Starts of ids given by callers whose outcome is not known, by id.
-    pub(crate) starting: Mutex<HashMap<Arc<str>, crate::start::Starting>>,
+    pub(crate) starting: Mutex<HashMap<Arc<str>, crate::start::StartUnderWay>>,
     pub(crate) registration: RwLock<Registration>,
     pub(crate) runtime: runtime::Handle,
     /// Places taken.
@@ -158,7 +158,7 @@ impl Core {
 
     /// Takes `count` places at once, or as many as there are. Returns how many.
     pub(crate) fn take_slots(&self, count: usize) -> usize {
-        if self.is_closing() {
+        if self.is_closing() || self.is_poisoned() {
             return 0;
         }
         let max = self.options.max_running;
@@ -211,6 +211,11 @@ impl Core {
 
     pub(crate) fn begin_closing(&self) {
         self.is_closing.store(true, SeqCst);
+    }
+
+    /// True if the database cannot be trusted any more.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.poisoned.get().is_some()
     }
 
     /// An error if the engine cannot accept anything any more.
@@ -281,6 +286,9 @@ impl Core {
                 Err(error @ Error::Unavailable(_)) => tracing::debug!(%error, "waiting for an end"),
                 Err(error) => return Err(error),
             }
+            if let Some(reason) = self.poisoned.get() {
+                return Err(Error::Corrupt(reason.clone()));
+            }
             if self.worker.stop.load(SeqCst) {
                 return Err(Error::Shutdown);
             }
@@ -302,17 +310,12 @@ impl Core {
             return Err(self.why_dropped());
         };
         match lane.durable(lsn).await {
-            Outcome::Answered(answer, parent) => {
-                if answer == Answer::Done {
-                    self.watch.notify(key);
-                    if let Some(parent) = parent {
-                        self.stage_free(parent, Write::Wake(parent));
-                    }
-                } else if answer == Answer::Requested {
+            Outcome::Answered(answer, _) => {
+                if answer == Answer::Requested {
                     match (kind, self.runs.get(key)) {
                         // it runs here: no need to wait for the worker's look
                         (RequestKind::Cancel, Some(run)) => {
-                            run.interrupt(Interrupt::Cancel(cancel_failure()))
+                            run.interrupt(Interrupt::Cancel(cancel_failure()));
                         }
                         _ => self.wake_worker(false),
                     }
@@ -408,6 +411,12 @@ impl Sink for Ear {
             // a Start that lost, a row that is not ours any more: the run must stop. But a child whose Start
             // met an earlier one of the same parent may be running here.
             Outcome::Duplicate(existing) if existing.key == execution => {}
+            Outcome::Answered(Answer::Done, parent) => {
+                core.watch.notify(execution);
+                if let Some(parent) = parent {
+                    core.stage_free(*parent, Write::Wake(*parent));
+                }
+            }
             Outcome::Duplicate(_) | Outcome::NotFound => {
                 if matches!(write, Write::Start(_) | Write::Move(_))
                     && let Some(run) = core.runs.get(execution)
@@ -454,8 +463,11 @@ impl Sink for Ear {
         }
     }
 
-    fn fenced(&self, _lane: u16) {
+    fn fenced(&self, worker: WorkerId) {
         let Some(core) = self.0.upgrade() else { return };
+        if core.registration().worker != worker {
+            return;
+        }
         core.worker.is_fenced.store(true, SeqCst);
         core.wake_worker(false);
     }
@@ -488,6 +500,7 @@ impl Core {
         );
         let failure = encoded(&failure.permanent());
         let instead = match write {
+            Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => None,
             Write::Checkpoint(checkpoint) => {
                 let mut checkpoint = checkpoint.clone();
                 checkpoint.kind = CheckpointKind::Failed;
@@ -505,13 +518,28 @@ impl Core {
         let Some(lane) = self.lanes().get(usize::from(lane)) else { return };
         lane.replace(tree, lsn, execution, instead);
         if !is_end {
-            // back to the queue, to be replayed with the error in its place
-            let state = State::Queued { armed: Vec::new() };
+            // back to the queue, to be replayed with the error in its place; but what is refused again,
+            // whatever it says, waits for somebody to look
+            let state = match write {
+                Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => {
+                    State::Parked { reason: checkpoint.outcome.clone(), armed: Vec::new() }
+                }
+                _ => State::Queued { armed: Vec::new() },
+            };
             let write = Write::Move(crate::write::Move { key: execution, state });
             let staged = Staged { generation: lane.generation(), tree, write, room: 0 };
             lane.stage(staged, &mut Slot::default());
         }
     }
+}
+
+/// True if the checkpoint took the place of one that was refused.
+fn is_refusal(checkpoint: &crate::write::Checkpoint) -> bool {
+    checkpoint.kind == CheckpointKind::Failed
+        && checkpoint
+            .outcome
+            .decode::<crate::Failure>()
+            .is_ok_and(|failure| failure.kind == crate::failure::REFUSED)
 }
 
 /// Resolves when all of `ended` have.

@@ -82,7 +82,7 @@ impl<O: DeserializeOwned> Handle<O> {
                 return decode(&self.core, self.key, status, outcome).await;
             }
         }
-        let execution = self.core.until_ended(self.key).await?;
+        let execution = Box::pin(self.core.until_ended(self.key)).await?;
         if execution.is_paused {
             return Err(Error::Parked(failure_in(&execution.outcome)));
         }
@@ -97,11 +97,18 @@ pub(crate) async fn decode<O: DeserializeOwned>(
     status: Status,
     outcome: Payload,
 ) -> Result<O, Error> {
-    let outcome = crate::value::fetch(core, key, outcome).await?;
+    if outcome.chunks().is_none() {
+        return decode_here(status, &outcome);
+    }
+    decode_here(status, &Box::pin(crate::value::fetch(core, key, outcome)).await?)
+}
+
+/// The same for an outcome that is not stored aside.
+pub(crate) fn decode_here<O: DeserializeOwned>(status: Status, outcome: &Payload) -> Result<O, Error> {
     match status {
         Status::Completed => outcome.decode(),
-        Status::Cancelled => Err(Error::Cancelled(failure_in(&outcome))),
-        _ => Err(Error::Failed(failure_in(&outcome))),
+        Status::Cancelled => Err(Error::Cancelled(failure_in(outcome))),
+        _ => Err(Error::Failed(failure_in(outcome))),
     }
 }
 

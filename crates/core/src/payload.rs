@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Error;
@@ -21,8 +22,18 @@ pub const CHUNK_SIZE: usize = 1024 * 1024;
 pub const DEFAULT_VALUE_LIMIT: usize = 256 * 1024 * 1024;
 
 /// A serialised value. Its first byte says how it was encoded, so old rows stay readable.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub struct Payload(Bytes);
+#[derive(Clone)]
+pub struct Payload(Held);
+
+/// Small values are most of them: they are kept in place, and cost no allocation.
+#[derive(Clone)]
+enum Held {
+    Here(u8, [u8; SMALL]),
+    Shared(Bytes),
+}
+
+/// Bytes that a payload holds in place: what fits beside the four words of [`Bytes`].
+const SMALL: usize = 23;
 
 /// Where the bytes of a large value are: `count` rows of `chunks` under (execution, `value`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,22 +49,28 @@ pub struct ChunkRef {
 impl Payload {
     /// No payload at all, as in a row without an outcome; not the encoding of any value.
     pub const fn empty() -> Self {
-        Self(Bytes::new())
+        Self(Held::Here(0, [0; SMALL]))
+    }
+
+    fn here(bytes: &[u8]) -> Option<Self> {
+        let mut held = [0; SMALL];
+        held.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Self(Held::Here(bytes.len() as u8, held)))
     }
 
     /// `value` as MessagePack with field names; [`Error::Encode`] if serde cannot represent it.
     pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Self, Error> {
-        let mut writer = BytesMut::with_capacity(32).writer();
-        writer.get_mut().put_u8(MESSAGE_PACK);
-        rmp_serde::encode::write_named(&mut writer, value)
+        let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
+        bytes.push(MESSAGE_PACK);
+        rmp_serde::encode::write_named(&mut bytes, value)
             .map_err(|error| Error::Encode { what: std::any::type_name::<T>(), reason: error.to_string() })?;
-        Ok(Self(writer.into_inner().freeze()))
+        Ok(Self::here(&bytes).unwrap_or_else(|| Self(Held::Shared(bytes.into_vec().into()))))
     }
 
     /// The value back; [`Error::Decode`] if the bytes do not hold a `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         let fail = |reason: String| Error::Decode { what: std::any::type_name::<T>(), reason };
-        match self.0.split_first() {
+        match self.as_bytes().split_first() {
             Some((&MESSAGE_PACK, bytes)) => {
                 rmp_serde::from_slice(bytes).map_err(|error| fail(error.to_string()))
             }
@@ -64,37 +81,56 @@ impl Payload {
 
     /// The payload from the bytes of a row.
     pub fn from_bytes(bytes: Bytes) -> Self {
-        Self(bytes)
+        Self::here(&bytes).unwrap_or(Self(Held::Shared(bytes)))
+    }
+
+    /// The payload from the bytes of a row, copied.
+    pub fn from_slice(bytes: &[u8]) -> Self {
+        Self::here(bytes).unwrap_or_else(|| Self(Held::Shared(Bytes::copy_from_slice(bytes))))
     }
 
     /// The bytes as stored, header included.
-    pub fn as_bytes(&self) -> &Bytes {
-        &self.0
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Held::Here(len, bytes) => &bytes[..usize::from(*len)],
+            Held::Shared(bytes) => bytes,
+        }
+    }
+
+    /// The bytes as stored, to be shared.
+    pub fn to_bytes(&self) -> Bytes {
+        match &self.0 {
+            Held::Here(..) => Bytes::copy_from_slice(self.as_bytes()),
+            Held::Shared(bytes) => bytes.clone(),
+        }
     }
 
     /// Length in bytes, header included.
     pub fn len(&self) -> usize {
-        self.0.len()
+        match &self.0 {
+            Held::Here(len, _) => usize::from(*len),
+            Held::Shared(bytes) => bytes.len(),
+        }
     }
 
     /// True if there is no payload.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
     }
 
     /// A payload that refers to a value stored as chunks.
     pub fn chunked(chunks: ChunkRef) -> Self {
-        let mut bytes = BytesMut::with_capacity(21);
-        bytes.put_u8(CHUNKED);
-        bytes.put_u64(chunks.value);
-        bytes.put_u64(chunks.len);
-        bytes.put_u32(chunks.count);
-        Self(bytes.freeze())
+        let mut bytes = [0; SMALL];
+        bytes[0] = CHUNKED;
+        bytes[1..9].copy_from_slice(&chunks.value.to_be_bytes());
+        bytes[9..17].copy_from_slice(&chunks.len.to_be_bytes());
+        bytes[17..21].copy_from_slice(&chunks.count.to_be_bytes());
+        Self(Held::Here(21, bytes))
     }
 
     /// The chunks this payload refers to, if it is such a reference.
     pub fn chunks(&self) -> Option<ChunkRef> {
-        let (&CHUNKED, rest) = self.0.split_first()? else { return None };
+        let (&CHUNKED, rest) = self.as_bytes().split_first()? else { return None };
         Some(ChunkRef {
             value: u64::from_be_bytes(rest.get(..8)?.try_into().ok()?),
             len: u64::from_be_bytes(rest.get(8..16)?.try_into().ok()?),
@@ -104,17 +140,19 @@ impl Payload {
 
     /// Eight bytes that tell different values apart: a hash of the encoding with its maps sorted.
     pub fn fingerprint(&self) -> u64 {
-        let Some((&MESSAGE_PACK, mut bytes)) = self.0.split_first() else { return xxh3_64(&self.0) };
-        let Ok(mut value) = rmpv::decode::read_value(&mut bytes) else { return xxh3_64(&self.0) };
+        let Some((&MESSAGE_PACK, mut bytes)) = self.as_bytes().split_first() else {
+            return xxh3_64(self.as_bytes());
+        };
+        let Ok(mut value) = rmpv::decode::read_value(&mut bytes) else { return xxh3_64(self.as_bytes()) };
         sort_maps(&mut value);
         let mut canonical = Vec::with_capacity(self.len());
         rmpv::encode::write_value(&mut canonical, &value)
-            .map_or_else(|_| xxh3_64(&self.0), |()| xxh3_64(&canonical))
+            .map_or_else(|_| xxh3_64(self.as_bytes()), |()| xxh3_64(&canonical))
     }
 
     /// The value as a MessagePack tree, for showing it to people; `None` if it is not one.
     pub fn to_value(&self) -> Option<rmpv::Value> {
-        let (&MESSAGE_PACK, mut bytes) = self.0.split_first()? else { return None };
+        let (&MESSAGE_PACK, mut bytes) = self.as_bytes().split_first()? else { return None };
         rmpv::decode::read_value(&mut bytes).ok()
     }
 }
@@ -136,6 +174,20 @@ fn sort_maps(value: &mut rmpv::Value) {
         _ => {}
     }
 }
+
+impl Default for Payload {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Payload {}
 
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

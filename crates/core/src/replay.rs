@@ -6,6 +6,9 @@ use crate::path::Path;
 use crate::record::Record;
 use crate::write::{Attempt, Checkpoint, CheckpointKind};
 
+/// Failed attempts by path.
+pub(crate) type Attempts = HashMap<Path, Vec<Attempt>>;
+
 /// What is recorded and not delivered again yet.
 pub(crate) struct Replay {
     /// By order; `None` once delivered.
@@ -23,6 +26,7 @@ pub(crate) enum CallKind {
     Step,
     Sleep,
     Child,
+    ChildStart,
 }
 
 impl CallKind {
@@ -34,6 +38,7 @@ impl CallKind {
             CheckpointKind::Failed => self != CallKind::Sleep,
             CheckpointKind::Timer => self == CallKind::Sleep,
             CheckpointKind::Child => self == CallKind::Child,
+            CheckpointKind::Started => self == CallKind::ChildStart,
         }
     }
 
@@ -42,15 +47,17 @@ impl CallKind {
             CallKind::Step => "step",
             CallKind::Sleep => "sleep",
             CallKind::Child => "child",
+            CallKind::ChildStart => "start of child",
         }
     }
 }
 
 impl Replay {
     /// The replay of a record; `None` if nothing was recorded. Also the failed attempts by path.
-    pub(crate) fn of(record: &mut Record) -> (Option<Self>, HashMap<Path, Vec<Attempt>>) {
-        let mut attempts: HashMap<Path, Vec<Attempt>> = HashMap::new();
+    pub(crate) fn of(record: &mut Record) -> (Option<Self>, Option<Box<Attempts>>) {
+        let mut attempts: Option<Box<Attempts>> = None;
         for attempt in record.attempts.drain(..) {
+            let attempts = attempts.get_or_insert_default();
             attempts.entry(attempt.path.clone()).or_default().push(attempt);
         }
         let mut checkpoints = std::mem::take(&mut record.checkpoints);
@@ -127,5 +134,6 @@ pub(crate) fn described(kind: CheckpointKind) -> &'static str {
         CheckpointKind::Abandoned => "abandoned call",
         CheckpointKind::Timer => "sleep",
         CheckpointKind::Child => "child",
+        CheckpointKind::Started => "start of child",
     }
 }

@@ -5,7 +5,7 @@
 //! one at a time, each when all branches have come to rest, live and in replay alike; so what the code does
 //! between two deliveries depends on nothing but their order, and a replay repeats it exactly.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
@@ -17,10 +17,11 @@ use crate::commit::{Lane, Lsn, Slot, Staged};
 use crate::engine::Core;
 use crate::failure::{Failure, NON_DETERMINISTIC};
 use crate::key::Key;
+use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::record::{Armed, Status};
-use crate::replay::{CallKind, Replay, described};
+use crate::replay::{Attempts, CallKind, Replay, described};
 use crate::workflow::Definition;
 use crate::write::{Attempt, Checkpoint, CheckpointKind, Move, Parent, Start, State, Write};
 
@@ -84,14 +85,16 @@ pub(crate) struct RunState {
     /// The Start while it is not staged, and the room taken for it.
     start: Option<Box<Start>>,
     start_room: u32,
+    start_lsn: Option<Lsn>,
     next_order: u32,
     /// Largest Lsn of its own Writes and of everything it was handed.
     last: Lsn,
     /// The same without checkpoints: what a speculative step waits for.
     last_solid: Lsn,
     slot: Slot,
-    replay: Option<Replay>,
-    attempts: HashMap<Path, Vec<Attempt>>,
+    replay: Option<Box<Replay>>,
+    /// Failed attempts of a recovered execution, by path.
+    attempts: Option<Box<Attempts>>,
     calls: Vec<Option<CallState>>,
     vacant: Vec<usize>,
     /// Calls that wait for their delivery, in the order in which they completed.
@@ -105,7 +108,7 @@ pub(crate) struct RunState {
     /// Due times kept in the row.
     pub(crate) armed: Vec<Armed>,
     /// Children that have been started, are awaited, and have not ended.
-    pub(crate) children: HashMap<Key, ChildState>,
+    pub(crate) children: BTreeMap<Key, ChildState>,
     /// Branches spawned and not yet taken up by the task.
     pub(crate) spawned: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
@@ -131,7 +134,7 @@ pub(crate) struct ChildEnd {
 
 struct CallState {
     path: Path,
-    name: Arc<str>,
+    name: Name,
     kind: CallKind,
     fingerprint: Option<u64>,
     begun_at: Timestamp,
@@ -157,6 +160,7 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Delivery {
     pub(crate) kind: CheckpointKind,
+    /// What was recorded; empty if it was not a replay.
     pub(crate) outcome: Payload,
     pub(crate) lsn: Lsn,
 }
@@ -183,6 +187,17 @@ pub(crate) enum Rest {
     Idle,
 }
 
+/// What a run waits for while nothing can be delivered.
+pub(crate) enum Settling {
+    /// There is something to do first.
+    Interrupted,
+    /// For bodies, or for something that is not a durable call.
+    Busy,
+    /// Some branches are in durable waits; all of them, if `all` says what for. `unarmed` are the sleeps
+    /// whose due times the row does not keep.
+    Waiting { all: Option<Vec<(Path, WaitingFor, Timestamp)>>, unarmed: Vec<Armed> },
+}
+
 pub(crate) struct NewRun {
     pub(crate) key: Key,
     pub(crate) root: Key,
@@ -193,7 +208,7 @@ pub(crate) struct NewRun {
     pub(crate) start: Option<Box<Start>>,
     pub(crate) start_room: u32,
     pub(crate) replay: Option<Replay>,
-    pub(crate) attempts: HashMap<Path, Vec<Attempt>>,
+    pub(crate) attempts: Option<Box<Attempts>>,
     pub(crate) armed: Vec<Armed>,
     pub(crate) is_replayed: bool,
     pub(crate) generation: u32,
@@ -220,11 +235,12 @@ impl Run {
                 interrupt: None,
                 start: new.start,
                 start_room: new.start_room,
+                start_lsn: None,
                 next_order,
                 last: Lsn(0),
                 last_solid: Lsn(0),
                 slot: Slot::default(),
-                replay: new.replay,
+                replay: new.replay.map(Box::new),
                 attempts: new.attempts,
                 calls: Vec::new(),
                 vacant: Vec::new(),
@@ -233,7 +249,7 @@ impl Run {
                 outstanding: 0,
                 busy: 0,
                 armed: new.armed,
-                children: HashMap::new(),
+                children: BTreeMap::new(),
                 spawned: Vec::new(),
             }),
             conclusion: Mutex::default(),
@@ -271,6 +287,27 @@ impl Run {
     pub(crate) fn poke(&self) {
         self.is_woken.store(true, SeqCst);
         self.task.wake();
+    }
+
+    /// False once the gate is closed.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.state().is_closed
+    }
+
+    /// Drops branches that were spawned and not taken up: outside of the lock, which they take.
+    pub(crate) fn drop_spawned(&self) {
+        let spawned = std::mem::take(&mut self.state().spawned);
+        drop(spawned);
+    }
+
+    /// Where the Start was staged, if it was staged here.
+    pub(crate) fn start_lsn(&self) -> Option<Lsn> {
+        self.state().start_lsn
+    }
+
+    /// True if the Start was staged and its outcome is known.
+    pub(crate) fn is_start_settled(&self) -> bool {
+        self.start_lsn().is_some_and(|lsn| self.lane.is_settled(lsn))
     }
 
     /// Closes the gate: from here on nothing of the run's code is recorded.
@@ -311,6 +348,7 @@ impl Run {
             // findable before it is durable: what becomes of it must find it, and nobody may adopt it
             self.register();
         }
+        let is_start = matches!(&write, Write::Start(start) if start.key == self.key);
         let (generation, tree) = (self.generation, self.root);
         // only changes of the execution's own row have a slot to fold into
         let mut none = Slot::default();
@@ -324,6 +362,9 @@ impl Run {
             state.interrupt = Some(Interrupt::Lost);
             return None;
         };
+        if is_start {
+            state.start_lsn = Some(lsn);
+        }
         state.last = state.last.max(lsn);
         if is_solid {
             state.last_solid = state.last_solid.max(lsn);
@@ -332,29 +373,33 @@ impl Run {
     }
 
     /// Stages the Start of the run by itself, before any of its code runs.
-    pub(crate) fn stage_start(&self, staged: Staged) -> Option<Lsn> {
+    pub(crate) fn stage_start(&self, start: Box<Start>, room: u32) -> Option<Lsn> {
+        self.stage_write(&mut self.state(), Write::Start(start), room, true)
+    }
+
+    /// Keeps a Start to be staged when something depends on it.
+    pub(crate) fn keep_start(&self, start: Box<Start>, room: u32) {
         let mut state = self.state();
-        let lsn = self.lane.stage(staged, &mut state.slot)?;
-        state.last = lsn;
-        state.last_solid = lsn;
-        Some(lsn)
+        state.start = Some(start);
+        state.start_room = room;
     }
 
     /// Stages the Start if that has not happened.
-    pub(crate) fn ensure_started(&self) -> Option<Lsn> {
-        let mut state = self.state();
+    pub(crate) fn start_in(&self, state: &mut RunState) -> Option<()> {
         if let Some(start) = state.start.take() {
             let room = state.start_room;
-            self.stage_write(&mut state, Write::Start(start), room, true)?;
+            self.stage_write(state, Write::Start(start), room, true)?;
         }
-        Some(state.last)
+        Some(())
     }
 
     /// What a step's body waits for: the largest Lsn of all earlier Writes, or for a speculative one of
     /// those that are not checkpoints.
-    pub(crate) fn barrier(&self, is_speculative: bool) -> Lsn {
-        let state = self.state();
-        if is_speculative { state.last_solid } else { state.last }
+    /// Stages the Start if that has not happened; `None` if the run is lost.
+    pub(crate) fn barrier(&self, is_speculative: bool) -> Option<Lsn> {
+        let mut state = self.state();
+        self.start_in(&mut state)?;
+        Some(if is_speculative { state.last_solid } else { state.last })
     }
 
     /// Notes that the run was handed something that is durable only with `lsn`.
@@ -366,7 +411,11 @@ impl Run {
 
     /// The failed attempts recorded at `path`, once.
     pub(crate) fn take_attempts(&self, path: &Path) -> Vec<Attempt> {
-        self.state().attempts.remove(path).unwrap_or_default()
+        if !self.is_replayed {
+            return Vec::new();
+        }
+        let mut state = self.state();
+        state.attempts.as_mut().and_then(|attempts| attempts.remove(path)).unwrap_or_default()
     }
 
     pub(crate) fn conclude(&self, conclusion: Conclusion) {
@@ -418,14 +467,15 @@ impl Run {
 
 /// Calls and their deliveries.
 impl Run {
-    /// Registers the call at `path`. In a replay it is compared with the record; a mismatch parks the run.
+    /// Registers the call at `path`: its number, and whether it is to be carried out at once. In a replay it
+    /// is compared with the record; a mismatch parks the run.
     pub(crate) fn begin(
         &self,
         path: Path,
-        name: &Arc<str>,
+        name: &Name,
         kind: CallKind,
         fingerprint: Option<u64>,
-    ) -> usize {
+    ) -> (usize, bool) {
         let begun_at = self.core.now();
         let mut state = self.state();
         let phase = if state.is_closed || state.interrupt.is_some() {
@@ -442,6 +492,7 @@ impl Run {
         } else {
             Phase::Live
         };
+        let is_live = matches!(phase, Phase::Live);
         let call = CallState {
             path: path.clone(),
             name: name.clone(),
@@ -459,6 +510,10 @@ impl Run {
                 id
             }
             None => {
+                if state.calls.is_empty() {
+                    // most executions have one branch
+                    state.calls.reserve_exact(1);
+                }
                 state.calls.push(Some(call));
                 state.calls.len() - 1
             }
@@ -470,7 +525,7 @@ impl Run {
             drop(state);
             self.poke();
         }
-        id
+        (id, is_live)
     }
 
     /// Whose turn it is; keeps `waker` while the call waits.
@@ -500,23 +555,34 @@ impl Run {
     }
 
     /// The call has an outcome. It is delivered at once if no other branch could be concerned, else in turn.
-    pub(crate) fn complete(&self, id: usize, kind: CheckpointKind, outcome: Payload, room: u32) {
+    pub(crate) fn complete(
+        &self,
+        id: usize,
+        kind: CheckpointKind,
+        outcome: Payload,
+        room: u32,
+    ) -> Option<Delivery> {
         let mut state = self.state();
         let is_alone =
             state.leaves == 1 && state.replay.is_none() && state.completed.is_empty() && state.busy == 0;
-        let Some(Some(call)) = state.calls.get_mut(id) else { return };
+        let Some(Some(call)) = state.calls.get_mut(id) else { return None };
         if !matches!(call.phase, Phase::Live) {
-            return;
+            self.lane.give_back(room);
+            return None;
         }
         call.phase = Phase::Completed(kind, outcome, room);
         call.waiting_for = None;
         if is_alone {
             self.deliver(&mut state, id);
-        } else {
-            state.completed.push_back(id);
-            drop(state);
-            self.poke();
+            return match state.calls.get(id) {
+                Some(Some(CallState { phase: Phase::Delivered(delivery), .. })) => Some(delivery.clone()),
+                _ => None,
+            };
         }
+        state.completed.push_back(id);
+        drop(state);
+        self.poke();
+        None
     }
 
     /// Assigns the order, stages the checkpoint, hands the outcome over.
@@ -526,8 +592,12 @@ impl Run {
         }
         let at = self.core.now();
         let Some(Some(call)) = state.calls.get_mut(id) else { return };
-        let Phase::Completed(kind, outcome, room) = &call.phase else { return };
-        let (kind, outcome, room) = (*kind, outcome.clone(), *room);
+        if !matches!(call.phase, Phase::Completed(..)) {
+            return;
+        }
+        let Phase::Completed(kind, outcome, room) = std::mem::replace(&mut call.phase, Phase::Stuck) else {
+            return;
+        };
         let checkpoint = Checkpoint {
             execution: self.key,
             path: call.path.clone(),
@@ -536,17 +606,24 @@ impl Run {
             kind,
             name: call.name.clone(),
             fingerprint: call.fingerprint,
-            outcome: outcome.clone(),
+            outcome,
             at,
             took_ms: at.since(call.begun_at).as_millis() as i64,
         };
         state.next_order += 1;
         let Some(lsn) = self.stage_in(state, Write::Checkpoint(checkpoint), room) else { return };
         let Some(Some(call)) = state.calls.get_mut(id) else { return };
-        call.phase = Phase::Delivered(Delivery { kind, outcome, lsn });
+        // whoever completed the call has its value
+        call.phase = Phase::Delivered(Delivery { kind, outcome: Payload::empty(), lsn });
         if let Some(waker) = call.waker.take() {
             waker.wake();
         }
+    }
+
+    /// The name of a call.
+    pub(crate) fn name_of(&self, id: usize) -> String {
+        let state = self.state();
+        state.calls.get(id).and_then(Option::as_ref).map_or_else(String::new, |call| call.name.to_string())
     }
 
     /// The call's future is gone. If it was not delivered, that the workflow gave it up is recorded.
@@ -558,6 +635,10 @@ impl Run {
         let at = self.core.now();
         match call.phase {
             Phase::Delivered(_) | Phase::Stuck => return,
+            Phase::Completed(_, _, room) if state.is_closed || state.interrupt.is_some() => {
+                self.lane.give_back(room);
+                return;
+            }
             _ if state.is_closed || state.interrupt.is_some() => return,
             Phase::Recorded => {
                 let Some(replay) = &mut state.replay else { return };
@@ -586,7 +667,10 @@ impl Run {
                 }
             }
             Phase::Live => {}
-            Phase::Completed(..) => state.completed.retain(|other| *other != id),
+            Phase::Completed(_, _, room) => {
+                self.lane.give_back(room);
+                state.completed.retain(|other| *other != id);
+            }
         }
         let checkpoint = Checkpoint {
             execution: self.key,
@@ -667,34 +751,24 @@ impl Run {
     /// If every branch is in a durable wait, what for and since when; `None` if some body runs, or some
     /// branch waits for something else.
     pub(crate) fn waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
-        let state = self.state();
-        if state.busy > 0 || state.replay.is_some() || !state.completed.is_empty() || state.leaves == 0 {
-            return None;
-        }
-        let waits: Vec<_> = state
-            .calls
-            .iter()
-            .flatten()
-            .filter_map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
-            .collect();
-        (waits.len() == state.leaves).then_some(waits)
+        self.state().waits()
     }
 
-    /// Sleeps that go on and whose due times the row does not keep yet.
-    pub(crate) fn unarmed(&self, due_after: Timestamp) -> Vec<Armed> {
-        let state = self.state();
-        state
-            .calls
-            .iter()
-            .flatten()
-            .filter_map(|call| match call.waiting_for {
-                Some(WaitingFor::Timer(due_at)) if due_at > due_after => {
-                    Some(Armed { path: call.path.clone(), due_at })
-                }
-                _ => None,
-            })
-            .filter(|armed| !state.armed.contains(armed))
-            .collect()
+    /// What the run's task needs to know before it waits to be woken; stages the Start.
+    pub(crate) fn settle_down(&self) -> Settling {
+        let mut state = self.state();
+        if state.interrupt.is_some() || self.start_in(&mut state).is_none() {
+            return Settling::Interrupted;
+        }
+        if state.calls.iter().flatten().all(|call| call.waiting_for.is_none()) {
+            return Settling::Busy;
+        }
+        let sleeps = state.calls.iter().flatten().filter_map(|call| match call.waiting_for {
+            Some(WaitingFor::Timer(due_at)) => Some(Armed { path: call.path.clone(), due_at }),
+            _ => None,
+        });
+        let unarmed = sleeps.filter(|armed| !state.armed.contains(armed)).collect();
+        Settling::Waiting { all: state.waits(), unarmed }
     }
 
     /// Keeps due times in the row.
@@ -703,7 +777,13 @@ impl Run {
         if state.is_closed {
             return;
         }
-        state.armed.extend(armed);
+        let outstanding = |armed: &Armed, calls: &[Option<CallState>]| {
+            calls.iter().flatten().any(|call| call.path == armed.path)
+        };
+        let mut kept = std::mem::take(&mut state.armed);
+        kept.retain(|armed| outstanding(armed, &state.calls));
+        kept.extend(armed);
+        state.armed = kept;
         let moved = State::Running { armed: state.armed.clone() };
         self.stage_in(&mut state, Write::Move(Move { key: self.key, state: moved }), 0);
     }
@@ -719,6 +799,19 @@ impl RunState {
             &*next.name,
             next.path
         )))
+    }
+
+    fn waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
+        if self.busy > 0 || self.replay.is_some() || !self.completed.is_empty() || self.leaves == 0 {
+            return None;
+        }
+        let waits: Vec<_> = self
+            .calls
+            .iter()
+            .flatten()
+            .filter_map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
+            .collect();
+        (waits.len() == self.leaves).then_some(waits)
     }
 }
 

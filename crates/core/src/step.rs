@@ -3,7 +3,6 @@
 use std::future::IntoFuture;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -12,10 +11,11 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::context::{Call, Context};
 use crate::error::Error;
 use crate::failure::{ATTEMPT_TIMED_OUT, Failure};
+use crate::name::Name;
 use crate::path::Path;
-use crate::payload::Payload;
+use crate::payload::{INLINE_LIMIT, Payload};
 use crate::replay::CallKind;
-use crate::run::Interrupt;
+use crate::run::{Delivery, Interrupt};
 use crate::task::{encoded, panicked};
 use crate::workflow::check_name;
 use crate::write::{Attempt, CheckpointKind, Outcome, Write};
@@ -86,9 +86,10 @@ pub struct StepOptions {
 #[must_use = "a step does nothing until it is awaited"]
 pub struct Step<'c, F> {
     cx: &'c mut Context,
-    name: Arc<str>,
+    name: Name,
     body: F,
-    options: StepOptions,
+    /// `None` for the defaults.
+    options: Option<Box<StepOptions>>,
     fingerprint: Option<Result<u64, Error>>,
 }
 
@@ -97,47 +98,51 @@ impl Context {
     ///
     /// The body starts when every earlier Write of the execution is durable. It may run again only if a
     /// crash came before its outcome was recorded.
-    pub fn step<F>(&mut self, name: impl Into<Arc<str>>, body: F) -> Step<'_, F> {
-        Step { cx: self, name: name.into(), body, options: StepOptions::default(), fingerprint: None }
+    pub fn step<F>(&mut self, name: impl Into<Name>, body: F) -> Step<'_, F> {
+        Step { cx: self, name: name.into(), body, options: None, fingerprint: None }
     }
 }
 
 impl<F> Step<'_, F> {
+    fn options(&mut self) -> &mut StepOptions {
+        self.options.get_or_insert_default()
+    }
+
     /// Up to `retries` further attempts after a failed one, with exponential backoff.
     pub fn retries(mut self, retries: u32) -> Self {
-        self.options.retry.retries = retries;
+        self.options().retry.retries = retries;
         self
     }
 
     /// The pause before the second attempt (1 s), and the longest one (60 s).
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
-        self.options.retry.backoff = first;
-        self.options.retry.max_backoff = longest;
+        self.options().retry.backoff = first;
+        self.options().retry.max_backoff = longest;
         self
     }
 
     /// The whole retry policy.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.options.retry = policy;
+        self.options().retry = policy;
         self
     }
 
     /// Retries only errors for which `retry_if` is true.
     pub fn retry_if(mut self, retry_if: fn(&Failure) -> bool) -> Self {
-        self.options.retry.retry_if = Some(retry_if);
+        self.options().retry.retry_if = Some(retry_if);
         self
     }
 
     /// Fails an attempt that takes longer.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.options.timeout = Some(timeout);
+        self.options().timeout = Some(timeout);
         self
     }
 
     /// Lets the body run before the checkpoints of earlier steps are durable: for reads, pure computations
     /// and idempotent calls. What a crash then takes back is always the end of what was recorded.
     pub fn speculative(mut self) -> Self {
-        self.options.is_speculative = true;
+        self.options().is_speculative = true;
         self
     }
 
@@ -162,134 +167,153 @@ where
     fn into_future(self) -> Self::IntoFuture {
         let Step { cx, name, body, options, fingerprint } = self;
         let path = cx.next_path();
-        Box::pin(async move {
-            check_name("step name", &name).map_err(|error| Failure::from(error).permanent())?;
-            let fingerprint = fingerprint.transpose().map_err(|error| Failure::from(error).permanent())?;
-            let call = Call::begin(&cx.run, path, &name, CallKind::Step, fingerprint);
-            carry_out(&call, &name, body, &options).await
-        })
+        let begun = match (check_name("step name", &name), fingerprint.transpose()) {
+            (Ok(()), Ok(fingerprint)) => Ok(Call::begin(&cx.run, path, &name, CallKind::Step, fingerprint)),
+            (Err(error), _) | (_, Err(error)) => Err(Failure::from(error).permanent()),
+        };
+        Box::pin(async move { carry_out(begun?, body, options).await })
     }
 }
 
+/// What is rare is boxed: a step that waits takes little more memory than its body.
 async fn carry_out<F, Fut, T, E>(
-    call: &Call,
-    name: &Arc<str>,
+    call: Call,
     mut body: F,
-    options: &StepOptions,
+    options: Option<Box<StepOptions>>,
 ) -> Result<T, Failure>
 where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Result<T, E>>,
-    T: Serialize + DeserializeOwned,
+    F: FnMut() -> Fut + Send,
+    Fut: Future<Output = Result<T, E>> + Send,
+    T: Serialize + DeserializeOwned + Send,
     E: Into<Failure>,
 {
-    let run = &call.run;
+    let call = &call;
     if let Some(delivery) = call.recorded().await {
-        let payload = call.fetch(delivery.outcome).await;
-        return match delivery.kind {
-            CheckpointKind::Failed => match payload.decode::<Failure>() {
-                Ok(failure) => Err(failure),
-                Err(error) => call.park(error.to_string()).await,
-            },
-            _ => match payload.decode::<T>() {
-                Ok(value) => Ok(value),
-                Err(error) => call.park(error.to_string()).await,
-            },
-        };
+        return Box::pin(replayed(call, delivery)).await;
     }
-    let policy = &options.retry;
-    let failed = run.take_attempts(&call.path);
+    let (is_speculative, timeout) =
+        options.as_ref().map_or((false, None), |options| (options.is_speculative, options.timeout));
+    let failed = call.run.take_attempts(&call.path);
     let mut attempt = failed.len() as u32 + 1;
     if let Some(last) = failed.last() {
-        // the failure before the crash: were there to be no more attempts, or is there some pause left?
-        let failure = last.failure.decode::<Failure>().unwrap_or_else(|error| Failure::from(error));
-        if !policy.allows(attempt - 1, &failure) {
-            return give_up(call, failure).await;
-        }
-        call.pause(last.at.plus(policy.pause_after(attempt - 1))).await;
+        let policy = options.as_ref().map(|options| options.retry).unwrap_or_default();
+        Box::pin(after_crash(call, attempt, last, policy)).await?;
     }
+    drop(failed);
     loop {
-        before_body(call, options.is_speculative).await;
-        match attempt_once(&mut body, options.timeout).await {
-            Ok(value) => {
-                let encoded = Payload::encode(&value).and_then(|payload| check_size(run, name, payload));
-                match encoded {
-                    Ok(payload) => {
-                        let (payload, room) = stored(call, payload).await;
-                        call.deliver(CheckpointKind::Step, payload, room).await;
-                        return Ok(value);
-                    }
-                    Err(error) => return give_up(call, Failure::from(error).permanent()).await,
+        before_body(call, is_speculative).await;
+        let result = match timeout {
+            None => attempt_once(&mut body).await,
+            Some(timeout) => Box::pin(attempt_within(&mut body, timeout)).await,
+        };
+        let failure = match result {
+            Ok(value) => match Payload::encode(&value).and_then(|payload| check_size(call, payload)) {
+                Ok(payload) => {
+                    let (payload, room) = match room_for(call, &payload) {
+                        Some(room) => (payload, room),
+                        None => Box::pin(stored(call, payload)).await,
+                    };
+                    call.deliver(CheckpointKind::Step, payload, room).await;
+                    return Ok(value);
                 }
-            }
-            Err(failure) if policy.allows(attempt, &failure) => {
-                record_attempt(call, attempt, &failure);
-                call.pause(run.core.now().plus(policy.jittered(attempt))).await;
-                attempt += 1;
-            }
-            Err(failure) => return give_up(call, failure).await,
+                Err(error) => Failure::from(error).permanent(),
+            },
+            Err(failure) => failure,
+        };
+        let policy = options.as_ref().map(|options| options.retry).unwrap_or_default();
+        if !policy.allows(attempt, &failure) {
+            return Box::pin(give_up(call, failure)).await;
         }
+        record_attempt(call, attempt, &failure);
+        Box::pin(call.pause(call.run.core.now().plus(policy.jittered(attempt)))).await;
+        attempt += 1;
     }
+}
+
+/// The outcome that was recorded.
+async fn replayed<T: DeserializeOwned>(call: &Call, delivery: Delivery) -> Result<T, Failure> {
+    let payload = call.fetch(delivery.outcome).await;
+    match delivery.kind {
+        CheckpointKind::Failed => match payload.decode::<Failure>() {
+            Ok(failure) => Err(failure),
+            Err(error) => call.park(error.to_string()).await,
+        },
+        _ => match payload.decode::<T>() {
+            Ok(value) => Ok(value),
+            Err(error) => call.park(error.to_string()).await,
+        },
+    }
+}
+
+/// The last attempt failed before a crash: were there to be more, and is some of the pause left?
+async fn after_crash(call: &Call, attempt: u32, last: &Attempt, policy: RetryPolicy) -> Result<(), Failure> {
+    let failure = last.failure.decode::<Failure>().unwrap_or_else(Failure::from);
+    if !policy.allows(attempt - 1, &failure) {
+        return give_up(call, failure).await;
+    }
+    call.pause(last.at.plus(policy.pause_after(attempt - 1))).await;
+    Ok(())
 }
 
 /// The body starts only now: all that came before it is durable.
 async fn before_body(call: &Call, is_speculative: bool) {
     let run = &call.run;
-    if run.ensure_started().is_none() {
-        run.interrupt(Interrupt::Lost);
-        std::future::pending::<()>().await;
-    }
-    match run.lane.durable(run.barrier(is_speculative)).await {
-        Outcome::Applied => {}
-        // a Start that lost, a fence: there is no body to run any more
-        _ => {
-            run.interrupt(Interrupt::Lost);
-            std::future::pending().await
+    if let Some(barrier) = run.barrier(is_speculative) {
+        match run.lane.durable(barrier).await {
+            Outcome::Applied | Outcome::Answered(..) => return,
+            // a child that a run before this one has started: it is there
+            Outcome::Duplicate(existing) if existing.parent == Some(run.key) => return,
+            _ => {}
         }
     }
+    // a Start that lost, a fence: there is no body to run any more
+    run.interrupt(Interrupt::Lost);
+    std::future::pending::<()>().await;
 }
 
-async fn attempt_once<F, Fut, T, E>(body: &mut F, timeout: Option<Duration>) -> Result<T, Failure>
+async fn attempt_once<F, Fut, T, E>(body: &mut F) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, E>>,
     E: Into<Failure>,
 {
-    let attempt = async {
-        let body = std::panic::catch_unwind(AssertUnwindSafe(body)).map_err(|panic| panicked(&*panic))?;
-        match AssertUnwindSafe(body).catch_unwind().await {
-            Ok(result) => result.map_err(Into::into),
-            Err(panic) => Err(panicked(&*panic)),
-        }
-    };
-    match timeout {
-        None => attempt.await,
-        Some(timeout) => match tokio::time::timeout(timeout, attempt).await {
-            Ok(result) => result,
-            Err(_) => {
-                let message = format!("the attempt took longer than {timeout:?}");
-                Err(Failure::of_kind(ATTEMPT_TIMED_OUT, message))
-            }
-        },
+    let body = std::panic::catch_unwind(AssertUnwindSafe(body)).map_err(|panic| panicked(&*panic))?;
+    match AssertUnwindSafe(body).catch_unwind().await {
+        Ok(result) => result.map_err(Into::into),
+        Err(panic) => Err(panicked(&*panic)),
     }
 }
 
-fn check_size(run: &crate::run::Run, name: &str, payload: Payload) -> Result<Payload, Error> {
-    let limit = run.core.options.value_limit;
+async fn attempt_within<F, Fut, T, E>(body: &mut F, timeout: Duration) -> Result<T, Failure>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+    E: Into<Failure>,
+{
+    tokio::time::timeout(timeout, attempt_once(body)).await.unwrap_or_else(|_| {
+        Err(Failure::of_kind(ATTEMPT_TIMED_OUT, format!("the attempt took longer than {timeout:?}")))
+    })
+}
+
+fn check_size(call: &Call, payload: Payload) -> Result<Payload, Error> {
+    let limit = call.run.core.options.value_limit;
     if payload.len() <= limit {
         return Ok(payload);
     }
-    Err(Error::TooLarge { what: format!("the outcome of step {name:?}"), size: payload.len(), limit })
+    let what = format!("the outcome of step {:?}", call.run.name_of(call.id()));
+    Err(Error::TooLarge { what, size: payload.len(), limit })
+}
+
+/// Room for a payload that goes into its row, if it can be had without waiting.
+fn room_for(call: &Call, payload: &Payload) -> Option<u32> {
+    if payload.len() > INLINE_LIMIT {
+        return None;
+    }
+    Some(call.run.lane.room_now(payload.len() + 256)).filter(|room| *room > 0)
 }
 
 async fn stored(call: &Call, payload: Payload) -> (Payload, u32) {
     let run = &call.run;
-    if payload.len() <= crate::payload::INLINE_LIMIT {
-        let room = run.lane.room_now(payload.len() + 256);
-        if room > 0 {
-            return (payload, room);
-        }
-    }
     let place = crate::value::Place { execution: run.key, tree: run.root, is_free: false };
     crate::value::store(&run.lane, run.generation, place, payload).await
 }

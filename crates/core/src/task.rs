@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::task::{Context as TaskContext, Poll, Waker};
+use std::task::{Context as TaskContext, Poll, Wake, Waker};
 
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -18,7 +18,7 @@ use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED, UNREADABLE}
 use crate::key::Key;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::record::Status;
-use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Rest, Run, WaitingFor};
+use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Rest, Run, Settling, WaitingFor};
 use crate::workflow::BodyFuture;
 use crate::write::{Move, Outcome, Request, RequestKind, State, Write};
 
@@ -37,7 +37,7 @@ enum Stage {
     Starting(Durable),
     Executing(Branches),
     /// Puts aside an output that is too large for the row, or waits for room.
-    Storing(Boxed<State>),
+    Storing(Boxed<(State, u32)>),
     /// Waits until its last Write is durable.
     Ending(Durable, Ending),
     Concluded(Conclusion),
@@ -139,12 +139,12 @@ impl RunTask {
     /// False if there is something to do after all.
     fn settle_down(&mut self, cx: &mut TaskContext<'_>) -> bool {
         let run = self.run.clone();
-        if run.state().interrupt.is_some() {
-            return false;
-        }
-        if run.ensure_started().is_none() {
-            return false;
-        }
+        let (all, unarmed) = match run.settle_down() {
+            Settling::Interrupted => return false,
+            Settling::Busy if run.deadline_at.is_none() => return true,
+            Settling::Busy => (None, Vec::new()),
+            Settling::Waiting { all, unarmed } => (all, unarmed),
+        };
         let now = run.core.now();
         if let Some(deadline_at) = run.deadline_at
             && now >= deadline_at
@@ -154,7 +154,7 @@ impl RunTask {
         }
         let patience = run.core.options.suspend_after;
         let mut look_at = run.deadline_at;
-        if let Some(waits) = run.waits() {
+        if let Some(waits) = all {
             let is_far = waits.iter().all(|(_, waiting_for, _)| match waiting_for {
                 WaitingFor::Timer(due_at) => due_at.since(now) > patience,
                 WaitingFor::Child(_) => true,
@@ -173,27 +173,19 @@ impl RunTask {
             }
         }
         // other branches are busy: a crash must not make a long sleep begin again
-        let unarmed = run.unarmed(now.plus(patience));
-        if !unarmed.is_empty() {
-            run.arm(unarmed);
+        let long: Vec<_> = unarmed.into_iter().filter(|armed| armed.due_at.since(now) > patience).collect();
+        if !long.is_empty() {
+            run.arm(long);
         }
-        match look_at {
-            None => self.alarm = None,
-            Some(at) => {
-                let nap = at.since(now).min(LONGEST_NAP) + std::time::Duration::from_millis(1);
-                let due = tokio::time::Instant::now() + nap;
-                match &mut self.alarm {
-                    Some(alarm) => alarm.as_mut().reset(due),
-                    None => self.alarm = Some(Box::pin(tokio::time::sleep_until(due))),
-                }
-                if let Some(alarm) = &mut self.alarm
-                    && alarm.poll_unpin(cx).is_ready()
-                {
-                    return false;
-                }
-            }
-        }
-        true
+        let Some(at) = look_at else {
+            self.alarm = None;
+            return true;
+        };
+        let nap = at.since(now).min(LONGEST_NAP) + std::time::Duration::from_millis(1);
+        let due = tokio::time::Instant::now() + nap;
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        alarm.as_mut().reset(due);
+        alarm.poll_unpin(cx).is_pending()
     }
 
     /// The code has returned.
@@ -219,9 +211,9 @@ impl RunTask {
                 self.stop(interrupt);
                 return;
             }
-            state.spawned.clear();
         }
         run.close();
+        run.drop_spawned();
         self.end(status, outcome);
     }
 
@@ -229,13 +221,13 @@ impl RunTask {
     fn end(&mut self, status: Status, outcome: Payload) {
         let run = self.run.clone();
         let at = run.core.now();
-        let bytes = outcome.len() + 128;
-        let room = run.lane.room_now(bytes);
-        if outcome.len() > INLINE_LIMIT || room == 0 {
+        let is_inline = outcome.len() <= INLINE_LIMIT;
+        let room = if is_inline { run.lane.room_now(outcome.len() + 128) } else { 0 };
+        if room == 0 {
             self.stage = Stage::Storing(Box::pin(async move {
                 let place = crate::value::Place { execution: run.key, tree: run.root, is_free: false };
-                let (outcome, _) = crate::value::store(&run.lane, run.generation, place, outcome).await;
-                State::Ended { status, outcome, at }
+                let (outcome, room) = crate::value::store(&run.lane, run.generation, place, outcome).await;
+                (State::Ended { status, outcome, at }, room)
             }));
             return;
         }
@@ -265,7 +257,7 @@ impl RunTask {
         if std::panic::catch_unwind(AssertUnwindSafe(|| drop(branches))).is_err() {
             tracing::error!(execution = %run.key, "a destructor of the workflow panicked");
         }
-        run.state().spawned.clear();
+        run.drop_spawned();
         let (state, ending) = match interrupt {
             Interrupt::Lost => {
                 self.conclude(Conclusion::Gone);
@@ -289,7 +281,6 @@ impl RunTask {
         match lsn {
             Some(lsn) => {
                 self.tell_parent(ChildState::Elsewhere);
-                self.run.core.runs.remove(&self.run);
                 self.stage = Stage::Ending(run.lane.durable(lsn), ending);
             }
             None => self.conclude(Conclusion::Gone),
@@ -328,9 +319,8 @@ impl RunTask {
 
     fn conclude(&mut self, conclusion: Conclusion) {
         self.run.core.runs.remove(&self.run);
-        if matches!(conclusion, Conclusion::Gone) {
-            self.tell_parent(ChildState::Elsewhere);
-        }
+        // a parent that has heard of the end keeps that
+        self.tell_parent(ChildState::Elsewhere);
         self.run.core.slot_freed();
         self.run.conclude(conclusion.clone());
         self.stage = Stage::Concluded(conclusion);
@@ -351,7 +341,7 @@ impl RunTask {
             Ending::Ended(status, payload) => {
                 // a parent that is not in memory looks at the database, after our commit
                 if let Some(parent) = run.parent.as_ref().filter(|parent| !parent.is_detached)
-                    && run.core.runs.get(parent.key).is_none()
+                    && run.core.runs.get(parent.key).is_none_or(|parent| !parent.is_open())
                 {
                     run.core.stage_free(run.root, Write::Wake(parent.key));
                 }
@@ -366,6 +356,28 @@ impl RunTask {
             }
             Ending::Left => self.conclude(Conclusion::Gone),
         }
+    }
+
+    /// Sees to it that the run concludes, with nobody waiting for it: in a task of its own, unless only the
+    /// flush of its end is missing.
+    pub(crate) fn detach(mut self, input: Payload, keep: impl Send + 'static) {
+        if matches!(self.stage, Stage::Ending(..)) {
+            let ender = Arc::new(Ender(std::sync::Mutex::new(None)));
+            ender.poll(self);
+            return;
+        }
+        let runtime = self.run.core.runtime.clone();
+        runtime.spawn(async move {
+            let mut keep = Some(keep);
+            std::future::poll_fn(|cx| {
+                let polled = self.poll_conclusion(cx, &input);
+                if keep.is_some() && self.run.is_start_settled() {
+                    keep = None;
+                }
+                polled
+            })
+            .await;
+        });
     }
 
     /// Polls until the outcome of the Start is known.
@@ -390,8 +402,8 @@ impl RunTask {
                 }
                 Stage::Executing(_) => std::task::ready!(self.execute(cx)),
                 Stage::Storing(storing) => {
-                    let state = std::task::ready!(storing.poll_unpin(cx));
-                    self.stage_end(state, 0);
+                    let (state, room) = std::task::ready!(storing.poll_unpin(cx));
+                    self.stage_end(state, room);
                 }
                 Stage::Ending(durable, _) => {
                     let outcome = std::task::ready!(durable.poll_unpin(cx));
@@ -399,6 +411,30 @@ impl RunTask {
                 }
                 Stage::Concluded(conclusion) => return Poll::Ready(conclusion.clone()),
             }
+        }
+    }
+}
+
+/// A run that only waits for its end to be durable: concluded on the lane's thread, without a task.
+struct Ender(std::sync::Mutex<Option<RunTask>>);
+
+impl Wake for Ender {
+    fn wake(self: Arc<Self>) {
+        let taken = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(task) = taken {
+            Self::poll(&self, task);
+        }
+    }
+}
+
+impl Ender {
+    fn poll(self: &Arc<Self>, mut task: RunTask) {
+        let waker = Waker::from(self.clone());
+        // kept under the lock while it is polled: a wake in between finds it there afterwards
+        let mut kept = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let polled = task.poll_conclusion(&mut TaskContext::from_waker(&waker), &Payload::empty());
+        if polled.is_pending() {
+            *kept = Some(task);
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) async fn store(lane: &Lane, generation: u32, place: Place, payload: P
         return (payload, room);
     }
     let value = fastrand::u64(..);
-    let bytes = payload.as_bytes();
+    let bytes = payload.to_bytes();
     let mut in_flight = VecDeque::with_capacity(IN_FLIGHT);
     let mut count = 0;
     for start in (0..bytes.len()).step_by(CHUNK_SIZE) {

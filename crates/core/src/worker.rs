@@ -107,6 +107,10 @@ impl Worker {
     /// The look: renews, recovers, and passes on what is asked for.
     async fn look(&mut self) {
         let core = self.core.clone();
+        if core.is_poisoned() {
+            self.looked_at = Some(Instant::now());
+            return;
+        }
         let registration = core.registration();
         let holds = self.is_unsure.then(|| keys_of(&core.runs.all()));
         let look = Look {
@@ -236,10 +240,18 @@ impl Worker {
     async fn register_anew(&mut self) {
         let core = self.core.clone();
         tracing::warn!("this worker was taken over; registering anew");
-        for run in core.runs.all() {
-            run.interrupt(Interrupt::Lost);
-        }
         let lanes = core.lanes();
+        let over = core.registration().worker;
+        for lane in lanes {
+            lane.end_generation(over);
+        }
+        // what starts from here on belongs to the registration to come
+        for run in core.runs.all() {
+            if run.generation != run.lane.generation() {
+                run.interrupt(Interrupt::Lost);
+            }
+        }
+        self.is_unsure = true;
         let registration = loop {
             match core.store.register(self.claim_lane + 1).await {
                 Ok(registration) => break registration,
@@ -254,6 +266,7 @@ impl Worker {
         };
         *core.registration.write().unwrap_or_else(std::sync::PoisonError::into_inner) = registration;
         core.set_now(registration.now);
+        core.worker.is_fenced.store(false, SeqCst);
         self.claims = 0;
         for lane in lanes {
             lane.rebind(registration);
@@ -351,7 +364,10 @@ fn adopt(core: &Arc<Core>, mut record: Record) {
                     crate::failure::UNREADABLE,
                     format!("the input cannot be read: {error}"),
                 );
-                run.interrupt(Interrupt::Park(failure.permanent()));
+                run.interrupt(match error {
+                    Error::Unavailable(_) => Interrupt::HandBack,
+                    _ => Interrupt::Park(failure.permanent()),
+                });
                 let input = Payload::empty();
                 let mut task = RunTask::executing(run, &input);
                 poll_fn(|cx| task.poll_conclusion(cx, &input)).await;

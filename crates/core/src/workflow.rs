@@ -16,11 +16,14 @@ use crate::payload::Payload;
 /// The future of a workflow's body, from encoded input to encoded output.
 pub(crate) type BodyFuture = Pin<Box<dyn Future<Output = Result<Payload, Failure>> + Send>>;
 
+/// A workflow's body with its types erased: decodes the input and makes the future.
+type Body = dyn Fn(Context, &Payload) -> Result<BodyFuture, Failure> + Send + Sync;
+
 /// A workflow with its types erased.
 pub(crate) struct Definition {
     pub(crate) name: Arc<str>,
     pub(crate) is_eager: bool,
-    pub(crate) body: Box<dyn Fn(Context, &Payload) -> Result<BodyFuture, Failure> + Send + Sync>,
+    pub(crate) body: Box<Body>,
 }
 
 /// A durable function with its name: what is registered, started, and called as a child.

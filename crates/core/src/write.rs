@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::clock::Timestamp;
 use crate::key::Key;
+use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::record::{Armed, Status};
@@ -173,12 +174,14 @@ pub enum CheckpointKind {
     Timer = 4,
     /// A child that ended; the outcome is its key.
     Child = 5,
+    /// A child that was started, to be awaited later or not at all; the outcome is its key.
+    Started = 6,
 }
 
 impl CheckpointKind {
     /// The kind with this number.
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Step, Self::Failed, Self::Abandoned, Self::Timer, Self::Child]
+        [Self::Step, Self::Failed, Self::Abandoned, Self::Timer, Self::Child, Self::Started]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
@@ -198,7 +201,7 @@ pub struct Checkpoint {
     /// What it records.
     pub kind: CheckpointKind,
     /// Name of the step, the child's workflow, or `sleep`.
-    pub name: Arc<str>,
+    pub name: Name,
     /// Fingerprint of the arguments, where they were given.
     pub fingerprint: Option<u64>,
     /// The value, an encoded [`Failure`](crate::Failure), a child's key, or empty.

@@ -23,7 +23,10 @@ CREATE TABLE executions (
     CONSTRAINT executions_key PRIMARY KEY (key)
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.05,
         autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_limit = 2000);
-CREATE UNIQUE INDEX executions_workflow_id ON executions (workflow_id) WHERE workflow_id IS NOT NULL;
+-- an index entry has at most 2,704 bytes: longer ids are unique by a hash of their bytes
+CREATE UNIQUE INDEX executions_workflow_id ON executions (workflow_id) WHERE octet_length(workflow_id) <= 1024;
+CREATE UNIQUE INDEX executions_long_workflow_id ON executions (sha256(decode(replace(workflow_id, '\', '\\'), 'escape')))
+    WHERE octet_length(workflow_id) > 1024;
 CREATE INDEX executions_owner ON executions (owner) WHERE owner IS NOT NULL;
 CREATE INDEX executions_parent ON executions (parent) WHERE parent IS NOT NULL;
 

@@ -2,7 +2,15 @@
 SELECT e.key, e.root, e.parent, e.is_detached, e.workflow_id, e.workflow, e.fingerprint, e.status, e.is_paused,
        CASE WHEN $3::boolean THEN '' ELSE e.input END, e.outcome, e.owner, e.run_no, e.recoveries, e.created_at,
        e.ended_at, e.deadline_at, e.armed, t.due_at
-FROM (SELECT unnest($1::uuid[]) UNION SELECT x.key FROM executions AS x WHERE x.workflow_id = ANY($2::text[]))
-    AS k (key)
+FROM (SELECT unnest($1::uuid[])
+      UNION
+      SELECT x.key FROM executions AS x
+      WHERE x.workflow_id = ANY($2::text[]) AND octet_length(x.workflow_id) <= 1024
+      UNION
+      SELECT x.key FROM executions AS x
+      WHERE sha256(decode(replace(x.workflow_id, '\', '\\'), 'escape')) = ANY(ARRAY(
+                SELECT sha256(decode(replace(g.id, '\', '\\'), 'escape')) FROM unnest($2::text[]) AS g (id)
+                WHERE octet_length(g.id) > 1024))
+        AND octet_length(x.workflow_id) > 1024) AS k (key)
 JOIN executions AS e ON e.key = k.key
 LEFT JOIN timers AS t ON t.execution = e.key

@@ -144,7 +144,7 @@ impl<'a> Sorted<'a> {
                 column(starts, |(_, s)| s.parent.as_ref().map(|parent| uuid(parent.key))),
                 column(starts, |(_, s)| s.workflow.as_ref()),
                 column(starts, |(_, s)| s.workflow_id.as_deref()),
-                column(starts, |(_, s)| s.input.as_bytes().as_ref()),
+                column(starts, |(_, s)| s.input.as_bytes()),
                 column(starts, |(_, s)| outcome(&s.state)),
                 column(starts, |(_, s)| armed(&s.state)),
             ];
@@ -170,8 +170,8 @@ impl<'a> Sorted<'a> {
                 column(rows, |c| c.kind as i16),
                 column(rows, |c| uuid(c.execution)),
                 column(rows, |c| c.path.as_bytes()),
-                column(rows, |c| c.name.as_ref()),
-                column(rows, |c| c.outcome.as_bytes().as_ref()),
+                column(rows, |c| &*c.name),
+                column(rows, |c| c.outcome.as_bytes()),
             ];
             jobs.push(Job { sql: Sql::Checkpoint, what: "inserting checkpoints", params });
         }
@@ -182,7 +182,7 @@ impl<'a> Sorted<'a> {
                 column(rows, |a| i64::from(a.attempt)),
                 column(rows, |a| uuid(a.execution)),
                 column(rows, |a| a.path.as_bytes()),
-                column(rows, |a| a.failure.as_bytes().as_ref()),
+                column(rows, |a| a.failure.as_bytes()),
             ];
             jobs.push(Job { sql: Sql::Attempt, what: "inserting attempts", params });
         }

@@ -41,8 +41,12 @@ pub(crate) struct Answer {
 pub(crate) enum Part {
     /// A whole transaction.
     Whole,
+    /// A whole transaction that waits only briefly for other people's locks.
+    WholeBriefly,
     /// Begins one and leaves it open.
     Begin,
+    /// Begins one that waits only briefly for other people's locks.
+    BeginBriefly,
     /// Goes on in one.
     Middle,
     /// Goes on in one and commits it.
@@ -52,12 +56,17 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    fn begins(self) -> bool {
-        matches!(self, Part::Whole | Part::Begin)
+    /// The statement that begins the transaction, if it begins here.
+    fn begin(self) -> Option<&'static str> {
+        match self {
+            Part::Whole | Part::Begin => Some("BEGIN"),
+            Part::WholeBriefly | Part::BeginBriefly => Some("BEGIN; SET LOCAL lock_timeout = 10"),
+            Part::Middle | Part::End | Part::Apart => None,
+        }
     }
 
     fn commits(self) -> bool {
-        matches!(self, Part::Whole | Part::End)
+        matches!(self, Part::Whole | Part::WholeBriefly | Part::End)
     }
 }
 
@@ -76,8 +85,8 @@ enum Slot<'a> {
 pub(crate) async fn run(session: &Session, part: Part, jobs: &[Job<'_>]) -> Result<Vec<Answer>, Trouble> {
     let client = &session.client;
     let mut slots = Vec::with_capacity(jobs.len() + 2);
-    if part.begins() {
-        slots.push(Slot::Pending(Box::pin(simple(client, "BEGIN"))));
+    if let Some(begin) = part.begin() {
+        slots.push(Slot::Pending(Box::pin(simple(client, begin))));
     }
     for job in jobs {
         let statement = session.statement(job.sql)?;
@@ -97,7 +106,7 @@ pub(crate) async fn run(session: &Session, part: Part, jobs: &[Job<'_>]) -> Resu
     }
     all(&mut slots, part.commits()).await;
 
-    let first = usize::from(part.begins());
+    let first = usize::from(part.begin().is_some());
     let name = |i: usize| match i.checked_sub(first).and_then(|i| jobs.get(i)) {
         Some(job) => job.what,
         None if i < first => "beginning a transaction",

@@ -153,7 +153,7 @@ impl Details {
                     .ok()
                     .and_then(CheckpointKind::from_number)
                     .ok_or_else(|| damaged("checkpoints.kind"))?,
-                name: row.next::<&str>()?.into(),
+                name: row.next::<String>()?.into(),
                 fingerprint: row.fingerprint()?,
                 outcome: row.payload()?,
                 at: row.time()?,

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::{Key, Payload};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
@@ -59,12 +59,12 @@ pub(crate) fn key(uuid: Uuid) -> Key {
 
 /// A payload as a nullable column: null for none.
 pub(crate) fn some_bytes(payload: &Payload) -> Option<&[u8]> {
-    (!payload.is_empty()).then(|| payload.as_bytes().as_ref())
+    (!payload.is_empty()).then(|| payload.as_bytes())
 }
 
 /// A payload from a column.
 pub(crate) fn payload(bytes: &[u8]) -> Payload {
-    Payload::from_bytes(Bytes::copy_from_slice(bytes))
+    Payload::from_slice(bytes)
 }
 
 #[cfg(test)]

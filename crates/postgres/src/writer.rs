@@ -113,11 +113,16 @@ async fn attempt(
     if session.needs_new_plans(flush.writes.len()) {
         jobs.insert(0, replan());
     }
+    let (whole, begin) = if flush.is_bisecting {
+        (Part::WholeBriefly, Part::BeginBriefly)
+    } else {
+        (Part::Whole, Part::Begin)
+    };
     let mut outcomes = Vec::new();
     let answers = if sorted.requests.is_empty() {
-        pipeline::run(session, Part::Whole, &jobs).await?
+        pipeline::run(session, whole, &jobs).await?
     } else {
-        let mut answers = pipeline::run(session, Part::Begin, &jobs).await?;
+        let mut answers = pipeline::run(session, begin, &jobs).await?;
         // What a cancel reaches is only known for sure once it is locked: descendants may have been started
         // while the lock was awaited. So look again until nothing new turns up.
         let place = jobs.iter().position(|job| job.sql == Sql::Lock).ok_or_else(|| damaged("a flush"))?;

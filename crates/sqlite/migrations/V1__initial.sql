@@ -118,6 +118,6 @@ CREATE TABLE lanes (
     worker_id INTEGER NOT NULL, -- whose lane
     lane INTEGER NOT NULL, -- number of the lane, from 0
     epoch INTEGER NOT NULL, -- the fencing token
-    last_number INTEGER NOT NULL DEFAULT 0, -- not used here: whether a flush was applied shows in its rows
+    last_number INTEGER NOT NULL DEFAULT 0, -- of the last flush that no row of its own proves
     PRIMARY KEY (worker_id, lane)
 ) STRICT, WITHOUT ROWID;

@@ -1,5 +1,5 @@
 -- A delivery. May have many rows.
-INSERT INTO checkpoints (
+INSERT OR FAIL INTO checkpoints (
     execution, path, run_no, order_no, kind, recorded_at, took_ms, fingerprint, outcome, step_name
 ) VALUES
     (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

@@ -76,6 +76,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             }
         }
         self.insert_rest(&mut outcomes)?;
+        self.leave_proof()?;
         outcomes.retain(|(_, outcome)| !matches!(outcome, Outcome::Applied));
         outcomes.sort_unstable_by_key(|(i, _)| *i);
         Ok(outcomes)

@@ -82,7 +82,7 @@ impl SqliteStore {
             version: format!("SQLite {}", rusqlite::version()),
             durability: options.durability,
             lanes: 1,
-            flush_writes: 16_384,
+            flush_writes: 4_096,
             flush_bytes: 4 * 1024 * 1024,
         };
         let inner = Inner {

@@ -69,8 +69,8 @@ impl Inner {
             let mut bytes = BytesMut::with_capacity(expected.min(chunks.count as usize * CHUNK_SIZE));
             let mut count = 0;
             let mut statement =
-                conn.prepare_cached("SELECT n, bytes FROM chunks WHERE execution = ?1 AND value = ?2 ORDER BY n")?;
-            let mut rows = statement.query((key(&execution), chunks.value as i64))?;
+                conn.prepare_cached("SELECT n, bytes FROM chunks WHERE execution = ?1 AND value = ?2 AND n < ?3 ORDER BY n")?;
+            let mut rows = statement.query((key(&execution), chunks.value as i64, chunks.count))?;
             while let Some(row) = rows.next()? {
                 if row.get::<_, i64>(0)? != count {
                     break;

@@ -1,84 +1,62 @@
-//! What became of a flush whose COMMIT nobody saw return. A flush is all or nothing, so one row of it tells,
-//! and no number has to be written per flush.
+//! What became of a flush whose COMMIT nobody saw return. A flush is all or nothing, so one row that it has
+//! inserted tells. Only a flush that inserts no such row writes its number.
 
+use stepfast_core::counters::Table;
 use stepfast_core::record::Status;
 use stepfast_core::write::{Answer, Outcome, Request, RequestKind, State, Write};
 
 use crate::apply::Apply;
 use crate::error::Tried;
-use crate::row::key;
 use crate::statements::Sql;
 
 impl Apply<'_, '_> {
     /// Finds out whether the flush was applied; applies it if not.
     pub(crate) fn again(&mut self) -> Tried<Vec<(usize, Outcome)>> {
+        if !self.was_applied()? {
+            return self.all();
+        }
         let flush = self.flush;
-        let found = match self.was_applied()? {
-            Some(true) => {
-                let all = flush.writes.iter().enumerate();
-                all.map(|(i, write)| Ok((i, self.outcome(write)?))).collect::<Tried<Vec<_>>>()?
-            }
-            Some(false) => return self.all(),
-            None => {
-                // nothing in it proves anything, so applying it again changes nothing that it has changed;
-                // only a Move that did land would now look as if it were not ours
-                let mut found = self.all()?;
-                for (i, outcome) in &mut found {
-                    if let (write @ Write::Move(_), Outcome::NotFound) = (&flush.writes[*i], &*outcome) {
-                        *outcome = self.outcome(write)?;
-                    }
-                }
-                found
-            }
-        };
+        let all = flush.writes.iter().enumerate();
+        let found = all.map(|(i, write)| Ok((i, self.outcome(write)?))).collect::<Tried<Vec<_>>>()?;
         Ok(found.into_iter().filter(|(_, outcome)| *outcome != Outcome::Applied).collect())
     }
 
-    /// Looks for one Write whose row proves that the flush was applied, or that it was not.
-    fn was_applied(&mut self) -> Tried<Option<bool>> {
+    /// Writes the flush's number, if none of the rows it has inserted proves it.
+    pub(crate) fn leave_proof(&mut self) -> Tried<()> {
+        let inserted = |table: Table| self.sql.tally.inserted[table as usize] > 0;
+        if ![Table::Executions, Table::Checkpoints, Table::Attempts].into_iter().any(inserted) {
+            let flush = self.flush;
+            self.sql.run(Sql::SetNumber, (flush.worker.0, flush.lane, flush.number))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the flush was applied.
+    ///
+    /// A row that is missing tells for certain that it was not. One that is there tells less: free Writes are
+    /// staged again by a worker that was fenced, so an earlier flush may have made it.
+    fn was_applied(&mut self) -> Tried<bool> {
         let flush = self.flush;
+        if self.sql.exists(Sql::HasNumber, (flush.worker.0, flush.lane, flush.number))? {
+            return Ok(true);
+        }
+        let mut is_proved = false;
         for write in &flush.writes {
-            let proof = match write {
-                // its key cannot be there unless it was applied, except when it has lost
-                Write::Start(start) => match self.find_existing(start)? {
-                    Some((existing, created_at)) => (existing.key == start.key
-                        && created_at == start.created_at.as_micros())
-                    .then_some(true),
-                    None => Some(false),
-                },
-                Write::Checkpoint(checkpoint) => match self.has_checkpoint(checkpoint)? {
-                    Some(true) => Some(true),
-                    Some(false) => None,
-                    None => Some(false),
-                },
-                Write::Attempt(attempt) => match self.has_attempt(attempt)? {
-                    Some(true) => Some(true),
-                    Some(false) => None,
-                    None => Some(false),
-                },
-                // numbers of values are random
-                Write::Chunk(chunk) => {
-                    let params = (key(&chunk.execution), chunk.value as i64, chunk.n);
-                    Some(self.sql.exists(Sql::HasChunk, params)?)
-                }
-                Write::Move(change) => match (&change.state, self.target(change.key)?) {
-                    (State::Ended { status, at, .. }, Some(target)) => {
-                        if target.status == *status && target.ended_at == Some(*at) {
-                            Some(true)
-                        } else {
-                            (target.owner == Some(flush.worker.0)).then_some(false)
-                        }
-                    }
-                    _ => None,
-                },
-                Write::Request(request) => self.shows(request)?.then_some(true),
-                Write::Wake(_) | Write::Answer(_) | Write::Discard(_) => None,
+            let is_there = match write {
+                // where another one is there, it has lost, then or now
+                Write::Start(start) => self.find_existing(start)?.map(|(existing, created_at)| {
+                    existing.key == start.key && created_at == start.created_at.as_micros()
+                }),
+                Write::Checkpoint(checkpoint) => self.has_checkpoint(checkpoint)?,
+                Write::Attempt(attempt) => self.has_attempt(attempt)?,
+                _ => continue,
             };
-            if proof.is_some() {
-                return Ok(proof);
+            match is_there {
+                None => return Ok(false),
+                Some(is_there) => is_proved |= is_there,
             }
         }
-        Ok(None)
+        Ok(is_proved)
     }
 
     /// The outcome of a Write of a flush that was applied, read from its rows.
@@ -113,18 +91,6 @@ impl Apply<'_, '_> {
             | Write::Chunk(_)
             | Write::Discard(_) => Outcome::Applied,
         })
-    }
-
-    /// True if a request has left its mark.
-    fn shows(&mut self, request: &Request) -> Tried<bool> {
-        if self.sql.exists(Sql::HasRequest, (key(&request.execution), key(&request.n)))? {
-            return Ok(true);
-        }
-        let target = self.target(request.execution)?;
-        Ok(request.kind == RequestKind::Cancel
-            && target.is_some_and(|target| {
-                target.status == Status::Cancelled && target.ended_at == Some(request.at)
-            }))
     }
 
     fn answered(&mut self, request: &Request) -> Tried<Outcome> {

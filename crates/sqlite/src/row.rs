@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
 use stepfast_core::clock::Timestamp;
@@ -21,7 +20,7 @@ pub(crate) fn key(key: &Key) -> &[u8] {
 
 /// A payload as it is bound: NULL if there is none.
 pub(crate) fn payload(payload: &Payload) -> Option<&[u8]> {
-    (!payload.is_empty()).then(|| &**payload.as_bytes())
+    (!payload.is_empty()).then(|| payload.as_bytes())
 }
 
 pub(crate) fn blob<'r>(row: &'r Row<'_>, i: usize) -> Tried<Option<&'r [u8]>> {
@@ -53,7 +52,7 @@ pub(crate) fn maybe_time(row: &Row<'_>, i: usize) -> Tried<Option<Timestamp>> {
 }
 
 pub(crate) fn payload_of(row: &Row<'_>, i: usize) -> Tried<Payload> {
-    Ok(blob(row, i)?.map_or_else(Payload::empty, |bytes| Payload::from_bytes(Bytes::copy_from_slice(bytes))))
+    Ok(blob(row, i)?.map_or_else(Payload::empty, Payload::from_slice))
 }
 
 fn path_of(row: &Row<'_>, i: usize) -> Tried<Path> {
@@ -114,7 +113,7 @@ pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> Tried<Checkpoint> {
         run_no: number(row, 1)?,
         order: number(row, 2)?,
         kind: CheckpointKind::from_number(number(row, 3)?).ok_or_else(|| damaged(row, 3))?,
-        name: text(row, 4)?,
+        name: text(row, 4)?.into(),
         fingerprint: fingerprint(row, 5)?,
         at: time(row, 6)?,
         took_ms: row.get(7)?,

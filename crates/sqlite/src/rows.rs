@@ -1,7 +1,7 @@
 //! Inserting many rows with one statement. A flush of thousands is mostly rows of three shapes, and opening
 //! the tables once for [`ROWS`] of them saves a third of the time that a row takes.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use rusqlite::CachedStatement;
 use stepfast_core::counters::Table;
@@ -79,7 +79,7 @@ pub(crate) struct Rows<'f> {
     starts: [Vec<(usize, &'f Start)>; 2],
     checkpoints: Vec<(usize, &'f Checkpoint)>,
     /// The name that each row of each statement has bound: names repeat, and stay bound.
-    bound: [[Option<&'f Arc<str>>; ROWS + 1]; 3],
+    bound: [[Option<&'f str>; ROWS + 1]; 3],
 }
 
 impl Rows<'_> {
@@ -197,12 +197,12 @@ fn slot(row: usize, rows: usize) -> usize {
 fn bind_name<'f>(
     statement: &mut CachedStatement<'_>,
     parameter: usize,
-    bound: &mut Option<&'f Arc<str>>,
-    name: &'f Arc<str>,
+    bound: &mut Option<&'f str>,
+    name: &'f str,
 ) -> Tried<bool> {
     let known = bound.replace(name);
-    if !known.is_some_and(|known| Arc::ptr_eq(known, name)) {
-        statement.raw_bind_parameter(parameter, &**name)?;
+    if !known.is_some_and(|known| std::ptr::eq(known, name)) {
+        statement.raw_bind_parameter(parameter, name)?;
     }
     Ok(known.is_none())
 }

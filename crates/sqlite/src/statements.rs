@@ -12,6 +12,8 @@ use crate::rows;
 #[repr(usize)]
 pub(crate) enum Sql {
     Fence,
+    SetNumber,
+    HasNumber,
     StartRunning,
     StartEnded,
     StartsRunning,
@@ -27,7 +29,6 @@ pub(crate) enum Sql {
     Attempts,
     SameAttempt,
     Chunk,
-    HasChunk,
     NextValue,
     DeleteValue,
     MoveEnded,
@@ -47,7 +48,6 @@ pub(crate) enum Sql {
     Resume,
     Ask,
     HasAsked,
-    HasRequest,
     AnyAsked,
     Answer,
     Asked,
@@ -67,6 +67,10 @@ impl Sql {
     fn text(self) -> &'static str {
         match self {
             Sql::Fence => "SELECT epoch FROM lanes WHERE worker_id = ?1 AND lane = ?2",
+            Sql::SetNumber => "UPDATE lanes SET last_number = ?3 WHERE worker_id = ?1 AND lane = ?2",
+            Sql::HasNumber => {
+                "SELECT 1 FROM lanes WHERE worker_id = ?1 AND lane = ?2 AND last_number = ?3"
+            }
             Sql::StartRunning => include_str!("../queries/start_running.sql"),
             Sql::StartEnded => include_str!("../queries/start_ended.sql"),
             Sql::StartsRunning => &rows::START_RUNNING,
@@ -96,7 +100,6 @@ impl Sql {
             Sql::Chunk => {
                 "INSERT INTO chunks (execution, value, n, bytes) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING"
             }
-            Sql::HasChunk => "SELECT 1 FROM chunks WHERE execution = ?1 AND value = ?2 AND n = ?3",
             Sql::NextValue => {
                 "SELECT value FROM chunks WHERE execution = ?1 AND value >= ?2 ORDER BY value LIMIT 1"
             }
@@ -119,7 +122,7 @@ impl Sql {
             Sql::Untimer => "DELETE FROM timers WHERE execution = ?1",
             Sql::Wait => "INSERT INTO waits (execution, child) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
             Sql::Unwait => "DELETE FROM waits WHERE execution = ?1",
-            Sql::Status => "SELECT status, is_paused, parent, ended_at, owner FROM executions WHERE key = ?1",
+            Sql::Status => "SELECT status, is_paused, parent, ended_at FROM executions WHERE key = ?1",
             Sql::Children => {
                 "SELECT key, status FROM executions WHERE parent = ?1 AND is_detached = 0 AND status < 4
                  ORDER BY key"
@@ -131,7 +134,6 @@ impl Sql {
                  ON CONFLICT DO NOTHING"
             }
             Sql::HasAsked => "SELECT 1 FROM requests WHERE execution = ?1",
-            Sql::HasRequest => "SELECT 1 FROM requests WHERE execution = ?1 AND n = ?2",
             Sql::AnyAsked => "SELECT 1 FROM requests",
             Sql::Answer => "DELETE FROM requests WHERE execution = ?1",
             Sql::Asked => "SELECT kind FROM requests WHERE execution = ?1 ORDER BY n",

@@ -141,7 +141,7 @@ async fn any_text_can_be_a_name(fixture: &dyn StoreFixture) {
     let recorded: Vec<Checkpoint> = nasty_texts()
         .into_iter()
         .zip(1..)
-        .map(|(name, n)| Checkpoint { name, at: at(-1), ..checkpoint(key, n, "x") })
+        .map(|(name, n)| Checkpoint { name: name.into(), at: at(-1), ..checkpoint(key, n, "x") })
         .collect();
     worker.apply(vec![start_running(key)]).await;
     worker.apply(recorded.iter().cloned().map(Write::Checkpoint).collect()).await;

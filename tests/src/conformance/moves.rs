@@ -198,12 +198,12 @@ async fn a_request_is_not_slept_through(fixture: &dyn StoreFixture) {
     // the owner suspends them before it has seen that they shall be cancelled
     worker
         .apply(vec![
-            Write::Answer(answered),
             move_to(sleeps, sleeping_until(later)),
             move_to(awaits, awaiting(&[quiet])),
             move_to(parks, parked("why")),
             move_to(answered, sleeping_until(later + 1)),
             move_to(quiet, sleeping_until(later + 2)),
+            Write::Answer(answered),
         ])
         .await;
     assert!(worker.look().await.has_ready);

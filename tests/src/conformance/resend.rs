@@ -5,7 +5,7 @@ use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{Flush, Outcome, Start, Write};
 
-use crate::make::{at, attempt, cancel, checkpoint, chunk, completed, keys, move_to, queued, running, sleeping, start, start_queued, start_running, write};
+use crate::make::{at, attempt, cancel, checkpoint, chunk, completed, ended, keys, move_to, queued, resume, running, sleeping, start, start_queued, start_running, write};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -20,6 +20,7 @@ super::cases![
     it_can_be_resent_more_than_once,
     another_handle_can_resend,
     a_number_from_the_future_is_not_applied,
+    what_went_on_meanwhile_is_left_alone,
 ];
 
 fn resent(flush: &Flush) -> Flush {
@@ -181,4 +182,34 @@ async fn a_number_from_the_future_is_not_applied(fixture: &dyn StoreFixture) {
     }
     assert_eq!(worker.count().await, 1);
     worker.send(&flush).await.unwrap();
+}
+
+async fn what_went_on_meanwhile_is_left_alone(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    let [sleeps, hands_on, is_asked, failed] = keys();
+    worker.apply([sleeps, hands_on, is_asked].map(start_running).to_vec()).await;
+    worker.apply(vec![write(start(failed, ended(Status::Failed, "x")))]).await;
+    other.commit(vec![cancel(is_asked)]).await;
+    for writes in [
+        vec![move_to(sleeps, sleeping(at(-1)))],
+        vec![move_to(hands_on, queued()), Write::Wake(sleeps)],
+        vec![Write::Answer(is_asked)],
+        vec![resume(failed)],
+    ] {
+        let flush = worker.flush(writes);
+        worker.send(&flush).await.unwrap();
+        // the reply is lost; meanwhile the worker claims what it handed on, and others ask again
+        worker.claim(10).await;
+        other.commit(vec![cancel(is_asked)]).await;
+        let all = [sleeps, hands_on, is_asked, failed];
+        let mut expected = Vec::new();
+        for key in all {
+            expected.push(worker.record(key).await);
+        }
+        worker.send(&resent(&flush)).await.unwrap();
+        for (key, expected) in all.into_iter().zip(expected) {
+            assert_eq!(worker.record(key).await, expected);
+        }
+    }
 }

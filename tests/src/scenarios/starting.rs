@@ -186,7 +186,7 @@ async fn strange_ids_are_found_again(fixture: &dyn StoreFixture) {
         assert_eq!(row(&engine, id).await.given_id.as_deref(), Some(id));
         let filter = Filter { id_prefix: Some(id.into()), limit: 9, ..Filter::default() };
         let page = engine.list(&filter).await.unwrap();
-        let found: Vec<String> = page.executions.iter().map(|row| row.workflow_id()).collect();
+        let found: Vec<String> = page.executions.iter().map(stepfast_core::record::Execution::workflow_id).collect();
         assert_eq!(found, [id]);
         let again = engine.start(&noop, n).workflow_id(id).await.unwrap();
         assert_eq!(again.key(), handle.key());

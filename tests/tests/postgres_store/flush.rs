@@ -222,14 +222,26 @@ async fn pieces_of_large_values_come_back_and_go() {
 #[tokio::test]
 async fn what_the_server_cannot_store_is_refused_with_a_reason() {
     let db = Fixture::new().await;
-    for id in [
-        "a\0b".to_owned(),
-        (0..9000).map(|i: u32| char::from_u32(0x4e00 + i * 7919 % 20_000).unwrap()).collect(),
-    ] {
-        let error = db.commit(&db.flush(vec![start_id(Key::mint(), &id, RUNNING)])).await.unwrap_err();
-        assert!(matches!(&error, StoreError::Rejected(reason) if reason.contains("executions")), "{error}");
-    }
+    let error = db.commit(&db.flush(vec![start_id(Key::mint(), "a\0b", RUNNING)])).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Rejected(reason) if reason.contains("executions")), "{error}");
     db.write(vec![start_id(Key::mint(), "good", RUNNING)]).await;
+}
+
+#[tokio::test]
+async fn ids_of_any_length_are_unique() {
+    let db = Fixture::new().await;
+    // around the length from which ids are told apart by their hash; with what the hash has to escape
+    for length in [1023, 1024, 1025, 300_000] {
+        let noise: String = (0..length).map(|i: u64| char::from(b'!' + (i * i % 89) as u8)).collect();
+        let key = Key::mint();
+        assert_eq!(db.outcome(start_id(key, &noise, QUEUED)).await, Outcome::Applied);
+        assert_eq!(duplicate_of(&db.outcome(start_id(Key::mint(), &noise, QUEUED)).await), Some(key));
+        let near = noise.replacen('!', "\\\\", 1);
+        assert_eq!(db.outcome(start_id(Key::mint(), &near, QUEUED)).await, Outcome::Applied);
+        let given = [ExecutionId::Given(noise.as_str().into())];
+        let found = db.store.load(&given, Detail::Outcome).await.unwrap().remove(0).unwrap();
+        assert_eq!((found.execution.key, found.execution.given_id.as_deref()), (key, Some(noise.as_str())));
+    }
 }
 
 #[tokio::test]

@@ -1,12 +1,15 @@
 //! The committer of a lane: takes what is staged, commits it as numbered flushes, publishes outcomes.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::task::Waker;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::staging::{Entry, Outcomes, Segment, Taken};
+use super::segment::{Entry, Segment};
+use super::staging::{Outcomes, Taken};
 use super::{Lane, Lsn, Settled, Sink};
 use crate::error::Error;
 use crate::store::{Registration, Store, StoreError};
@@ -14,6 +17,11 @@ use crate::write::{Flush, Outcome, Write};
 
 /// Pause before an unanswered flush is sent again: doubles from the first to the second, with jitter.
 const RESEND_AFTER: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// So many waiters are woken by the lane's own thread, which takes the shortest way.
+const FEW: usize = 16;
+/// So many are woken by one task.
+const CROWD: usize = 1024;
 
 /// Starts the committer of `lane` on a thread of its own. The receiver hears when it has ended.
 ///
@@ -53,7 +61,7 @@ struct Committer {
     sink: Arc<dyn Sink>,
     numbered: Numbered,
     /// Takes Writes that wait for somebody else's transaction; started when the first one does.
-    slow: Option<mpsc::UnboundedSender<Entry>>,
+    slow: Option<mpsc::UnboundedSender<(Entry, u32)>>,
 }
 
 impl Committer {
@@ -79,7 +87,7 @@ impl Committer {
             }
         }
         let left = self.lane.staging().clear();
-        self.drop_all(left);
+        self.drop_all(&left);
     }
 
     fn is_giving_up(&self) -> bool {
@@ -97,7 +105,10 @@ impl Committer {
             let result = self.numbered.commit(registration, &mut writes, is_bisecting).await;
             part.writes = writes;
             match result {
-                Ok(outcomes) => self.land(&part, outcomes, &mut landed),
+                Ok(outcomes) => {
+                    self.land(&part, outcomes, &mut landed);
+                    landed.parts.push(part);
+                }
                 Err(error @ (StoreError::Rejected(_) | StoreError::Blocked(_))) => {
                     is_bisecting = true;
                     match part.split().or_else(Segment::split_first) {
@@ -111,27 +122,31 @@ impl Committer {
                 }
                 Err(StoreError::Fenced) => {
                     parts.push(part);
-                    let outcomes = self.lane.staging().fence(parts, &self.lane.0.watermark);
+                    let worker = registration.worker;
+                    let outcomes = self.lane.staging().fence(worker, parts, &self.lane.0.watermark);
                     landed.outcomes.extend(outcomes);
                     self.publish(passed, landed);
-                    self.sink.fenced(self.lane.number());
+                    self.sink.fenced(worker);
                     return true;
                 }
                 Err(StoreError::Unavailable(_)) => {
                     // only while giving up: what was sent may or may not land
                     parts.push(part);
+                    landed.note_applied();
                     self.publish(Lsn(0), landed);
-                    self.drop_all(parts.into_iter().flat_map(Segment::into_entries).collect());
+                    let left: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
+                    self.drop_all(&left);
                     return false;
                 }
                 Err(error) => {
                     parts.push(part);
                     let reason = error.to_string();
+                    landed.note_applied();
                     self.publish(Lsn(0), landed);
                     self.sink.poisoned(&reason);
                     let mut left: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
                     left.extend(self.lane.staging().clear());
-                    self.drop_all(left);
+                    self.drop_all(&left);
                     return false;
                 }
             }
@@ -151,6 +166,10 @@ impl Committer {
         self.sink.landed(&part.writes);
         for (index, outcome) in outcomes {
             let (write, meta) = (&part.writes[index], &part.metas[index]);
+            if matches!(write, Write::Wake(_)) {
+                // nobody asks what became of it
+                continue;
+            }
             landed.outcomes.extend(meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
             self.tell(write, meta.tree, meta.lsns[0], &outcome);
         }
@@ -164,11 +183,14 @@ impl Committer {
     /// One Write of one tree, and what comes behind it there: the Write is refused, or goes to the slow lane.
     fn set_aside(&mut self, segment: Segment, error: &StoreError, landed: &mut Landed) {
         if let StoreError::Blocked(_) = error {
-            let entry = self.lane.staging().block(segment, &self.lane.0.watermark);
+            let (entry, generation) = {
+                let mut staging = self.lane.staging();
+                (staging.block(segment, &self.lane.0.watermark), staging.generation())
+            };
             let (lane, store, sink) = (&self.lane, &self.numbered.store, &self.sink);
             let slow = self.slow.get_or_insert_with(|| slow_lane(lane, store.clone(), sink.clone()));
-            if let Err(mpsc::error::SendError(entry)) = slow.send(entry) {
-                self.drop_all(vec![entry]);
+            if let Err(mpsc::error::SendError((entry, _))) = slow.send((entry, generation)) {
+                self.drop_all(&[entry]);
             }
             return;
         }
@@ -181,13 +203,40 @@ impl Committer {
     }
 
     /// Acknowledges.
-    fn publish(&self, passed: Lsn, landed: Landed) {
+    fn publish(&self, passed: Lsn, mut landed: Landed) {
         let shared = &self.lane.0;
-        shared.watermark.publish(Some(passed), landed.released, landed.outcomes);
+        {
+            let mut staging = self.lane.staging();
+            staging.release_collisions();
+            landed.room += staging.take_freed();
+        }
+        let wake = shared.watermark.settle(Some(passed), landed.released, landed.outcomes);
         shared.room.add_permits(landed.room);
+        if wake.len() <= FEW {
+            for waker in wake {
+                waker.wake();
+            }
+            return;
+        }
+        // a crowd is woken from where it runs: the lane's thread has the next flush to write
+        let mut parts = Some(landed.parts);
+        let mut wake = wake.into_iter();
+        loop {
+            let some: Vec<Waker> = wake.by_ref().take(CROWD).collect();
+            if some.is_empty() {
+                break;
+            }
+            let parts = parts.take();
+            shared.runtime.spawn(async move {
+                for waker in some {
+                    waker.wake();
+                }
+                drop(parts);
+            });
+        }
     }
 
-    fn drop_all(&self, entries: Vec<Entry>) {
+    fn drop_all(&self, entries: &[Entry]) {
         let room = entries.iter().map(|entry| entry.meta.room as usize).sum();
         let lsns = entries.iter().flat_map(|entry| entry.meta.lsns.iter());
         self.lane.0.watermark.publish(None, [], lsns.map(|&lsn| (lsn, Outcome::Dropped)));
@@ -201,6 +250,19 @@ struct Landed {
     released: Vec<Lsn>,
     outcomes: Outcomes,
     room: usize,
+    /// What was written, kept to be freed elsewhere.
+    parts: Vec<Segment>,
+}
+
+impl Landed {
+    /// Settles what has landed although the watermark will not pass it.
+    fn note_applied(&mut self) {
+        let lsns = self.parts.iter().flat_map(|part| part.metas.iter()).flat_map(|meta| meta.lsns.iter());
+        let noted: HashSet<Lsn> = self.outcomes.iter().map(|(lsn, _)| *lsn).collect();
+        let applied: Outcomes =
+            lsns.filter(|lsn| !noted.contains(lsn)).map(|&lsn| (lsn, Outcome::Applied)).collect();
+        self.outcomes.extend(applied);
+    }
 }
 
 /// Numbers the flushes of a lane of a registration, and finds out what becomes of each.
@@ -271,19 +333,23 @@ impl Numbered {
 
 /// Starts the lane's slow lane: it commits Writes that wait for somebody else's transaction, each alone,
 /// for as long as it takes, while the lane itself goes on.
-fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::UnboundedSender<Entry> {
-    let (send, mut entries) = mpsc::unbounded_channel::<Entry>();
+fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::UnboundedSender<(Entry, u32)> {
+    let (send, mut entries) = mpsc::unbounded_channel::<(Entry, u32)>();
     let lane = lane.clone();
     let name = format!("stepfast-slow-{}", lane.number());
     let number = lane.0.slow_number;
     let run = async move {
         let mut numbered = Numbered { lane: lane.clone(), number, store, sent: None };
-        while let Some(entry) = entries.recv().await {
+        while let Some((entry, generation)) = entries.recv().await {
             let Entry { write, meta } = entry;
             let mut writes = vec![write];
             let mut pause = RESEND_AFTER.0;
             let outcome = loop {
-                let Some(registration) = lane.staging().registration() else { break Outcome::Fenced };
+                let registration = {
+                    let staging = lane.staging();
+                    staging.registration().filter(|_| staging.generation() == generation)
+                };
+                let Some(registration) = registration else { break Outcome::Fenced };
                 match numbered.commit(registration, &mut writes, false).await {
                     Ok(mut outcomes) => {
                         break outcomes.pop().map_or(Outcome::Applied, |(_, outcome)| outcome);
@@ -293,7 +359,10 @@ fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::U
                         pause = (pause * 2).min(RESEND_AFTER.1);
                     }
                     Err(StoreError::Rejected(reason)) => break Outcome::Refused(reason.into()),
-                    Err(StoreError::Fenced) => break Outcome::Fenced,
+                    Err(StoreError::Fenced) => {
+                        sink.fenced(registration.worker);
+                        break Outcome::Fenced;
+                    }
                     Err(_) => break Outcome::Dropped,
                 }
             };
@@ -302,10 +371,11 @@ fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::U
             if outcome == Outcome::Fenced && !entry.write.is_owned() {
                 let outcomes = lane.staging().stage_again(entry, &lane.0.watermark);
                 lane.0.watermark.publish(None, [], outcomes);
+                lane.0.staged.notify_one();
                 continue;
             }
             let is_applied = outcome == Outcome::Applied;
-            let mut outcomes = lane.staging().unblock(&entry, is_applied);
+            let mut outcomes = lane.staging().unblock(&entry, &outcome);
             let lsns = entry.meta.lsns.iter().copied();
             if is_applied {
                 lane.0.watermark.publish(None, lsns, outcomes);
@@ -318,7 +388,8 @@ fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::U
                     Settled { execution, tree, lsn, write: &entry.write, outcome: &outcome },
                 );
             }
-            lane.0.room.add_permits(entry.meta.room as usize);
+            let freed = lane.staging().take_freed();
+            lane.0.room.add_permits(entry.meta.room as usize + freed);
             sink.landed(std::slice::from_ref(&entry.write));
             lane.0.staged.notify_one();
         }

@@ -3,7 +3,7 @@
 //! An Lsn is settled when it is at or below the watermark and not held. All but a few outcomes are
 //! `Applied`, so only the others are kept.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use super::{Lane, Lsn};
 use crate::write::Outcome;
 
-/// How long an outcome is kept, in Lsns: whoever asks for it asks within a few flushes.
-const KEPT: u64 = 1 << 22;
+/// So many outcomes other than `Applied` are kept: whoever asks for one asks within a few flushes.
+const KEPT: usize = 1 << 16;
 
 #[derive(Default)]
 pub(super) struct Watermark {
@@ -29,6 +29,8 @@ pub(super) struct Watermark {
 struct Inner {
     held: HashSet<Lsn>,
     outcomes: HashMap<Lsn, Outcome>,
+    /// The Lsns of `outcomes`, as they were noted.
+    noted: VecDeque<Lsn>,
     waiters: Vec<Waiter>,
     next_waiter: u64,
 }
@@ -57,16 +59,21 @@ impl Watermark {
         Lsn(self.lsn.load(SeqCst))
     }
 
+    pub(super) fn is_settled(&self, lsn: Lsn) -> bool {
+        self.peek(lsn).is_some()
+    }
+
     /// The outcome of `lsn` if it is settled; takes no lock in the common case.
     fn peek(&self, lsn: Lsn) -> Option<Outcome> {
         // an Lsn enters `held` and an outcome is noted before the watermark passes it, so this order of
         // loads never misses one
         let watermark = self.lsn();
+        let is_held_empty = self.held.load(SeqCst) == 0;
         if self.exceptions.load(SeqCst) == 0 {
             if lsn > watermark {
                 return None;
             }
-            if self.held.load(SeqCst) == 0 {
+            if is_held_empty {
                 return Some(Outcome::Applied);
             }
         }
@@ -93,6 +100,18 @@ impl Watermark {
         released: impl IntoIterator<Item = Lsn>,
         outcomes: impl IntoIterator<Item = (Lsn, Outcome)>,
     ) {
+        for waker in self.settle(watermark, released, outcomes) {
+            waker.wake();
+        }
+    }
+
+    /// The same, but returns whoever has to be woken.
+    pub(super) fn settle(
+        &self,
+        watermark: Option<Lsn>,
+        released: impl IntoIterator<Item = Lsn>,
+        outcomes: impl IntoIterator<Item = (Lsn, Outcome)>,
+    ) -> Vec<Waker> {
         let mut wake = Vec::new();
         {
             let mut inner = self.inner();
@@ -101,18 +120,22 @@ impl Watermark {
                 for lsn in released {
                     inner.held.remove(&lsn);
                 }
-                self.held.store(inner.held.len(), SeqCst);
             }
             for (lsn, outcome) in outcomes {
                 inner.held.remove(&lsn);
-                inner.outcomes.insert(lsn, outcome);
+                if inner.outcomes.insert(lsn, outcome).is_none() {
+                    inner.noted.push_back(lsn);
+                }
             }
-            self.held.store(inner.held.len(), SeqCst);
+            while inner.noted.len() > KEPT
+                && let Some(oldest) = inner.noted.pop_front()
+            {
+                inner.outcomes.remove(&oldest);
+            }
             let now = watermark.map_or_else(|| self.lsn(), |lsn| lsn.max(self.lsn()));
-            if !inner.outcomes.is_empty() {
-                inner.outcomes.retain(|lsn, _| lsn.0 + KEPT > now.0);
-                self.exceptions.store(inner.outcomes.len(), SeqCst);
-            }
+            // in the order opposite to `peek`
+            self.exceptions.store(inner.outcomes.len(), SeqCst);
+            self.held.store(inner.held.len(), SeqCst);
             self.lsn.store(now.0, SeqCst);
             let (held, outcomes) = (&inner.held, &inner.outcomes);
             inner.waiters.retain_mut(|waiter| {
@@ -124,9 +147,7 @@ impl Watermark {
                 !is_settled
             });
         }
-        for waker in wake {
-            waker.wake();
-        }
+        wake
     }
 
     pub(super) fn waiters(&self) -> usize {

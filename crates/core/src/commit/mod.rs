@@ -6,17 +6,19 @@
 //! stage(Write) -> segments (fold, hold) -> committer: take, Store::commit, publish -> waiters
 //! ```
 //!
-//! - `staging.rs`: what is staged; where Writes are **folded** and **held**.
+//! - `staging.rs`, `segment.rs`: what is staged; where Writes are **folded** and **held**.
 //! - `committer.rs`: one thread per lane; where flushes are numbered, resent, bisected and **fenced**.
 //! - `durable.rs`: watermark and waiters; where Writes are **acknowledged**.
 
 mod committer;
 mod durable;
+mod segment;
 mod staging;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use tokio::runtime;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 pub(crate) use committer::on_thread;
@@ -26,7 +28,7 @@ pub(crate) use staging::{Slot, Staged};
 use crate::error::Error;
 use crate::key::Key;
 use crate::store::{About, Registration, Store};
-use crate::write::{Outcome, Write};
+use crate::write::{Outcome, WorkerId, Write};
 use durable::Watermark;
 use staging::Staging;
 
@@ -40,8 +42,9 @@ pub(crate) trait Sink: Send + Sync {
     fn settled(&self, lane: u16, settled: Settled<'_>);
     /// These Writes are durable, whatever their outcomes.
     fn landed(&self, writes: &[Write]);
-    /// The lane is fenced: owned Writes are gone, free ones wait for [`Lane::rebind`].
-    fn fenced(&self, lane: u16);
+    /// The lane is fenced under this registration: owned Writes are gone, free ones wait for
+    /// [`Lane::rebind`].
+    fn fenced(&self, worker: WorkerId);
     /// The database cannot be trusted; the lane has stopped.
     fn poisoned(&self, reason: &str);
 }
@@ -69,6 +72,8 @@ struct Shared {
     staged: Notify,
     /// Room for staged bytes; given back when they are settled.
     room: Semaphore,
+    /// Where those who wait run.
+    runtime: runtime::Handle,
     /// Set when the committer may give up on a database that does not answer.
     is_giving_up: AtomicBool,
     give_up: Notify,
@@ -86,6 +91,7 @@ impl Lane {
         store: Arc<dyn Store>,
         registration: Registration,
         staged_bytes: usize,
+        runtime: runtime::Handle,
         sink: Arc<dyn Sink>,
     ) -> Result<(Self, oneshot::Receiver<()>), Error> {
         let About { flush_writes, flush_bytes, .. } = *store.about();
@@ -96,6 +102,7 @@ impl Lane {
             watermark: Watermark::default(),
             staged: Notify::new(),
             room: Semaphore::new(staged_bytes.min(Semaphore::MAX_PERMITS)),
+            runtime,
             is_giving_up: AtomicBool::new(false),
             give_up: Notify::new(),
         }));
@@ -118,10 +125,17 @@ impl Lane {
     /// `slot` is where the caller's last Write to the same `executions` row went: while it has not left,
     /// a Move folds into it. `None` if the lane is closed or, for an owned Write, the generation is over.
     pub(crate) fn stage(&self, staged: Staged, slot: &mut Slot) -> Option<Lsn> {
+        let room = staged.room;
         let (lsn, wake) = {
             let mut staging = self.staging();
-            let lsn = staging.stage(staged, slot, &self.0.watermark)?;
-            (lsn, staging.wants_waking())
+            match staging.stage(staged, slot, &self.0.watermark) {
+                Some(lsn) => (lsn, staging.wants_waking()),
+                None => {
+                    drop(staging);
+                    self.give_back(room);
+                    return None;
+                }
+            }
         };
         if wake {
             self.0.staged.notify_one();
@@ -155,6 +169,16 @@ impl Lane {
         })
     }
 
+    /// Gives back room that no Write has taken with it.
+    pub(crate) fn give_back(&self, room: u32) {
+        self.0.room.add_permits(room as usize);
+    }
+
+    /// True if `lsn` is settled.
+    pub(crate) fn is_settled(&self, lsn: Lsn) -> bool {
+        self.0.watermark.is_settled(lsn)
+    }
+
     /// A future that resolves when `lsn` is durable, or settled otherwise, with its outcome.
     pub(crate) fn durable(&self, lsn: Lsn) -> Durable {
         Durable::new(self.clone(), lsn)
@@ -169,9 +193,24 @@ impl Lane {
         execution: Key,
         write: Option<Write>,
     ) -> Option<Lsn> {
-        let lsn = self.staging().replace(tree, refused, execution, write, &self.0.watermark);
+        let ((lsn, dropped), freed) = {
+            let mut staging = self.staging();
+            (staging.replace(tree, refused, execution, write), staging.take_freed())
+        };
+        self.0.room.add_permits(freed);
+        self.0.watermark.publish(None, [], dropped);
         self.0.staged.notify_one();
         lsn
+    }
+
+    /// Ends the generation of a registration that is over, whether the lane has noticed or not.
+    pub(crate) fn end_generation(&self, worker: WorkerId) {
+        let (outcomes, freed) = {
+            let mut staging = self.staging();
+            (staging.fence(worker, Vec::new(), &self.0.watermark), staging.take_freed())
+        };
+        self.0.room.add_permits(freed);
+        self.0.watermark.publish(None, [], outcomes);
     }
 
     /// Goes on under a new registration after a fence.

@@ -9,13 +9,15 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::Lsn;
 use super::durable::Watermark;
+use super::segment::{Entry, Meta, Segment, touched};
 use crate::key::Key;
+use crate::record::Status;
 use crate::store::Registration;
-use crate::write::{Outcome, State, Write};
+use crate::write::{Outcome, State, WorkerId, Write};
 
 /// A Write on its way into a lane.
 pub(crate) struct Staged {
@@ -31,37 +33,6 @@ pub(crate) struct Staged {
 /// Where an execution's last `executions` row change was staged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slot(Option<(u64, usize)>);
-
-/// What is known of a Write beside its contents.
-#[derive(Clone, Debug)]
-pub(super) struct Meta {
-    pub(super) tree: Key,
-    /// Its own Lsn first, then those of what folded into it.
-    pub(super) lsns: SmallVec<[Lsn; 2]>,
-    pub(super) room: u32,
-}
-
-pub(super) struct Entry {
-    pub(super) write: Write,
-    pub(super) meta: Meta,
-}
-
-/// At most a flush long. `writes` and `metas` run in parallel.
-#[derive(Default)]
-pub(super) struct Segment {
-    id: u64,
-    /// All Lsns given out from here on are in this segment, a later one, or held.
-    first_lsn: Lsn,
-    pub(super) writes: Vec<Write>,
-    pub(super) metas: Vec<Meta>,
-    bytes: usize,
-    /// Row changes by Writes that do not own their row: only these can collide.
-    unowned: usize,
-    /// Guarded Starts in it, by index.
-    guarded: Vec<usize>,
-    /// Rows changed by Writes that came out of a queue, by index: their execution's slot is out of date.
-    released: HashMap<Key, usize>,
-}
 
 struct HeldTree {
     why: Why,
@@ -90,6 +61,8 @@ pub(super) struct Staging {
     is_closed: bool,
     /// The committer waits to be woken.
     is_idle: bool,
+    /// Room of Writes that were dropped, to be given back.
+    freed: usize,
     max_writes: usize,
     max_bytes: usize,
 }
@@ -118,6 +91,7 @@ impl Staging {
             generation: 0,
             is_closed: false,
             is_idle: false,
+            freed: 0,
             max_writes,
             max_bytes,
         }
@@ -151,7 +125,11 @@ impl Staging {
 
     pub(super) fn stage(&mut self, staged: Staged, slot: &mut Slot, watermark: &Watermark) -> Option<Lsn> {
         let Staged { generation, tree, write, room } = staged;
-        if self.is_closed || (generation != self.generation && write.is_owned()) {
+        // a Start that runs here is owned as long as it has not landed
+        let runs_here =
+            |write: &Write| matches!(write, Write::Start(start) if start.state.status() == Status::Running);
+        let is_over = generation != self.generation && (write.is_owned() || runs_here(&write));
+        if self.is_closed || is_over {
             return None;
         }
         let lsn = self.next_lsn;
@@ -164,7 +142,7 @@ impl Staging {
         };
         let meta = Meta { tree, lsns: smallvec![lsn], room };
         let mut entry = Entry { write, meta };
-        if may_fold {
+        if may_fold && matches!(entry.write, Write::Move(_)) {
             match self.fold(entry, *slot) {
                 Ok(()) => return Some(lsn),
                 Err(unfolded) => entry = unfolded,
@@ -183,6 +161,7 @@ impl Staging {
     }
 
     /// Folds a Move into the Write of the same row in the last segment, if there is one.
+    #[allow(clippy::result_large_err)] // what does not fold comes back
     fn fold(&mut self, entry: Entry, slot: Slot) -> Result<(), Entry> {
         let (Write::Move(change), Some(segment)) = (&entry.write, self.segments.back_mut()) else {
             return Err(entry);
@@ -333,26 +312,45 @@ impl Staging {
                 continue;
             }
             if let Ok(i) = outcomes.binary_search_by_key(&index, |(i, _)| *i) {
-                // a child that was started before may run here: what it has staged is its own
-                let is_there = matches!(&outcomes[i].1, Outcome::Duplicate(existing) if existing.key == key);
-                if !is_there {
-                    self.drop_of(tree, key, &mut dropped);
-                }
+                self.lose(tree, key, &outcomes[i].1, &mut dropped);
             }
             self.release(tree);
         }
-        if !self.held.is_empty() {
-            let collided: Vec<Key> = self
-                .held
-                .iter()
-                .filter(|(_, held)| held.why == Why::Collision)
-                .map(|(tree, _)| *tree)
-                .collect();
-            for tree in collided {
-                self.release(tree);
-            }
-        }
         dropped
+    }
+
+    /// Lets those try again whose row was in the last flush.
+    pub(super) fn release_collisions(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let is_collision = |(tree, held): (&Key, &HeldTree)| (held.why == Why::Collision).then_some(*tree);
+        let collided: Vec<Key> = self.held.iter().filter_map(is_collision).collect();
+        for tree in collided {
+            self.release(tree);
+        }
+    }
+
+    /// A Start came to `outcome`: drops what depends on it, if it has lost.
+    fn lose(&mut self, tree: Key, execution: Key, outcome: &Outcome, dropped: &mut Outcomes) {
+        match outcome {
+            // the execution is there and goes on: started by a run of the same parent before this one
+            Outcome::Duplicate(existing) if existing.key == execution => {}
+            // a root takes all that it has started with it
+            _ if tree == execution => {
+                let Some(held) = self.held.get_mut(&tree) else { return };
+                for entry in held.queue.drain(..) {
+                    self.freed += entry.meta.room as usize;
+                    dropped.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Dropped)));
+                }
+            }
+            _ => self.drop_of(tree, execution, dropped),
+        }
+    }
+
+    /// Room that has become free by Writes that were dropped.
+    pub(super) fn take_freed(&mut self) -> usize {
+        std::mem::take(&mut self.freed)
     }
 
     /// Drops what `execution` has in the queue of `tree`.
@@ -361,6 +359,7 @@ impl Staging {
         held.queue.retain(|entry| {
             let is_lost = entry.write.execution() == execution;
             if is_lost {
+                self.freed += entry.meta.room as usize;
                 dropped.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Dropped)));
             }
             !is_lost
@@ -397,7 +396,9 @@ impl Staging {
         let (tree, execution, lsn) = (refused.meta.tree, refused.write.execution(), refused.meta.lsns[0]);
         self.hold_back(tree, Why::Refused(lsn), entries, watermark);
         if !refused.write.is_owned() {
-            self.drop_of(tree, execution, &mut dropped);
+            if matches!(refused.write, Write::Start(_)) {
+                self.lose(tree, execution, &Outcome::Dropped, &mut dropped);
+            }
             self.release(tree);
         }
         (refused, dropped)
@@ -429,12 +430,12 @@ impl Staging {
     }
 
     /// The slow lane is done with `entry`: its tree goes on.
-    pub(super) fn unblock(&mut self, entry: &Entry, is_applied: bool) -> Outcomes {
+    pub(super) fn unblock(&mut self, entry: &Entry, outcome: &Outcome) -> Outcomes {
         let mut dropped = Outcomes::new();
         let tree = entry.meta.tree;
         if self.held.get(&tree).is_some_and(|held| held.why == Why::Blocked) {
-            if !is_applied {
-                self.drop_of(tree, entry.write.execution(), &mut dropped);
+            if *outcome != Outcome::Applied && matches!(entry.write, Write::Start(_)) {
+                self.lose(tree, entry.write.execution(), outcome, &mut dropped);
             }
             self.release(tree);
         }
@@ -447,11 +448,10 @@ impl Staging {
         refused: Lsn,
         execution: Key,
         write: Option<Write>,
-        watermark: &Watermark,
-    ) -> Option<Lsn> {
+    ) -> (Option<Lsn>, Outcomes) {
         let mut dropped = Outcomes::new();
         if self.held.get(&tree).is_none_or(|held| held.why != Why::Refused(refused)) {
-            return None;
+            return (None, dropped);
         }
         self.drop_of(tree, execution, &mut dropped);
         let lsn = write.map(|write| {
@@ -461,22 +461,25 @@ impl Staging {
             lsn
         });
         self.release(tree);
-        watermark.publish(None, [], dropped);
-        lsn
+        (lsn, dropped)
     }
 
     /// Ends the generation: owned Writes come to `Fenced`; free ones are staged again, for
-    /// [`bind`](Staging::bind) to let them go. `rest` is what had been taken and did not land.
-    pub(super) fn fence(&mut self, rest: Vec<Segment>, watermark: &Watermark) -> Outcomes {
-        self.generation += 1;
-        self.registration = None;
+    /// [`bind`](Staging::bind) to let them go. `rest` is what had been taken and did not land. If another
+    /// registration than `worker`'s is bound already, only `rest` is concerned.
+    pub(super) fn fence(&mut self, worker: WorkerId, rest: Vec<Segment>, watermark: &Watermark) -> Outcomes {
         let mut outcomes = Outcomes::new();
         let mut free = Vec::new();
         let mut entries: Vec<Entry> = rest.into_iter().flat_map(Segment::into_entries).collect();
-        entries.extend(self.segments.drain(..).flat_map(Segment::into_entries));
-        entries.extend(self.held.drain().flat_map(|(_, held)| held.queue));
+        if self.registration.is_some_and(|registration| registration.worker == worker) {
+            self.generation += 1;
+            self.registration = None;
+            entries.extend(self.segments.drain(..).flat_map(Segment::into_entries));
+            entries.extend(self.held.drain().flat_map(|(_, held)| held.queue));
+        }
         for entry in entries {
             if entry.write.is_owned() {
+                self.freed += entry.meta.room as usize;
                 outcomes.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Fenced)));
             } else {
                 free.push(entry);
@@ -497,7 +500,13 @@ impl Staging {
             start.state = State::Queued { armed: Vec::new() };
         }
         watermark.hold(&entry.meta.lsns);
-        match self.held.get_mut(&entry.meta.tree) {
+        let tree = entry.meta.tree;
+        match self.held.get_mut(&tree) {
+            // it comes back from the slow lane: before all that waited for it
+            Some(held) if held.why == Why::Blocked => {
+                held.queue.push_front(entry);
+                self.release(tree);
+            }
             Some(held) => held.queue.push_back(entry),
             None => {
                 self.push(entry);
@@ -512,114 +521,5 @@ impl Staging {
         let mut entries: Vec<Entry> = self.segments.drain(..).flat_map(Segment::into_entries).collect();
         entries.extend(self.held.drain().flat_map(|(_, held)| held.queue));
         entries
-    }
-}
-
-/// The rows that a Write changes and others might, by table and execution.
-fn touched(write: &Write) -> SmallVec<[(u8, Key); 2]> {
-    const EXECUTIONS: u8 = 0;
-    const REQUESTS: u8 = 1;
-    const CHUNKS: u8 = 2;
-    let key = write.execution();
-    match write {
-        Write::Start(_) | Write::Move(_) | Write::Wake(_) => smallvec![(EXECUTIONS, key)],
-        Write::Request(_) => smallvec![(EXECUTIONS, key), (REQUESTS, key)],
-        Write::Answer(_) => smallvec![(REQUESTS, key)],
-        Write::Discard(_) => smallvec![(CHUNKS, key)],
-        // append-only rows of their own
-        Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) => smallvec![],
-    }
-}
-
-impl Segment {
-    pub(super) fn into_entries(self) -> VecDeque<Entry> {
-        self.writes.into_iter().zip(self.metas).map(|(write, meta)| Entry { write, meta }).collect()
-    }
-
-    fn from_entries(entries: Vec<Entry>) -> Self {
-        let mut segment = Self::default();
-        for Entry { write, meta } in entries {
-            if matches!(&write, Write::Start(start) if start.is_guarded) {
-                segment.guarded.push(segment.writes.len());
-            }
-            segment.writes.push(write);
-            segment.metas.push(meta);
-        }
-        segment
-    }
-
-    /// Moves the Writes of the trees in `parted` out of the segment, in order.
-    fn part(&mut self, parted: &mut HashMap<Key, VecDeque<Entry>>, watermark: &Watermark) {
-        if !self.metas.iter().any(|meta| parted.contains_key(&meta.tree)) {
-            return;
-        }
-        let (id, first_lsn) = (self.id, self.first_lsn);
-        let mut kept = Vec::new();
-        let mut unowned = 0;
-        for entry in std::mem::take(self).into_entries() {
-            match parted.get_mut(&entry.meta.tree) {
-                Some(queue) => {
-                    watermark.hold(&entry.meta.lsns);
-                    queue.push_back(entry);
-                }
-                None => {
-                    unowned += usize::from(!touched(&entry.write).is_empty());
-                    kept.push(entry);
-                }
-            }
-        }
-        // a new id: indexes have moved, so no slot may point here any more; the map takes their place
-        *self = Self { id: u64::MAX - id, first_lsn, unowned, ..Self::from_entries(kept) };
-        self.bytes = self.writes.iter().map(Write::size).sum();
-        for (index, write) in self.writes.iter().enumerate() {
-            if matches!(write, Write::Start(_) | Write::Move(_)) {
-                self.released.insert(write.execution(), index);
-            }
-        }
-    }
-
-    /// Splits in two between trees; `Err` if there is only one tree. Trees whose Writes might wait for
-    /// somebody else's transaction are parted from the others first.
-    pub(super) fn split(self) -> Result<(Self, Self), Self> {
-        let mut trees: Vec<(bool, Key)> = Vec::new();
-        let mut seen: HashMap<Key, usize> = HashMap::new();
-        for (write, meta) in self.writes.iter().zip(&self.metas) {
-            let index = *seen.entry(meta.tree).or_insert_with(|| {
-                trees.push((false, meta.tree));
-                trees.len() - 1
-            });
-            trees[index].0 |= match write {
-                Write::Start(start) => start.is_guarded,
-                Write::Wake(_) | Write::Request(_) => true,
-                _ => false,
-            };
-        }
-        if trees.len() < 2 {
-            return Err(self);
-        }
-        trees.sort_by_key(|(is_suspect, _)| *is_suspect);
-        let innocent = trees.iter().take_while(|(is_suspect, _)| !is_suspect).count();
-        let cut = if innocent == 0 || innocent == trees.len() { trees.len() / 2 } else { innocent };
-        let first: HashSet<Key> = trees[..cut].iter().map(|(_, tree)| *tree).collect();
-        let (first, second): (Vec<Entry>, Vec<Entry>) =
-            self.into_entries().into_iter().partition(|entry| first.contains(&entry.meta.tree));
-        Ok((Self::from_entries(first), Self::from_entries(second)))
-    }
-
-    /// This segment with `rest` behind it.
-    pub(super) fn join(self, rest: Option<Self>) -> Self {
-        let mut entries: Vec<Entry> = self.into_entries().into();
-        entries.extend(rest.into_iter().flat_map(Self::into_entries));
-        Self::from_entries(entries)
-    }
-
-    /// Splits off the first Write; `Err` if there is only one.
-    pub(super) fn split_first(self) -> Result<(Self, Self), Self> {
-        if self.writes.len() < 2 {
-            return Err(self);
-        }
-        let mut entries: Vec<Entry> = self.into_entries().into();
-        let rest = entries.split_off(1);
-        Ok((Self::from_entries(entries), Self::from_entries(rest)))
     }
 }

@@ -189,7 +189,7 @@ pub fn checkpoint(execution: Key, n: u32, outcome: &str) -> Checkpoint {
         run_no: 1,
         order: n,
         kind: CheckpointKind::Step,
-        name: Arc::from("step"),
+        name: "step".into(),
         fingerprint: Some(u64::MAX - u64::from(n)),
         outcome: value(outcome),
         at: later(u64::from(n)),

@@ -1,0 +1,225 @@
+//! `stepfast workflow`: list, show, cancel, resume.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use stepfast::clock::{Clock, SystemClock, Timestamp};
+use stepfast::record::{Detail, ExecutionId, Filter, Record};
+use stepfast::write::Answer;
+use stepfast::{Engine, Error, Key, Status, Store};
+
+use crate::output::{self, Exit};
+
+/// Look at executions, and act on them.
+#[derive(Subcommand)]
+pub(crate) enum Workflow {
+    /// List executions, newest first.
+    List(List),
+    /// Show everything recorded of an execution.
+    Show(Show),
+    /// Cancel executions, and the children they wait for.
+    Cancel(Act),
+    /// Continue executions that are parked, failed or cancelled.
+    Resume(Act),
+}
+
+#[derive(Args)]
+struct At {
+    /// The store: sqlite://FILE or postgres://…
+    #[arg(long, env = "STEPFAST_STORE")]
+    store: String,
+    /// Print JSON, for programs.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    at: At,
+    /// Only these statuses: scheduled, queued, running, waiting, completed, failed, cancelled.
+    #[arg(long, value_delimiter = ',')]
+    status: Vec<Status>,
+    /// Only this workflow.
+    #[arg(long)]
+    workflow: Option<String>,
+    /// Only executions that are parked.
+    #[arg(long)]
+    parked: bool,
+    /// Only children of this execution.
+    #[arg(long)]
+    parent: Option<String>,
+    /// Only ids that begin with this.
+    #[arg(long)]
+    id_prefix: Option<String>,
+    /// Only those created at or after this: an instant (2026-11-21T10:00:00Z) or an age (90s, 15m, 2h, 7d).
+    #[arg(long, value_parser = instant)]
+    since: Option<Timestamp>,
+    /// Only those created before this: an instant or an age.
+    #[arg(long, value_parser = instant)]
+    until: Option<Timestamp>,
+    /// At most this many.
+    #[arg(long, default_value_t = 50)]
+    limit: usize,
+    /// Only count them.
+    #[arg(long)]
+    count: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Show {
+    #[command(flatten)]
+    at: At,
+    /// Its workflow_id.
+    workflow_id: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Act {
+    #[command(flatten)]
+    at: At,
+    /// Their workflow_ids.
+    #[arg(required = true)]
+    workflow_ids: Vec<String>,
+}
+
+impl Workflow {
+    pub(crate) async fn run(self) -> anyhow::Result<Exit> {
+        match self {
+            Workflow::List(list) => list.run().await,
+            Workflow::Show(show) => show.run().await,
+            Workflow::Cancel(act) => act.run(true).await,
+            Workflow::Resume(act) => act.run(false).await,
+        }
+    }
+}
+
+impl List {
+    async fn run(self) -> anyhow::Result<Exit> {
+        let store = stepfast::connect(&self.at.store).await?;
+        let parent = match &self.parent {
+            None => None,
+            Some(id) => Some(find(&store, id, Detail::Outcome).await?.execution.key),
+        };
+        let filter = Filter {
+            statuses: self.status,
+            workflow: self.workflow.map(Into::into),
+            is_paused: self.parked.then_some(true),
+            parent,
+            id_prefix: self.id_prefix.map(Into::into),
+            created_from: self.since,
+            created_before: self.until,
+            after: None,
+            limit: if self.count { 0 } else { self.limit.max(1) },
+        };
+        let page = store.list(&filter).await.map_err(Error::from)?;
+        if self.count {
+            let total = page.total.unwrap_or(0);
+            output::print(&if self.at.json {
+                json!({ "count": total }).to_string()
+            } else {
+                total.to_string()
+            });
+        } else if self.at.json {
+            let executions: Vec<Value> = page.executions.iter().map(output::execution_json).collect();
+            output::print_json(&json!({ "executions": executions }))?;
+        } else {
+            output::print(&output::executions_table(&page.executions));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+impl Show {
+    async fn run(self) -> anyhow::Result<Exit> {
+        let store = stepfast::connect(&self.at.store).await?;
+        let mut record = find(&store, &self.workflow_id, Detail::Full).await?;
+        // what is stored aside is shown too
+        let key = record.execution.key;
+        let fetch = async |payload: &mut stepfast::Payload| -> Result<(), Error> {
+            if let Some(chunks) = payload.chunks() {
+                *payload = stepfast::Payload::from_bytes(store.value(key, chunks).await?);
+            }
+            Ok(())
+        };
+        fetch(&mut record.execution.input).await?;
+        fetch(&mut record.execution.outcome).await?;
+        for checkpoint in &mut record.checkpoints {
+            fetch(&mut checkpoint.outcome).await?;
+        }
+        if self.at.json {
+            output::print_json(&output::record_json(&record))?;
+        } else {
+            output::print(&output::record_text(&record));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+impl Act {
+    async fn run(self, is_cancel: bool) -> anyhow::Result<Exit> {
+        let engine = Engine::builder(stepfast::connect(&self.at.store).await?).open().await?;
+        let mut exit = Exit::Done;
+        let mut answers = Vec::new();
+        for workflow_id in &self.workflow_ids {
+            let answer =
+                if is_cancel { engine.cancel(workflow_id).await } else { engine.resume(workflow_id).await };
+            let (word, detail) = match answer {
+                Ok(Answer::Done) => ("done", None),
+                Ok(Answer::Requested) => {
+                    ("requested", Some("recorded; the worker that runs it will do it".to_owned()))
+                }
+                Ok(Answer::Declined(status)) => {
+                    exit = exit.max(Exit::Declined);
+                    ("declined", Some(format!("the execution is {status}")))
+                }
+                Err(error) => {
+                    exit = exit.max(Exit::of(&error));
+                    ("error", Some(format!("{error} [{}]", error.code())))
+                }
+            };
+            if self.at.json {
+                answers.push(json!({ "workflow_id": workflow_id, "answer": word, "detail": detail }));
+            } else {
+                let detail = detail.map_or(String::new(), |detail| format!(": {detail}"));
+                output::print(&format!("{workflow_id}: {word}{detail}"));
+            }
+        }
+        if self.at.json {
+            output::print_json(&json!({ "answers": answers }))?;
+        }
+        engine.shutdown(Duration::from_secs(10)).await?;
+        Ok(exit)
+    }
+}
+
+async fn find(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Result<Record, Error> {
+    let mut ids = vec![ExecutionId::Given(workflow_id.into())];
+    ids.extend(Key::from_text(workflow_id).map(ExecutionId::Key));
+    let found = store.load(&ids, detail).await?;
+    found.into_iter().flatten().next().ok_or_else(|| Error::NotFound { workflow_id: workflow_id.to_owned() })
+}
+
+/// An instant, or how long ago.
+fn instant(text: &str) -> anyhow::Result<Timestamp> {
+    if let Ok(instant) = text.parse::<jiff::Timestamp>() {
+        return Ok(Timestamp::from_micros(instant.as_microsecond()));
+    }
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => {
+            return Err(anyhow!(
+                "{text:?} is neither an instant like 2026-11-21T10:00:00Z nor an age like 15m"
+            ));
+        }
+    };
+    let number: i64 = number.parse().map_err(|_| anyhow!("{text:?} has no number before its unit"))?;
+    Ok(Timestamp::from_micros(SystemClock.now().as_micros() - number * seconds * 1_000_000))
+}

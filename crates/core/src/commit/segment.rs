@@ -1,0 +1,153 @@
+//! [`Segment`]: at most a flush's worth of staged Writes.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Lsn;
+use super::durable::Watermark;
+use crate::key::Key;
+use crate::write::Write;
+
+/// What is known of a Write beside its contents.
+#[derive(Clone, Debug)]
+pub(super) struct Meta {
+    pub(super) tree: Key,
+    /// Its own Lsn first, then those of what folded into it.
+    pub(super) lsns: SmallVec<[Lsn; 2]>,
+    pub(super) room: u32,
+}
+
+pub(super) struct Entry {
+    pub(super) write: Write,
+    pub(super) meta: Meta,
+}
+
+/// At most a flush long. `writes` and `metas` run in parallel.
+#[derive(Default)]
+pub(super) struct Segment {
+    pub(super) id: u64,
+    /// All Lsns given out from here on are in this segment, a later one, or held.
+    pub(super) first_lsn: Lsn,
+    pub(super) writes: Vec<Write>,
+    pub(super) metas: Vec<Meta>,
+    pub(super) bytes: usize,
+    /// Row changes by Writes that do not own their row: only these can collide.
+    pub(super) unowned: usize,
+    /// Guarded Starts in it, by index.
+    pub(super) guarded: Vec<usize>,
+    /// Rows changed by Writes that came out of a queue, by index: their execution's slot is out of date.
+    pub(super) released: HashMap<Key, usize>,
+}
+
+/// The rows that a Write changes and others might, by table and execution.
+pub(super) fn touched(write: &Write) -> SmallVec<[(u8, Key); 2]> {
+    const EXECUTIONS: u8 = 0;
+    const REQUESTS: u8 = 1;
+    const CHUNKS: u8 = 2;
+    let key = write.execution();
+    match write {
+        Write::Start(_) | Write::Move(_) | Write::Wake(_) => smallvec![(EXECUTIONS, key)],
+        Write::Request(_) => smallvec![(EXECUTIONS, key), (REQUESTS, key)],
+        Write::Answer(_) => smallvec![(REQUESTS, key)],
+        Write::Discard(_) => smallvec![(CHUNKS, key)],
+        // append-only rows of their own
+        Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) => smallvec![],
+    }
+}
+
+impl Segment {
+    pub(super) fn into_entries(self) -> VecDeque<Entry> {
+        self.writes.into_iter().zip(self.metas).map(|(write, meta)| Entry { write, meta }).collect()
+    }
+
+    pub(super) fn from_entries(entries: Vec<Entry>) -> Self {
+        let mut segment = Self::default();
+        for Entry { write, meta } in entries {
+            if matches!(&write, Write::Start(start) if start.is_guarded) {
+                segment.guarded.push(segment.writes.len());
+            }
+            segment.writes.push(write);
+            segment.metas.push(meta);
+        }
+        segment
+    }
+
+    /// Moves the Writes of the trees in `parted` out of the segment, in order.
+    pub(super) fn part(&mut self, parted: &mut HashMap<Key, VecDeque<Entry>>, watermark: &Watermark) {
+        if !self.metas.iter().any(|meta| parted.contains_key(&meta.tree)) {
+            return;
+        }
+        let (id, first_lsn) = (self.id, self.first_lsn);
+        let mut kept = Vec::new();
+        let mut unowned = 0;
+        for entry in std::mem::take(self).into_entries() {
+            if let Some(queue) = parted.get_mut(&entry.meta.tree) {
+                watermark.hold(&entry.meta.lsns);
+                queue.push_back(entry);
+            } else {
+                unowned += usize::from(!touched(&entry.write).is_empty());
+                kept.push(entry);
+            }
+        }
+        // a new id: indexes have moved, so no slot may point here any more; the map takes their place
+        *self = Self { id: u64::MAX - id, first_lsn, unowned, ..Self::from_entries(kept) };
+        self.bytes = self.writes.iter().map(Write::size).sum();
+        for (index, write) in self.writes.iter().enumerate() {
+            if matches!(write, Write::Start(_) | Write::Move(_)) {
+                self.released.insert(write.execution(), index);
+            }
+        }
+    }
+
+    /// Splits in two between trees; `Err` if there is only one tree. Trees whose Writes might wait for
+    /// somebody else's transaction are parted from the others first.
+    #[allow(clippy::result_large_err)] // a segment that cannot be split comes back
+    pub(super) fn split(self) -> Result<(Self, Self), Self> {
+        let mut trees: Vec<(bool, Key)> = Vec::new();
+        let mut seen: HashMap<Key, usize> = HashMap::new();
+        for (write, meta) in self.writes.iter().zip(&self.metas) {
+            let index = *seen.entry(meta.tree).or_insert_with(|| {
+                trees.push((false, meta.tree));
+                trees.len() - 1
+            });
+            trees[index].0 |= match write {
+                Write::Start(start) => start.is_guarded,
+                Write::Wake(_) | Write::Request(_) => true,
+                _ => false,
+            };
+        }
+        if trees.len() < 2 {
+            return Err(self);
+        }
+        trees.sort_by_key(|(is_suspect, _)| *is_suspect);
+        let innocent = trees.iter().take_while(|(is_suspect, _)| !is_suspect).count();
+        let cut = if innocent == 0 || innocent == trees.len() { trees.len() / 2 } else { innocent };
+        let first: HashSet<Key> = trees[..cut].iter().map(|(_, tree)| *tree).collect();
+        let (first, second): (Vec<Entry>, Vec<Entry>) =
+            self.into_entries().into_iter().partition(|entry| first.contains(&entry.meta.tree));
+        Ok((Self::from_entries(first), Self::from_entries(second)))
+    }
+
+    /// This segment with `rest` behind it.
+    pub(super) fn join(self, rest: Option<Self>) -> Self {
+        let mut entries: Vec<Entry> = self.into_entries().into();
+        entries.extend(rest.into_iter().flat_map(Self::into_entries));
+        Self::from_entries(entries)
+    }
+
+    /// Splits off the first Write; `Err` if there is only one.
+    #[allow(clippy::result_large_err)] // a segment that cannot be split comes back
+    pub(super) fn split_first(self) -> Result<(Self, Self), Self> {
+        if self.writes.len() < 2 {
+            return Err(self);
+        }
+        let mut entries: Vec<Entry> = self.into_entries().into();
+        if entries[0].meta.lsns.len() > 1 {
+            // what has folded into it is later than the rest of its tree
+            entries.rotate_left(1);
+        }
+        let rest = entries.split_off(1);
+        Ok((Self::from_entries(entries), Self::from_entries(rest)))
+    }
+}
