@@ -790,6 +790,17 @@ impl Run {
 }
 
 impl RunState {
+    /// The failure of code that has returned although more is recorded.
+    pub(crate) fn ends_early(&self) -> Option<Failure> {
+        let next = self.replay.as_ref()?.peek()?;
+        Some(non_deterministic(&format!(
+            "the record goes on with {} {:?} at position {}, the code now returns before it",
+            described(next.kind),
+            &*next.name,
+            next.path
+        )))
+    }
+
     fn waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
         if self.busy > 0 || self.replay.is_some() || !self.completed.is_empty() || self.leaves == 0 {
             return None;

@@ -14,7 +14,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::commit::{Durable, Lsn};
 use crate::context::{Context, LONGEST_NAP};
-use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED};
+use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED, UNREADABLE};
 use crate::key::Key;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::record::Status;
@@ -88,6 +88,9 @@ impl RunTask {
                 Stage::Executing(Branches { main, spawned: FuturesUnordered::new(), waker })
             }
             Err(failure) => {
+                if failure.code() == Some(UNREADABLE) {
+                    run.interrupt(Interrupt::Park(failure.clone().permanent()));
+                }
                 let main: BodyFuture = Box::pin(std::future::ready(Err(failure)));
                 let waker = Waker::from(run.clone());
                 Stage::Executing(Branches { main, spawned: FuturesUnordered::new(), waker })
@@ -202,7 +205,8 @@ impl RunTask {
         };
         {
             let mut state = run.state();
-            if let Some(interrupt) = state.interrupt.take() {
+            let early = state.ends_early().map(Interrupt::Park);
+            if let Some(interrupt) = state.interrupt.take().or(early) {
                 drop(state);
                 self.stop(interrupt);
                 return;

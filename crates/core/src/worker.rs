@@ -18,7 +18,7 @@ use crate::record::Record;
 use crate::replay::Replay;
 use crate::run::{Interrupt, NewRun, Run};
 use crate::store::{Claim, Look, Seen, StoreError};
-use crate::task::{RunTask, cancel_failure};
+use crate::task::{RunTask, cancel_failure, deadline_failure};
 use crate::write::RequestKind;
 
 /// How often the worker looks, whatever happens.
@@ -347,6 +347,8 @@ fn adopt(core: &Arc<Core>, mut record: Record) {
     run.register();
     if record.requests.contains(&RequestKind::Cancel) {
         run.interrupt(Interrupt::Cancel(cancel_failure()));
+    } else if run.deadline_at.is_some_and(|deadline_at| deadline_at <= core.now()) {
+        run.interrupt(Interrupt::Cancel(deadline_failure()));
     }
     let core = core.clone();
     let runtime = core.runtime.clone();

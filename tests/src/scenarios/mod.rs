@@ -39,7 +39,7 @@ macro_rules! nouns {
     };
 }
 
-nouns![starting, step, wait];
+nouns![changed_code, request, starting, step, wait];
 
 /// A case that is not over by then hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
