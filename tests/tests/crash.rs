@@ -4,6 +4,8 @@
 //!
 //! `STEPFAST_CRASH_KILLS` says how often (25 by default), `STEPFAST_CRASH_SEED` repeats a run.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test with a main of its own
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitCode, Stdio};

@@ -292,7 +292,7 @@ fn dispatch(
 async fn until_end<O: DeserializeOwned>(call: &Call, key: Key) -> Result<O, Failure> {
     let run = &call.run;
     let signal = poll_fn(|cx| {
-        run.waits_for(call.id(), crate::run::WaitingFor::Child(key), cx.waker());
+        run.waits_for(call.id(), crate::call::WaitingFor::Child(key), cx.waker());
         match run.state().children.get(&key) {
             Some(ChildState::Ended(end)) => Poll::Ready(Some(end.clone())),
             Some(ChildState::Local) => Poll::Pending,
@@ -313,7 +313,7 @@ async fn until_end<O: DeserializeOwned>(call: &Call, key: Key) -> Result<O, Fail
 async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
     let run = &call.run;
     let signal = poll_fn(|cx| {
-        run.waits_for(call.id(), crate::run::WaitingFor::Child(key), cx.waker());
+        run.waits_for(call.id(), crate::call::WaitingFor::Child(key), cx.waker());
         match run.state().children.get(&key) {
             Some(ChildState::Ended(end)) => Poll::Ready(end.clone()),
             _ => Poll::Pending,

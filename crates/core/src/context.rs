@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::call::{Delivery, Turn, WaitingFor};
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::key::Key;
@@ -12,7 +13,7 @@ use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::replay::CallKind;
-use crate::run::{Delivery, Interrupt, Run, Turn, WaitingFor};
+use crate::run::{Interrupt, Run};
 use crate::write::CheckpointKind;
 
 /// A branch of an execution: what its durable calls go through.

@@ -5,11 +5,13 @@
 
 mod branch;
 mod builder;
+mod call;
 mod child;
 pub mod clock;
 mod commit;
 mod context;
 pub mod counters;
+mod delivery;
 mod engine;
 pub mod error;
 pub mod failure;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::call::Delivery;
 use crate::context::{Call, Context};
 use crate::error::Error;
 use crate::failure::{ATTEMPT_TIMED_OUT, Failure};
@@ -15,7 +16,7 @@ use crate::name::Name;
 use crate::path::Path;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::replay::CallKind;
-use crate::run::{Delivery, Interrupt};
+use crate::run::Interrupt;
 use crate::task::{encoded, panicked};
 use crate::workflow::check_name;
 use crate::write::{Attempt, CheckpointKind, Outcome, Write};

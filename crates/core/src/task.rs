@@ -12,13 +12,14 @@ use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use crate::call::{Rest, Settling, WaitingFor};
 use crate::commit::{Durable, Lsn};
 use crate::context::{Context, LONGEST_NAP};
 use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED, UNREADABLE};
 use crate::key::Key;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::record::Status;
-use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Rest, Run, Settling, WaitingFor};
+use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run};
 use crate::workflow::BodyFuture;
 use crate::write::{Move, Outcome, Request, RequestKind, State, Write};
 

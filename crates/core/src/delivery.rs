@@ -1,0 +1,398 @@
+//! Deliveries: how the outcomes of a run's calls reach its code.
+//!
+//! Every durable await of a workflow is a *call*. Its outcome is *delivered*: under the run's lock it gets
+//! the next `order`, its checkpoint is staged, and only then the waiting branch goes on. Deliveries happen
+//! one at a time, each when all branches have come to rest, live and in replay alike; so what the code does
+//! between two deliveries depends on nothing but their order, and a replay repeats it exactly.
+
+use std::task::Waker;
+
+use crate::call::{CallState, Delivery, Phase, Rest, Settling, Turn, WaitingFor};
+use crate::clock::Timestamp;
+use crate::commit::Lsn;
+use crate::failure::{Failure, NON_DETERMINISTIC};
+use crate::name::Name;
+use crate::path::Path;
+use crate::payload::Payload;
+use crate::record::Armed;
+use crate::replay::{CallKind, described};
+use crate::run::{Interrupt, Run, RunState};
+use crate::write::{Checkpoint, CheckpointKind, Move, State, Write};
+
+/// Calls and their deliveries.
+impl Run {
+    /// Registers the call at `path`: its number, and whether it is to be carried out at once. In a replay it
+    /// is compared with the record; a mismatch parks the run.
+    pub(crate) fn begin(
+        &self,
+        path: Path,
+        name: &Name,
+        kind: CallKind,
+        fingerprint: Option<u64>,
+    ) -> (usize, bool) {
+        let begun_at = self.core.now();
+        let mut state = self.state();
+        let phase = if state.is_closed || state.interrupt.is_some() {
+            Phase::Stuck
+        } else if let Some(replay) = &state.replay {
+            match replay.find(&path, kind, name, fingerprint) {
+                Ok(Some(_)) => Phase::Recorded,
+                Ok(None) => Phase::Beyond,
+                Err(disagreement) => {
+                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement)));
+                    Phase::Stuck
+                }
+            }
+        } else {
+            Phase::Live
+        };
+        let is_live = matches!(phase, Phase::Live);
+        let call = CallState {
+            path: path.clone(),
+            name: name.clone(),
+            kind,
+            fingerprint,
+            begun_at,
+            phase,
+            waiting_for: None,
+            waker: None,
+        };
+        state.outstanding += 1;
+        let id = match state.vacant.pop() {
+            Some(id) => {
+                state.calls[id] = Some(call);
+                id
+            }
+            None => {
+                if state.calls.is_empty() {
+                    // most executions have one branch
+                    state.calls.reserve_exact(1);
+                }
+                state.calls.push(Some(call));
+                state.calls.len() - 1
+            }
+        };
+        if let Some(replay) = &mut state.replay {
+            replay.calls.insert(path, id);
+        }
+        if state.interrupt.is_some() {
+            drop(state);
+            self.poke();
+        }
+        (id, is_live)
+    }
+
+    /// Whose turn it is; keeps `waker` while the call waits.
+    pub(crate) fn turn(&self, id: usize, waker: &Waker) -> Turn {
+        let mut state = self.state();
+        let Some(Some(call)) = state.calls.get_mut(id) else { return Turn::Wait };
+        match &call.phase {
+            Phase::Live => Turn::Live,
+            Phase::Delivered(delivery) => Turn::Delivered(delivery.clone()),
+            _ => {
+                match &mut call.waker {
+                    Some(kept) => kept.clone_from(waker),
+                    None => call.waker = Some(waker.clone()),
+                }
+                Turn::Wait
+            }
+        }
+    }
+
+    /// Says what the call waits for, so that the run can suspend; keeps `waker`.
+    pub(crate) fn waits_for(&self, id: usize, waiting_for: WaitingFor, waker: &Waker) {
+        let mut state = self.state();
+        if let Some(Some(call)) = state.calls.get_mut(id) {
+            call.waiting_for = Some(waiting_for);
+            call.waker = Some(waker.clone());
+        }
+    }
+
+    /// The call has an outcome. It is delivered at once if no other branch could be concerned, else in turn.
+    pub(crate) fn complete(
+        &self,
+        id: usize,
+        kind: CheckpointKind,
+        outcome: Payload,
+        room: u32,
+    ) -> Option<Delivery> {
+        let mut state = self.state();
+        let is_alone =
+            state.leaves == 1 && state.replay.is_none() && state.completed.is_empty() && state.busy == 0;
+        let Some(Some(call)) = state.calls.get_mut(id) else { return None };
+        if !matches!(call.phase, Phase::Live) {
+            self.lane.give_back(room);
+            return None;
+        }
+        call.phase = Phase::Completed(kind, outcome, room);
+        call.waiting_for = None;
+        if is_alone {
+            self.deliver(&mut state, id);
+            return match state.calls.get(id) {
+                Some(Some(CallState { phase: Phase::Delivered(delivery), .. })) => Some(delivery.clone()),
+                _ => None,
+            };
+        }
+        state.completed.push_back(id);
+        drop(state);
+        self.poke();
+        None
+    }
+
+    /// Assigns the order, stages the checkpoint, hands the outcome over.
+    fn deliver(&self, state: &mut RunState, id: usize) {
+        if state.is_closed || state.interrupt.is_some() {
+            return;
+        }
+        let at = self.core.now();
+        let Some(Some(call)) = state.calls.get_mut(id) else { return };
+        if !matches!(call.phase, Phase::Completed(..)) {
+            return;
+        }
+        let Phase::Completed(kind, outcome, room) = std::mem::replace(&mut call.phase, Phase::Stuck) else {
+            return;
+        };
+        let checkpoint = Checkpoint {
+            execution: self.key,
+            path: call.path.clone(),
+            run_no: self.run_no,
+            order: state.next_order,
+            kind,
+            name: call.name.clone(),
+            fingerprint: call.fingerprint,
+            outcome,
+            at,
+            took_ms: at.since(call.begun_at).as_millis() as i64,
+        };
+        state.next_order += 1;
+        let Some(lsn) = self.stage_in(state, Write::Checkpoint(checkpoint), room) else { return };
+        let Some(Some(call)) = state.calls.get_mut(id) else { return };
+        // whoever completed the call has its value
+        call.phase = Phase::Delivered(Delivery { kind, outcome: Payload::empty(), lsn });
+        if let Some(waker) = call.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// The name of a call.
+    pub(crate) fn name_of(&self, id: usize) -> String {
+        let state = self.state();
+        state.calls.get(id).and_then(Option::as_ref).map_or_else(String::new, |call| call.name.to_string())
+    }
+
+    /// The call's future is gone. If it was not delivered, that the workflow gave it up is recorded.
+    pub(crate) fn finish_call(&self, id: usize) {
+        let mut state = self.state();
+        let Some(call) = state.calls.get_mut(id).and_then(Option::take) else { return };
+        state.vacant.push(id);
+        state.outstanding -= 1;
+        let at = self.core.now();
+        match call.phase {
+            Phase::Delivered(_) | Phase::Stuck => return,
+            Phase::Completed(_, _, room) if state.is_closed || state.interrupt.is_some() => {
+                self.lane.give_back(room);
+                return;
+            }
+            _ if state.is_closed || state.interrupt.is_some() => return,
+            Phase::Recorded => {
+                let Some(replay) = &mut state.replay else { return };
+                replay.calls.remove(&call.path);
+                let is_due = replay
+                    .peek()
+                    .is_some_and(|next| next.path == call.path && next.kind == CheckpointKind::Abandoned);
+                if is_due {
+                    replay.pop();
+                } else {
+                    let disagreement = format!(
+                        "the code now gives up {} {:?} at position {}, whose outcome is recorded",
+                        call.kind.word(),
+                        &*call.name,
+                        call.path
+                    );
+                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement)));
+                }
+                drop(state);
+                self.poke();
+                return;
+            }
+            Phase::Beyond => {
+                if let Some(replay) = &mut state.replay {
+                    replay.calls.remove(&call.path);
+                }
+            }
+            Phase::Live => {}
+            Phase::Completed(_, _, room) => {
+                self.lane.give_back(room);
+                state.completed.retain(|other| *other != id);
+            }
+        }
+        let checkpoint = Checkpoint {
+            execution: self.key,
+            path: call.path,
+            run_no: self.run_no,
+            order: state.next_order,
+            kind: CheckpointKind::Abandoned,
+            name: call.name,
+            fingerprint: call.fingerprint,
+            outcome: Payload::empty(),
+            at,
+            took_ms: at.since(call.begun_at).as_millis() as i64,
+        };
+        state.next_order += 1;
+        self.stage_in(&mut state, Write::Checkpoint(checkpoint), 0);
+    }
+
+    /// All branches are at rest: makes the next delivery, if there is one.
+    pub(crate) fn rest(&self) -> Rest {
+        let mut state = self.state();
+        if state.busy > 0 || state.interrupt.is_some() {
+            return Rest::Idle;
+        }
+        let state = &mut *state;
+        if let Some(replay) = &mut state.replay {
+            let Some(next) = replay.peek() else {
+                state.replay = None;
+                for call in state.calls.iter_mut().flatten() {
+                    if matches!(call.phase, Phase::Beyond) {
+                        call.phase = Phase::Live;
+                        if let Some(waker) = call.waker.take() {
+                            waker.wake();
+                        }
+                    }
+                }
+                return Rest::Delivered;
+            };
+            let call = replay.calls.get(&next.path).copied();
+            let can_deliver = call.is_some() && next.kind != CheckpointKind::Abandoned;
+            if !can_deliver {
+                // a branch that waits for something else than a durable call may still make it
+                if state.outstanding >= state.leaves {
+                    let disagreement = missing_call(next, call.is_some());
+                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement)));
+                    return Rest::Delivered;
+                }
+                return Rest::Idle;
+            }
+            let (Some(checkpoint), Some(id)) = (replay.pop(), call) else { return Rest::Idle };
+            replay.calls.remove(&checkpoint.path);
+            if let Some(Some(call)) = state.calls.get_mut(id) {
+                call.phase = Phase::Delivered(Delivery {
+                    kind: checkpoint.kind,
+                    outcome: checkpoint.outcome,
+                    lsn: Lsn(0),
+                });
+                if let Some(waker) = call.waker.take() {
+                    waker.wake();
+                }
+            }
+            return Rest::Delivered;
+        }
+        match state.completed.pop_front() {
+            Some(id) => {
+                self.deliver(state, id);
+                Rest::Delivered
+            }
+            None => Rest::Idle,
+        }
+    }
+
+    /// Adds `by` to the number of branches that are not waiting for branches of their own.
+    pub(crate) fn add_leaves(&self, by: isize) {
+        let mut state = self.state();
+        state.leaves = state.leaves.saturating_add_signed(by);
+    }
+
+    /// If every branch is in a durable wait, what for and since when; `None` if some body runs, or some
+    /// branch waits for something else.
+    pub(crate) fn waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
+        self.state().waits()
+    }
+
+    /// What the run's task needs to know before it waits to be woken; stages the Start.
+    pub(crate) fn settle_down(&self) -> Settling {
+        let mut state = self.state();
+        if state.interrupt.is_some() || self.start_in(&mut state).is_none() {
+            return Settling::Interrupted;
+        }
+        if state.calls.iter().flatten().all(|call| call.waiting_for.is_none()) {
+            return Settling::Busy;
+        }
+        let sleeps = state.calls.iter().flatten().filter_map(|call| match call.waiting_for {
+            Some(WaitingFor::Timer(due_at)) => Some(Armed { path: call.path.clone(), due_at }),
+            _ => None,
+        });
+        let unarmed = sleeps.filter(|armed| !state.armed.contains(armed)).collect();
+        Settling::Waiting { all: state.waits(), unarmed }
+    }
+
+    /// Keeps due times in the row.
+    pub(crate) fn arm(&self, armed: Vec<Armed>) {
+        let mut state = self.state();
+        if state.is_closed {
+            return;
+        }
+        let outstanding = |armed: &Armed, calls: &[Option<CallState>]| {
+            calls.iter().flatten().any(|call| call.path == armed.path)
+        };
+        let mut kept = std::mem::take(&mut state.armed);
+        kept.retain(|armed| outstanding(armed, &state.calls));
+        kept.extend(armed);
+        state.armed = kept;
+        let moved = State::Running { armed: state.armed.clone() };
+        self.stage_in(&mut state, Write::Move(Move { key: self.key, state: moved }), 0);
+    }
+}
+
+impl RunState {
+    /// The failure of code that has returned although more is recorded.
+    pub(crate) fn ends_early(&self) -> Option<Failure> {
+        let next = self.replay.as_ref()?.peek()?;
+        Some(non_deterministic(&format!(
+            "the record goes on with {} {:?} at position {}, the code now returns before it",
+            described(next.kind),
+            &*next.name,
+            next.path
+        )))
+    }
+
+    fn waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
+        if self.busy > 0 || self.replay.is_some() || !self.completed.is_empty() || self.leaves == 0 {
+            return None;
+        }
+        let waits: Vec<_> = self
+            .calls
+            .iter()
+            .flatten()
+            .filter_map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
+            .collect();
+        (waits.len() == self.leaves).then_some(waits)
+    }
+}
+
+fn non_deterministic(disagreement: &str) -> Failure {
+    Failure::of_kind(
+        NON_DETERMINISTIC,
+        format!(
+            "the code does not repeat what was recorded: {disagreement}. Restore the code that started this \
+             execution (or its order of steps) and resume it, or cancel it"
+        ),
+    )
+    .permanent()
+}
+
+fn missing_call(next: &Checkpoint, is_called: bool) -> String {
+    if is_called {
+        format!(
+            "the call {:?} at position {} was given up when it was recorded, now the code goes on waiting for \
+             it; durable calls are given up the same way in a replay only through `cx.race` and `cx.timeout`",
+            &*next.name, next.path
+        )
+    } else {
+        format!(
+            "the record goes on with {} {:?} at position {}, the code now does not call it",
+            described(next.kind),
+            &*next.name,
+            next.path
+        )
+    }
+}
