@@ -8,14 +8,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::LocalBoxFuture;
 
 use crate::{Fresh, StoreFixture};
 
 pub mod kit;
 
 /// Runs a case on a fresh database; panics if the engine misbehaves.
-pub type Run = for<'a> fn(&'a dyn StoreFixture) -> BoxFuture<'a, ()>;
+pub type Run = for<'a> fn(&'a dyn StoreFixture) -> LocalBoxFuture<'a, ()>;
 
 /// The cases of a file, by their functions' names. A function that is not listed is dead code, and warned of.
 macro_rules! cases {
@@ -37,6 +37,13 @@ macro_rules! nouns {
             all
         }
     };
+}
+
+mod fault;
+
+/// The cases with faults, by name.
+pub fn faults() -> &'static [(&'static str, Run)] {
+    fault::CASES
 }
 
 nouns![changed_code, request, starting, step, wait];
