@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::runtime;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::clock::Timestamp;
 use crate::commit::{Lane, LaneLoad, Lsn, Settled, Sink, Slot, Staged};
@@ -87,7 +87,8 @@ pub(crate) struct WorkerSignals {
     pub(crate) due_at: AtomicI64,
     /// Somebody wants the worker's look now.
     pub(crate) is_wanted: AtomicBool,
-    pub(crate) stop: AtomicBool,
+    /// True once the engine has ended.
+    pub(crate) stopped: watch::Sender<bool>,
 }
 
 impl Core {
@@ -279,7 +280,13 @@ impl Core {
         let watching = self.watch.watch(key);
         loop {
             let changed = watching.changed();
-            match self.load(ExecutionId::Key(key), Detail::Outcome).await {
+            // a load may hang: the engine's end must not
+            let loaded = tokio::select! {
+                biased;
+                loaded = self.load(ExecutionId::Key(key), Detail::Outcome) => loaded,
+                () = self.stopped() => return Err(Error::Shutdown),
+            };
+            match loaded {
                 Ok(Some(Record { execution, .. })) if is_it(&execution) => return Ok(execution),
                 Ok(None) => return Err(Error::NotFound { workflow_id: key.to_string() }),
                 Ok(Some(_)) => {}
@@ -289,11 +296,16 @@ impl Core {
             if let Some(reason) = self.poisoned.get() {
                 return Err(Error::Corrupt(reason.clone()));
             }
-            if self.worker.stop.load(SeqCst) {
+            if *self.worker.stopped.borrow() {
                 return Err(Error::Shutdown);
             }
             changed.await;
         }
+    }
+
+    /// Resolves when the engine has ended.
+    async fn stopped(&self) {
+        let _ = self.worker.stopped.subscribe().wait_for(|is_stopped| *is_stopped).await;
     }
 
     /// Asks for something to be done with an execution.

@@ -67,14 +67,22 @@ pub(crate) fn spawn(
 }
 
 impl Worker {
-    async fn run(&mut self, mut shutdown: oneshot::Receiver<Shutdown>) {
+    /// Works until it is told to end, whatever the store is doing then.
+    async fn run(&mut self, shutdown: oneshot::Receiver<Shutdown>) {
+        let shutdown = tokio::select! {
+            biased;
+            shutdown = shutdown => shutdown,
+            () = self.work() => return,
+        };
+        if let Ok(shutdown) = shutdown {
+            self.shut_down(shutdown).await;
+        }
+    }
+
+    async fn work(&mut self) {
         let core = self.core.clone();
         let signals = &core.worker;
         loop {
-            if let Ok(shutdown) = shutdown.try_recv() {
-                self.shut_down(shutdown).await;
-                return;
-            }
             if signals.is_fenced.swap(false, SeqCst) {
                 self.register_anew().await;
             }
@@ -307,10 +315,15 @@ impl Worker {
             }
             ended.await;
         }
-        if let Err(error) = core.store.close(core.registration().worker).await {
-            tracing::warn!(%error, "could not give up the registration; others will notice");
+        let closing = core.store.close(core.registration().worker);
+        match tokio::time::timeout_at(deadline.max(Instant::now() + Duration::from_secs(1)), closing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "could not give up the registration; others will notice");
+            }
+            Err(_) => tracing::warn!("could not give up the registration in time; others will notice"),
         }
-        core.worker.stop.store(true, SeqCst);
+        core.worker.stopped.send_replace(true);
         core.watch.notify_all();
         let _ = done.send(());
     }

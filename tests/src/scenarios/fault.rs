@@ -101,12 +101,17 @@ impl All {
         let named = |what: &str| format!("{id} {what}");
         let values = again(async || engine.run(&self.steps, 2).workflow_id(named("steps")).await).await;
         assert_eq!(values.len(), 2);
-        assert_eq!(again(async || engine.run(&self.steps, 2).workflow_id(named("steps")).await).await, values);
+        assert_eq!(
+            again(async || engine.run(&self.steps, 2).workflow_id(named("steps")).await).await,
+            values
+        );
         assert_eq!(again(async || engine.run(&self.flaky, ()).workflow_id(named("flaky")).await).await, 3);
         let text = "x".repeat(200_000);
-        let echo = again(async || engine.start(&self.echo, text.clone()).workflow_id(named("echo")).await).await;
+        let echo =
+            again(async || engine.start(&self.echo, text.clone()).workflow_id(named("echo")).await).await;
         let parent = again(async || engine.start(&self.parent, 1).workflow_id(named("parent")).await).await;
-        let sleeper = again(async || engine.start(&self.sleeper, ()).workflow_id(named("sleeper")).await).await;
+        let sleeper =
+            again(async || engine.start(&self.sleeper, ()).workflow_id(named("sleeper")).await).await;
         let begun = self.begun.get();
         let stuck = again(async || engine.start(&self.stuck, 1).workflow_id(named("stuck")).await).await;
         self.begun.reaches(begun + 1).await;
@@ -248,7 +253,9 @@ async fn a_refused_start_fails_its_caller_only(fixture: &dyn StoreFixture) {
         for (n, output) in at_once(&engine, &store, &steps, 12).await.into_iter().enumerate() {
             match output {
                 Ok(values) => assert_eq!(values.len(), n),
-                Err(error) => assert!(n == 7 && error.to_string().contains("does not like it"), "{n}: {error}"),
+                Err(error) => {
+                    assert!(n == 7 && error.to_string().contains("does not like it"), "{n}: {error}")
+                }
             }
         }
         let start = engine.start(&steps, 7);
@@ -269,7 +276,9 @@ async fn a_refused_end_fails_its_execution_only(fixture: &dyn StoreFixture) {
     let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
     store.refuse(|write| match write {
         Write::Move(change) => match &change.state {
-            State::Ended { outcome, .. } => outcome.decode::<Vec<usize>>().is_ok_and(|values| values.len() == 7),
+            State::Ended { outcome, .. } => {
+                outcome.decode::<Vec<usize>>().is_ok_and(|values| values.len() == 7)
+            }
             _ => false,
         },
         _ => false,
@@ -289,7 +298,9 @@ async fn a_refused_end_fails_its_execution_only(fixture: &dyn StoreFixture) {
 async fn a_blocked_write_waits_aside(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
-    store.block(|write| matches!(write, Write::Start(start) if start.workflow_id.as_deref() == Some("blocked")));
+    store.block(
+        |write| matches!(write, Write::Start(start) if start.workflow_id.as_deref() == Some("blocked")),
+    );
     let blocked = {
         let (engine, steps) = (engine.clone(), steps.clone());
         tokio::spawn(async move { engine.run(&steps, 2).workflow_id("blocked").await })
@@ -343,7 +354,8 @@ async fn nothing_begins_while_the_database_is_down(fixture: &dyn StoreFixture) {
         let (engine, workflow) = (engine.clone(), workflow.clone());
         tokio::spawn(async move { engine.run(&workflow, 3).await })
     };
-    let error = engine.start(&workflow, 1).wait_at_most(Duration::from_millis(30)).await.map(drop).unwrap_err();
+    let error =
+        engine.start(&workflow, 1).wait_at_most(Duration::from_millis(30)).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     store.until_called(Call::Commit, store.called(Call::Commit) + 3).await;
     assert_eq!((count.get(), run.is_finished()), (0, false));
@@ -364,7 +376,9 @@ async fn callers_wait_at_the_bound(fixture: &dyn StoreFixture) {
     let mut starts = Vec::new();
     for _ in 0..200 {
         let (engine, length) = (engine.clone(), length.clone());
-        starts.push(tokio::spawn(async move { engine.start(&length, "x".repeat(size)).await.unwrap().result().await }));
+        starts.push(tokio::spawn(async move {
+            engine.start(&length, "x".repeat(size)).await.unwrap().result().await
+        }));
     }
     store.until_hanging().await;
     for _ in 0..1000 {
@@ -413,12 +427,16 @@ async fn nothing_of_a_start_that_lost_lands(fixture: &dyn StoreFixture) {
         let won = two.run(&workflow, 1).workflow_id(id.clone()).await.unwrap();
         store.release();
         assert_eq!(loser.await.unwrap().unwrap(), won);
-        assert_eq!(record(&two, &id).await.checkpoints.last().unwrap().outcome.decode::<usize>().unwrap(), won);
+        assert_eq!(
+            record(&two, &id).await.checkpoints.last().unwrap().outcome.decode::<usize>().unwrap(),
+            won
+        );
     }
     assert_eq!(bodies.get(), 5);
-    let applied = store.landed().into_iter().filter(|(write, outcome)| {
-        *outcome == Outcome::Applied && !matches!(write, Write::Wake(_))
-    });
+    let applied = store
+        .landed()
+        .into_iter()
+        .filter(|(write, outcome)| *outcome == Outcome::Applied && !matches!(write, Write::Wake(_)));
     assert_eq!(applied.count(), 0, "what the first engine did has all lost");
     assert_eq!(one.count(&Filter::default()).await.unwrap(), 10);
     drop(other);
@@ -433,7 +451,8 @@ async fn requests_that_cannot_share_a_flush_do_not_hold_up_others(fixture: &dyn 
     });
     let steps = steps();
     let (engine, store) =
-        engine(fixture, |b| b.register(&sleeper).register(&steps).suspend_after(Duration::from_millis(1))).await;
+        engine(fixture, |b| b.register(&sleeper).register(&steps).suspend_after(Duration::from_millis(1)))
+            .await;
     let handle = engine.start(&sleeper, ()).workflow_id("x").await.unwrap();
     store.until_landed(suspends(handle.key())).await;
     let mut askers = Vec::new();
@@ -503,11 +522,17 @@ async fn a_fence_costs_no_start(fixture: &dyn StoreFixture) {
 }
 
 async fn shutting_down_without_a_database_ends(fixture: &dyn StoreFixture) {
-    stop_without(fixture, |store| store.down(&[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::Close])).await;
+    stop_without(fixture, |store| {
+        store.down(&[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::Close])
+    })
+    .await;
 }
 
 async fn shutting_down_with_a_database_that_hangs_ends(fixture: &dyn StoreFixture) {
-    stop_without(fixture, |store| store.hold(&[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::Close])).await;
+    stop_without(fixture, |store| {
+        store.hold(&[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::Close])
+    })
+    .await;
 }
 
 async fn stop_without(fixture: &dyn StoreFixture, fail: impl FnOnce(&FaultStore)) {

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -75,12 +74,12 @@ impl Committer {
                     }
                 }
                 Taken::Nothing => {
-                    if self.is_giving_up() {
+                    if self.lane.is_giving_up() {
                         break;
                     }
                     tokio::select! {
                         () = self.lane.0.staged.notified() => {}
-                        () = self.lane.0.give_up.notified() => {}
+                        () = self.lane.gave_up() => {}
                     }
                 }
                 Taken::Closed => break,
@@ -88,10 +87,6 @@ impl Committer {
         }
         let left = self.lane.staging().clear();
         self.drop_all(&left);
-    }
-
-    fn is_giving_up(&self) -> bool {
-        self.lane.0.is_giving_up.load(SeqCst)
     }
 
     /// Commits a segment, in parts if the database does not take it whole; false if the lane must end.
@@ -298,9 +293,14 @@ impl Numbered {
         };
         let mut pause = RESEND_AFTER.0;
         let result = loop {
-            match self.store.commit(&flush).await {
+            let result = tokio::select! {
+                biased;
+                result = self.store.commit(&flush) => result,
+                () = self.lane.gave_up() => Err(StoreError::Unavailable("the database does not answer".into())),
+            };
+            match result {
                 Err(StoreError::Unavailable(reason)) => {
-                    if self.lane.0.is_giving_up.load(SeqCst) {
+                    if self.lane.is_giving_up() {
                         break Err(StoreError::Unavailable(reason));
                     }
                     if !flush.is_resent {
@@ -313,7 +313,7 @@ impl Numbered {
                     flush.is_resent = true;
                     tokio::select! {
                         () = tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())) => {}
-                        () = self.lane.0.give_up.notified() => {}
+                        () = self.lane.gave_up() => {}
                     }
                     pause = (pause * 2).min(RESEND_AFTER.1);
                 }
@@ -354,7 +354,7 @@ fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::U
                     Ok(mut outcomes) => {
                         break outcomes.pop().map_or(Outcome::Applied, |(_, outcome)| outcome);
                     }
-                    Err(StoreError::Blocked(_)) if !lane.0.is_giving_up.load(SeqCst) => {
+                    Err(StoreError::Blocked(_)) if !lane.is_giving_up() => {
                         tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
                         pause = (pause * 2).min(RESEND_AFTER.1);
                     }

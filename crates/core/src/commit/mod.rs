@@ -16,10 +16,9 @@ mod segment;
 mod staging;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use tokio::runtime;
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 pub(crate) use committer::on_thread;
 pub(crate) use durable::Durable;
@@ -74,9 +73,8 @@ struct Shared {
     room: Semaphore,
     /// Where those who wait run.
     runtime: runtime::Handle,
-    /// Set when the committer may give up on a database that does not answer.
-    is_giving_up: AtomicBool,
-    give_up: Notify,
+    /// True when the committer may give up on a database that does not answer.
+    give_up: watch::Sender<bool>,
 }
 
 /// How much may be staged, in bytes, before callers wait.
@@ -103,8 +101,7 @@ impl Lane {
             staged: Notify::new(),
             room: Semaphore::new(staged_bytes.min(Semaphore::MAX_PERMITS)),
             runtime,
-            is_giving_up: AtomicBool::new(false),
-            give_up: Notify::new(),
+            give_up: watch::Sender::new(false),
         }));
         let done = committer::spawn(lane.clone(), store, registration, sink)?;
         Ok((lane, done))
@@ -227,8 +224,16 @@ impl Lane {
 
     /// Lets a closed lane end although the database does not answer; what is staged is refused.
     pub(crate) fn give_up(&self) {
-        self.0.is_giving_up.store(true, SeqCst);
-        self.0.give_up.notify_one();
+        self.0.give_up.send_replace(true);
+    }
+
+    fn is_giving_up(&self) -> bool {
+        *self.0.give_up.borrow()
+    }
+
+    /// Resolves when the lane gives up.
+    async fn gave_up(&self) {
+        let _ = self.0.give_up.subscribe().wait_for(|is_giving_up| *is_giving_up).await;
     }
 
     /// Writes held aside at the moment, and waiters.
