@@ -254,7 +254,7 @@ async fn a_refused_start_fails_its_caller_only(fixture: &dyn StoreFixture) {
             match output {
                 Ok(values) => assert_eq!(values.len(), n),
                 Err(error) => {
-                    assert!(n == 7 && error.to_string().contains("does not like it"), "{n}: {error}")
+                    assert!(n == 7 && error.to_string().contains("does not like it"), "{n}: {error}");
                 }
             }
         }
@@ -523,14 +523,14 @@ async fn a_fence_costs_no_start(fixture: &dyn StoreFixture) {
 
 async fn shutting_down_without_a_database_ends(fixture: &dyn StoreFixture) {
     stop_without(fixture, |store| {
-        store.down(&[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::Close])
+        store.down(&[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::Close]);
     })
     .await;
 }
 
 async fn shutting_down_with_a_database_that_hangs_ends(fixture: &dyn StoreFixture) {
     stop_without(fixture, |store| {
-        store.hold(&[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::Close])
+        store.hold(&[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::Close]);
     })
     .await;
 }
