@@ -4,11 +4,14 @@ use std::future::{IntoFuture, poll_fn};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Poll;
 
 use futures_util::future::{Either, select};
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::call::WaitingFor;
+use crate::commit::{Lsn, Slot};
 use crate::context::{Busy, Call, Context};
 use crate::error::Error;
 use crate::failure::Failure;
@@ -20,7 +23,7 @@ use crate::replay::CallKind;
 use crate::run::{ChildEnd, ChildState, NewRun, Run};
 use crate::task::{RunTask, encoded};
 use crate::workflow::{Definition, Workflow};
-use crate::write::{self, CheckpointKind, Outcome, Parent, State, Write};
+use crate::write::{self, CheckpointKind, Outcome, Parent, State};
 
 /// A child about to be started and awaited; `.await` it. Made by [`Context::child`].
 #[must_use = "a child is started when this is awaited"]
@@ -200,8 +203,7 @@ async fn start(
         is_guarded: run.is_replayed,
         state: if is_local { State::Running { armed } } else { State::Queued { armed } },
     };
-    let lsn = run.stage(Write::Start(Box::new(new)), room);
-    let outcome = match lsn {
+    let outcome = match run.stage_child(Box::new(new), room) {
         None => {
             if is_local {
                 core.slot_freed();
@@ -209,19 +211,21 @@ async fn start(
             Outcome::Fenced
         }
         // a run that was never claimed before cannot have started it before
-        Some(lsn) if !run.is_replayed => {
+        Some((lsn, slot)) if !run.is_replayed => {
             if is_local {
-                dispatch(run, key, definition, parent, &input, lsn);
+                dispatch(run, key, definition, parent, &input, (lsn, slot));
             }
             Outcome::Applied
         }
-        Some(lsn) => {
+        Some((lsn, _)) => {
             if is_local {
                 // a task of its own: the branch that awaits us may be given up before the outcome is known
                 let (run, definition) = (run.clone(), definition.clone());
                 core.runtime.spawn(async move {
                     match run.lane.durable(lsn).await {
-                        Outcome::Applied => dispatch(&run, key, &definition, parent, &input, lsn),
+                        Outcome::Applied => {
+                            dispatch(&run, key, &definition, parent, &input, (lsn, Slot::default()));
+                        }
                         _ => run.core.slot_freed(),
                     }
                 });
@@ -260,7 +264,7 @@ fn dispatch(
     definition: &Arc<Definition>,
     parent: Parent,
     input: &Payload,
-    lsn: crate::commit::Lsn,
+    (lsn, slot): (Lsn, Slot),
 ) {
     let core = &parent_run.core;
     let run = Run::new(
@@ -282,6 +286,7 @@ fn dispatch(
         },
     );
     run.depends_on(lsn);
+    run.started_at(slot);
     run.register();
     let mut task = RunTask::executing(run, input);
     let input = Payload::empty();
@@ -292,10 +297,18 @@ fn dispatch(
 async fn until_end<O: DeserializeOwned>(call: &Call, key: Key) -> Result<O, Failure> {
     let run = &call.run;
     let signal = poll_fn(|cx| {
-        run.waits_for(call.id(), crate::call::WaitingFor::Child(key), cx.waker());
-        match run.state().children.get(&key) {
-            Some(ChildState::Ended(end)) => Poll::Ready(Some(end.clone())),
-            Some(ChildState::Local) => Poll::Pending,
+        let known = run.state().children.get(&key).cloned();
+        match known {
+            Some(ChildState::Ended(end)) => Poll::Ready(Some(end)),
+            Some(ChildState::Local) => {
+                run.waits_for(call.id(), WaitingFor::Child(key), cx.waker());
+                // it may have ended between the two
+                match run.state().children.get(&key) {
+                    Some(ChildState::Local) => Poll::Pending,
+                    Some(ChildState::Ended(end)) => Poll::Ready(Some(end.clone())),
+                    Some(ChildState::Elsewhere) | None => Poll::Ready(None),
+                }
+            }
             Some(ChildState::Elsewhere) | None => Poll::Ready(None),
         }
     });
@@ -312,8 +325,19 @@ async fn until_end<O: DeserializeOwned>(call: &Call, key: Key) -> Result<O, Fail
 /// Waits for the end of a child that does not run in this process, or did not a moment ago.
 async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
     let run = &call.run;
+    // before the first look it may have ended: that is no reason yet to suspend
+    let has_looked = AtomicBool::new(false);
+    let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    let has_not_ended = || {
+        has_looked.store(true, SeqCst);
+        run.waits_for(call.id(), WaitingFor::Child(key), &waker);
+        // its end may have been told before somebody listened
+        waker.wake_by_ref();
+    };
     let signal = poll_fn(|cx| {
-        run.waits_for(call.id(), crate::call::WaitingFor::Child(key), cx.waker());
+        if has_looked.load(SeqCst) {
+            run.waits_for(call.id(), WaitingFor::Child(key), cx.waker());
+        }
         match run.state().children.get(&key) {
             Some(ChildState::Ended(end)) => Poll::Ready(end.clone()),
             _ => Poll::Pending,
@@ -326,10 +350,10 @@ async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
             std::future::pending::<()>().await;
         }
         loop {
-            match run.core.until_terminal(key).await {
+            match run.core.until_terminal(key, &has_not_ended).await {
                 Ok(execution) => {
                     let crate::record::Execution { status, outcome, .. } = execution;
-                    return ChildEnd { status, outcome, lsn: crate::commit::Lsn(0) };
+                    return ChildEnd { status, outcome, lsn: Lsn(0) };
                 }
                 Err(Error::Unavailable(_)) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
                 Err(error) => call.park(error.to_string()).await,

@@ -197,12 +197,7 @@ impl Run {
             Phase::Recorded => {
                 let Some(replay) = &mut state.replay else { return };
                 replay.calls.remove(&call.path);
-                let is_due = replay
-                    .peek()
-                    .is_some_and(|next| next.path == call.path && next.kind == CheckpointKind::Abandoned);
-                if is_due {
-                    replay.pop();
-                } else {
+                if !replay.give_up(&call.path) {
                     let disagreement = format!(
                         "the code now gives up {} {:?} at position {}, whose outcome is recorded",
                         call.kind.word(),

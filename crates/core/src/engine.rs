@@ -268,15 +268,20 @@ impl Core {
 
     /// Waits until the execution, wherever it runs, has ended or is parked.
     pub(crate) async fn until_ended(&self, key: Key) -> Result<Execution, Error> {
-        self.until(key, |execution| execution.status.is_terminal() || execution.is_paused).await
+        self.until(key, |execution| execution.status.is_terminal() || execution.is_paused, &|| {}).await
     }
 
-    /// Waits until the execution, wherever it runs, has ended.
-    pub(crate) async fn until_terminal(&self, key: Key) -> Result<Execution, Error> {
-        self.until(key, |execution| execution.status.is_terminal()).await
+    /// Waits until the execution, wherever it runs, has ended; tells at every look that it has not.
+    pub(crate) async fn until_terminal(&self, key: Key, has_not: &impl Fn()) -> Result<Execution, Error> {
+        self.until(key, |execution| execution.status.is_terminal(), has_not).await
     }
 
-    async fn until(&self, key: Key, is_it: impl Fn(&Execution) -> bool) -> Result<Execution, Error> {
+    async fn until(
+        &self,
+        key: Key,
+        is_it: impl Fn(&Execution) -> bool,
+        is_not: &impl Fn(),
+    ) -> Result<Execution, Error> {
         let watching = self.watch.watch(key);
         loop {
             let changed = watching.changed();
@@ -289,7 +294,7 @@ impl Core {
             match loaded {
                 Ok(Some(Record { execution, .. })) if is_it(&execution) => return Ok(execution),
                 Ok(None) => return Err(Error::NotFound { workflow_id: key.to_string() }),
-                Ok(Some(_)) => {}
+                Ok(Some(_)) => is_not(),
                 Err(error @ Error::Unavailable(_)) => tracing::debug!(%error, "waiting for an end"),
                 Err(error) => return Err(error),
             }

@@ -121,8 +121,28 @@ impl Replay {
     /// Takes the next delivery out.
     pub(crate) fn pop(&mut self) -> Option<Checkpoint> {
         let checkpoint = self.recorded.get_mut(self.next)?.take();
-        self.next += 1;
+        self.skip_taken();
         checkpoint
+    }
+
+    /// Takes out that the call at `path` was given up, if that comes next. Of calls that are given up one
+    /// after the other, any may come first: collections of futures drop them in no certain order.
+    pub(crate) fn give_up(&mut self, path: &Path) -> bool {
+        let Some(&i) = self.by_path.get(path) else { return false };
+        let is_next = self.recorded.get(self.next..=i).is_some_and(|until| {
+            until.iter().flatten().all(|checkpoint| checkpoint.kind == CheckpointKind::Abandoned)
+        });
+        if is_next {
+            self.recorded[i] = None;
+            self.skip_taken();
+        }
+        is_next
+    }
+
+    fn skip_taken(&mut self) {
+        while self.recorded.get(self.next).is_some_and(Option::is_none) {
+            self.next += 1;
+        }
     }
 }
 

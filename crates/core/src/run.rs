@@ -76,6 +76,9 @@ pub(crate) enum Interrupt {
 
 pub(crate) struct RunState {
     pub(crate) is_closed: bool,
+    /// While its task polls it, what it stages goes out together.
+    is_polled: bool,
+    has_staged: bool,
     pub(crate) interrupt: Option<Interrupt>,
     /// The Start while it is not staged, and the room taken for it.
     pub(crate) start: Option<Box<Start>>,
@@ -161,6 +164,8 @@ impl Run {
             generation: new.generation,
             state: Mutex::new(RunState {
                 is_closed: false,
+                is_polled: false,
+                has_staged: false,
                 interrupt: None,
                 start: new.start,
                 start_room: new.start_room,
@@ -239,6 +244,23 @@ impl Run {
         self.start_lsn().is_some_and(|lsn| self.lane.is_settled(lsn))
     }
 
+    /// From here on the task polls the run, until [`Run::end_poll`].
+    pub(crate) fn begin_poll(&self) {
+        self.state().is_polled = true;
+    }
+
+    /// What was staged meanwhile goes out.
+    pub(crate) fn end_poll(&self) {
+        let has_staged = {
+            let mut state = self.state();
+            state.is_polled = false;
+            std::mem::take(&mut state.has_staged)
+        };
+        if has_staged {
+            self.lane.wake();
+        }
+    }
+
     /// Closes the gate: from here on nothing of the run's code is recorded.
     pub(crate) fn close(&self) {
         self.state().is_closed = true;
@@ -278,27 +300,61 @@ impl Run {
             self.register();
         }
         let is_start = matches!(&write, Write::Start(start) if start.key == self.key);
-        let (generation, tree) = (self.generation, self.root);
         // only changes of the execution's own row have a slot to fold into
-        let mut none = Slot::default();
-        let slot = match &write {
-            Write::Start(start) if start.key == self.key => &mut state.slot,
-            Write::Move(_) => &mut state.slot,
-            _ => &mut none,
+        let is_own = is_start || matches!(&write, Write::Move(_));
+        let mut slot = if is_own { state.slot } else { Slot::default() };
+        let lsn = self.stage_at(state, write, room, is_solid, &mut slot)?;
+        if is_own {
+            state.slot = slot;
+        }
+        if is_start {
+            state.start_lsn = Some(lsn);
+        }
+        Some(lsn)
+    }
+
+    /// Stages the Start of a child; also where, so that the child's own end may fold into it.
+    pub(crate) fn stage_child(&self, start: Box<Start>, room: u32) -> Option<(Lsn, Slot)> {
+        let mut state = self.state();
+        if state.is_closed {
+            return None;
+        }
+        self.start_in(&mut state)?;
+        let mut slot = Slot::default();
+        let lsn = self.stage_at(&mut state, Write::Start(start), room, true, &mut slot)?;
+        Some((lsn, slot))
+    }
+
+    fn stage_at(
+        &self,
+        state: &mut RunState,
+        write: Write,
+        room: u32,
+        is_solid: bool,
+        slot: &mut Slot,
+    ) -> Option<Lsn> {
+        let (generation, tree) = (self.generation, self.root);
+        let staged = Staged { generation, tree, write, room };
+        let lsn = if state.is_polled {
+            state.has_staged = true;
+            self.lane.stage_quietly(staged, slot)
+        } else {
+            self.lane.stage(staged, slot)
         };
-        let lsn = self.lane.stage(Staged { generation, tree, write, room }, slot);
         let Some(lsn) = lsn else {
             state.interrupt = Some(Interrupt::Lost);
             return None;
         };
-        if is_start {
-            state.start_lsn = Some(lsn);
-        }
         state.last = state.last.max(lsn);
         if is_solid {
             state.last_solid = state.last_solid.max(lsn);
         }
         Some(lsn)
+    }
+
+    /// Says where the Start of the run was staged by its parent.
+    pub(crate) fn started_at(&self, slot: Slot) {
+        self.state().slot = slot;
     }
 
     /// Stages the Start of the run by itself, before any of its code runs.

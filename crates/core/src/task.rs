@@ -100,6 +100,15 @@ impl RunTask {
     }
 
     fn execute(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
+        // the last checkpoint and the end share a flush, also when the committer is idle
+        let run = self.run.clone();
+        run.begin_poll();
+        let polled = self.execute_polled(cx);
+        run.end_poll();
+        polled
+    }
+
+    fn execute_polled(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
         self.run.task.register(cx.waker());
         for _ in 0..POLLS {
             if let Some(interrupt) = { self.run.state().interrupt.take() } {

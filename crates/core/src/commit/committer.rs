@@ -1,10 +1,12 @@
 //! The committer of a lane: takes what is staged, commits it as numbered flushes, publishes outcomes.
 
 use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 
 use super::segment::{Entry, Segment};
@@ -12,6 +14,7 @@ use super::staging::{Outcomes, Taken};
 use super::{Lane, Lsn, Settled, Sink};
 use crate::error::Error;
 use crate::store::{Registration, Store, StoreError};
+use crate::task::panicked;
 use crate::write::{Flush, Outcome, Write};
 
 /// Pause before an unanswered flush is sent again: doubles from the first to the second, with jitter.
@@ -295,7 +298,12 @@ impl Numbered {
         let result = loop {
             let result = tokio::select! {
                 biased;
-                result = self.store.commit(&flush) => result,
+                answer = AssertUnwindSafe(self.store.commit(&flush)).catch_unwind() => {
+                    // nobody knows what a store that panics has left behind
+                    answer.unwrap_or_else(|panic| {
+                        Err(StoreError::Corrupt(format!("the store failed: {}", panicked(&*panic).message)))
+                    })
+                }
                 () = self.lane.gave_up() => Err(StoreError::Unavailable("the database does not answer".into())),
             };
             match result {

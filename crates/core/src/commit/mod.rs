@@ -122,11 +122,27 @@ impl Lane {
     /// `slot` is where the caller's last Write to the same `executions` row went: while it has not left,
     /// a Move folds into it. `None` if the lane is closed or, for an owned Write, the generation is over.
     pub(crate) fn stage(&self, staged: Staged, slot: &mut Slot) -> Option<Lsn> {
+        self.stage_and(staged, slot, true)
+    }
+
+    /// Stages a Write that more will follow at once: [`Lane::wake`] must come after the last.
+    pub(crate) fn stage_quietly(&self, staged: Staged, slot: &mut Slot) -> Option<Lsn> {
+        self.stage_and(staged, slot, false)
+    }
+
+    /// Lets an idle committer see what was staged quietly.
+    pub(crate) fn wake(&self) {
+        if self.staging().wants_waking() {
+            self.0.staged.notify_one();
+        }
+    }
+
+    fn stage_and(&self, staged: Staged, slot: &mut Slot, is_last: bool) -> Option<Lsn> {
         let room = staged.room;
         let (lsn, wake) = {
             let mut staging = self.staging();
             match staging.stage(staged, slot, &self.0.watermark) {
-                Some(lsn) => (lsn, staging.wants_waking()),
+                Some(lsn) => (lsn, is_last && staging.wants_waking()),
                 None => {
                     drop(staging);
                     self.give_back(room);

@@ -218,6 +218,8 @@ impl Staging {
                 slot = Slot(Some((segment.id, index)));
                 if start.is_guarded {
                     segment.guarded.push(index);
+                    // a child that is there already may have changed its row in this very segment
+                    segment.unowned += usize::from(start.parent.is_some());
                     let held = HeldTree { why: Why::StartUnknown(start.key), queue: VecDeque::new() };
                     self.held.insert(meta.tree, held);
                 }
