@@ -12,6 +12,7 @@ pub mod fixture;
 pub mod history;
 pub mod make;
 pub mod postgres_server;
+pub mod program;
 pub mod scenarios;
 pub mod twins;
 pub mod worker;

@@ -46,7 +46,7 @@ pub fn faults() -> &'static [(&'static str, Run)] {
     fault::CASES
 }
 
-nouns![changed_code, request, starting, step, wait];
+nouns![budget, changed_code, request, several, starting, step, wait];
 
 /// A case that is not over by then hangs.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,239 @@
+//! The write budget: what each thing costs in rows and flushes.
+
+use std::time::Duration;
+
+use stepfast_core::counters::{Counted, Table};
+use stepfast_core::{Context, Engine, Failure, Workflow};
+
+use super::kit::{Returns, engine, noop, shut_down, steps};
+use crate::StoreFixture;
+
+super::cases![
+    a_run_of_nothing,
+    a_start_and_its_result,
+    sequential_steps,
+    an_id_of_the_callers,
+    a_failed_attempt,
+    a_short_sleep,
+    a_suspended_sleep,
+    a_child_in_memory,
+    a_suspended_parent,
+    a_large_value,
+    a_hundred_at_once,
+];
+
+/// What `work` costs a lone engine.
+async fn cost(engine: &Engine, work: impl Future<Output = ()>) -> Counted {
+    let before = engine.store().counters().counted();
+    work.await;
+    let cost = engine.store().counters().counted().since(&before);
+    assert_eq!(cost.reads, 0, "nothing is read: {cost:?}");
+    cost
+}
+
+fn assert_rows(cost: &Counted, expected: &[(Table, (u64, u64, u64))]) {
+    for table in Table::ALL {
+        let of = expected.iter().find(|(other, _)| *other == table).map_or((0, 0, 0), |(_, rows)| *rows);
+        assert_eq!(cost.of(table), of, "inserted, updated, deleted in {}: {cost:?}", table.as_str());
+    }
+}
+
+async fn a_run_of_nothing(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
+    let cost = cost(&engine, async {
+        engine.run(&noop, 1).await.unwrap();
+    })
+    .await;
+    assert_rows(&cost, &[(Table::Executions, (1, 0, 0))]);
+    assert_eq!((cost.flushes, cost.claims), (1, 0));
+    shut_down(engine).await;
+}
+
+async fn a_start_and_its_result(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
+    let cost = cost(&engine, async {
+        engine.start(&noop, 1).await.unwrap().result().await.unwrap();
+    })
+    .await;
+    assert_rows(&cost, &[(Table::Executions, (1, 1, 0))]);
+    assert_eq!((cost.flushes, cost.claims), (2, 0));
+    shut_down(engine).await;
+}
+
+async fn sequential_steps(fixture: &dyn StoreFixture) {
+    let steps = steps();
+    let (engine, _) = engine(fixture, |b| b.register(&steps)).await;
+    for n in [1, 2, 7] {
+        let cost = cost(&engine, async {
+            engine.run(&steps, n as usize).await.unwrap();
+        })
+        .await;
+        assert_rows(&cost, &[(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (n, 0, 0))]);
+        assert_eq!((cost.flushes, cost.claims), (n + 1, 0));
+    }
+    shut_down(engine).await;
+}
+
+async fn an_id_of_the_callers(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
+    let cost = cost(&engine, async {
+        engine.run(&noop, 1).workflow_id("x").await.unwrap();
+    })
+    .await;
+    assert_rows(&cost, &[(Table::Executions, (1, 0, 0))]);
+    assert_eq!(cost.flushes, 1);
+    shut_down(engine).await;
+}
+
+async fn a_failed_attempt(fixture: &dyn StoreFixture) {
+    let workflow = Workflow::new("flaky", |mut cx: Context, fails: u32| async move {
+        let mut calls = 0;
+        cx.step("flaky", || {
+            calls += 1;
+            std::future::ready(if calls <= fails { Err(Failure::new("no")) } else { Ok(()) })
+        })
+        .retries(9)
+        .backoff(Duration::ZERO, Duration::ZERO)
+        .await
+    });
+    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let cost = cost(&engine, async { engine.run(&workflow, 3).await.unwrap() }).await;
+    let rows = [
+        (Table::Executions, (1, 1, 0)),
+        (Table::Checkpoints, (1, 0, 0)),
+        (Table::Attempts, (3, 0, 0)),
+    ];
+    assert_rows(&cost, &rows);
+    assert_eq!(cost.flushes, 1 + 3 + 1);
+    shut_down(engine).await;
+}
+
+fn sleeper() -> Workflow<u64, ()> {
+    Workflow::new("sleeper", |mut cx: Context, millis: u64| async move {
+        cx.sleep(Duration::from_millis(millis)).await;
+        Returns::Ok(())
+    })
+}
+
+async fn a_short_sleep(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let (engine, _) = engine(fixture, |b| b.register(&sleeper)).await;
+    let cost = cost(&engine, async { engine.run(&sleeper, 2).await.unwrap() }).await;
+    // the Start goes ahead while it sleeps
+    assert_rows(&cost, &[(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (1, 0, 0))]);
+    assert_eq!((cost.flushes, cost.claims), (2, 0));
+    shut_down(engine).await;
+}
+
+async fn a_suspended_sleep(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let (engine, _) = engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::from_millis(1))).await;
+    let before = engine.store().counters().counted();
+    engine.start(&sleeper, 100).await.unwrap().result().await.unwrap();
+    let cost = engine.store().counters().counted().since(&before);
+    // started, suspended, claimed, ended
+    let rows = [
+        (Table::Executions, (1, 3, 0)),
+        (Table::Checkpoints, (1, 0, 0)),
+        (Table::Timers, (1, 0, 1)),
+    ];
+    assert_rows(&cost, &rows);
+    assert_eq!((cost.flushes, cost.claims), (3, 1));
+    shut_down(engine).await;
+}
+
+fn parent(child: &Workflow<usize, Vec<usize>>) -> Workflow<usize, usize> {
+    let child = child.clone();
+    Workflow::new("parent", move |mut cx: Context, n: usize| {
+        let child = child.clone();
+        async move { cx.child(&child, n).await.map(|values| values.len()) }
+    })
+}
+
+async fn a_child_in_memory(fixture: &dyn StoreFixture) {
+    let child = steps();
+    let parent = parent(&child);
+    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let cost = cost(&engine, async {
+        assert_eq!(engine.run(&parent, 1).await.unwrap(), 1);
+    })
+    .await;
+    // two executions, a step of the child, the child's end in the parent
+    assert_rows(&cost, &[(Table::Executions, (2, 2, 0)), (Table::Checkpoints, (2, 0, 0))]);
+    // the parent goes on in a task of its own, while the child's end is on its way
+    assert!((2..=3).contains(&cost.flushes) && cost.claims == 0, "{cost:?}");
+    shut_down(engine).await;
+}
+
+async fn a_suspended_parent(fixture: &dyn StoreFixture) {
+    let child = Workflow::new("child", |mut cx: Context, n: usize| async move {
+        // the child is far from over when its parent suspends
+        cx.sleep(Duration::from_millis(300)).await;
+        Returns::Ok(vec![n])
+    });
+    let parent = parent(&child);
+    let (engine, _) = engine(fixture, |b| {
+        b.register(&child).register(&parent).suspend_after(Duration::from_millis(1))
+    })
+    .await;
+    let before = engine.store().counters().counted();
+    assert_eq!(engine.start(&parent, 1).await.unwrap().result().await.unwrap(), 1);
+    let cost = engine.store().counters().counted().since(&before);
+    // each: started, suspended, claimed, ended; the parent was queued before; the child may be born suspended
+    let updated = cost.of(Table::Executions).1;
+    assert!((6..=7).contains(&updated), "{cost:?}");
+    let rows = [
+        (Table::Executions, (2, updated, 0)),
+        (Table::Checkpoints, (2, 0, 0)),
+        (Table::Timers, (1, 0, 1)),
+        (Table::Waits, (1, 0, 1)),
+        (Table::Ready, (1, 0, 1)),
+    ];
+    assert_rows(&cost, &rows);
+    assert_eq!(cost.claims, 2);
+    shut_down(engine).await;
+}
+
+async fn a_large_value(fixture: &dyn StoreFixture) {
+    let workflow = Workflow::new("large", |mut cx: Context, n: usize| async move {
+        cx.step("large", || std::future::ready(Returns::Ok("x".repeat(n)))).await.map(|text| text.len())
+    });
+    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let cost = cost(&engine, async {
+        engine.run(&workflow, 3 << 20).await.unwrap();
+    })
+    .await;
+    let rows =
+        [(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (1, 0, 0)), (Table::Chunks, (4, 0, 0))];
+    assert_rows(&cost, &rows);
+    shut_down(engine).await;
+}
+
+async fn a_hundred_at_once(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, store) = engine(fixture, |b| b.register(&noop)).await;
+    store.hold(&[crate::fault_store::Call::Commit]);
+    let cost = cost(&engine, async {
+        let runs: Vec<_> = (0..100)
+            .map(|x| {
+                let (engine, noop) = (engine.clone(), noop.clone());
+                tokio::spawn(async move { engine.run(&noop, x).await.unwrap() })
+            })
+            .collect();
+        while engine.load().iter().map(|lane| lane.waiters).sum::<usize>() < 100 {
+            tokio::task::yield_now().await;
+        }
+        store.release();
+        for (x, run) in (0..).zip(runs) {
+            assert_eq!(run.await.unwrap(), x);
+        }
+    })
+    .await;
+    assert_rows(&cost, &[(Table::Executions, (100, 0, 0))]);
+    let lanes = engine.load().len() as u64;
+    assert!(cost.flushes <= 2 * lanes, "one flush is on its way, the next takes all others: {cost:?}");
+    shut_down(engine).await;
+}

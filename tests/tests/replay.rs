@@ -1,0 +1,105 @@
+//! Replay: whatever order bodies complete in, and wherever a crash comes, what was recorded is repeated
+//! exactly, and the rest goes on from there.
+
+use std::time::Duration;
+
+use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+use stepfast_tests::program::{self, Program, check};
+use stepfast_tests::scenarios::within;
+
+const PATIENCE: Duration = Duration::from_secs(240);
+/// Crashes tried for most interleavings; some are tried at every place.
+const FEW: usize = 1;
+
+fn block_on(patience: Duration, run: impl Future<Output = ()> + Send + 'static) -> Result<(), String> {
+    within(patience, move |runtime| runtime.block_on(run))
+}
+
+/// 200 interleavings of a program.
+fn interleaved(program: Program) {
+    let program = program.numbered();
+    let first = fastrand::u64(..);
+    let run = async move {
+        for n in 0..200 {
+            let seed = first.wrapping_add(n);
+            println!("seed {seed}");
+            check(&program, seed, if n < 4 { usize::MAX } else { FEW }).await;
+        }
+    };
+    if let Err(error) = block_on(PATIENCE, run) {
+        panic!("{error} (seeds from {first})");
+    }
+}
+
+fn step() -> Program {
+    Program::Step(0)
+}
+
+fn two_steps() -> Program {
+    Program::Seq(vec![step(), step()])
+}
+
+#[test]
+fn join() {
+    interleaved(Program::Seq(vec![step(), Program::Join(two_steps().into(), two_steps().into()), step()]));
+}
+
+#[test]
+fn map_with_a_limit() {
+    interleaved(Program::Map(3, vec![two_steps(), step(), Program::Fail(0), step(), two_steps(), step()]));
+}
+
+#[test]
+fn race() {
+    interleaved(Program::Seq(vec![Program::Race(two_steps().into(), two_steps().into()), step()]));
+}
+
+#[test]
+fn race_of_a_step_a_sleep_and_a_child() {
+    let racers = vec![step(), Program::Sleep(1), Program::Child(0)];
+    interleaved(Program::Seq(vec![
+        Program::RaceAll(racers.clone()),
+        step(),
+        Program::RaceAll(racers),
+        step(),
+    ]));
+}
+
+#[test]
+fn timeout() {
+    let timeout = Program::Timeout(1, two_steps().into());
+    interleaved(Program::Seq(vec![timeout.clone(), step(), timeout, step()]));
+}
+
+#[test]
+fn spawn() {
+    interleaved(Program::Spawn(
+        two_steps().into(),
+        Program::Seq(vec![step(), Program::Sleep(1), step()]).into(),
+    ));
+}
+
+#[test]
+fn a_pool_of_workers_on_a_channel() {
+    interleaved(Program::Pool(4, 20));
+}
+
+const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/programs.txt");
+
+#[test]
+fn any_program() {
+    let config = Config {
+        cases: 48,
+        max_shrink_iters: 200,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(SEEDS))),
+        ..Config::default()
+    };
+    let cases = (program::programs(), proptest::arbitrary::any::<u64>());
+    let result = TestRunner::new(config).run(&cases, |(program, seed)| {
+        block_on(Duration::from_secs(30), async move { check(&program, seed, 12).await })
+            .map_err(TestCaseError::fail)
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
