@@ -89,10 +89,12 @@ impl EngineBuilder {
         let lanes = store.about().lanes.max(1);
         // lanes, their slow lanes, and one for claims
         let claim_lane = lanes * 2;
+        let registering_at = tokio::time::Instant::now();
         let registering = store.clone();
         let registration = on_own_thread(async move { registering.register(claim_lane + 1).await }).await??;
         let runtime = tokio::runtime::Handle::current();
-        let core = Core::new(store.clone(), options, definitions, registration, runtime.clone());
+        let core =
+            Core::new(store.clone(), options, definitions, registration, registering_at, runtime.clone());
         let mut opened = Vec::new();
         let mut ended = Vec::new();
         for number in 0..lanes {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime;
 use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::commit::{Lane, LaneLoad, Lsn, Settled, Sink, Slot, Staged};
@@ -17,6 +18,7 @@ use crate::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
 use crate::run::{Interrupt, Run};
 use crate::runs::Runs;
 use crate::store::{About, Registration, Store};
+use crate::store_time::StoreTime;
 use crate::task::{cancel_failure, encoded};
 use crate::watch::Watch;
 use crate::worker::Shutdown;
@@ -68,9 +70,7 @@ pub(crate) struct Core {
     reserved: AtomicUsize,
     is_closing: AtomicBool,
     poisoned: OnceLock<String>,
-    /// The store's time minus ours, in microseconds.
-    clock_offset: AtomicI64,
-    epoch: tokio::time::Instant,
+    pub(crate) store_time: StoreTime,
     pub(crate) worker: WorkerSignals,
     shutdown: Mutex<Option<oneshot::Sender<Shutdown>>>,
 }
@@ -97,9 +97,10 @@ impl Core {
         options: Options,
         definitions: Definitions,
         registration: Registration,
+        registering_at: Instant,
         runtime: runtime::Handle,
     ) -> Arc<Self> {
-        let core = Self {
+        Arc::new(Self {
             store,
             options,
             names: definitions.names(),
@@ -114,24 +115,15 @@ impl Core {
             reserved: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             poisoned: OnceLock::new(),
-            clock_offset: AtomicI64::new(0),
-            epoch: tokio::time::Instant::now(),
+            store_time: StoreTime::new(registering_at, registration.now),
             worker: WorkerSignals { due_at: AtomicI64::new(i64::MAX), ..WorkerSignals::default() },
             shutdown: Mutex::new(None),
-        };
-        core.set_now(registration.now);
-        Arc::new(core)
+        })
     }
 
     /// The engine's estimate of the store's time.
     pub(crate) fn now(&self) -> Timestamp {
-        let elapsed = self.epoch.elapsed().as_micros() as i64;
-        Timestamp::from_micros(self.clock_offset.load(SeqCst) + elapsed)
-    }
-
-    pub(crate) fn set_now(&self, now: Timestamp) {
-        let elapsed = self.epoch.elapsed().as_micros() as i64;
-        self.clock_offset.store(now.as_micros() - elapsed, SeqCst);
+        self.store_time.now()
     }
 
     pub(crate) fn lanes(&self) -> &[Lane] {

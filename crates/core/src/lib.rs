@@ -28,6 +28,7 @@ mod runs;
 mod start;
 mod step;
 pub mod store;
+mod store_time;
 mod task;
 mod value;
 mod watch;

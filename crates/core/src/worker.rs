@@ -128,7 +128,8 @@ impl Worker {
             holds,
             workflows: core.names.clone(),
         };
-        self.looked_at = Some(Instant::now());
+        let asked_at = Instant::now();
+        self.looked_at = Some(asked_at);
         let Seen { now, is_fenced, requests, ended, strays, has_ready, next_due, recovered } =
             match core.store.look(&look).await {
                 Ok(seen) => seen,
@@ -137,7 +138,7 @@ impl Worker {
                     return;
                 }
             };
-        core.set_now(now);
+        core.store_time.correct(asked_at, now);
         if is_fenced {
             core.worker.is_fenced.store(true, SeqCst);
             return;
@@ -260,9 +261,10 @@ impl Worker {
             }
         }
         self.is_unsure = true;
-        let registration = loop {
+        let (asked_at, registration) = loop {
+            let asked_at = Instant::now();
             match core.store.register(self.claim_lane + 1).await {
-                Ok(registration) => break registration,
+                Ok(registration) => break (asked_at, registration),
                 Err(error) => {
                     tracing::debug!(%error, "cannot register");
                     if core.is_closing() {
@@ -273,7 +275,7 @@ impl Worker {
             }
         };
         *core.registration.write().unwrap_or_else(std::sync::PoisonError::into_inner) = registration;
-        core.set_now(registration.now);
+        core.store_time.correct(asked_at, registration.now);
         core.worker.is_fenced.store(false, SeqCst);
         self.claims = 0;
         for lane in lanes {

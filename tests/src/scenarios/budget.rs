@@ -121,10 +121,12 @@ fn sleeper() -> Workflow<u64, ()> {
 async fn a_short_sleep(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
     let (engine, _) = engine(fixture, |b| b.register(&sleeper)).await;
-    let cost = cost(&engine, async { engine.run(&sleeper, 2).await.unwrap() }).await;
-    // the Start goes ahead while it sleeps
-    assert_rows(&cost, &[(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (1, 0, 0))]);
-    assert_eq!((cost.flushes, cost.claims), (2, 0));
+    let cost = cost(&engine, async { engine.run(&sleeper, 20).await.unwrap() }).await;
+    // the Start goes ahead while it sleeps; on a slow machine all is one flush
+    let updated = cost.flushes - 1;
+    assert!(updated <= 1, "{cost:?}");
+    assert_rows(&cost, &[(Table::Executions, (1, updated, 0)), (Table::Checkpoints, (1, 0, 0))]);
+    assert_eq!(cost.claims, 0);
     shut_down(engine).await;
 }
 
