@@ -31,6 +31,7 @@ super::cases![
     requests_that_cannot_share_a_flush_do_not_hold_up_others,
     lost_history_stops_the_engine,
     a_fence_costs_no_start,
+    what_was_staged_under_a_lost_registration_never_lands_under_the_next,
     shutting_down_without_a_database_ends,
     shutting_down_with_a_database_that_hangs_ends,
 ];
@@ -516,6 +517,69 @@ async fn a_fence_costs_no_start(fixture: &dyn StoreFixture) {
     for n in 0..6 {
         let id = format!("{n}");
         assert_eq!(two.get::<Vec<usize>>(&id).await.unwrap().result().await.unwrap().len(), n);
+    }
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn what_was_staged_under_a_lost_registration_never_lands_under_the_next(fixture: &dyn StoreFixture) {
+    const EXECUTIONS: usize = 12;
+    let (bodies, latch, later) = (Count::new(), Latch::new(), Latch::new());
+    let workflow = {
+        let all = (bodies.clone(), latch.clone(), later.clone());
+        Workflow::new("w", move |mut cx: Context, (): ()| {
+            let all = all.clone();
+            async move {
+                cx.step("wait", || {
+                    let (bodies, latch, later) = all.clone();
+                    async move {
+                        let number = bodies.more();
+                        if number > EXECUTIONS { later } else { latch }.passed().await;
+                        Returns::Ok(number)
+                    }
+                })
+                .await
+            }
+        })
+    };
+    let noop = noop();
+    let (one, store) = engine(fixture, |b| b.register(&workflow).register(&noop)).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+    for n in 0..EXECUTIONS {
+        one.start(&workflow, ()).workflow_id(format!("{n}")).await.unwrap();
+    }
+    bodies.reaches(EXECUTIONS).await;
+    // all that the bodies return is staged behind a flush that hangs, and hangs itself when it is taken
+    store.hold(&[Call::Commit]);
+    let (engine, first) = (one.clone(), noop.clone());
+    let first = tokio::spawn(async move { engine.run(&first, 1).await });
+    store.until_hanging().await;
+    store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));
+    latch.open();
+    while one.load().iter().map(|lane| lane.waiters).sum::<usize>() <= EXECUTIONS {
+        tokio::task::yield_now().await;
+    }
+    store.hold(&[]);
+    first.await.unwrap().unwrap();
+    store.until_hanging().await;
+    let lost = row(&two, "0").await.owner.unwrap();
+    // a lease is not renewed meanwhile
+    store.hold(&[Call::Look]);
+    fixture.lose(lost).await;
+    bodies.reaches(2 * EXECUTIONS).await;
+    store.hold(&[]);
+    store.until_called(Call::Register, 2).await;
+    store.until_called(Call::Look, store.called(Call::Look) + 1).await;
+    store.answer_next_commit(StoreError::Rejected("in parts, please".into()));
+    store.release();
+    for n in 0..16 {
+        one.run(&noop, n).await.unwrap();
+    }
+    later.open();
+    for n in 0..EXECUTIONS {
+        let handle = two.get::<usize>(&n.to_string()).await.unwrap();
+        assert!(handle.result().await.unwrap() > EXECUTIONS, "what the lost worker had done is done again");
+        assert_eq!(record(&two, &n.to_string()).await.execution.recoveries, 1);
     }
     shut_down(one).await;
     shut_down(two).await;

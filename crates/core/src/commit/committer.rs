@@ -71,8 +71,8 @@ impl Committer {
         loop {
             let taken = self.lane.staging().take(&self.lane.0.watermark);
             match taken {
-                Taken::Segment(segment, passed) => {
-                    if !self.flush(segment, passed).await {
+                Taken::Segment(segment, registration, passed) => {
+                    if !self.flush(segment, registration, passed).await {
                         break;
                     }
                 }
@@ -92,13 +92,13 @@ impl Committer {
         self.drop_all(&left);
     }
 
-    /// Commits a segment, in parts if the database does not take it whole; false if the lane must end.
-    async fn flush(&mut self, segment: Segment, passed: Lsn) -> bool {
+    /// Commits a segment, in parts if the database does not take it whole; false if the lane must end. What
+    /// was taken under a registration never goes out under a later one.
+    async fn flush(&mut self, segment: Segment, registration: Registration, passed: Lsn) -> bool {
         let mut parts = vec![segment];
         let mut is_bisecting = false;
         let mut landed = Landed::default();
         while let Some(mut part) = parts.pop() {
-            let Some(registration) = self.lane.staging().registration() else { return true };
             let mut writes = std::mem::take(&mut part.writes);
             let result = self.numbered.commit(registration, &mut writes, is_bisecting).await;
             part.writes = writes;

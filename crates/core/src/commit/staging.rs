@@ -69,8 +69,8 @@ pub(super) struct Staging {
 
 /// What the committer finds.
 pub(super) enum Taken {
-    /// A flush's worth, and the watermark once all of it is settled.
-    Segment(Segment, Lsn),
+    /// A flush's worth, the registration it goes out under, and the watermark once all of it is settled.
+    Segment(Segment, Registration, Lsn),
     /// Nothing at the moment.
     Nothing,
     /// Nothing, and nothing will come.
@@ -236,7 +236,7 @@ impl Staging {
 
     /// The next flush's worth.
     pub(super) fn take(&mut self, watermark: &Watermark) -> Taken {
-        if self.registration.is_some() {
+        if let Some(registration) = self.registration {
             while let Some(mut segment) = self.segments.pop_front() {
                 if segment.unowned > 0 {
                     self.part_collisions(&mut segment, watermark);
@@ -246,7 +246,7 @@ impl Staging {
                     None => Lsn(self.next_lsn.0 - 1),
                 };
                 if !segment.writes.is_empty() {
-                    return Taken::Segment(segment, passed);
+                    return Taken::Segment(segment, registration, passed);
                 }
             }
         }
