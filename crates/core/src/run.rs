@@ -309,6 +309,10 @@ impl Run {
         }
         if is_start {
             state.start_lsn = Some(lsn);
+            if self.lane.generation() != self.generation {
+                // the caller's Start goes on without this run
+                state.interrupt = Some(Interrupt::Lost);
+            }
         }
         Some(lsn)
     }

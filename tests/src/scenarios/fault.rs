@@ -31,6 +31,7 @@ super::cases![
     requests_that_cannot_share_a_flush_do_not_hold_up_others,
     lost_history_stops_the_engine,
     a_fence_costs_no_start,
+    a_start_outlives_a_registration_that_ends_before_it_is_staged,
     what_was_staged_under_a_lost_registration_never_lands_under_the_next,
     shutting_down_without_a_database_ends,
     shutting_down_with_a_database_that_hangs_ends,
@@ -522,6 +523,63 @@ async fn a_fence_costs_no_start(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
+async fn a_start_outlives_a_registration_that_ends_before_it_is_staged(fixture: &dyn StoreFixture) {
+    let (begun, held) = (Count::new(), Arc::new(std::sync::Mutex::new(())));
+    let workflow = {
+        let (begun, held) = (begun.clone(), held.clone());
+        Workflow::new("w", move |mut cx: Context, (): ()| {
+            let (begun, held) = (begun.clone(), held.clone());
+            async move {
+                begun.more();
+                // code that blocks its thread: nothing of the execution is staged yet
+                drop(held.lock());
+                cx.step("step", async || Returns::Ok(7)).await
+            }
+        })
+    };
+    let owned = waiting("owned", &Count::new(), &Latch::new());
+    let (one, store) = engine(fixture, |b| b.register(&workflow).register(&owned)).await;
+    let (two, _) = second_engine(fixture, |b| b).await;
+    one.start(&owned, 1).workflow_id("owned").await.unwrap();
+    for id in [None, Some("x")] {
+        while row(&two, "owned").await.owner.is_none() {
+            tokio::task::yield_now().await;
+        }
+        let holds = held.lock().unwrap();
+        let before = begun.get();
+        let run = {
+            let (one, workflow) = (one.clone(), workflow.clone());
+            tokio::spawn(async move {
+                let run = one.run(&workflow, ());
+                match id {
+                    Some(id) => run.workflow_id(id).await,
+                    None => run.await,
+                }
+            })
+        };
+        begun.reaches(before + 1).await;
+        let registered = store.called(Call::Register);
+        lose(fixture, &store, &two, "owned").await;
+        store.until_called(Call::Register, registered + 1).await;
+        drop(holds);
+        assert_eq!(run.await.unwrap().unwrap(), 7);
+    }
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+/// Makes the owner of the execution `id` lose its registration, whose engine runs on `store`, to `other`.
+async fn lose(fixture: &dyn StoreFixture, store: &FaultStore, other: &Engine, id: &str) {
+    let owner = row(other, id).await.owner.unwrap();
+    // a lease is not renewed meanwhile
+    store.hold(&[Call::Look]);
+    fixture.lose(owner).await;
+    while row(other, id).await.owner == Some(owner) {
+        tokio::task::yield_now().await;
+    }
+    store.hold(&[]);
+}
+
 async fn what_was_staged_under_a_lost_registration_never_lands_under_the_next(fixture: &dyn StoreFixture) {
     const EXECUTIONS: usize = 12;
     let (bodies, latch, later) = (Count::new(), Latch::new(), Latch::new());
@@ -562,12 +620,8 @@ async fn what_was_staged_under_a_lost_registration_never_lands_under_the_next(fi
     store.hold(&[]);
     first.await.unwrap().unwrap();
     store.until_hanging().await;
-    let lost = row(&two, "0").await.owner.unwrap();
-    // a lease is not renewed meanwhile
-    store.hold(&[Call::Look]);
-    fixture.lose(lost).await;
+    lose(fixture, &store, &two, "0").await;
     bodies.reaches(2 * EXECUTIONS).await;
-    store.hold(&[]);
     store.until_called(Call::Register, 2).await;
     store.until_called(Call::Look, store.called(Call::Look) + 1).await;
     store.answer_next_commit(StoreError::Rejected("in parts, please".into()));

@@ -124,13 +124,20 @@ impl Staging {
     }
 
     pub(super) fn stage(&mut self, staged: Staged, slot: &mut Slot, watermark: &Watermark) -> Option<Lsn> {
-        let Staged { generation, tree, write, room } = staged;
-        // a Start that runs here is owned as long as it has not landed
-        let runs_here =
-            |write: &Write| matches!(write, Write::Start(start) if start.state.status() == Status::Running);
-        let is_over = generation != self.generation && (write.is_owned() || runs_here(&write));
-        if self.is_closed || is_over {
+        let Staged { generation, tree, mut write, room } = staged;
+        if self.is_closed {
             return None;
+        }
+        if generation != self.generation {
+            match &mut write {
+                // its local run is over: whoever claims it runs it
+                Write::Start(start) if start.state.status() == Status::Running && start.parent.is_none() => {
+                    start.state = State::Queued { armed: Vec::new() };
+                }
+                Write::Start(start) if start.state.status() == Status::Running => return None,
+                write if write.is_owned() => return None,
+                _ => {}
+            }
         }
         let lsn = self.next_lsn;
         self.next_lsn.0 += 1;
