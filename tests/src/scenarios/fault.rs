@@ -524,15 +524,17 @@ async fn a_fence_costs_no_start(fixture: &dyn StoreFixture) {
 }
 
 async fn a_start_outlives_a_registration_that_ends_before_it_is_staged(fixture: &dyn StoreFixture) {
-    let (begun, held) = (Count::new(), Arc::new(std::sync::Mutex::new(())));
+    let (begun, held) = (Count::new(), [Latch::new(), Latch::new()]);
     let workflow = {
         let (begun, held) = (begun.clone(), held.clone());
-        Workflow::new("w", move |mut cx: Context, (): ()| {
+        Workflow::new("w", move |mut cx: Context, n: usize| {
             let (begun, held) = (begun.clone(), held.clone());
             async move {
                 begun.more();
                 // code that blocks its thread: nothing of the execution is staged yet
-                drop(held.lock());
+                while !held[n].is_open() {
+                    std::thread::yield_now();
+                }
                 cx.step("step", async || Returns::Ok(7)).await
             }
         })
@@ -541,16 +543,15 @@ async fn a_start_outlives_a_registration_that_ends_before_it_is_staged(fixture: 
     let (one, store) = engine(fixture, |b| b.register(&workflow).register(&owned)).await;
     let (two, _) = second_engine(fixture, |b| b).await;
     one.start(&owned, 1).workflow_id("owned").await.unwrap();
-    for id in [None, Some("x")] {
+    for (n, id) in [None, Some("x")].into_iter().enumerate() {
         while row(&two, "owned").await.owner.is_none() {
             tokio::task::yield_now().await;
         }
-        let holds = held.lock().unwrap();
         let before = begun.get();
         let run = {
             let (one, workflow) = (one.clone(), workflow.clone());
             tokio::spawn(async move {
-                let run = one.run(&workflow, ());
+                let run = one.run(&workflow, n);
                 match id {
                     Some(id) => run.workflow_id(id).await,
                     None => run.await,
@@ -561,7 +562,7 @@ async fn a_start_outlives_a_registration_that_ends_before_it_is_staged(fixture: 
         let registered = store.called(Call::Register);
         lose(fixture, &store, &two, "owned").await;
         store.until_called(Call::Register, registered + 1).await;
-        drop(holds);
+        held[n].open();
         assert_eq!(run.await.unwrap().unwrap(), 7);
     }
     shut_down(one).await;
