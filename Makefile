@@ -39,7 +39,7 @@ check: ## Check format, lints and documentation
 
 .PHONY: test
 test: ## Run all tests, on memory, SQLite and Postgres
-	tests/with-postgres cargo test $(CARGO_FLAGS) --workspace --no-fail-fast
+	RUST_BACKTRACE=0 tests/with-postgres cargo test $(CARGO_FLAGS) --workspace --no-fail-fast
 
 .PHONY: crash
 crash: ## Kill workers at random, KILLS times (500), and check every promise after it
