@@ -57,6 +57,8 @@ struct Rules {
     down: Vec<Call>,
     /// Kinds of calls that hang.
     held: Vec<Call>,
+    /// Kinds of calls whose answers hang.
+    held_answers: Vec<Call>,
     /// Flushes with such a Write hang.
     held_writes: Option<Matches>,
     /// How many calls hang.
@@ -126,6 +128,11 @@ impl FaultStore {
         self.change(|rules| rules.held = calls.to_vec());
     }
 
+    /// Lets claims happen and their answers hang, until [`release`](Self::release).
+    pub fn hold_claims_answers(&self) {
+        self.change(|rules| rules.held_answers = vec![Call::Claim]);
+    }
+
     /// Lets flushes with a Write that matches hang, until [`release`](Self::release).
     pub fn hold_writes(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
         self.change(|rules| rules.held_writes = Some(Box::new(matches)));
@@ -140,6 +147,7 @@ impl FaultStore {
     pub fn release(&self) {
         self.change(|rules| {
             rules.held.clear();
+            rules.held_answers.clear();
             rules.held_writes = None;
             if matches!(rules.failing, Some((_, Fault::Hang))) {
                 rules.failing = None;
@@ -309,7 +317,12 @@ impl Store for FaultStore {
 
     async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError> {
         let fault = self.enter(Call::Claim).await?;
-        leave(Call::Claim, fault, self.inner.claim(claim).await)
+        let answer = self.inner.claim(claim).await;
+        if self.rules().held_answers.contains(&Call::Claim) && answer.as_ref().is_ok_and(|it| !it.is_empty())
+        {
+            self.hang(|rules| rules.held_answers.is_empty()).await;
+        }
+        leave(Call::Claim, fault, answer)
     }
 
     async fn look(&self, look: &Look) -> Result<Seen, StoreError> {

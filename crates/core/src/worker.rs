@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::commit::on_thread;
+use crate::commit::{Lane, on_thread};
 use crate::engine::{Core, all_ended, keys_of};
 use crate::error::Error;
 use crate::key::Key;
@@ -121,6 +121,7 @@ impl Worker {
         }
         let registration = core.registration();
         let holds = self.is_unsure.then(|| keys_of(&core.runs.all()));
+        let generations = generations(&core);
         let look = Look {
             worker: registration.worker,
             epoch: registration.epoch,
@@ -155,7 +156,7 @@ impl Worker {
             core.watch.notify(key);
         }
         if look.holds.is_some() {
-            self.adopt_strays(strays);
+            self.adopt_strays(strays, &generations);
         }
         if let Some(due_at) = next_due {
             core.worker.due_at.fetch_min(due_at.as_micros(), SeqCst);
@@ -167,7 +168,7 @@ impl Worker {
 
     /// Adopts what two looks in a row have seen owned and not held: one look alone may have seen a run that
     /// began after the list of what is held was made.
-    fn adopt_strays(&mut self, strays: Vec<Record>) {
+    fn adopt_strays(&mut self, strays: Vec<Record>, generations: &[u32]) {
         let core = self.core.clone();
         let suspects = std::mem::take(&mut self.suspects);
         for record in strays {
@@ -178,7 +179,7 @@ impl Worker {
             if suspects.contains(&key) {
                 tracing::info!(execution = %key, "adopted after a claim whose outcome was unknown");
                 core.add_running(1);
-                adopt(&core, record);
+                adopt(&core, record, generations);
             } else {
                 self.suspects.insert(key);
             }
@@ -211,6 +212,7 @@ impl Worker {
                 max_bytes: CLAIM_BYTES,
                 workflows: core.names.clone(),
             };
+            let generations = generations(&core);
             let claimed = core.store.claim(&claim).await;
             core.keep_slots(limit, claimed.as_ref().map_or(0, Vec::len));
             match claimed {
@@ -218,7 +220,7 @@ impl Worker {
                     self.claims += 1;
                     let is_drained = records.is_empty();
                     for record in records {
-                        adopt(&core, record);
+                        adopt(&core, record, &generations);
                     }
                     if is_drained {
                         break;
@@ -331,16 +333,28 @@ impl Worker {
     }
 }
 
-/// Runs an execution that this worker owns by now, from its record.
-fn adopt(core: &Arc<Core>, mut record: Record) {
+/// The lanes' generations: read before the store is asked for executions, so that what it answers is not
+/// taken for owned under a registration to come.
+fn generations(core: &Core) -> Vec<u32> {
+    core.lanes().iter().map(Lane::generation).collect()
+}
+
+/// Runs an execution from its record, which this worker owned under `generations`.
+fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) {
     let execution = record.execution.clone();
+    let lane = core.lane_of(execution.root);
+    let generation = generations.get(usize::from(lane.number())).copied().unwrap_or_default();
+    if generation != lane.generation() {
+        // taken over meanwhile
+        core.slot_freed();
+        return;
+    }
     let Some(definition) = core.definitions.get(&execution.workflow).cloned() else {
         // cannot be: claims name what they can run
         core.slot_freed();
         return;
     };
     let (replay, attempts) = Replay::of(&mut record);
-    let generation = core.lane_of(execution.root).generation();
     let run = Run::new(
         core.clone(),
         definition,

@@ -32,6 +32,7 @@ super::cases![
     lost_history_stops_the_engine,
     a_fence_costs_no_start,
     a_start_outlives_a_registration_that_ends_before_it_is_staged,
+    what_was_claimed_under_a_lost_registration_does_not_run,
     what_was_staged_under_a_lost_registration_never_lands_under_the_next,
     shutting_down_without_a_database_ends,
     shutting_down_with_a_database_that_hangs_ends,
@@ -579,6 +580,38 @@ async fn lose(fixture: &dyn StoreFixture, store: &FaultStore, other: &Engine, id
         tokio::task::yield_now().await;
     }
     store.hold(&[]);
+}
+
+async fn what_was_claimed_under_a_lost_registration_does_not_run(fixture: &dyn StoreFixture) {
+    let (first, never, latch, never_opened) = (Count::new(), Count::new(), Latch::new(), Latch::new());
+    let (ahead, queued) = (waiting("ahead", &first, &latch), waiting("queued", &never, &never_opened));
+    let (one, store) = engine(fixture, |b| b.register(&ahead).register(&queued).max_running(1)).await;
+    let (elsewhere, later) = (Count::new(), Latch::new());
+    let there = waiting("queued", &elsewhere, &later);
+    one.start(&ahead, 1).await.unwrap();
+    first.reaches(1).await;
+    let handle = one.start(&queued, 2).workflow_id("x").await.unwrap();
+    store.hold_claims_answers();
+    latch.open();
+    store.until_hanging().await;
+    // claimed, and its worker does not know yet
+    let (two, _) = second_engine(fixture, |b| b.register(&there)).await;
+    lose(fixture, &store, &two, "x").await;
+    elsewhere.reaches(1).await;
+    let (engine, last) = (one.clone(), ahead.clone());
+    let last = tokio::spawn(async move { engine.run(&last, 3).await });
+    // the lane hears of the fence, and keeps the caller's Start for the next registration
+    while one.load().iter().all(|lane| lane.staged == 0) {
+        tokio::task::yield_now().await;
+    }
+    store.release();
+    assert_eq!(last.await.unwrap().unwrap(), 3);
+    later.open();
+    assert_eq!(handle.result().await.unwrap(), 2);
+    assert_eq!((never.get(), elsewhere.get()), (0, 1));
+    assert_eq!(record(&two, "x").await.checkpoints.len(), 1);
+    shut_down(one).await;
+    shut_down(two).await;
 }
 
 async fn what_was_staged_under_a_lost_registration_never_lands_under_the_next(fixture: &dyn StoreFixture) {
