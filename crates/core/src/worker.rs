@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -19,7 +20,7 @@ use crate::replay::Replay;
 use crate::run::{Interrupt, NewRun, Run};
 use crate::store::{Claim, Look, Seen, StoreError};
 use crate::task::{RunTask, cancel_failure, deadline_failure};
-use crate::write::RequestKind;
+use crate::write::{Discard, RequestKind, Write};
 
 /// How often the worker looks, whatever happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -354,6 +355,8 @@ fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) {
         core.slot_freed();
         return;
     };
+    // a run that was lost may have left pieces of values behind that nothing refers to
+    let swept = (execution.recoveries > 0).then(|| values_in(&record));
     let (replay, attempts) = Replay::of(&mut record);
     let run = Run::new(
         core.clone(),
@@ -382,6 +385,11 @@ fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) {
     let core = core.clone();
     let runtime = core.runtime.clone();
     runtime.spawn(async move {
+        if let Some(keep) = swept
+            && let Some(lsn) = run.stage(Write::Discard(Discard { execution: run.key, keep }), 0)
+        {
+            run.lane.durable(lsn).await;
+        }
         let input = fetch_input(&core, &run, execution.input).await;
         match input {
             Ok(input) => {
@@ -403,6 +411,17 @@ fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) {
             }
         }
     });
+}
+
+/// The values stored aside that a record refers to.
+fn values_in(record: &Record) -> SmallVec<[u64; 4]> {
+    let Record { execution, checkpoints, attempts, .. } = record;
+    [&execution.input, &execution.outcome]
+        .into_iter()
+        .chain(checkpoints.iter().map(|checkpoint| &checkpoint.outcome))
+        .chain(attempts.iter().map(|attempt| &attempt.failure))
+        .filter_map(|payload| payload.chunks().map(|chunks| chunks.value))
+        .collect()
 }
 
 async fn fetch_input(core: &Core, run: &Run, input: Payload) -> Result<Payload, Error> {

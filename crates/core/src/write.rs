@@ -285,7 +285,8 @@ pub struct Chunk {
     pub is_free: bool,
 }
 
-/// Deletes all pieces of an execution's values except those of `keep`.
+/// Deletes all pieces of an execution's values except those of `keep`: what a lost run of it has left
+/// behind. Nothing may store pieces for the execution in the same flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discard {
     /// The execution.
@@ -347,10 +348,14 @@ impl Write {
     /// True if it dies with the worker's ownership.
     pub fn is_owned(&self) -> bool {
         match self {
-            Write::Checkpoint(_) | Write::Attempt(_) | Write::Move(_) | Write::Answer(_) => true,
+            Write::Checkpoint(_)
+            | Write::Attempt(_)
+            | Write::Move(_)
+            | Write::Answer(_)
+            | Write::Discard(_) => true,
             Write::Chunk(chunk) => !chunk.is_free,
             Write::Start(start) => start.parent.as_ref().is_some(),
-            Write::Wake(_) | Write::Request(_) | Write::Discard(_) => false,
+            Write::Wake(_) | Write::Request(_) => false,
         }
     }
 

@@ -46,7 +46,7 @@ pub fn faults() -> &'static [(&'static str, Run)] {
     fault::CASES
 }
 
-nouns![budget, changed_code, request, several, starting, step, wait];
+nouns![budget, changed_code, request, several, starting, step, value, wait];
 
 /// A case that is not over by then hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
