@@ -143,6 +143,7 @@ impl Worker {
             core.worker.is_fenced.store(true, SeqCst);
             return;
         }
+        core.lease.renew(asked_at);
         if recovered > 0 {
             tracing::info!(recovered, "executions of lost workers can be claimed again");
         }
@@ -276,6 +277,7 @@ impl Worker {
         };
         *core.registration.write().unwrap_or_else(std::sync::PoisonError::into_inner) = registration;
         core.store_time.correct(asked_at, registration.now);
+        core.lease.renew(asked_at);
         core.worker.is_fenced.store(false, SeqCst);
         self.claims = 0;
         for lane in lanes {
