@@ -31,6 +31,7 @@ super::cases![
     requests_that_cannot_share_a_flush_do_not_hold_up_others,
     lost_history_stops_the_engine,
     a_fence_costs_no_start,
+    a_fence_does_not_hold_up_a_shutdown,
     shutting_down_without_a_database_ends,
     shutting_down_with_a_database_that_hangs_ends,
 ];
@@ -518,6 +519,43 @@ async fn a_fence_costs_no_start(fixture: &dyn StoreFixture) {
         assert_eq!(two.get::<Vec<usize>>(&id).await.unwrap().result().await.unwrap().len(), n);
     }
     shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn a_fence_does_not_hold_up_a_shutdown(fixture: &dyn StoreFixture) {
+    let steps = steps();
+    let (one, store) = engine(fixture, |b| b.register(&steps)).await;
+    store.hold(&[Call::Commit]);
+    // all are staged in one turn
+    let starts = {
+        let (one, steps) = (one.clone(), steps.clone());
+        tokio::spawn(async move {
+            let start = |n: usize| one.start(&steps, n).workflow_id(format!("{n}")).into_future();
+            futures_util::future::join_all((0..6).map(start)).await
+        })
+    };
+    store.until_hanging().await;
+    let ending = {
+        let one = one.clone();
+        tokio::spawn(async move { shut_down(one).await })
+    };
+    let error = loop {
+        if let Err(error) = one.run(&steps, 1).wait_at_most(Duration::from_millis(1)).await
+            && matches!(error, Error::Shutdown)
+        {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    store.answer_next_commit(StoreError::Fenced);
+    store.release();
+    ending.await.unwrap();
+    let (two, _) = second_engine(fixture, |b| b.register(&steps)).await;
+    for (n, start) in starts.await.unwrap().into_iter().enumerate() {
+        start.unwrap();
+        let handle = two.get::<Vec<usize>>(&n.to_string()).await.unwrap();
+        assert_eq!(handle.result().await.unwrap().len(), n);
+    }
     shut_down(two).await;
 }
 
