@@ -14,6 +14,7 @@ pub mod make;
 pub mod postgres_server;
 pub mod program;
 pub mod scenarios;
+pub mod standing_proxy;
 pub mod twins;
 pub mod worker;
 

@@ -1,38 +1,80 @@
 //! A real Postgres server for tests, in a directory of its own, gone when the test process is gone.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Names a server to use instead of starting one; every test makes a schema of its own in it.
 pub const URL_VARIABLE: &str = "STEPFAST_TEST_POSTGRES_URL";
 
 /// Runs the server and watches its standard input, which the process that wants the server holds open: when
-/// that is closed, by intent or because the process died, the server stops and its directory goes.
+/// that is closed, by intent or because the process died, the server stops and its directory goes. Until then
+/// a line in it stops the server, without giving it time for anything, or starts it again.
 const WATCHER: &str = r#"
 bin=$1 port=$2
 trap '' INT TERM HUP
 dir=$(mktemp -d /tmp/stepfast-postgres-XXXXXX) || exit 1
 finish() { "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1; rm -rf "$dir"; }
 trap finish EXIT
-"$bin/initdb" -D "$dir/data" -U stepfast -A trust -E UTF8 --locale=C --no-sync >"$dir/log" 2>&1 &&
-"$bin/pg_ctl" -D "$dir/data" -l "$dir/log" -w -t 60 -o "-p $port -c listen_addresses=127.0.0.1 \
+serve() {
+    "$bin/pg_ctl" -D "$dir/data" -l "$dir/log" -w -t 60 -o "-p $port -c listen_addresses=127.0.0.1 \
  -c unix_socket_directories=$dir -c fsync=on -c max_connections=300 -c shared_buffers=128MB \
- -c log_min_messages=error" start >>"$dir/log" 2>&1 || { sed 's/^/log: /' "$dir/log"; echo failed; exit 1; }
+ -c log_min_messages=error" start >>"$dir/log" 2>&1
+}
+fail() { sed 's/^/log: /' "$dir/log"; echo failed; exit 1; }
+"$bin/initdb" -D "$dir/data" -U stepfast -A trust -E UTF8 --locale=C --no-sync >"$dir/log" 2>&1 &&
+serve || fail
 echo ready
-cat >/dev/null
+while read -r command; do
+    case $command in
+        stop) "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >>"$dir/log" 2>&1 || fail ;;
+        start) serve || fail ;;
+    esac
+    echo ready
+done
 "#;
 
 /// A running server. Dropping it stops the server that it started, and no other.
 #[derive(Debug)]
 pub struct PostgresServer {
     url: String,
-    watcher: Option<(Child, Option<ChildStdin>)>,
+    watcher: Option<Mutex<Watcher>>,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    child: Child,
+    /// Its life: `None` once that is over.
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Watcher {
+    /// Waits for what it says of the server; an error with the server's log.
+    fn answer(&mut self) -> Result<(), String> {
+        let mut log = String::new();
+        for line in self.stdout.by_ref().lines() {
+            match line.map_err(|error| error.to_string())?.as_str() {
+                "ready" => return Ok(()),
+                "failed" => break,
+                line => {
+                    log.push_str(line);
+                    log.push('\n');
+                }
+            }
+        }
+        Err(log)
+    }
+
+    fn end(&mut self) {
+        self.stdin = None;
+        let _ = self.child.wait();
+    }
 }
 
 impl PostgresServer {
@@ -85,24 +127,36 @@ impl PostgresServer {
             command.uid(user).gid(group);
         }
         let mut child = command.spawn().map_err(|error| format!("cannot run sh: {error}"))?;
-        let stdin = child.stdin.take();
-        let mut log = String::new();
-        for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
-            match line.map_err(|error| error.to_string())?.as_str() {
-                "ready" => {
-                    let url = format!("postgres://stepfast@127.0.0.1:{port}/postgres");
-                    return Ok(Self { url, watcher: Some((child, stdin)) });
-                }
-                "failed" => break,
-                line => {
-                    log.push_str(line);
-                    log.push('\n');
-                }
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().ok_or("sh has no output")?);
+        let mut watcher = Watcher { child, stdin, stdout: BufReader::new(stdout) };
+        match watcher.answer() {
+            Ok(()) => {
+                let url = format!("postgres://stepfast@127.0.0.1:{port}/postgres");
+                Ok(Self { url, watcher: Some(watcher.into()) })
+            }
+            Err(log) => {
+                watcher.end();
+                Err(log)
             }
         }
-        drop(stdin);
-        let _ = child.wait();
-        Err(log)
+    }
+
+    /// Stops a server of the test's own at once, as if it had crashed. Blocks until it is gone.
+    pub fn stop(&self) {
+        self.tell("stop");
+    }
+
+    /// Starts it again on the same data and port. Blocks until it answers.
+    pub fn start_again(&self) {
+        self.tell("start");
+    }
+
+    fn tell(&self, command: &str) {
+        let watcher = self.watcher.as_ref().expect("a server of the test's own");
+        let mut watcher = watcher.lock().unwrap();
+        let stdin = watcher.stdin.as_mut().expect("a watcher that lives");
+        writeln!(stdin, "{command}").unwrap();
+        watcher.answer().unwrap_or_else(|log| panic!("cannot {command} Postgres:\n{log}"));
     }
 
     /// Its URL, with a role that may do everything in its database.
@@ -119,9 +173,8 @@ impl PostgresServer {
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        if let Some((mut watcher, stdin)) = self.watcher.take() {
-            drop(stdin);
-            let _ = watcher.wait();
+        if let Some(watcher) = self.watcher.take() {
+            watcher.into_inner().unwrap_or_else(PoisonError::into_inner).end();
         }
     }
 }
@@ -165,6 +218,10 @@ fn user_for_server() -> Result<Option<(u32, u32)>, String> {
 }
 
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port on 127.0.0.1");
-    listener.local_addr().expect("its address").port()
+    // below the ports that the system gives to clients: those who connect while the server is stopped must not
+    // get its port, or even meet themselves on it
+    (0..1000)
+        .map(|_| fastrand::u16(10_240..32_768))
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a free port on 127.0.0.1")
 }

@@ -18,6 +18,7 @@ fn block_on(patience: Duration, run: impl Future<Output = ()> + Send + 'static) 
 }
 
 /// 200 interleavings of a program.
+#[allow(clippy::print_stdout)] // shown if it fails
 fn interleaved(program: Program) {
     let program = program.numbered();
     let first = fastrand::u64(..);

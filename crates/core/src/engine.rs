@@ -14,6 +14,7 @@ use crate::commit::{Lane, LaneLoad, Lsn, Settled, Sink, Slot, Staged};
 use crate::error::Error;
 use crate::handle::Handle;
 use crate::key::Key;
+use crate::lease::Lease;
 use crate::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
 use crate::run::{Interrupt, Run};
 use crate::runs::Runs;
@@ -71,6 +72,7 @@ pub(crate) struct Core {
     is_closing: AtomicBool,
     poisoned: OnceLock<String>,
     pub(crate) store_time: StoreTime,
+    pub(crate) lease: Lease,
     pub(crate) worker: WorkerSignals,
     shutdown: Mutex<Option<oneshot::Sender<Shutdown>>>,
 }
@@ -100,6 +102,7 @@ impl Core {
         registering_at: Instant,
         runtime: runtime::Handle,
     ) -> Arc<Self> {
+        let lease = store.about().lease;
         Arc::new(Self {
             store,
             options,
@@ -116,6 +119,7 @@ impl Core {
             is_closing: AtomicBool::new(false),
             poisoned: OnceLock::new(),
             store_time: StoreTime::new(registering_at, registration.now),
+            lease: Lease::new(lease, registering_at),
             worker: WorkerSignals { due_at: AtomicI64::new(i64::MAX), ..WorkerSignals::default() },
             shutdown: Mutex::new(None),
         })

@@ -17,6 +17,7 @@ pub mod error;
 pub mod failure;
 mod handle;
 pub mod key;
+mod lease;
 pub mod memory;
 mod name;
 pub mod path;

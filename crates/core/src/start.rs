@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::watch;
 
-use crate::commit::{Slot, Staged};
+use crate::commit::{Lane, Lsn, Slot, Staged};
 use crate::engine::{Core, Engine};
 use crate::error::Error;
 use crate::handle::{Handle, decode, decode_here};
@@ -483,8 +483,7 @@ impl Order<'_> {
         let Prepared { start, room, claim, is_local } = self.prepare().await?;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         if !is_local {
-            let outcome = queue(core, start, room).await?;
-            drop(claim);
+            let outcome = queue(core, start, room, claim).await?;
             return settled(core, outcome, definition, key, id, fingerprint);
         }
         let run = local_run(core, definition, &start);
@@ -520,8 +519,7 @@ impl Order<'_> {
         let Prepared { start, room, claim, is_local } = self.prepare().await?;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         if !is_local {
-            let outcome = queue(core, start, room).await?;
-            drop(claim);
+            let outcome = queue(core, start, room, claim).await?;
             return settled(core, outcome, definition, key, id, fingerprint)?.result().await;
         }
         let run = local_run_of(core, definition, start, room);
@@ -535,6 +533,8 @@ impl Order<'_> {
             polled
         })
         .await;
+        // after a fence the run is gone, and its Start is staged again: nobody else may start the id yet
+        let claim = attended.claim.take();
         drop(attended);
         if let Conclusion::Ended(status, outcome) = conclusion {
             return decode(core, key, status, outcome).await;
@@ -545,6 +545,7 @@ impl Order<'_> {
             Error::NotFound { .. } => Ok(()),
             error => Err(error),
         })?;
+        drop(claim);
         // suspended, handed on, or the id was taken: the database knows by whom
         let existing = match &id {
             None => None,
@@ -568,7 +569,7 @@ impl Order<'_> {
 }
 
 /// Waits until the Start of a run that went away has landed.
-async fn started(core: &Arc<Core>, key: Key, lsn: Option<crate::commit::Lsn>) -> Result<(), Error> {
+async fn started(core: &Arc<Core>, key: Key, lsn: Option<Lsn>) -> Result<(), Error> {
     let Some(lsn) = lsn else { return Ok(()) };
     match core.lane_of(key).durable(lsn).await {
         Outcome::Duplicate(_) => Err(Error::NotFound { workflow_id: key.to_string() }),
@@ -578,14 +579,42 @@ async fn started(core: &Arc<Core>, key: Key, lsn: Option<crate::commit::Lsn>) ->
     }
 }
 
+/// Keeps the right to start an id until the outcome of its Start is known, also if nobody waits for that.
+struct Claimed {
+    claim: Option<IdClaim>,
+    lane: Lane,
+    lsn: Lsn,
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take()
+            && !self.lane.is_settled(self.lsn)
+        {
+            let settled = self.lane.durable(self.lsn);
+            let runtime = claim.core.runtime.clone();
+            runtime.spawn(async move {
+                settled.await;
+                drop(claim);
+            });
+        }
+    }
+}
+
 /// Stages a Start that does not run here, and waits for its outcome.
-async fn queue(core: &Arc<Core>, start: Box<write::Start>, room: u32) -> Result<Outcome, Error> {
+async fn queue(
+    core: &Arc<Core>,
+    start: Box<write::Start>,
+    room: u32,
+    claim: Option<IdClaim>,
+) -> Result<Outcome, Error> {
     let key = start.key;
     let lane = core.lane_of(key);
     let generation = lane.generation();
     let staged = Staged { generation, tree: key, write: Write::Start(start), room };
     let Some(lsn) = lane.stage(staged, &mut Slot::default()) else { return Err(core.why_dropped()) };
-    Ok(lane.durable(lsn).await)
+    let claimed = Claimed { claim, lane, lsn };
+    Ok(claimed.lane.durable(lsn).await)
 }
 
 /// The handle that a Start which does not run here, or lost, leads to.

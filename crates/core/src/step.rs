@@ -16,7 +16,7 @@ use crate::name::Name;
 use crate::path::Path;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::replay::CallKind;
-use crate::run::Interrupt;
+use crate::run::{Interrupt, Run};
 use crate::task::{encoded, panicked};
 use crate::workflow::check_name;
 use crate::write::{Attempt, CheckpointKind, Outcome, Write};
@@ -261,15 +261,29 @@ async fn before_body(call: &Call, is_speculative: bool) {
     let run = &call.run;
     if let Some(barrier) = run.barrier(is_speculative) {
         match run.lane.durable(barrier).await {
-            Outcome::Applied | Outcome::Answered(..) => return,
+            Outcome::Applied | Outcome::Answered(..) => return in_time(run).await,
             // a child that a run before this one has started: it is there
-            Outcome::Duplicate(existing) if existing.parent == Some(run.key) => return,
+            Outcome::Duplicate(existing) if existing.parent == Some(run.key) => return in_time(run).await,
             _ => {}
         }
     }
     // a Start that lost, a fence: there is no body to run any more
     run.interrupt(Interrupt::Lost);
     std::future::pending::<()>().await;
+}
+
+/// A worker that could not renew for a lease may have been taken over: no body begins before it has.
+async fn in_time(run: &Run) {
+    let lease = &run.core.lease;
+    if lease.is_held() {
+        return;
+    }
+    lease.held().await;
+    if run.generation != run.lane.generation() {
+        // it was taken over, and holds the lease of another registration by now
+        run.interrupt(Interrupt::Lost);
+        std::future::pending::<()>().await;
+    }
 }
 
 async fn attempt_once<F, Fut, T, E>(body: &mut F) -> Result<T, Failure>

@@ -5,6 +5,7 @@
 //! conformance suite.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -93,6 +94,10 @@ pub struct About {
     pub flush_writes: usize,
     /// Most bytes in a flush.
     pub flush_bytes: usize,
+    /// How long after a `register` or `look` nobody takes over the worker that called it, whatever happens to
+    /// it: after that it begins no further body before the next look has succeeded. `None` where no clock
+    /// decides who is alive.
+    pub lease: Option<Duration>,
 }
 
 /// What survives after an acknowledgement.

@@ -369,16 +369,15 @@ impl RunTask {
     }
 
     /// Sees to it that the run concludes, with nobody waiting for it: in a task of its own, unless only the
-    /// flush of its end is missing.
-    pub(crate) fn detach(mut self, input: Payload, keep: impl Send + 'static) {
-        if matches!(self.stage, Stage::Ending(..)) {
+    /// flush of its end is missing. What is to be kept is kept until the outcome of the Start is known.
+    pub(crate) fn detach(mut self, input: Payload, mut keep: Option<impl Send + 'static>) {
+        if keep.is_none() && matches!(self.stage, Stage::Ending(..)) {
             let ender = Arc::new(Ender(std::sync::Mutex::new(None)));
             ender.poll(self);
             return;
         }
         let runtime = self.run.core.runtime.clone();
         runtime.spawn(async move {
-            let mut keep = Some(keep);
             std::future::poll_fn(|cx| {
                 let polled = self.poll_conclusion(cx, &input);
                 if keep.is_some() && self.run.is_start_settled() {
@@ -387,6 +386,12 @@ impl RunTask {
                 polled
             })
             .await;
+            // after a fence the run is gone, and its Start is staged again
+            if keep.is_some()
+                && let Some(lsn) = self.run.start_lsn()
+            {
+                self.run.lane.durable(lsn).await;
+            }
         });
     }
 

@@ -84,7 +84,7 @@ impl Worker {
         let core = self.core.clone();
         let signals = &core.worker;
         loop {
-            if signals.is_fenced.swap(false, SeqCst) {
+            if signals.is_fenced.load(SeqCst) {
                 self.register_anew().await;
             }
             let is_due = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
@@ -145,6 +145,7 @@ impl Worker {
             core.worker.is_fenced.store(true, SeqCst);
             return;
         }
+        core.lease.renew(asked_at);
         if recovered > 0 {
             tracing::info!(recovered, "executions of lost workers can be claimed again");
         }
@@ -270,21 +271,30 @@ impl Worker {
                 Ok(registration) => break (asked_at, registration),
                 Err(error) => {
                     tracing::debug!(%error, "cannot register");
-                    if core.is_closing() {
-                        return;
-                    }
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
             }
         };
         *core.registration.write().unwrap_or_else(std::sync::PoisonError::into_inner) = registration;
         core.store_time.correct(asked_at, registration.now);
+        core.lease.renew(asked_at);
         core.worker.is_fenced.store(false, SeqCst);
         self.claims = 0;
         for lane in lanes {
             lane.rebind(registration);
         }
         self.looked_at = None;
+    }
+
+    /// Registers anew, before `deadline`, if the registration is over.
+    async fn renew_registration(&mut self, deadline: Instant) {
+        let core = self.core.clone();
+        while core.worker.is_fenced.load(SeqCst) {
+            let registering = tokio::time::timeout_at(deadline, self.register_anew());
+            if registering.await.is_err() {
+                return;
+            }
+        }
     }
 
     async fn shut_down(&mut self, Shutdown { grace, done }: Shutdown) {
@@ -295,6 +305,7 @@ impl Worker {
             for run in core.runs.all() {
                 run.interrupt(Interrupt::HandBack);
             }
+            self.renew_registration(deadline).await;
             if core.running() == 0 {
                 break;
             }
@@ -313,7 +324,17 @@ impl Worker {
         let ended = all_ended(std::mem::take(&mut self.lanes_ended));
         let mut ended = std::pin::pin!(ended);
         let deadline = deadline.max(Instant::now() + Duration::from_millis(100));
-        if tokio::time::timeout_at(deadline, &mut ended).await.is_err() {
+        let has_ended = loop {
+            // what callers have staged needs a registration to land under
+            self.renew_registration(deadline).await;
+            tokio::select! {
+                biased;
+                () = &mut ended => break true,
+                () = core.worker.notify.notified() => {}
+                () = tokio::time::sleep_until(deadline) => break false,
+            }
+        };
+        if !has_ended {
             tracing::error!("the database does not answer; what is staged is refused");
             for lane in core.lanes() {
                 lane.give_up();

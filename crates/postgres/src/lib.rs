@@ -83,6 +83,7 @@ impl PostgresStore {
             lanes: 2,
             flush_writes: 4096,
             flush_bytes: 4 << 20,
+            lease: Some(connector.options().lease),
         };
         Ok(Self {
             about,

@@ -3,6 +3,7 @@
 use refinery::embed_migrations;
 use stepfast_core::store::StoreError;
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::background::Background;
@@ -23,13 +24,10 @@ const OLDEST_SERVER: i32 = 130_000;
 pub(crate) async fn migrate(connector: &Connector, background: &Background) -> Result<String, StoreError> {
     let open = |reason: String| StoreError::Open { store: connector.name().to_owned(), reason };
     let fail = |what: &str, error: &tokio_postgres::Error| open(format!("{what}: {}", chain(error)));
-    let mut client = match connector.connect(background.runtime(), Role::Migration).await {
-        Ok(client) => client,
-        Err(StoreError::Unavailable(reason)) => {
-            return Err(open(format!("{reason}; is the server running, and are host, port and user right?")));
-        }
-        Err(error) => return Err(error),
-    };
+    let (mut client, _) = connector
+        .dial(background.runtime(), Role::Migration)
+        .await
+        .map_err(|error| open(format!("{}; {}", chain(&error), advice(&error))))?;
     let row = client
         .query_one(
             "SELECT current_setting('server_version'), current_setting('server_version_num')::int",
@@ -81,6 +79,25 @@ pub(crate) async fn migrate(connector: &Connector, background: &Background) -> R
         .await
         .map_err(|error| fail("commenting the account of migrations", &error))?;
     Ok(version)
+}
+
+/// What to do about a connection that cannot be made.
+fn advice(error: &tokio_postgres::Error) -> &'static str {
+    match error.code() {
+        Some(code)
+            if [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION].contains(code) =>
+        {
+            "check user and password in the URL, and the server's pg_hba.conf"
+        }
+        Some(code) if *code == SqlState::INVALID_CATALOG_NAME => {
+            "create the database, or name another one in the URL"
+        }
+        Some(code) if *code == SqlState::TOO_MANY_CONNECTIONS => {
+            "raise max_connections of the server, or use fewer processes"
+        }
+        Some(_) => "the server says what is wrong",
+        None => "is the server running, and are host and port in the URL right?",
+    }
 }
 
 /// The newest schema that this program knows.

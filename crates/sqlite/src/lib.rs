@@ -84,6 +84,7 @@ impl SqliteStore {
             lanes: 1,
             flush_writes: 4_096,
             flush_bytes: 4 * 1024 * 1024,
+            lease: None,
         };
         let inner = Inner {
             path,

@@ -25,9 +25,20 @@ pub(crate) async fn open(url: &str) -> Result<Arc<dyn Store>, Error> {
 }
 
 fn invalid(url: &str, reason: &str) -> Error {
+    let url = without_password(url);
     let reason =
         format!("{url:?} is not the URL of a store: {reason}; write sqlite://FILE, postgres://… or memory:");
     Error::Invalid { what: "store URL", reason }
+}
+
+/// `url` for people: what stands between a user's colon and the `@` is hidden.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let Some((account, place)) = rest.rsplit_once('@') else { return url.to_owned() };
+    match account.split_once(':') {
+        Some((user, _)) => format!("{scheme}://{user}:***@{place}"),
+        None => url.to_owned(),
+    }
 }
 
 /// The durability asked for, and the other options.
@@ -95,6 +106,15 @@ mod tests {
             ("/var/shop.db", "/var/shop.db"),
         ] {
             assert_eq!(sqlite_path(after_scheme), path, "sqlite:{after_scheme}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_error_tells_a_password() {
+        for url in ["postgres://me:se:cr@et@host/shop?durability=some", "mysql://me:se:cr@et@host/shop"] {
+            let error = open(url).await.map(drop).unwrap_err().to_string();
+            assert!(error.contains("//me:***@host/shop"), "{error}");
+            assert!(!error.contains("se:") && !error.contains("et@"), "{error}");
         }
     }
 

@@ -34,6 +34,7 @@ super::cases![
     a_start_outlives_a_registration_that_ends_before_it_is_staged,
     what_was_claimed_under_a_lost_registration_does_not_run,
     what_was_staged_under_a_lost_registration_never_lands_under_the_next,
+    a_fence_does_not_hold_up_a_shutdown,
     shutting_down_without_a_database_ends,
     shutting_down_with_a_database_that_hangs_ends,
 ];
@@ -670,6 +671,43 @@ async fn what_was_staged_under_a_lost_registration_never_lands_under_the_next(fi
         assert_eq!(record(&two, &n.to_string()).await.execution.recoveries, 1);
     }
     shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn a_fence_does_not_hold_up_a_shutdown(fixture: &dyn StoreFixture) {
+    let steps = steps();
+    let (one, store) = engine(fixture, |b| b.register(&steps)).await;
+    store.hold(&[Call::Commit]);
+    // all are staged in one turn
+    let starts = {
+        let (one, steps) = (one.clone(), steps.clone());
+        tokio::spawn(async move {
+            let start = |n: usize| one.start(&steps, n).workflow_id(format!("{n}")).into_future();
+            futures_util::future::join_all((0..6).map(start)).await
+        })
+    };
+    store.until_hanging().await;
+    let ending = {
+        let one = one.clone();
+        tokio::spawn(async move { shut_down(one).await })
+    };
+    let error = loop {
+        if let Err(error) = one.run(&steps, 1).wait_at_most(Duration::from_millis(1)).await
+            && matches!(error, Error::Shutdown)
+        {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    store.answer_next_commit(StoreError::Fenced);
+    store.release();
+    ending.await.unwrap();
+    let (two, _) = second_engine(fixture, |b| b.register(&steps)).await;
+    for (n, start) in starts.await.unwrap().into_iter().enumerate() {
+        start.unwrap();
+        let handle = two.get::<Vec<usize>>(&n.to_string()).await.unwrap();
+        assert_eq!(handle.result().await.unwrap().len(), n);
+    }
     shut_down(two).await;
 }
 

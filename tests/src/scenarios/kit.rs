@@ -53,7 +53,12 @@ pub async fn open(store: Arc<dyn Store>, with: impl FnOnce(EngineBuilder) -> Eng
 pub async fn shut_down(engine: Engine) {
     let began = tokio::time::Instant::now();
     engine.shutdown(GRACE).await.unwrap();
-    assert!(began.elapsed() < GRACE, "shut down only by force: {} still run", engine.running());
+    assert!(
+        began.elapsed() < GRACE,
+        "shut down only by force: {} still run, {:?}",
+        engine.running(),
+        engine.load()
+    );
     assert_eq!(engine.running(), 0);
 }
 

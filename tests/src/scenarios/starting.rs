@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use stepfast_core::record::Filter;
+use stepfast_core::write::Write;
 use stepfast_core::{Context, Error, ErrorKind, Status, Workflow};
 
 use super::kit::{
@@ -15,6 +16,7 @@ use crate::StoreFixture;
 use crate::fault_store::Call;
 
 super::cases![
+    an_id_is_started_by_one_at_a_time_also_when_nobody_waits,
     run_returns_the_output,
     start_returns_a_handle_to_what_runs,
     the_same_start_again_is_the_first,
@@ -398,4 +400,49 @@ async fn an_input_over_the_limit_is_refused(fixture: &dyn StoreFixture) {
     assert_eq!((store.landed().len(), engine.running()), (0, 0));
     assert_eq!(engine.run(&length, "x".repeat(900)).await.unwrap(), 900);
     shut_down(engine).await;
+}
+
+async fn an_id_is_started_by_one_at_a_time_also_when_nobody_waits(fixture: &dyn StoreFixture) {
+    let (noop, steps, count, latch) = (noop(), steps(), Count::new(), Latch::new());
+    let stuck = waiting("stuck", &count, &latch);
+    for is_full in [false, true] {
+        let (engine, store) =
+            engine(fixture, |b| b.register(&noop).register(&steps).register(&stuck).max_running(1)).await;
+        if is_full {
+            engine.start(&stuck, 1).await.unwrap();
+            count.reaches(1).await;
+        }
+        store.hold(&[Call::Commit]);
+        let brief = Duration::from_millis(1);
+        for _ in 0..3 {
+            for result in [
+                engine.run(&noop, 1).workflow_id(format!("a {is_full}")).wait_at_most(brief).await.map(drop),
+                engine.start(&noop, 1).workflow_id(format!("b {is_full}")).wait_at_most(brief).await.map(drop),
+                engine.run(&steps, 1).workflow_id(format!("c {is_full}")).wait_at_most(brief).await.map(drop),
+            ] {
+                assert_eq!(result.unwrap_err().kind(), ErrorKind::Unavailable);
+            }
+        }
+        // what comes next waits until it is known what has become of the first
+        store.release();
+        latch.open();
+        for id in ["a", "b"] {
+            let again = engine.start(&noop, 1).workflow_id(format!("{id} {is_full}")).await.unwrap();
+            assert_eq!(again.result().await.unwrap(), 1);
+        }
+        let again = engine.start(&steps, 1).workflow_id(format!("c {is_full}")).await.unwrap();
+        assert_eq!(again.result().await.unwrap().len(), 1);
+        let mut landed = store.landed().into_iter();
+        for writes in store.flushes() {
+            let mut ids = std::collections::HashSet::new();
+            for (write, _) in landed.by_ref().take(writes) {
+                if let Write::Start(start) = write
+                    && let Some(id) = start.workflow_id
+                {
+                    assert!(ids.insert(id.clone()), "{id} twice in a flush");
+                }
+            }
+        }
+        shut_down(engine).await;
+    }
 }

@@ -60,6 +60,7 @@ impl MemoryStore {
                 lanes: 1,
                 flush_writes: 16_384,
                 flush_bytes: 4 << 20,
+                lease: None,
             },
             counters: Counters::default(),
             clock,

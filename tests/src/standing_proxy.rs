@@ -1,0 +1,101 @@
+//! [`StandingProxy`]: a way to a server that can stand still, as a network does that swallows everything, or be
+//! cut.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Everything passes.
+    Open,
+    /// Nothing passes; what is on its way stays so, and arrives later.
+    Standing,
+    /// Connections are closed, and new ones too.
+    Cut,
+}
+
+/// Stands between clients and a server on this machine. It lives as long as its runtime.
+#[derive(Clone)]
+pub struct StandingProxy {
+    address: SocketAddr,
+    way: Arc<watch::Sender<Way>>,
+}
+
+impl StandingProxy {
+    /// An open way to the server on 127.0.0.1 that `url` names.
+    pub async fn to(url: &str) -> Self {
+        let config: tokio_postgres::Config = url.parse().unwrap();
+        let port = config.get_ports().first().copied().unwrap_or(5432);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let way = Arc::new(watch::Sender::new(Way::Open));
+        let ways = way.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(connect(client, port, ways.subscribe()));
+            }
+        });
+        Self { address, way }
+    }
+
+    /// `url`, by this way.
+    pub fn url(&self, url: &str) -> String {
+        let config: tokio_postgres::Config = url.parse().unwrap();
+        format!("postgres://{}@{}/{}", config.get_user().unwrap(), self.address, config.get_dbname().unwrap())
+    }
+
+    /// From here on nothing passes.
+    pub fn stand_still(&self) {
+        self.way.send_replace(Way::Standing);
+    }
+
+    /// Closes all connections, and each new one.
+    pub fn cut(&self) {
+        self.way.send_replace(Way::Cut);
+    }
+
+    /// Lets everything pass, also what has been on its way.
+    pub fn open(&self) {
+        self.way.send_replace(Way::Open);
+    }
+}
+
+async fn connect(client: TcpStream, port: u16, mut way: watch::Receiver<Way>) {
+    let mut cut = way.clone();
+    let passed = async {
+        if way.wait_for(|way| *way != Way::Standing).await.is_err() {
+            return;
+        }
+        let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
+        let ((mut client_in, mut client_out), (mut server_in, mut server_out)) =
+            (client.into_split(), server.into_split());
+        tokio::select! {
+            () = pass(&mut client_in, &mut server_out, way.clone()) => {}
+            () = pass(&mut server_in, &mut client_out, way) => {}
+        }
+    };
+    tokio::select! {
+        () = passed => {}
+        _ = cut.wait_for(|way| *way == Way::Cut) => {}
+    }
+}
+
+async fn pass(
+    from: &mut (impl AsyncReadExt + Unpin),
+    to: &mut (impl AsyncWriteExt + Unpin),
+    mut way: watch::Receiver<Way>,
+) {
+    let mut bytes = vec![0; 16 * 1024];
+    loop {
+        let Ok(count @ 1..) = from.read(&mut bytes).await else { return };
+        if way.wait_for(|way| *way == Way::Open).await.is_err()
+            || to.write_all(&bytes[..count]).await.is_err()
+        {
+            return;
+        }
+    }
+}
