@@ -32,6 +32,7 @@ super::cases![
     a_deadline_cancels_a_suspended_one,
     a_deadline_cancels_a_queued_one,
     a_deadline_goes_down_to_children,
+    a_deadline_goes_down_to_children_of_a_suspended_one,
     whoever_is_first_of_the_end_and_a_cancel_wins,
 ];
 
@@ -412,6 +413,30 @@ async fn a_deadline_goes_down_to_children(fixture: &dyn StoreFixture) {
     }
     assert_eq!(children(&engine, "child").await, [(false, Status::Cancelled), (true, Status::Running)]);
     latch.open();
+    shut_down(engine).await;
+}
+
+/// Its code does not run again before the end, so the children are known to nobody but the database.
+async fn a_deadline_goes_down_to_children_of_a_suspended_one(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let parent = parent(&sleeper);
+    let (engine, store) =
+        engine(fixture, |b| b.register(&sleeper).register(&parent).suspend_after(BRIEF)).await;
+    // by the machine's clock: when it is claimed, everybody knows that its time is up
+    let handle = engine.start(&parent, -1).execution_timeout(Duration::from_millis(300)).await.unwrap();
+    store.until_landed(suspends(handle.key())).await;
+    let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
+    let children = engine.list(&filter).await.unwrap().executions;
+    assert_eq!(children.len(), 2);
+    assert_cancelled(&handle, "SF-0021").await;
+    for child in children {
+        if child.parent.as_ref().unwrap().is_detached {
+            engine.cancel(&child.workflow_id()).await.unwrap();
+        }
+        let child: Handle<i64> = engine.get(&child.workflow_id()).await.unwrap();
+        let error = child.result().await.unwrap_err();
+        assert!(matches!(error, Error::Cancelled(_)), "{error}");
+    }
     shut_down(engine).await;
 }
 
