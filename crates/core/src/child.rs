@@ -20,10 +20,10 @@ use crate::path::Path;
 use crate::payload::Payload;
 use crate::record::{Detail, ExecutionId, Status};
 use crate::replay::CallKind;
-use crate::run::{ChildEnd, ChildState, NewRun, Run};
-use crate::task::{RunTask, encoded};
+use crate::run::{ChildEnd, ChildState, Interrupt, NewRun, Run};
+use crate::task::{RunTask, cancel_failure, encoded};
 use crate::workflow::{Definition, Workflow};
-use crate::write::{self, CheckpointKind, Outcome, Parent, State};
+use crate::write::{self, CheckpointKind, Outcome, Parent, RequestKind, State};
 
 /// A child about to be started and awaited; `.await` it. Made by [`Context::child`].
 #[must_use = "a child is started when this is awaited"]
@@ -316,10 +316,32 @@ async fn until_end<O: DeserializeOwned>(call: &Call, key: Key) -> Result<O, Fail
         Some(end) => end,
         None => elsewhere(call, key).await,
     };
+    if end.status == Status::Cancelled {
+        unless_cancelled_too(call).await;
+    }
     run.depends_on(end.lsn);
     run.state().children.remove(&key);
     call.deliver(CheckpointKind::Child, Payload::encode(&key.to_string())?, 0).await;
     output(call, key, end.status, end.outcome).await
+}
+
+/// Returns unless a cancel is recorded for the execution itself. The same one may have ended the child, and
+/// that must not be taken for an outcome: it can be heard of before the execution's own turn comes.
+async fn unless_cancelled_too(call: &Call) {
+    let run = &call.run;
+    let busy = Busy::new(run);
+    let is_asked = loop {
+        match run.core.load(ExecutionId::Key(run.key), Detail::Full).await {
+            Ok(record) => break record.is_some_and(|it| it.requests.contains(&RequestKind::Cancel)),
+            Err(Error::Unavailable(_)) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+            Err(error) => call.park(error.to_string()).await,
+        }
+    };
+    drop(busy);
+    if is_asked {
+        run.interrupt(Interrupt::Cancel(cancel_failure()));
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Waits for the end of a child that does not run in this process, or did not a moment ago.

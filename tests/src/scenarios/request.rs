@@ -28,6 +28,7 @@ super::cases![
     a_failed_one_is_resumed_with_what_it_had,
     a_resumed_one_starts_its_children_anew,
     what_goes_on_is_not_resumed,
+    a_cancel_that_meets_a_new_child_wins,
     a_deadline_cancels_a_running_one,
     a_deadline_cancels_a_suspended_one,
     a_deadline_cancels_a_queued_one,
@@ -351,6 +352,30 @@ async fn what_goes_on_is_not_resumed(fixture: &dyn StoreFixture) {
     latch.open();
     handle.result().await.unwrap();
     assert_eq!(handle.resume().await.unwrap(), Answer::Declined(Status::Completed));
+    shut_down(engine).await;
+}
+
+/// The child is cancelled too, and its end must not be taken for the parent's own.
+async fn a_cancel_that_meets_a_new_child_wins(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let child = sleeper.clone();
+    let parent = Workflow::new("parent", move |mut cx: Context, x: i64| {
+        let child = child.clone();
+        async move {
+            cx.step("one", async || Returns::Ok(())).await?;
+            cx.child(&child, x).await
+        }
+    });
+    let (engine, _) = engine(fixture, |b| b.register(&sleeper).register(&parent)).await;
+    let asked = (0..100).map(|x| {
+        let (engine, parent) = (&engine, &parent);
+        async move {
+            let handle = engine.start(parent, x).await.unwrap();
+            engine.cancel(&handle.workflow_id()).await.unwrap();
+            assert_cancelled(&handle, "SF-0022").await;
+        }
+    });
+    futures_util::future::join_all(asked).await;
     shut_down(engine).await;
 }
 
