@@ -58,7 +58,9 @@ impl Program {
             }
             Program::Sleep(_) | Program::Pool(..) => {}
             Program::Seq(all) | Program::Map(_, all) | Program::RaceAll(all) => {
-                all.iter_mut().for_each(|program| program.number(next));
+                for program in all {
+                    program.number(next);
+                }
             }
             Program::Join(a, b) | Program::Race(a, b) | Program::Spawn(a, b) => {
                 a.number(next);

@@ -1,6 +1,8 @@
 //! Replay: whatever order bodies complete in, and wherever a crash comes, what was recorded is repeated
 //! exactly, and the rest goes on from there.
 
+#![allow(clippy::print_stdout)] // a random test prints its seed
+
 use std::time::Duration;
 
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
