@@ -9,6 +9,7 @@
 pub mod check;
 pub mod clock;
 pub mod conformance;
+pub mod crash_points;
 pub mod fault_store;
 pub mod fixture;
 pub mod history;

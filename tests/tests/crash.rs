@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use stepfast_tests::crash_points::{ENGINE, POSTGRES, SQLITE, at_point};
 use stepfast_tests::postgres_server::PostgresServer;
 use stepfast_tests::rig::{Kind, Tally, at_random};
 use stepfast_tests::victim;
@@ -80,7 +81,30 @@ fn plan(kills: u64, seed: u64) -> (Vec<Row>, Vec<Job>) {
             jobs.push(Job { row, kind, work });
         }
     }
+    plan_points(&mut rows, &mut jobs, kills, &mut rng);
+    // the long ones first
+    jobs.reverse();
     (rows, jobs)
+}
+
+/// A victim kills itself at each crash point; the more kills are asked for, the more passages are tried.
+fn plan_points(rows: &mut Vec<Row>, jobs: &mut Vec<Job>, kills: u64, rng: &mut fastrand::Rng) {
+    let passages = if kills < 200 { 1 } else { 3 };
+    let engine_on_postgres = u32::from(kills >= 200);
+    for (kind, store, own, of_engine) in [
+        (Kind::Sqlite, "sqlite", SQLITE, passages),
+        (Kind::Postgres, "postgres", POSTGRES, engine_on_postgres),
+    ] {
+        let row = rows.len();
+        rows.push(Row { what: "crash points", store, victims: "1", tally: Tally::default() });
+        for (points, passages) in [(ENGINE, of_engine), (own, passages)] {
+            for (&point, n) in points.iter().flat_map(|point| (1..=passages).map(move |n| (point, n))) {
+                let seed = rng.u64(..);
+                let work: Work = Box::new(move |progress| at_point(kind, point, n, seed, progress));
+                jobs.push(Job { row, kind, work });
+            }
+        }
+    }
 }
 
 /// Does all jobs; how many panicked.

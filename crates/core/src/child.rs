@@ -153,6 +153,7 @@ async fn start_recorded(
     }
     match start(run, &call.path, definition, input, is_detached).await {
         Ok(key) => {
+            crate::crash_point!("child started and not recorded");
             call.deliver(CheckpointKind::Started, Payload::encode(&key.to_string())?, 0).await;
             Ok(key)
         }
@@ -203,7 +204,9 @@ async fn start(
         is_guarded: run.is_replayed,
         state: if is_local { State::Running { armed } } else { State::Queued { armed } },
     };
-    let outcome = match run.stage_child(Box::new(new), room) {
+    let staged = run.stage_child(Box::new(new), room);
+    crate::crash_point!("child start staged");
+    let outcome = match staged {
         None => {
             if is_local {
                 core.slot_freed();
@@ -321,6 +324,7 @@ async fn until_end<O: DeserializeOwned>(call: &Call, key: Key) -> Result<O, Fail
     }
     run.depends_on(end.lsn);
     run.state().children.remove(&key);
+    crate::crash_point!("child end heard");
     call.deliver(CheckpointKind::Child, Payload::encode(&key.to_string())?, 0).await;
     output(call, key, end.status, end.outcome).await
 }

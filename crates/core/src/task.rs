@@ -255,6 +255,7 @@ impl RunTask {
             self.conclude(Conclusion::Gone);
             return;
         };
+        crate::crash_point!("end staged");
         self.tell_parent(ChildState::Ended(ChildEnd { status, outcome: outcome.clone(), lsn }));
         self.stage = Stage::Ending(run.lane.durable(lsn), Ending::Ended(status, outcome));
     }
@@ -293,6 +294,9 @@ impl RunTask {
         let lsn = run.stage_in(&mut run.state(), Write::Move(Move { key: run.key, state }), 0);
         match lsn {
             Some(lsn) => {
+                if matches!(ending, Ending::Suspended(_)) {
+                    crate::crash_point!("suspension staged");
+                }
                 self.tell_parent(ChildState::Elsewhere);
                 self.stage = Stage::Ending(run.lane.durable(lsn), ending);
             }
@@ -324,6 +328,7 @@ impl RunTask {
             let (n, at, kind) = (Key::mint(), run.core.now(), RequestKind::Cancel);
             let request = Request { execution, n, kind, at, reason: reason.clone() };
             run.stage_in(&mut run.state(), Write::Request(request), 0);
+            crate::crash_point!("child cancel staged");
             if let Some(child) = run.core.runs.get(execution) {
                 child.interrupt(Interrupt::Cancel(failure.clone()));
             }
@@ -359,6 +364,7 @@ impl RunTask {
         let run = self.run.clone();
         match ending {
             Ending::Ended(status, payload) => {
+                crate::crash_point!("end durable");
                 // a parent that is not in memory looks at the database, after our commit
                 if let Some(parent) = run.parent.as_ref().filter(|parent| !parent.is_detached)
                     && run.core.runs.get(parent.key).is_none_or(|parent| !parent.is_open())
@@ -368,6 +374,7 @@ impl RunTask {
                 self.conclude(Conclusion::Ended(status, payload));
             }
             Ending::Suspended(for_children) => {
+                crate::crash_point!("suspension durable");
                 // a child may have ended between the look and the commit: its waker then saw nobody wait
                 if for_children {
                     run.core.stage_free(run.root, Write::Wake(run.key));

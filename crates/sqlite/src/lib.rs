@@ -76,6 +76,7 @@ impl SqliteStore {
         let mut writer =
             connect::writer(&path, options.durability).map_err(|trouble| connect::explain(&path, trouble))?;
         migrate::migrate(&mut writer).map_err(|trouble| connect::explain(&path, trouble))?;
+        stepfast_core::crash_point!("sqlite migrated");
         drop(opening);
         let about = About {
             kind: "sqlite",
