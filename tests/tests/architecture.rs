@@ -128,6 +128,15 @@ fn no_test_sleeps() {
     assert!(sleeping.is_empty(), "wait for an event, or move a clock: {sleeping:#?}");
 }
 
+/// What only one file needs stays in that file; everything else is refused by the compiler.
+#[test]
+fn unsafe_code_is_in_one_file() {
+    // written so that it does not find itself
+    let permit = concat!("allow(", "unsafe_code)");
+    let found: Vec<_> = files(&["rs"]).into_iter().filter(|path| read(path).contains(permit)).collect();
+    assert_eq!(found, [home().join("tests/src/vfs.rs")]);
+}
+
 #[test]
 fn every_crash_point_is_listed_once() {
     let mut found = BTreeSet::new();

@@ -12,8 +12,10 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use stepfast::store::Durability;
 use stepfast_tests::crash_points::{ENGINE, POSTGRES, SQLITE, at_point};
 use stepfast_tests::postgres_server::PostgresServer;
+use stepfast_tests::power;
 use stepfast_tests::rig::{Kind, Tally, at_random};
 use stepfast_tests::victim;
 
@@ -82,9 +84,33 @@ fn plan(kills: u64, seed: u64) -> (Vec<Row>, Vec<Job>) {
         }
     }
     plan_points(&mut rows, &mut jobs, kills, &mut rng);
+    plan_cuts(&mut rows, &mut jobs, kills, &mut rng);
     // the long ones first
     jobs.reverse();
     (rows, jobs)
+}
+
+/// The power is cut under the file; and nothing is acknowledged before its sync.
+fn plan_cuts(rows: &mut Vec<Row>, jobs: &mut Vec<Job>, kills: u64, rng: &mut fastrand::Rng) {
+    let store = "sqlite";
+    let mut row = |what| {
+        rows.push(Row { what, store, victims: "1", tally: Tally::default() });
+        rows.len() - 1
+    };
+    let (full, relaxed) = (row("power cuts"), row("cuts, relaxed"));
+    let (log, relaxed_log) = (row("log of syncs"), row("log, relaxed"));
+    let mut left = (kills / 4).max(1);
+    let mut job = |row, work: Work| jobs.push(Job { row, kind: Kind::Sqlite, work });
+    while left > 0 {
+        let (some, seed) = (left.min(15), rng.u64(..));
+        left -= some;
+        job(full, Box::new(move |progress| power::cuts(Durability::Full, some, seed, progress)));
+    }
+    let seed = rng.u64(..);
+    job(relaxed, Box::new(move |progress| power::relaxed_cuts(6, seed, progress)));
+    let executions = kills * 50;
+    job(log, Box::new(move |_| power::log(Durability::Full, executions, seed)));
+    job(relaxed_log, Box::new(move |_| power::log(Durability::Relaxed, 300, seed)));
 }
 
 /// A victim kills itself at each crash point; the more kills are asked for, the more passages are tried.

@@ -21,6 +21,7 @@ use crate::statements::{Sql, Statements, Tally};
 /// The store, shared with the threads that read for it.
 pub(crate) struct Inner {
     pub(crate) path: PathBuf,
+    pub(crate) vfs: Option<&'static str>,
     pub(crate) about: About,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Counters,
@@ -99,7 +100,7 @@ impl Inner {
         // taken out while in use: work that panics takes its half-done transaction with it
         let conn = match slot.take() {
             Some(conn) => conn,
-            None => connect::writer(&self.path, self.about.durability)?,
+            None => connect::writer(&self.path, self.vfs, self.about.durability)?,
         };
         let done = match run(&conn, "BEGIN IMMEDIATE").and_then(|()| work(&conn)) {
             Ok(value) => match commit(&conn) {
