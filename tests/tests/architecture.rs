@@ -4,8 +4,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use cargo_metadata::MetadataCommand;
+use stepfast_tests::crash_points::{ENGINE, POSTGRES, SQLITE};
 
 /// Every edge that is allowed between packages of ours: who, on whom.
 const ALLOWED: &[(&str, &str)] = &[
@@ -124,6 +126,46 @@ fn no_test_sleeps() {
         }
     }
     assert!(sleeping.is_empty(), "wait for an event, or move a clock: {sleeping:#?}");
+}
+
+/// What only one file needs stays in that file; everything else is refused by the compiler.
+#[test]
+fn unsafe_code_is_in_one_file() {
+    // written so that it does not find itself
+    let permit = concat!("allow(", "unsafe_code)");
+    let found: Vec<_> = files(&["rs"]).into_iter().filter(|path| read(path).contains(permit)).collect();
+    assert_eq!(found, [home().join("tests/src/vfs.rs")]);
+}
+
+#[test]
+fn every_crash_point_is_listed_once() {
+    let mut found = BTreeSet::new();
+    for path in files(&["rs"]).into_iter().filter(|path| path.starts_with(home().join("crates"))) {
+        let text = read(&path);
+        for (at, call) in text.match_indices("crash_point!(\"") {
+            let name = text[at + call.len()..].split('"').next().unwrap_or_default();
+            assert!(found.insert(name.to_owned()), "the crash point {name:?} is there twice");
+        }
+    }
+    let listed: Vec<&str> = [ENGINE, SQLITE, POSTGRES].into_iter().flatten().map(|(name, _)| *name).collect();
+    let unique: BTreeSet<String> = listed.iter().map(ToString::to_string).collect();
+    assert_eq!(unique.len(), listed.len(), "tests/src/crash_points.rs lists a point twice");
+    assert_eq!(found, unique, "the source on the left, tests/src/crash_points.rs on the right");
+}
+
+/// Cargo unites the features of what it builds together: a program that is built alone has none of the tests'.
+#[test]
+fn programs_are_built_without_crash_points() {
+    for (package, has_them) in [("stepfast-cli", false), ("stepfast", false), ("stepfast-tests", true)] {
+        let tree = Command::new(env!("CARGO"))
+            .args(["tree", "--offline", "--edges", "normal", "--format", "{p} {f}", "--package", package])
+            .current_dir(home())
+            .output()
+            .expect("cargo tree");
+        let tree = String::from_utf8_lossy(&tree.stdout);
+        assert!(tree.contains("stepfast-core"), "{tree}");
+        assert_eq!(tree.contains("crash-points"), has_them, "{package}:\n{tree}");
+    }
 }
 
 #[test]

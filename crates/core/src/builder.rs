@@ -97,6 +97,7 @@ impl EngineBuilder {
             Core::new(store.clone(), options, definitions, registration, registering_at, runtime.clone());
         let mut opened = Vec::new();
         let mut ended = Vec::new();
+        crate::crash_point!("engine registered");
         for number in 0..lanes {
             let ear = Arc::new(Ear(Arc::downgrade(&core)));
             let (lane, end) = Lane::open(

@@ -20,10 +20,10 @@ use crate::path::Path;
 use crate::payload::Payload;
 use crate::record::{Detail, ExecutionId, Status};
 use crate::replay::CallKind;
-use crate::run::{ChildEnd, ChildState, NewRun, Run};
-use crate::task::{RunTask, encoded};
+use crate::run::{ChildEnd, ChildState, Interrupt, NewRun, Run};
+use crate::task::{RunTask, cancel_failure, encoded};
 use crate::workflow::{Definition, Workflow};
-use crate::write::{self, CheckpointKind, Outcome, Parent, State};
+use crate::write::{self, CheckpointKind, Outcome, Parent, RequestKind, State};
 
 /// A child about to be started and awaited; `.await` it. Made by [`Context::child`].
 #[must_use = "a child is started when this is awaited"]
@@ -153,6 +153,7 @@ async fn start_recorded(
     }
     match start(run, &call.path, definition, input, is_detached).await {
         Ok(key) => {
+            crate::crash_point!("child started and not recorded");
             call.deliver(CheckpointKind::Started, Payload::encode(&key.to_string())?, 0).await;
             Ok(key)
         }
@@ -203,7 +204,9 @@ async fn start(
         is_guarded: run.is_replayed,
         state: if is_local { State::Running { armed } } else { State::Queued { armed } },
     };
-    let outcome = match run.stage_child(Box::new(new), room) {
+    let staged = run.stage_child(Box::new(new), room);
+    crate::crash_point!("child start staged");
+    let outcome = match staged {
         None => {
             if is_local {
                 core.slot_freed();
@@ -316,10 +319,33 @@ async fn until_end<O: DeserializeOwned>(call: &Call, key: Key) -> Result<O, Fail
         Some(end) => end,
         None => elsewhere(call, key).await,
     };
+    if end.status == Status::Cancelled {
+        unless_cancelled_too(call).await;
+    }
     run.depends_on(end.lsn);
     run.state().children.remove(&key);
+    crate::crash_point!("child end heard");
     call.deliver(CheckpointKind::Child, Payload::encode(&key.to_string())?, 0).await;
     output(call, key, end.status, end.outcome).await
+}
+
+/// Returns unless a cancel is recorded for the execution itself. The same one may have ended the child, and
+/// that must not be taken for an outcome: it can be heard of before the execution's own turn comes.
+async fn unless_cancelled_too(call: &Call) {
+    let run = &call.run;
+    let busy = Busy::new(run);
+    let is_asked = loop {
+        match run.core.load(ExecutionId::Key(run.key), Detail::Full).await {
+            Ok(record) => break record.is_some_and(|it| it.requests.contains(&RequestKind::Cancel)),
+            Err(Error::Unavailable(_)) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+            Err(error) => call.park(error.to_string()).await,
+        }
+    };
+    drop(busy);
+    if is_asked {
+        run.interrupt(Interrupt::Cancel(cancel_failure()));
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Waits for the end of a child that does not run in this process, or did not a moment ago.

@@ -169,6 +169,7 @@ impl Run {
         let Some(Some(call)) = state.calls.get_mut(id) else { return };
         // whoever completed the call has its value
         call.phase = Phase::Delivered(Delivery { kind, outcome: Payload::empty(), lsn });
+        crate::crash_point!("checkpoint staged");
         if let Some(waker) = call.waker.take() {
             waker.wake();
         }

@@ -324,6 +324,7 @@ impl Core {
         };
         match lane.durable(lsn).await {
             Outcome::Answered(answer, _) => {
+                crate::crash_point!("request durable");
                 if answer == Answer::Requested {
                     match (kind, self.runs.get(key)) {
                         // it runs here: no need to wait for the worker's look

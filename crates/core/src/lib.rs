@@ -11,6 +11,9 @@ pub mod clock;
 mod commit;
 mod context;
 pub mod counters;
+#[cfg(feature = "crash-points")]
+#[doc(hidden)]
+pub mod crash;
 mod delivery;
 mod engine;
 pub mod error;
@@ -36,6 +39,25 @@ mod watch;
 mod worker;
 mod workflow;
 pub mod write;
+
+/// A point at which tests may kill the process: `STEPFAST_CRASH=name:n` does so at the n-th passage. Without
+/// the feature `crash-points` it is nothing at all.
+#[cfg(feature = "crash-points")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! crash_point {
+    ($name:literal) => {
+        $crate::crash::pass($name)
+    };
+}
+
+/// A point at which tests may kill the process; nothing in this build.
+#[cfg(not(feature = "crash-points"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! crash_point {
+    ($name:literal) => {};
+}
 
 pub use branch::{Branch, Either, Elapsed};
 pub use builder::EngineBuilder;

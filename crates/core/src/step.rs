@@ -203,10 +203,12 @@ where
     drop(failed);
     loop {
         before_body(call, is_speculative).await;
+        crate::crash_point!("body begins");
         let result = match timeout {
             None => attempt_once(&mut body).await,
             Some(timeout) => Box::pin(attempt_within(&mut body, timeout)).await,
         };
+        crate::crash_point!("body over and not recorded");
         let failure = match result {
             Ok(value) => match Payload::encode(&value).and_then(|payload| check_size(call, payload)) {
                 Ok(payload) => {
@@ -226,6 +228,7 @@ where
             return Box::pin(give_up(call, failure)).await;
         }
         record_attempt(call, attempt, &failure);
+        crate::crash_point!("attempt staged");
         Box::pin(call.pause(call.run.core.now().plus(policy.jittered(attempt)))).await;
         attempt += 1;
     }

@@ -18,7 +18,7 @@ use crate::context::{Context, LONGEST_NAP};
 use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED, UNREADABLE};
 use crate::key::Key;
 use crate::payload::{INLINE_LIMIT, Payload};
-use crate::record::Status;
+use crate::record::{Execution, Filter, Status};
 use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run};
 use crate::workflow::BodyFuture;
 use crate::write::{Move, Outcome, Request, RequestKind, State, Write};
@@ -37,6 +37,9 @@ enum Stage {
     /// Waits for the outcome of its Start before any code runs.
     Starting(Durable),
     Executing(Branches),
+    /// Cancelled: asks the database which children a run before this one has left. `None`: it does not answer,
+    /// and whoever claims the execution next finds it as it was.
+    Asking(Boxed<Option<Vec<Key>>>, Failure),
     /// Puts aside an output that is too large for the row, or waits for room.
     Storing(Boxed<(State, u32)>),
     /// Waits until its last Write is durable.
@@ -252,6 +255,7 @@ impl RunTask {
             self.conclude(Conclusion::Gone);
             return;
         };
+        crate::crash_point!("end staged");
         self.tell_parent(ChildState::Ended(ChildEnd { status, outcome: outcome.clone(), lsn }));
         self.stage = Stage::Ending(run.lane.durable(lsn), Ending::Ended(status, outcome));
     }
@@ -290,6 +294,9 @@ impl RunTask {
         let lsn = run.stage_in(&mut run.state(), Write::Move(Move { key: run.key, state }), 0);
         match lsn {
             Some(lsn) => {
+                if matches!(ending, Ending::Suspended(_)) {
+                    crate::crash_point!("suspension staged");
+                }
                 self.tell_parent(ChildState::Elsewhere);
                 self.stage = Stage::Ending(run.lane.durable(lsn), ending);
             }
@@ -300,20 +307,28 @@ impl RunTask {
     /// Ends a closed run as cancelled, after asking the same of the children it waits for.
     fn cancel(&mut self, failure: &Failure) {
         let run = self.run.clone();
-        let reason = encoded(failure);
-        let children: Vec<Key> = {
-            let mut state = run.state();
-            let children = std::mem::take(&mut state.children);
-            children
-                .into_iter()
-                .filter(|(_, child)| !matches!(child, ChildState::Ended(_)))
-                .map(|(key, _)| key)
+        let children = std::mem::take(&mut run.state().children);
+        let children: Vec<Key> = children
+            .into_iter()
+            .filter(|(_, child)| !matches!(child, ChildState::Ended(_)))
+            .map(|(key, _)| key)
+            .collect();
+        if run.is_replayed {
+            // its code may not have come to where an earlier run started a child
+            self.stage = Stage::Asking(Box::pin(awaited_children(run, children)), failure.clone());
+        } else {
+            self.cancel_with(children, failure);
         }
-        .collect();
+    }
+
+    fn cancel_with(&mut self, children: Vec<Key>, failure: &Failure) {
+        let run = self.run.clone();
+        let reason = encoded(failure);
         for execution in children {
             let (n, at, kind) = (Key::mint(), run.core.now(), RequestKind::Cancel);
             let request = Request { execution, n, kind, at, reason: reason.clone() };
             run.stage_in(&mut run.state(), Write::Request(request), 0);
+            crate::crash_point!("child cancel staged");
             if let Some(child) = run.core.runs.get(execution) {
                 child.interrupt(Interrupt::Cancel(failure.clone()));
             }
@@ -349,6 +364,7 @@ impl RunTask {
         let run = self.run.clone();
         match ending {
             Ending::Ended(status, payload) => {
+                crate::crash_point!("end durable");
                 // a parent that is not in memory looks at the database, after our commit
                 if let Some(parent) = run.parent.as_ref().filter(|parent| !parent.is_detached)
                     && run.core.runs.get(parent.key).is_none_or(|parent| !parent.is_open())
@@ -358,6 +374,7 @@ impl RunTask {
                 self.conclude(Conclusion::Ended(status, payload));
             }
             Ending::Suspended(for_children) => {
+                crate::crash_point!("suspension durable");
                 // a child may have ended between the look and the commit: its waker then saw nobody wait
                 if for_children {
                     run.core.stage_free(run.root, Write::Wake(run.key));
@@ -416,6 +433,14 @@ impl RunTask {
                     std::task::ready!(self.poll_started(cx, input));
                 }
                 Stage::Executing(_) => std::task::ready!(self.execute(cx)),
+                Stage::Asking(asking, failure) => {
+                    let children = std::task::ready!(asking.poll_unpin(cx));
+                    let failure = failure.clone();
+                    match children {
+                        Some(children) => self.cancel_with(children, &failure),
+                        None => self.conclude(Conclusion::Gone),
+                    }
+                }
                 Stage::Storing(storing) => {
                     let (state, room) = std::task::ready!(storing.poll_unpin(cx));
                     self.stage_end(state, room);
@@ -464,6 +489,33 @@ impl Branches {
         self.spawned.extend(spawned);
         while let Poll::Ready(Some(())) = self.spawned.poll_next_unpin(cx) {}
         Poll::Pending
+    }
+}
+
+/// Children that the execution waits for and that have not ended: those that are `known`, and those that
+/// runs before this one have started. `None` if the engine ends before the database answers.
+async fn awaited_children(run: Arc<Run>, mut known: Vec<Key>) -> Option<Vec<Key>> {
+    let statuses = Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect();
+    let mut filter = Filter { parent: Some(run.key), statuses, limit: 1_000, ..Filter::default() };
+    loop {
+        match run.core.store.list(&filter).await {
+            Ok(page) => {
+                filter.after = page.executions.last().map(|child| child.key);
+                let is_last = page.executions.len() < filter.limit;
+                let awaited = |child: &Execution| child.parent.as_ref().is_some_and(|it| !it.is_detached);
+                known.extend(page.executions.iter().filter(|child| awaited(child)).map(|child| child.key));
+                if is_last {
+                    known.sort_unstable();
+                    known.dedup();
+                    return Some(known);
+                }
+            }
+            Err(_) if run.core.is_closing() => return None,
+            Err(error) => {
+                tracing::debug!(%error, "looking for the children of a cancelled execution");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
     }
 }
 

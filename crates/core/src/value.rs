@@ -45,6 +45,7 @@ pub(crate) async fn store(lane: &Lane, generation: u32, place: Place, payload: P
         let staged = Staged { generation, tree: place.tree, write: Write::Chunk(chunk), room };
         in_flight.extend(lane.stage(staged, &mut Slot::default()));
         count += 1;
+        crate::crash_point!("chunk staged");
     }
     (Payload::chunked(ChunkRef { value, len: bytes.len() as u64, count }), 0)
 }

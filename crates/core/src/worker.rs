@@ -147,6 +147,7 @@ impl Worker {
         }
         core.lease.renew(asked_at);
         if recovered > 0 {
+            crate::crash_point!("look recovered");
             tracing::info!(recovered, "executions of lost workers can be claimed again");
         }
         for (key, kind) in requests {
@@ -219,10 +220,14 @@ impl Worker {
             core.keep_slots(limit, claimed.as_ref().map_or(0, Vec::len));
             match claimed {
                 Ok(records) => {
+                    if !records.is_empty() {
+                        crate::crash_point!("claimed");
+                    }
                     self.claims += 1;
                     let is_drained = records.is_empty();
                     for record in records {
                         adopt(&core, record, &generations);
+                        crate::crash_point!("adopted");
                     }
                     if is_drained {
                         break;
@@ -304,6 +309,7 @@ impl Worker {
         loop {
             for run in core.runs.all() {
                 run.interrupt(Interrupt::HandBack);
+                crate::crash_point!("shutdown hands back");
             }
             self.renew_registration(deadline).await;
             if core.running() == 0 {
@@ -341,6 +347,7 @@ impl Worker {
             }
             ended.await;
         }
+        crate::crash_point!("shutdown lanes ended");
         let closing = core.store.close(core.registration().worker);
         match tokio::time::timeout_at(deadline.max(Instant::now() + Duration::from_secs(1)), closing).await {
             Ok(Ok(())) => {}

@@ -113,8 +113,10 @@ async fn attempt(
             more.push(Job { sql, what, params: vec![one(keys.clone())] });
         }
     }
+    stepfast_core::crash_point!("postgres claim open");
     let read = pipeline::run(session, Part::End, &more).await?;
     // durable from here on
+    stepfast_core::crash_point!("postgres after claim");
     let details = Details::new(&records);
     if let [.., checkpoints, attempts, requests] = read.as_slice() {
         details.checkpoints(&checkpoints.rows, &mut records)?;

@@ -76,6 +76,7 @@ impl PostgresStore {
         let connector = Arc::new(Connector::new(url, options)?);
         let background = Arc::new(Background::start()?);
         let version = migrate::migrate(&connector, &background).await?;
+        stepfast_core::crash_point!("postgres migrated");
         let about = About {
             kind: "postgres",
             version: format!("PostgreSQL {version}"),

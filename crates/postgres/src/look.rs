@@ -92,6 +92,7 @@ impl Control {
     pub(crate) async fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
         let params = vec![one(i32::from(lanes)), one(self.now().map(Instant)), one(self.lease_micros())];
         let answer = self.ask(Job { sql: Sql::Register, what: "registering a worker", params }).await?;
+        stepfast_core::crash_point!("postgres registered");
         let mut row = Columns::of(answer.rows.first().ok_or_else(|| damaged("an answer"))?);
         Ok(Registration { worker: WorkerId(row.next()?), epoch: row.next()?, now: row.time()? })
     }
@@ -103,6 +104,7 @@ impl Control {
         let session = self.session(place.take(), TAKEOVER).await?;
         let result = async {
             if takeover::end_registration(&session, worker, None).await? {
+                stepfast_core::crash_point!("postgres registration given up");
                 takeover::requeue(&session, &[worker.0], 0).await
             } else {
                 Ok(0)
@@ -207,6 +209,9 @@ impl Control {
                     tracing::warn!(worker = worker.0, "a worker was lost; what it ran is made claimable");
                     lost.push(worker.0);
                 }
+            }
+            if !expired.is_empty() {
+                stepfast_core::crash_point!("postgres lost workers fenced");
             }
             let recovered = if lost.is_empty() { 0 } else { takeover::requeue(&session, &lost, 1).await? };
             if is_sweep || !expired.is_empty() {

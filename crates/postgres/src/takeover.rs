@@ -35,6 +35,7 @@ pub(crate) async fn end_registration(
         },
     ];
     let answers = pipeline::run(session, Part::Begin, &jobs).await?;
+    stepfast_core::crash_point!("postgres fence open");
     let has_ended = answers.get(2).is_some_and(|answer| answer.affected == 1);
     if has_ended {
         pipeline::run(session, Part::End, &[]).await?;
@@ -59,6 +60,7 @@ pub(crate) async fn requeue(session: &Session, owners: &[i64], recoveries: i32) 
             answers.first().and_then(|answer| answer.rows.first()).ok_or_else(|| damaged("an answer"))?;
         let count = Columns::of(row).next::<i64>()? as u64;
         total += count;
+        stepfast_core::crash_point!("postgres requeued");
         if count < CHUNK {
             return Ok(total);
         }

@@ -119,10 +119,12 @@ async fn attempt(
         (Part::Whole, Part::Begin)
     };
     let mut outcomes = Vec::new();
+    stepfast_core::crash_point!("postgres before flush");
     let answers = if sorted.requests.is_empty() {
         pipeline::run(session, whole, &jobs).await?
     } else {
         let mut answers = pipeline::run(session, begin, &jobs).await?;
+        stepfast_core::crash_point!("postgres flush open");
         // What a cancel reaches is only known for sure once it is locked: descendants may have been started
         // while the lock was awaited. So look again until nothing new turns up.
         let place = jobs.iter().position(|job| job.sql == Sql::Lock).ok_or_else(|| damaged("a flush"))?;
@@ -150,6 +152,7 @@ async fn attempt(
         answers
     };
     // durable from here on
+    stepfast_core::crash_point!("postgres after flush");
     count(counters, &jobs, &answers)?;
     counters.flushed(flush.writes.len() as u64);
     let applied = Applied::read(&sorted, &jobs, &answers)?;

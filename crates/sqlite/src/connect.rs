@@ -18,8 +18,8 @@ const READER_CACHE: i64 = 16 * 1024;
 const CHECKPOINT_PAGES: i64 = 10_000;
 
 /// A connection that writes. Creates the file if there is none.
-pub(crate) fn writer(path: &Path, durability: Durability) -> Tried<Connection> {
-    let conn = open(path, OpenFlags::SQLITE_OPEN_CREATE)?;
+pub(crate) fn writer(path: &Path, vfs: Option<&str>, durability: Durability) -> Tried<Connection> {
+    let conn = open(path, vfs, OpenFlags::SQLITE_OPEN_CREATE)?;
     // comes first: the first statement that reads the file, so whatever is wrong with it shows here
     let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if conn.is_readonly("main")? {
@@ -42,16 +42,19 @@ pub(crate) fn writer(path: &Path, durability: Durability) -> Tried<Connection> {
 }
 
 /// A connection that only reads, and is never in the writer's way.
-pub(crate) fn reader(path: &Path) -> Tried<Connection> {
-    let conn = open(path, OpenFlags::empty())?;
+pub(crate) fn reader(path: &Path, vfs: Option<&str>) -> Tried<Connection> {
+    let conn = open(path, vfs, OpenFlags::empty())?;
     set(&conn, path, "query_only", 1)?;
     set(&conn, path, "cache_size", -READER_CACHE)?;
     Ok(conn)
 }
 
-fn open(path: &Path, create: OpenFlags) -> Tried<Connection> {
+fn open(path: &Path, vfs: Option<&str>, create: OpenFlags) -> Tried<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
-    let conn = Connection::open_with_flags(path, flags)?;
+    let conn = match vfs {
+        None => Connection::open_with_flags(path, flags)?,
+        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs)?,
+    };
     conn.busy_timeout(BUSY)?;
     conn.set_prepared_statement_cache_capacity(64);
     set(&conn, path, "mmap_size", 0)?;
@@ -125,7 +128,7 @@ mod tests {
         let of = |conn: &Connection, name: &str| {
             conn.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0)).unwrap()
         };
-        let full = writer(&path, Durability::Full).unwrap();
+        let full = writer(&path, None, Durability::Full).unwrap();
         assert_eq!(of(&full, "journal_mode"), "wal".to_owned().into());
         for (name, value) in [("synchronous", 2), ("cache_size", -262_144), ("wal_autocheckpoint", 10_000)] {
             assert_eq!(of(&full, name), value.into(), "{name}");
@@ -133,9 +136,9 @@ mod tests {
         for (name, value) in [("mmap_size", 0), ("temp_store", 2), ("query_only", 0)] {
             assert_eq!(of(&full, name), value.into(), "{name}");
         }
-        let relaxed = writer(&path, Durability::Relaxed).unwrap();
+        let relaxed = writer(&path, None, Durability::Relaxed).unwrap();
         assert_eq!(of(&relaxed, "synchronous"), 1.into());
-        let reader = reader(&path).unwrap();
+        let reader = reader(&path, None).unwrap();
         assert_eq!(of(&reader, "query_only"), 1.into());
         assert!(reader.execute("CREATE TABLE t (a)", []).is_err());
     }

@@ -49,6 +49,9 @@ pub struct SqliteOptions {
     pub durability: Durability,
     /// Where the time comes from; the machine's clock unless a test sets another.
     pub clock: Option<Arc<dyn Clock>>,
+    /// The registered SQLite VFS that all connections go through, where it is not the default: for tests.
+    #[doc(hidden)]
+    pub vfs: Option<&'static str>,
 }
 
 /// A [`Store`] in a SQLite file.
@@ -73,9 +76,10 @@ impl SqliteStore {
             })
         })?;
         let opening = shared.opening();
-        let mut writer =
-            connect::writer(&path, options.durability).map_err(|trouble| connect::explain(&path, trouble))?;
+        let mut writer = connect::writer(&path, options.vfs, options.durability)
+            .map_err(|trouble| connect::explain(&path, trouble))?;
         migrate::migrate(&mut writer).map_err(|trouble| connect::explain(&path, trouble))?;
+        stepfast_core::crash_point!("sqlite migrated");
         drop(opening);
         let about = About {
             kind: "sqlite",
@@ -88,6 +92,7 @@ impl SqliteStore {
         };
         let inner = Inner {
             path,
+            vfs: options.vfs,
             about,
             clock: options.clock.unwrap_or_else(|| Arc::new(SystemClock)),
             counters: Counters::default(),

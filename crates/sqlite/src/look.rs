@@ -43,10 +43,12 @@ impl Inner {
                 StoreError::Unavailable(reason)
             })?;
             entered = Some(worker);
+            stepfast_core::crash_point!("sqlite presence locked");
             Ok(worker)
         });
         match registered {
             Ok(worker) => {
+                stepfast_core::crash_point!("sqlite registered");
                 self.workers.lock().push(worker);
                 self.listener.joined();
                 Ok(Registration { worker: WorkerId(worker), epoch: EPOCH, now })
@@ -63,6 +65,7 @@ impl Inner {
 
     pub(crate) fn close(&self, worker: i64) -> Result<(), StoreError> {
         if self.forget(&[worker])? > 0 {
+            stepfast_core::crash_point!("sqlite registration given up");
             self.requeue(worker, 0)?;
             self.shared.announce(self.listener.id);
         }
@@ -101,6 +104,7 @@ impl Inner {
         if !lost.is_empty() {
             tracing::info!(?lost, "taking over from lost workers");
             self.forget(&lost)?;
+            stepfast_core::crash_point!("sqlite lost workers fenced");
         }
         let is_any_lost = !lost.is_empty();
         let mut recovered = 0;
@@ -108,6 +112,7 @@ impl Inner {
             recovered += self.requeue(owner, 1)?;
         }
         if is_any_lost {
+            stepfast_core::crash_point!("sqlite requeued and nobody woken");
             self.wake_called()?;
         }
         Ok(recovered)

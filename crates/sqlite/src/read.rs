@@ -28,7 +28,7 @@ impl Inner {
         let kept = self.readers.lock().pop();
         let done = match kept {
             Some(conn) => Ok(conn),
-            None => connect::reader(&self.path),
+            None => connect::reader(&self.path, self.vfs),
         }
         .and_then(|conn| {
             let done = snapshot(&conn, work);

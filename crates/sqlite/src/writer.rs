@@ -21,6 +21,7 @@ use crate::statements::{Sql, Statements, Tally};
 /// The store, shared with the threads that read for it.
 pub(crate) struct Inner {
     pub(crate) path: PathBuf,
+    pub(crate) vfs: Option<&'static str>,
     pub(crate) about: About,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Counters,
@@ -60,6 +61,7 @@ impl Inner {
             applied.map_err(|trouble| trouble.into_store(&self.path, "committing a flush"))?;
         tally.add_to(&self.counters);
         self.counters.flushed(flush.writes.len() as u64);
+        stepfast_core::crash_point!("sqlite flush not announced");
         self.shared.announce(self.listener.id);
         Ok(outcomes)
     }
@@ -98,10 +100,10 @@ impl Inner {
         // taken out while in use: work that panics takes its half-done transaction with it
         let conn = match slot.take() {
             Some(conn) => conn,
-            None => connect::writer(&self.path, self.about.durability)?,
+            None => connect::writer(&self.path, self.vfs, self.about.durability)?,
         };
         let done = match run(&conn, "BEGIN IMMEDIATE").and_then(|()| work(&conn)) {
-            Ok(value) => match run(&conn, "COMMIT") {
+            Ok(value) => match commit(&conn) {
                 Ok(()) => Ok(value),
                 // It may be on disk or not, and another try may report success for what an earlier one
                 // lost. A new connection sees what the disk has.
@@ -122,6 +124,13 @@ impl Inner {
 
 fn run(conn: &Connection, sql: &str) -> Tried<()> {
     conn.prepare_cached(sql)?.execute([])?;
+    Ok(())
+}
+
+fn commit(conn: &Connection) -> Tried<()> {
+    stepfast_core::crash_point!("sqlite before commit");
+    run(conn, "COMMIT")?;
+    stepfast_core::crash_point!("sqlite after commit");
     Ok(())
 }
 

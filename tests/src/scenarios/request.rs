@@ -28,10 +28,12 @@ super::cases![
     a_failed_one_is_resumed_with_what_it_had,
     a_resumed_one_starts_its_children_anew,
     what_goes_on_is_not_resumed,
+    a_cancel_that_meets_a_new_child_wins,
     a_deadline_cancels_a_running_one,
     a_deadline_cancels_a_suspended_one,
     a_deadline_cancels_a_queued_one,
     a_deadline_goes_down_to_children,
+    a_deadline_goes_down_to_children_of_a_suspended_one,
     whoever_is_first_of_the_end_and_a_cancel_wins,
 ];
 
@@ -353,6 +355,30 @@ async fn what_goes_on_is_not_resumed(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
+/// The child is cancelled too, and its end must not be taken for the parent's own.
+async fn a_cancel_that_meets_a_new_child_wins(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let child = sleeper.clone();
+    let parent = Workflow::new("parent", move |mut cx: Context, x: i64| {
+        let child = child.clone();
+        async move {
+            cx.step("one", async || Returns::Ok(())).await?;
+            cx.child(&child, x).await
+        }
+    });
+    let (engine, _) = engine(fixture, |b| b.register(&sleeper).register(&parent)).await;
+    let asked = (0..100).map(|x| {
+        let (engine, parent) = (&engine, &parent);
+        async move {
+            let handle = engine.start(parent, x).await.unwrap();
+            engine.cancel(&handle.workflow_id()).await.unwrap();
+            assert_cancelled(&handle, "SF-0022").await;
+        }
+    });
+    futures_util::future::join_all(asked).await;
+    shut_down(engine).await;
+}
+
 async fn a_deadline_cancels_a_running_one(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = waiting("w", &count, &latch);
@@ -412,6 +438,30 @@ async fn a_deadline_goes_down_to_children(fixture: &dyn StoreFixture) {
     }
     assert_eq!(children(&engine, "child").await, [(false, Status::Cancelled), (true, Status::Running)]);
     latch.open();
+    shut_down(engine).await;
+}
+
+/// Its code does not run again before the end, so the children are known to nobody but the database.
+async fn a_deadline_goes_down_to_children_of_a_suspended_one(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let parent = parent(&sleeper);
+    let (engine, store) =
+        engine(fixture, |b| b.register(&sleeper).register(&parent).suspend_after(BRIEF)).await;
+    // by the machine's clock: when it is claimed, everybody knows that its time is up
+    let handle = engine.start(&parent, -1).execution_timeout(Duration::from_millis(300)).await.unwrap();
+    store.until_landed(suspends(handle.key())).await;
+    let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
+    let children = engine.list(&filter).await.unwrap().executions;
+    assert_eq!(children.len(), 2);
+    assert_cancelled(&handle, "SF-0021").await;
+    for child in children {
+        if child.parent.as_ref().unwrap().is_detached {
+            engine.cancel(&child.workflow_id()).await.unwrap();
+        }
+        let child: Handle<i64> = engine.get(&child.workflow_id()).await.unwrap();
+        let error = child.result().await.unwrap_err();
+        assert!(matches!(error, Error::Cancelled(_)), "{error}");
+    }
     shut_down(engine).await;
 }
 

@@ -72,6 +72,7 @@ impl Committer {
             let taken = self.lane.staging().take(&self.lane.0.watermark);
             match taken {
                 Taken::Segment(segment, registration, passed) => {
+                    crate::crash_point!("flush taken");
                     if !self.flush(segment, registration, passed).await {
                         break;
                     }
@@ -104,6 +105,7 @@ impl Committer {
             part.writes = writes;
             match result {
                 Ok(outcomes) => {
+                    crate::crash_point!("flush durable");
                     self.land(&part, outcomes, &mut landed);
                     landed.parts.push(part);
                 }
@@ -210,6 +212,7 @@ impl Committer {
         }
         let wake = shared.watermark.settle(Some(passed), landed.released, landed.outcomes);
         shared.room.add_permits(landed.room);
+        crate::crash_point!("flush published");
         if wake.len() <= FEW {
             for waker in wake {
                 waker.wake();

@@ -153,6 +153,7 @@ impl Lane {
         if wake {
             self.0.staged.notify_one();
         }
+        crate::crash_point!("lane staged");
         Some(lsn)
     }
 
