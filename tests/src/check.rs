@@ -215,3 +215,25 @@ fn steps(record: &Record) -> Vec<String> {
         .filter_map(|outcome| outcome.strip_suffix(" done").map(ToOwned::to_owned))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_not_as_told_is_found() {
+        let store: Arc<dyn Store> = Arc::new(stepfast::MemoryStore::new());
+        let mut told = Told::default();
+        for line in ["started w-1", "ended w-1 x", "ended w-1 y", "body 5 e row1 row0", "nonsense"] {
+            told.hear(line);
+        }
+        assert_eq!(told.violations.len(), 2, "{:?}", told.violations);
+        told.check(&store, false).await;
+        assert_eq!(told.violations.len(), 4, "a lost start and a lost cause: {:?}", told.violations);
+        told.seen.insert(("e".into(), "row1".into()), 6);
+        told.hear("body 6 e row1 -");
+        assert_eq!(told.violations.len(), 4);
+        told.hear("body 7 e row1 -");
+        assert_eq!(told.violations.len(), 5, "a body after its outcome");
+    }
+}
