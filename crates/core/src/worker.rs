@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::commit::on_thread;
-use crate::engine::{Core, all_ended, keys_of};
+use crate::engine::{Core, all_ended};
 use crate::error::Error;
 use crate::key::Key;
 use crate::payload::Payload;
@@ -120,7 +120,7 @@ impl Worker {
             return;
         }
         let registration = core.registration();
-        let holds = self.is_unsure.then(|| keys_of(&core.runs.all()));
+        let holds = self.is_unsure.then(|| core.runs.held());
         let look = Look {
             worker: registration.worker,
             epoch: registration.epoch,
@@ -173,7 +173,7 @@ impl Worker {
         let suspects = std::mem::take(&mut self.suspects);
         for record in strays {
             let key = record.execution.key;
-            if core.runs.get(key).is_some() {
+            if core.runs.holds(key) {
                 continue;
             }
             if suspects.contains(&key) {
