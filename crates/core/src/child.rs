@@ -290,7 +290,7 @@ fn dispatch(
         },
     );
     run.depends_on(lsn);
-    run.started_at(slot);
+    run.started_at(lsn, slot);
     run.register();
     let mut task = RunTask::executing(run, input);
     let input = Payload::empty();
