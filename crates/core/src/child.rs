@@ -21,6 +21,7 @@ use crate::payload::Payload;
 use crate::record::{Detail, ExecutionId, Status};
 use crate::replay::CallKind;
 use crate::run::{ChildEnd, ChildState, Interrupt, NewRun, Run};
+use crate::runs::Expected;
 use crate::task::{RunTask, cancel_failure, encoded};
 use crate::workflow::{Definition, Workflow};
 use crate::write::{self, CheckpointKind, Outcome, Parent, RequestKind, State};
@@ -204,6 +205,8 @@ async fn start(
         is_guarded: run.is_replayed,
         state: if is_local { State::Running { armed } } else { State::Queued { armed } },
     };
+    // its row is ours before its run begins
+    let expected = is_local.then(|| Expected::new(core, key));
     let staged = run.stage_child(Box::new(new), room);
     crate::crash_point!("child start staged");
     let outcome = match staged {
@@ -225,6 +228,7 @@ async fn start(
                 // a task of its own: the branch that awaits us may be given up before the outcome is known
                 let (run, definition) = (run.clone(), definition.clone());
                 core.runtime.spawn(async move {
+                    let _expected = expected;
                     match run.lane.durable(lsn).await {
                         Outcome::Applied => {
                             dispatch(&run, key, &definition, parent, &input, (lsn, Slot::default()));
@@ -289,7 +293,7 @@ fn dispatch(
         },
     );
     run.depends_on(lsn);
-    run.started_at(slot);
+    run.started_at(lsn, slot);
     run.register();
     let mut task = RunTask::executing(run, input);
     let input = Payload::empty();

@@ -16,7 +16,7 @@ use crate::handle::Handle;
 use crate::key::Key;
 use crate::lease::Lease;
 use crate::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
-use crate::run::{Interrupt, Run};
+use crate::run::Interrupt;
 use crate::runs::Runs;
 use crate::store::{About, Registration, Store};
 use crate::store_time::StoreTime;
@@ -561,9 +561,4 @@ pub(crate) async fn all_ended(ended: Vec<oneshot::Receiver<()>>) {
     for receiver in ended {
         let _ = receiver.await;
     }
-}
-
-/// The runs of this process, for the worker's audit.
-pub(crate) fn keys_of(runs: &[Arc<Run>]) -> Vec<Key> {
-    runs.iter().map(|run| run.key).collect()
 }

@@ -357,8 +357,10 @@ impl Run {
     }
 
     /// Says where the Start of the run was staged by its parent.
-    pub(crate) fn started_at(&self, slot: Slot) {
-        self.state().slot = slot;
+    pub(crate) fn started_at(&self, lsn: Lsn, slot: Slot) {
+        let mut state = self.state();
+        state.start_lsn = Some(lsn);
+        state.slot = slot;
     }
 
     /// Stages the Start of the run by itself, before any of its code runs.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::engine::Core;
 use crate::key::Key;
 use crate::run::Run;
 
@@ -30,12 +31,58 @@ impl Hasher for KeyHasher {
 type Shard = HashMap<Key, Arc<Run>, BuildHasherDefault<KeyHasher>>;
 
 #[derive(Default)]
-pub(crate) struct Runs([Mutex<Shard>; SHARDS]);
+pub(crate) struct Runs {
+    shards: [Mutex<Shard>; SHARDS],
+    /// Executions whose Start is on its way and whose run begins when that has won; how many wait for it.
+    expected: Mutex<HashMap<Key, usize, BuildHasherDefault<KeyHasher>>>,
+}
+
+/// While it lives, nobody adopts the execution: its run will begin by itself.
+pub(crate) struct Expected {
+    core: Arc<Core>,
+    key: Key,
+}
+
+impl Expected {
+    pub(crate) fn new(core: &Arc<Core>, key: Key) -> Self {
+        *core.runs.expected().entry(key).or_default() += 1;
+        Self { core: core.clone(), key }
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        let mut expected = self.core.runs.expected();
+        if let Some(count) = expected.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                expected.remove(&self.key);
+            }
+        }
+    }
+}
 
 impl Runs {
+    fn expected(&self) -> MutexGuard<'_, HashMap<Key, usize, BuildHasherDefault<KeyHasher>>> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if it runs here, or is about to.
+    pub(crate) fn holds(&self, key: Key) -> bool {
+        // in this order: what is expected no longer has been inserted before
+        self.expected().contains_key(&key) || self.get(key).is_some()
+    }
+
+    /// All that run here, or are about to.
+    pub(crate) fn held(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.expected().keys().copied().collect();
+        keys.extend(self.all().iter().map(|run| run.key));
+        keys
+    }
+
     fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
         let shard = usize::from(key.as_bytes()[15]) % SHARDS;
-        self.0[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn insert(&self, run: Arc<Run>) {
@@ -59,6 +106,6 @@ impl Runs {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.values().cloned().collect::<Vec<_>>()
         };
-        self.0.iter().flat_map(shard).collect()
+        self.shards.iter().flat_map(shard).collect()
     }
 }

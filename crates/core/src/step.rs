@@ -262,7 +262,9 @@ async fn after_crash(call: &Call, attempt: u32, last: &Attempt, policy: RetryPol
 /// The body starts only now: all that came before it is durable.
 async fn before_body(call: &Call, is_speculative: bool) {
     let run = &call.run;
-    if let Some(barrier) = run.barrier(is_speculative) {
+    if let Some(barrier) = run.barrier(is_speculative)
+        && has_started(run).await
+    {
         match run.lane.durable(barrier).await {
             Outcome::Applied | Outcome::Answered(..) => return in_time(run).await,
             // a child that a run before this one has started: it is there
@@ -273,6 +275,15 @@ async fn before_body(call: &Call, is_speculative: bool) {
     // a Start that lost, a fence: there is no body to run any more
     run.interrupt(Interrupt::Lost);
     std::future::pending::<()>().await;
+}
+
+/// True if the Start of the run was not dropped. A child
+/// goes with a parent whose Start has lost; what it stages after that is not held behind anything.
+async fn has_started(run: &Run) -> bool {
+    match run.start_lsn() {
+        Some(lsn) => !matches!(run.lane.durable(lsn).await, Outcome::Dropped | Outcome::Fenced),
+        None => true,
+    }
 }
 
 /// A worker that could not renew for a lease may have been taken over: no body begins before it has.

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::commit::{Lane, on_thread};
-use crate::engine::{Core, all_ended, keys_of};
+use crate::engine::{Core, all_ended};
 use crate::error::Error;
 use crate::key::Key;
 use crate::payload::Payload;
@@ -121,7 +121,7 @@ impl Worker {
             return;
         }
         let registration = core.registration();
-        let holds = self.is_unsure.then(|| keys_of(&core.runs.all()));
+        let holds = self.is_unsure.then(|| core.runs.held());
         let generations = generations(&core);
         let look = Look {
             worker: registration.worker,
@@ -176,7 +176,7 @@ impl Worker {
         let suspects = std::mem::take(&mut self.suspects);
         for record in strays {
             let key = record.execution.key;
-            if core.runs.get(key).is_some() {
+            if core.runs.holds(key) {
                 continue;
             }
             if suspects.contains(&key) {
