@@ -599,9 +599,10 @@ async fn what_was_claimed_under_a_lost_registration_does_not_run(fixture: &dyn S
     let (two, _) = second_engine(fixture, |b| b.register(&there)).await;
     lose(fixture, &store, &two, "x").await;
     elsewhere.reaches(1).await;
-    let (engine, last) = (one.clone(), ahead.clone());
+    let (engine, last, commits) = (one.clone(), ahead.clone(), store.called(Call::Commit));
     let last = tokio::spawn(async move { engine.run(&last, 3).await });
     // the lane hears of the fence, and keeps the caller's Start for the next registration
+    store.until_called(Call::Commit, commits + 1).await;
     while one.load().iter().all(|lane| lane.staged == 0) {
         tokio::task::yield_now().await;
     }
