@@ -5,11 +5,13 @@
 
 #![allow(clippy::unwrap_used)] // this is test code
 
+pub mod acts;
 pub mod clock;
 pub mod conformance;
 pub mod fault_store;
 pub mod fixture;
 pub mod history;
+pub mod interleaving;
 pub mod make;
 pub mod postgres_server;
 pub mod program;

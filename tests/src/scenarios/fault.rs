@@ -1,8 +1,10 @@
 //! Faults: what an engine makes of a database that is away, slow, choosy, or not to be trusted.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use stepfast_core::failure::REFUSED;
 use stepfast_core::record::{Filter, Status};
 use stepfast_core::store::StoreError;
@@ -526,14 +528,16 @@ async fn a_fence_does_not_hold_up_a_shutdown(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (one, store) = engine(fixture, |b| b.register(&steps)).await;
     store.hold(&[Call::Commit]);
-    // all are staged in one turn
-    let starts = {
+    let mut starts = {
         let (one, steps) = (one.clone(), steps.clone());
-        tokio::spawn(async move {
+        Box::pin(async move {
             let start = |n: usize| one.start(&steps, n).workflow_id(format!("{n}")).into_future();
             futures_util::future::join_all((0..6).map(start)).await
         })
     };
+    // one turn stages them all
+    assert!(std::future::poll_fn(|cx| Poll::Ready(starts.poll_unpin(cx))).await.is_pending());
+    let starts = tokio::spawn(starts);
     store.until_hanging().await;
     let ending = {
         let one = one.clone();
