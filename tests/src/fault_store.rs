@@ -71,6 +71,8 @@ struct Rules {
     flushes: Vec<usize>,
     /// Calls by kind that have come in.
     seen: Vec<Call>,
+    /// Who has registered.
+    workers: Vec<WorkerId>,
 }
 
 /// A store with faults in front of it.
@@ -180,6 +182,11 @@ impl FaultStore {
         self.rules().landed.clone()
     }
 
+    /// Who has registered through it, as far as the store has answered.
+    pub fn workers(&self) -> Vec<WorkerId> {
+        self.rules().workers.clone()
+    }
+
     /// How many Writes each flush had.
     pub fn flushes(&self) -> Vec<usize> {
         self.rules().flushes.clone()
@@ -272,7 +279,11 @@ impl Store for FaultStore {
 
     async fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
         let fault = self.enter(Call::Register).await?;
-        leave(Call::Register, fault, self.inner.register(lanes).await)
+        let answer = self.inner.register(lanes).await;
+        if let Ok(registration) = &answer {
+            self.change(|rules| rules.workers.push(registration.worker));
+        }
+        leave(Call::Register, fault, answer)
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {

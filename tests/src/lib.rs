@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used)] // this is test code
 
+pub mod acts;
 pub mod check;
 pub mod clock;
 pub mod conformance;
@@ -14,6 +15,7 @@ pub mod disk;
 pub mod fault_store;
 pub mod fixture;
 pub mod history;
+pub mod interleaving;
 pub mod leftovers;
 pub mod make;
 pub mod postgres_server;

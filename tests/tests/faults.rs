@@ -10,7 +10,7 @@ fn main() {
     for (store, fresh) in GOING {
         for (behaviour, run) in scenarios::faults() {
             trials.push(Trial::test(format!("{store}::{behaviour}"), move || {
-                scenarios::on_fresh(*fresh, *run).map_err(Into::into)
+                scenarios::on_fresh(*fresh, run).map_err(Into::into)
             }));
         }
     }

@@ -216,7 +216,11 @@ impl Worker {
                 workflows: core.names.clone(),
             };
             let generations = generations(&core);
-            let claimed = core.store.claim(&claim).await;
+            let claimed = match core.store.claim(&claim).await {
+                // a lane has heard meanwhile that the registration is over
+                Ok(_) if core.worker.is_fenced.load(SeqCst) => Err(StoreError::Fenced),
+                claimed => claimed,
+            };
             core.keep_slots(limit, claimed.as_ref().map_or(0, Vec::len));
             match claimed {
                 Ok(records) => {

@@ -40,10 +40,11 @@ macro_rules! nouns {
 }
 
 mod fault;
+mod fence;
 
 /// The cases with faults, by name.
-pub fn faults() -> &'static [(&'static str, Run)] {
-    fault::CASES
+pub fn faults() -> impl Iterator<Item = (&'static str, Run)> {
+    fault::CASES.iter().chain(fence::CASES).copied()
 }
 
 nouns![budget, changed_code, request, several, starting, step, value, wait];

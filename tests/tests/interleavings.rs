@@ -1,0 +1,38 @@
+//! Random interleavings of several engines, on every store: one test per store and world, named
+//! `store::number`. `STEPFAST_SEED` repeats a run.
+
+#![allow(clippy::print_stdout)] // a test with a main of its own
+
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+use stepfast_tests::{GOING, interleaving, scenarios};
+
+/// Worlds of each store.
+const WORLDS: u64 = 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // they wait for each other's looks far more than they work
+    arguments.test_threads.get_or_insert(6);
+    let seed =
+        std::env::var("STEPFAST_SEED").ok().map(|seed| seed.parse().expect("STEPFAST_SEED is a number"));
+    let seed: u64 = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("interleavings: STEPFAST_SEED={seed}");
+    let mut trials = Vec::new();
+    for (store, fresh) in GOING {
+        for n in 0..WORLDS {
+            let world = move || {
+                let run = move |runtime: tokio::runtime::Runtime| {
+                    runtime
+                        .block_on(async { interleaving::check(&*fresh().await, seed.wrapping_add(n)).await });
+                };
+                scenarios::within(PATIENCE, run)
+                    .map_err(|error| format!("STEPFAST_SEED={seed}: {error}").into())
+            };
+            trials.push(Trial::test(format!("{store}::{n}"), world));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
