@@ -75,12 +75,12 @@ async fn every_hot_statement_finds_its_rows_by_index() {
         let no_surprises = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
         db.sql.batch_execute(&no_surprises).await.unwrap();
     }
-    // A plan is kept for a while: one that was made for few rows must do for many. Below a hundred rows any plan
+    // A plan is kept for a while: one that was made for few rows must do for many. Below a few hundred rows any plan
     // is good, and lanes plan again while the tables grow.
     for (statistics, rows, analyze) in [
         ("empty", 0, false),
-        ("100 rows, old statistics", 100, false),
-        ("100 rows, analyzed", 0, true),
+        ("400 rows, old statistics", 400, false),
+        ("400 rows, analyzed", 0, true),
         ("3,000 rows, old statistics", 3000, false),
         ("3,000 rows, analyzed", 0, true),
         ("3,000 rows, roles analyzed while they were empty", 0, true),
