@@ -42,6 +42,10 @@ pub(crate) struct Run {
     pub(crate) task: AtomicWaker,
     /// Set by every wake: the branches may not be at rest.
     pub(crate) is_woken: AtomicBool,
+    /// While its task polls it, what it stages goes out together.
+    is_polled: AtomicBool,
+    /// Something was staged meanwhile that an idle committer has not been told of.
+    has_staged: AtomicBool,
 }
 
 /// How a run ended, for those who wait for it in this process.
@@ -76,9 +80,6 @@ pub(crate) enum Interrupt {
 
 pub(crate) struct RunState {
     pub(crate) is_closed: bool,
-    /// While its task polls it, what it stages goes out together.
-    is_polled: bool,
-    has_staged: bool,
     pub(crate) interrupt: Option<Interrupt>,
     /// The Start while it is not staged, and the room taken for it.
     pub(crate) start: Option<Box<Start>>,
@@ -164,8 +165,6 @@ impl Run {
             generation: new.generation,
             state: Mutex::new(RunState {
                 is_closed: false,
-                is_polled: false,
-                has_staged: false,
                 interrupt: None,
                 start: new.start,
                 start_room: new.start_room,
@@ -189,6 +188,8 @@ impl Run {
             conclusion: Mutex::default(),
             task: AtomicWaker::new(),
             is_woken: AtomicBool::new(false),
+            is_polled: AtomicBool::new(false),
+            has_staged: AtomicBool::new(false),
         })
     }
 
@@ -246,17 +247,13 @@ impl Run {
 
     /// From here on the task polls the run, until [`Run::end_poll`].
     pub(crate) fn begin_poll(&self) {
-        self.state().is_polled = true;
+        self.is_polled.store(true, SeqCst);
     }
 
     /// What was staged meanwhile goes out.
     pub(crate) fn end_poll(&self) {
-        let has_staged = {
-            let mut state = self.state();
-            state.is_polled = false;
-            std::mem::take(&mut state.has_staged)
-        };
-        if has_staged {
+        self.is_polled.store(false, SeqCst);
+        if self.has_staged.load(SeqCst) && self.has_staged.swap(false, SeqCst) {
             self.lane.wake();
         }
     }
@@ -339,9 +336,17 @@ impl Run {
     ) -> Option<Lsn> {
         let (generation, tree) = (self.generation, self.root);
         let staged = Staged { generation, tree, write, room };
-        let lsn = if state.is_polled {
-            state.has_staged = true;
-            self.lane.stage_quietly(staged, slot)
+        let lsn = if self.is_polled.load(SeqCst) {
+            self.lane.stage_quietly(staged, slot).map(|(lsn, is_idle)| {
+                if is_idle {
+                    self.has_staged.store(true, SeqCst);
+                    if !self.is_polled.load(SeqCst) {
+                        // another thread has ended the poll meanwhile, and may not have seen it
+                        self.lane.wake();
+                    }
+                }
+                lsn
+            })
         } else {
             self.lane.stage(staged, slot)
         };

@@ -280,6 +280,10 @@ async fn before_body(call: &Call, is_speculative: bool) {
 /// True if the Start of the run was not dropped. A child
 /// goes with a parent whose Start has lost; what it stages after that is not held behind anything.
 async fn has_started(run: &Run) -> bool {
+    // a root's own Writes are dropped with its Start
+    if run.parent.is_none() {
+        return true;
+    }
     match run.start_lsn() {
         Some(lsn) => !matches!(run.lane.durable(lsn).await, Outcome::Dropped | Outcome::Fenced),
         None => true,

@@ -122,12 +122,16 @@ impl Lane {
     /// `slot` is where the caller's last Write to the same `executions` row went: while it has not left,
     /// a Move folds into it. `None` if the lane is closed or, for an owned Write, the generation is over.
     pub(crate) fn stage(&self, staged: Staged, slot: &mut Slot) -> Option<Lsn> {
-        self.stage_and(staged, slot, true)
+        let (lsn, is_idle) = self.stage_and(staged, slot, Staging::wants_waking)?;
+        if is_idle {
+            self.0.staged.notify_one();
+        }
+        Some(lsn)
     }
 
-    /// Stages a Write that more will follow at once: [`Lane::wake`] must come after the last.
-    pub(crate) fn stage_quietly(&self, staged: Staged, slot: &mut Slot) -> Option<Lsn> {
-        self.stage_and(staged, slot, false)
+    /// Stages a Write that more will follow at once; also whether [`Lane::wake`] must come after the last.
+    pub(crate) fn stage_quietly(&self, staged: Staged, slot: &mut Slot) -> Option<(Lsn, bool)> {
+        self.stage_and(staged, slot, |staging| staging.is_idle())
     }
 
     /// Lets an idle committer see what was staged quietly.
@@ -137,12 +141,17 @@ impl Lane {
         }
     }
 
-    fn stage_and(&self, staged: Staged, slot: &mut Slot, is_last: bool) -> Option<Lsn> {
+    fn stage_and(
+        &self,
+        staged: Staged,
+        slot: &mut Slot,
+        is_idle: impl FnOnce(&mut Staging) -> bool,
+    ) -> Option<(Lsn, bool)> {
         let room = staged.room;
-        let (lsn, wake) = {
+        let staged = {
             let mut staging = self.staging();
             match staging.stage(staged, slot, &self.0.watermark) {
-                Some(lsn) => (lsn, is_last && staging.wants_waking()),
+                Some(lsn) => (lsn, is_idle(&mut staging)),
                 None => {
                     drop(staging);
                     self.give_back(room);
@@ -150,11 +159,8 @@ impl Lane {
                 }
             }
         };
-        if wake {
-            self.0.staged.notify_one();
-        }
         crate::crash_point!("lane staged");
-        Some(lsn)
+        Some(staged)
     }
 
     /// Waits for room for a Write of `bytes` bytes under the bound on staged bytes.

@@ -118,6 +118,11 @@ impl Staging {
         (staged, self.held.values().map(|tree| tree.queue.len()).sum())
     }
 
+    /// True while the committer waits to be woken: before that it looks again by itself.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_idle
+    }
+
     /// True once after the committer has gone idle.
     pub(super) fn wants_waking(&mut self) -> bool {
         std::mem::take(&mut self.is_idle)
