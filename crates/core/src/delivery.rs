@@ -154,7 +154,8 @@ impl Run {
         };
         let checkpoint = Checkpoint {
             execution: self.key,
-            path: call.path.clone(),
+            // nobody asks a delivered call for it
+            path: std::mem::take(&mut call.path),
             run_no: self.run_no,
             order: state.next_order,
             kind,
@@ -187,7 +188,6 @@ impl Run {
         let Some(call) = state.calls.get_mut(id).and_then(Option::take) else { return };
         state.vacant.push(id);
         state.outstanding -= 1;
-        let at = self.core.now();
         match call.phase {
             Phase::Delivered(_) | Phase::Stuck => return,
             Phase::Completed(_, _, room) if state.is_closed || state.interrupt.is_some() => {
@@ -222,6 +222,7 @@ impl Run {
                 state.completed.retain(|other| *other != id);
             }
         }
+        let at = self.core.now();
         let checkpoint = Checkpoint {
             execution: self.key,
             path: call.path,

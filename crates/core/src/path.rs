@@ -8,8 +8,15 @@ use smallvec::SmallVec;
 ///
 /// Numbers are stored as order-preserving variable-length integers, so comparing the bytes compares the
 /// paths: `1 < 1.1 < 1.2 < 2`. A root step takes one byte up to number 240, two up to 2,287.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Path(SmallVec<[u8; 16]>);
+
+impl Clone for Path {
+    fn clone(&self) -> Self {
+        // copies the bytes; what SmallVec derives goes from one to the next
+        Self(SmallVec::from_slice(&self.0))
+    }
+}
 
 impl Path {
     /// The path of the root branch: no numbers.
