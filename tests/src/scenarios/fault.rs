@@ -28,6 +28,7 @@ super::cases![
     nothing_begins_while_the_database_is_down,
     callers_wait_at_the_bound,
     nothing_of_a_start_that_lost_lands,
+    an_end_does_not_overtake_what_is_held_behind_its_start,
     requests_that_cannot_share_a_flush_do_not_hold_up_others,
     lost_history_stops_the_engine,
     shutting_down_without_a_database_ends,
@@ -441,6 +442,38 @@ async fn nothing_of_a_start_that_lost_lands(fixture: &dyn StoreFixture) {
     drop(other);
     shut_down(one).await;
     shut_down(two).await;
+}
+
+async fn an_end_does_not_overtake_what_is_held_behind_its_start(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let sleeper = Workflow::new("sleeper", |mut cx: Context, (): ()| async move {
+        // recorded without waiting for the Start
+        cx.sleep(Duration::from_millis(1)).await;
+        Returns::Ok(())
+    });
+    let (engine, store) = engine(fixture, |b| b.register(&noop).register(&sleeper)).await;
+    store.hold(&[Call::Commit]);
+    let (one, first) = (engine.clone(), noop.clone());
+    let first = tokio::spawn(async move { one.run(&first, 1).await });
+    store.until_hanging().await;
+    // its Start waits in the next flush, its outcome unknown; the timer's checkpoint is held, then comes the end
+    let one = engine.clone();
+    let run = tokio::spawn(async move { one.run(&sleeper, ()).workflow_id("x").await });
+    while engine.load().iter().map(|lane| lane.waiters).sum::<usize>() < 2 {
+        tokio::task::yield_now().await;
+    }
+    store.release();
+    first.await.unwrap().unwrap();
+    run.await.unwrap().unwrap();
+    let key = row(&engine, "x").await.key;
+    let landed: Vec<Write> = store.landed().into_iter().map(|(write, _)| write).collect();
+    let of_x: Vec<&Write> = landed.iter().filter(|write| write.execution() == key).collect();
+    assert!(
+        matches!(&of_x[..], [Write::Start(start), Write::Checkpoint(_), Write::Move(_)]
+            if start.state.status() == Status::Running),
+        "{of_x:?}"
+    );
+    shut_down(engine).await;
 }
 
 async fn requests_that_cannot_share_a_flush_do_not_hold_up_others(fixture: &dyn StoreFixture) {
