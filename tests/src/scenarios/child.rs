@@ -1,18 +1,22 @@
 //! Children and branches where their parent's run, or its start, comes to nothing.
 
+use std::time::Duration;
+
 use stepfast_core::record::{Filter, Status};
 use stepfast_core::write::{CheckpointKind, Outcome, Write};
 use stepfast_core::{Context, Workflow};
 
 use super::fence::lose;
 use super::kit::{
-    Count, Latch, Returns, deliveries, open, record, second_engine, shut_down,
+    Count, Latch, Returns, deliveries, ends, engine, open, record, second_engine, shut_down,
 };
 use crate::StoreFixture;
-use crate::fault_store::FaultStore;
+use crate::fault_store::{Call, FaultStore};
 
 super::cases![
     a_crash_between_a_childs_start_and_the_parents_record_starts_it_once,
+    a_start_that_loses_takes_its_children_with_it,
+    a_branch_that_is_spawned_and_not_awaited_ends_with_its_workflow,
 ];
 
 /// A workflow `child` with one step, which returns how many bodies there have been when the latch of its
@@ -95,4 +99,130 @@ async fn a_crash_between_a_childs_start_and_the_parents_record_starts_it_once(fi
         shut_down(one).await;
         shut_down(two).await;
     }
+}
+
+async fn a_start_that_loses_takes_its_children_with_it(fixture: &dyn StoreFixture) {
+    let (losers, winners) = (Count::new(), Count::new());
+    let started = Count::new();
+    // any body of theirs may go on at once
+    let latches = [Latch::new(), Latch::new()];
+    latches.iter().for_each(Latch::open);
+    let (child, others_child) = (counting(&losers, &latches), counting(&winners, &latches));
+    let awaiting = parent(&child, &started);
+    let others_parent = parent(&others_child, &Count::new());
+    let (one, store) = engine(fixture, |b| b.register(&child).register(&awaiting)).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&others_child).register(&others_parent)).await;
+    store.hold(&[Call::Commit]);
+    let run = {
+        let (one, awaiting) = (one.clone(), awaiting.clone());
+        tokio::spawn(async move { one.run(&awaiting, ()).workflow_id("x").await })
+    };
+    // its own Start hangs; the child is staged behind that, and runs up to its step
+    started.reaches(1).await;
+    store.until_hanging().await;
+    while one.running() < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(two.run(&others_parent, ()).workflow_id("x").await.unwrap(), 1);
+    assert_eq!((losers.get(), winners.get()), (0, 1));
+    store.release();
+    assert_eq!(run.await.unwrap().unwrap(), 1, "the outcome of the one that was first");
+    while one.running() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let all = two.list(&Filter { limit: 9, ..Filter::default() }).await.unwrap().executions;
+    assert_eq!(all.len(), 2);
+    let key = record(&two, "x").await.execution.key;
+    assert!(all.iter().all(|it| it.root == key && it.status == Status::Completed));
+    let is_of_child = |write: &Write| matches!(write, Write::Start(start) if start.parent.is_some());
+    assert!(!store.landed().iter().any(|(write, _)| is_of_child(write)));
+    assert_eq!((losers.get(), winners.get()), (0, 1));
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+/// Counts when it is dropped.
+struct Dropped(Count);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.more();
+    }
+}
+
+async fn a_branch_that_is_spawned_and_not_awaited_ends_with_its_workflow(fixture: &dyn StoreFixture) {
+    const HOUR: Duration = Duration::from_hours(1);
+    let (begun, late, dropped, after) = (Count::new(), Count::new(), Count::new(), Count::new());
+    let latch = Latch::new();
+    let workflow = {
+        let all = (begun.clone(), late.clone(), dropped.clone(), after.clone(), latch.clone());
+        Workflow::new("w", move |mut cx: Context, (): ()| {
+            let (begun, late, dropped, after, latch) = all.clone();
+            async move {
+                let in_body = {
+                    let (begun, after) = (begun.clone(), after.clone());
+                    let (dropped, latch) = (Dropped(dropped.clone()), latch.clone());
+                    cx.spawn(move |mut cx: Context| async move {
+                        let _dropped = dropped;
+                        let body = || {
+                            let (begun, latch) = (begun.clone(), latch.clone());
+                            async move {
+                                begun.more();
+                                latch.passed().await;
+                                Returns::Ok(())
+                            }
+                        };
+                        let result = cx.step("body", body).await;
+                        after.more();
+                        result
+                    })
+                };
+                let asleep = {
+                    let (after, dropped) = (after.clone(), Dropped(dropped.clone()));
+                    cx.spawn(move |mut cx: Context| async move {
+                        let _dropped = dropped;
+                        cx.sleep(HOUR).await;
+                        after.more();
+                    })
+                };
+                cx.step("main", || {
+                    let begun = begun.clone();
+                    async move {
+                        begun.reaches(1).await;
+                        Returns::Ok(())
+                    }
+                })
+                .await?;
+                let not_polled = {
+                    let dropped = Dropped(dropped.clone());
+                    cx.spawn(move |mut cx: Context| async move {
+                        let _dropped = dropped;
+                        late.more();
+                        cx.step("late", async || Returns::Ok(())).await
+                    })
+                };
+                drop((in_body, asleep, not_polled));
+                Returns::Ok(7)
+            }
+        })
+    };
+    let (engine, store) = engine(fixture, |b| b.register(&workflow).suspend_after(Duration::ZERO)).await;
+    let handle = engine.start(&workflow, ()).workflow_id("x").await.unwrap();
+    assert_eq!(handle.result().await.unwrap(), 7);
+    // nothing of it is left to go on
+    dropped.reaches(3).await;
+    assert_eq!(engine.running(), 0);
+    latch.open();
+    fixture.clock().advance(HOUR);
+    store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+    shut_down(engine).await;
+    assert_eq!((begun.get(), late.get(), after.get(), dropped.get()), (1, 0, 0, 3));
+    let mut landed = store.landed().into_iter().map(|(write, _)| write);
+    assert!(landed.by_ref().any(|write| ends(handle.key())(&write)));
+    assert_eq!(landed.count(), 0, "nothing lands after the end");
+    let (two, _) = second_engine(fixture, |b| b).await;
+    let record = record(&two, "x").await;
+    assert_eq!(deliveries(&record), [(CheckpointKind::Step, "main".to_owned())]);
+    assert_eq!(record.execution.status, Status::Completed);
+    shut_down(two).await;
 }
