@@ -94,7 +94,7 @@ async fn a_start_outlives_a_registration_that_ends_before_it_is_staged(fixture: 
 }
 
 /// Makes the owner of the execution `id` lose its registration, whose engine runs on `store`, to `other`.
-pub(super) async fn lose(fixture: &dyn StoreFixture, store: &FaultStore, other: &Engine, id: &str) {
+async fn lose(fixture: &dyn StoreFixture, store: &FaultStore, other: &Engine, id: &str) {
     let owner = row(other, id).await.owner.unwrap();
     // a lease is not renewed meanwhile
     store.hold(&[Call::Look]);
