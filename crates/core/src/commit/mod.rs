@@ -1,5 +1,5 @@
-//! The commit path: Writes are *staged* on a [`Lane`], a committer folds and *flushes* everything staged
-//! while the last flush was running, and code waits until an [`Lsn`] is *durable* only where the outside
+//! The commit path: Writes are *staged* on a [`Lane`], where they fold as they come in; a committer *flushes*
+//! everything that was staged while the last flush was running; and code waits until an [`Lsn`] is *durable* only where the outside
 //! world could notice.
 //!
 //! ```text
@@ -7,7 +7,8 @@
 //! ```
 //!
 //! - `staging.rs`, `segment.rs`: what is staged; where Writes are **folded** and **held**.
-//! - `committer.rs`: one thread per lane; where flushes are numbered, resent, bisected and **fenced**.
+//! - `committer.rs`: one thread per lane; where flushes are numbered, resent and bisected, and what happens
+//!   when the store has **fenced** one.
 //! - `durable.rs`: watermark and waiters; where Writes are **acknowledged**.
 
 mod committer;
