@@ -1,6 +1,6 @@
 //! The commit path: Writes are *staged* on a [`Lane`], where they fold as they come in; a committer *flushes*
-//! everything that was staged while the last flush was running; and code waits until an [`Lsn`] is *durable* only where the outside
-//! world could notice.
+//! everything that was staged while the last flush was running; and code waits until an [`Lsn`] is *durable*
+//! only where the outside world could notice.
 //!
 //! ```text
 //! stage(Write) -> segments (fold, hold) -> committer: take, Store::commit, publish -> waiters
