@@ -157,6 +157,16 @@ impl FaultStore {
         });
     }
 
+    /// Lets nothing fail any more, and lets go on what hangs.
+    pub fn heal(&self) {
+        self.release();
+        self.accept_all();
+        self.change(|rules| {
+            rules.failing = None;
+            rules.down.clear();
+        });
+    }
+
     /// Refuses flushes with a Write that matches: `Rejected`.
     pub fn refuse(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
         self.change(|rules| rules.refused = Some(Box::new(matches)));

@@ -108,10 +108,12 @@ impl World<'_> {
         match self.random.u32(0..40) {
             0..10 => self.start(engine, n),
             10..16 => self.run(engine, n),
-            16..19 => self.ask(n, async move { engine.cancel(&id(n)).await.map_or_else(told, Told::Cancel) }),
+            16..19 => {
+                self.ask(n, async move { engine.cancel(&id(n)).await.map_or_else(answered, Told::Cancel) })
+            }
             19..21 => {
                 self.resumed.insert(n);
-                self.ask(n, async move { engine.resume(&id(n)).await.map_or_else(told, Told::Resume) });
+                self.ask(n, async move { engine.resume(&id(n)).await.map_or_else(answered, Told::Resume) });
             }
             21..24 => self.fixture.clock().advance(Duration::from_millis(LONG)),
             24..27 => store.fail_call(self.random.u64(1..6), Fault::Before),
@@ -178,7 +180,7 @@ impl World<'_> {
     async fn settle(mut self) {
         self.places.append(&mut self.still);
         for place in &self.places {
-            place.store.release();
+            place.store.heal();
         }
         let engine = self.places[0].engine.clone();
         let looks = self.places[0].store.clone();
@@ -297,10 +299,18 @@ impl World<'_> {
     }
 }
 
+/// What an error of a request tells: the id may not have been started yet.
+fn answered(error: Error) -> Told {
+    match error {
+        Error::NotFound { .. } => Told::Nothing,
+        error => told(error),
+    }
+}
+
 /// What an error tells; panics at errors that nobody should get here.
 fn told(error: Error) -> Told {
     match error {
-        Error::Unavailable(_) | Error::Shutdown | Error::NotFound { .. } => Told::Nothing,
+        Error::Unavailable(_) | Error::Shutdown => Told::Nothing,
         Error::Failed(_) => Told::Ended(Status::Failed),
         Error::Cancelled(_) => Told::Ended(Status::Cancelled),
         error => panic!("{error}"),
