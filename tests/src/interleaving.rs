@@ -207,6 +207,11 @@ impl World<'_> {
         let answers = tokio::select! {
             answers = answers => answers,
             () = ticks => unreachable!("the clock goes on"),
+            () = tokio::time::sleep(Duration::from_secs(40)) => {
+                let left = all(&self.handles[0]).await.into_iter().filter(|row| !row.status.is_terminal());
+                let loads: Vec<_> = self.places.iter().map(|place| (place.engine.running(), place.engine.load())).collect();
+                panic!("it does not settle: {:?}, engines: {loads:?}", left.collect::<Vec<_>>());
+            }
         };
         for place in self.places.drain(..) {
             shut_down(place.engine).await;

@@ -275,6 +275,13 @@ impl Worker {
         }
         self.is_unsure = true;
         let (asked_at, registration) = loop {
+            // a lane may have heard of an older fence only now: then this registration is alive, and would
+            // keep what it owns
+            if let Err(error) = core.store.close(over).await {
+                tracing::debug!(%error, "cannot give up the registration");
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                continue;
+            }
             let asked_at = Instant::now();
             match core.store.register(self.claim_lane + 1).await {
                 Ok(registration) => break (asked_at, registration),
