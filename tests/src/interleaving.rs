@@ -109,7 +109,7 @@ impl World<'_> {
             0..10 => self.start(engine, n),
             10..16 => self.run(engine, n),
             16..19 => {
-                self.ask(n, async move { engine.cancel(&id(n)).await.map_or_else(answered, Told::Cancel) })
+                self.ask(n, async move { engine.cancel(&id(n)).await.map_or_else(answered, Told::Cancel) });
             }
             19..21 => {
                 self.resumed.insert(n);

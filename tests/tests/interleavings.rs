@@ -8,11 +8,13 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Trial};
 use stepfast_tests::{GOING, interleaving, scenarios};
 
-/// Worlds of each store.
-const WORLDS: u64 = 20;
+/// Worlds of each store; `STEPFAST_WORLDS` says otherwise.
+const WORLDS: u64 = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() {
+    let worlds = std::env::var("STEPFAST_WORLDS")
+        .map_or(WORLDS, |worlds| worlds.parse().expect("STEPFAST_WORLDS is a number"));
     let mut arguments = Arguments::from_args();
     // they wait for each other's looks far more than they work
     arguments.test_threads.get_or_insert(6);
@@ -22,7 +24,7 @@ fn main() {
     println!("interleavings: STEPFAST_SEED={seed}");
     let mut trials = Vec::new();
     for (store, fresh) in GOING {
-        for n in 0..WORLDS {
+        for n in 0..worlds {
             let world = move || {
                 let run = move |runtime: tokio::runtime::Runtime| {
                     runtime
