@@ -4,7 +4,7 @@ use stepfast_core::record::{Filter, Status};
 use stepfast_core::write::Answer;
 use stepfast_core::{Context, Engine, Error, ErrorKind, Failure, Workflow};
 
-use super::kit::{Count, Latch, Returns, engine, record, row, shut_down};
+use super::kit::{Count, Latch, Returns, engine, record, row, shut_down, stop_here};
 use crate::StoreFixture;
 use crate::fault_store::Call;
 
@@ -29,23 +29,11 @@ fn workflow(body: Variant, count: &Count, latch: &Latch) -> Workflow<i64, i64> {
     Workflow::new("w", move |cx: Context, x: i64| body(cx, x, count.clone(), latch.clone()))
 }
 
-async fn stop(cx: &mut Context, count: &Count, latch: &Latch) -> Returns<()> {
-    cx.step("stop", || {
-        let (count, latch) = (count.clone(), latch.clone());
-        async move {
-            count.more();
-            latch.passed().await;
-            Returns::Ok(())
-        }
-    })
-    .await
-}
-
 fn original(mut cx: Context, x: i64, count: Count, latch: Latch) -> futures_util::future::BoxFuture<'static, Returns<i64>> {
     Box::pin(async move {
         let a = cx.step("charge", async || Returns::Ok(x + 1)).args(&x).await?;
         let b = cx.step("ship", async || Returns::Ok(a + 1)).await?;
-        stop(&mut cx, &count, &latch).await?;
+        stop_here(&mut cx, &count, &latch).await?;
         Ok(b)
     })
 }
@@ -132,7 +120,7 @@ async fn a_missing_call(fixture: &dyn StoreFixture) {
     begin(fixture).await;
     let changed = changed!(async |mut cx: Context, x: i64, count: Count, latch: Latch| {
         let a = cx.step("charge", async || Returns::Ok(x + 1)).args(&x).await?;
-        stop(&mut cx, &count, &latch).await?;
+        stop_here(&mut cx, &count, &latch).await?;
         Returns::Ok(a)
     });
     is_parked(fixture, changed, "SF-0023", &["\"ship\"", "\"stop\"", "position 2"]).await;

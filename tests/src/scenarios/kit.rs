@@ -221,3 +221,16 @@ pub async fn row(engine: &Engine, workflow_id: &str) -> Execution {
 pub fn deliveries(record: &Record) -> Vec<(CheckpointKind, String)> {
     record.checkpoints.iter().map(|checkpoint| (checkpoint.kind, checkpoint.name.to_string())).collect()
 }
+
+/// Waits, in a body, for the latch: a place for an engine to be shut down at.
+pub async fn stop_here(cx: &mut Context, count: &Count, latch: &Latch) -> Returns<()> {
+    cx.step("stop", || {
+        let (count, latch) = (count.clone(), latch.clone());
+        async move {
+            count.more();
+            latch.passed().await;
+            Returns::Ok(())
+        }
+    })
+    .await
+}

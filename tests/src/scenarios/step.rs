@@ -8,7 +8,7 @@ use stepfast_core::payload::INLINE_LIMIT;
 use stepfast_core::write::{CheckpointKind, Write};
 use stepfast_core::{Context, Error, Failure, RetryPolicy, Workflow};
 
-use super::kit::{Count, Latch, Returns, deliveries, engine, fresh_number, record, shut_down, steps};
+use super::kit::{Count, Latch, Returns, deliveries, engine, fresh_number, record, shut_down, steps, stop_here};
 use crate::StoreFixture;
 use crate::fault_store::{Call, FaultStore};
 
@@ -222,19 +222,6 @@ async fn errors_keep_type_message_and_causes(fixture: &dyn StoreFixture) {
     let Error::Failed(failure) = engine.run(&workflow, "x".into()).await.unwrap_err() else { panic!() };
     assert_eq!(failure, Failure::from("x".parse::<u8>().unwrap_err()));
     shut_down(engine).await;
-}
-
-/// Waits, in a body, for the latch: a place for an engine to be shut down at.
-async fn stop_here(cx: &mut Context, count: &Count, latch: &Latch) -> Returns<()> {
-    cx.step("stop", || {
-        let (count, latch) = (count.clone(), latch.clone());
-        async move {
-            count.more();
-            latch.passed().await;
-            Returns::Ok(())
-        }
-    })
-    .await
 }
 
 async fn an_error_replays_as_the_same_error(fixture: &dyn StoreFixture) {
