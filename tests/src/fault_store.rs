@@ -61,6 +61,10 @@ struct Rules {
     held_answers: Vec<Call>,
     /// Flushes with such a Write hang.
     held_writes: Option<Matches>,
+    /// The answers to flushes with such a Write hang.
+    held_outcomes: Option<Matches>,
+    /// The next claim that takes something answers `Unavailable`.
+    loses_claim: bool,
     /// How many calls hang.
     hanging: usize,
     refused: Option<Matches>,
@@ -140,6 +144,22 @@ impl FaultStore {
         self.change(|rules| rules.held_writes = Some(Box::new(matches)));
     }
 
+    /// Lets flushes with a Write that matches happen and their answers hang, until
+    /// [`release`](Self::release).
+    pub fn hold_outcomes(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
+        self.change(|rules| rules.held_outcomes = Some(Box::new(matches)));
+    }
+
+    /// Lets the next claim that takes something happen, and its answer be lost.
+    pub fn lose_next_claim(&self) {
+        self.change(|rules| rules.loses_claim = true);
+    }
+
+    /// Waits until the answer to a claim has been lost.
+    pub async fn until_claim_is_lost(&self) {
+        self.until(|rules| !rules.loses_claim).await;
+    }
+
     /// Waits until a call hangs.
     pub async fn until_hanging(&self) {
         self.until(|rules| rules.hanging > 0).await;
@@ -151,6 +171,7 @@ impl FaultStore {
             rules.held.clear();
             rules.held_answers.clear();
             rules.held_writes = None;
+            rules.held_outcomes = None;
             if matches!(rules.failing, Some((_, Fault::Hang))) {
                 rules.failing = None;
             }
@@ -333,15 +354,22 @@ impl Store for FaultStore {
                 }
             });
         }
+        if matches(&self.rules().held_outcomes) {
+            self.hang(|rules| !matches(&rules.held_outcomes)).await;
+        }
         leave(Call::Commit, fault, answer)
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError> {
         let fault = self.enter(Call::Claim).await?;
         let answer = self.inner.claim(claim).await;
-        if self.rules().held_answers.contains(&Call::Claim) && answer.as_ref().is_ok_and(|it| !it.is_empty())
-        {
-            self.hang(|rules| rules.held_answers.is_empty()).await;
+        if answer.as_ref().is_ok_and(|it| !it.is_empty()) {
+            if self.rules().held_answers.contains(&Call::Claim) {
+                self.hang(|rules| rules.held_answers.is_empty()).await;
+            }
+            if self.change(|rules| std::mem::take(&mut rules.loses_claim)) {
+                return Err(unavailable(Call::Claim));
+            }
         }
         leave(Call::Claim, fault, answer)
     }

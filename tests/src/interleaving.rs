@@ -20,6 +20,8 @@ use crate::{StoreFixture, Worker};
 const IDS: usize = 12;
 /// Things that happen.
 const EVENTS: usize = 160;
+/// A world that has not settled by then never will.
+const PATIENCE: Duration = Duration::from_secs(40);
 const EVERYTHING: &[Call] = &[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::List];
 
 /// What a caller was told.
@@ -204,14 +206,17 @@ impl World<'_> {
             }
             answers
         };
-        let answers = tokio::select! {
-            answers = answers => answers,
-            () = ticks => unreachable!("the clock goes on"),
-            () = tokio::time::sleep(Duration::from_secs(40)) => {
-                let left = all(&self.handles[0]).await.into_iter().filter(|row| !row.status.is_terminal());
-                let loads: Vec<_> = self.places.iter().map(|place| (place.engine.running(), place.engine.load())).collect();
-                panic!("it does not settle: {:?}, engines: {loads:?}", left.collect::<Vec<_>>());
+        let settled = async {
+            tokio::select! {
+                answers = answers => answers,
+                () = ticks => unreachable!("the clock goes on"),
             }
+        };
+        let Ok(answers) = tokio::time::timeout(PATIENCE, settled).await else {
+            let left = all(&self.handles[0]).await.into_iter().filter(|row| !row.status.is_terminal());
+            let loads: Vec<_> =
+                self.places.iter().map(|place| (place.engine.running(), place.engine.load())).collect();
+            panic!("it does not settle: {:?}, engines: {loads:?}", left.collect::<Vec<_>>());
         };
         for place in self.places.drain(..) {
             shut_down(place.engine).await;

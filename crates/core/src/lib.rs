@@ -33,6 +33,7 @@ mod start;
 mod step;
 pub mod store;
 mod store_time;
+mod strays;
 mod task;
 mod value;
 mod watch;

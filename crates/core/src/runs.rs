@@ -80,6 +80,13 @@ impl Runs {
         keys
     }
 
+    /// Of these, the ones that are about to be held no longer, or not yet.
+    pub(crate) fn ending(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.expected().keys().copied().collect();
+        keys.extend(self.all().iter().filter(|run| !run.is_open()).map(|run| run.key));
+        keys
+    }
+
     fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
         let shard = usize::from(key.as_bytes()[15]) % SHARDS;
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)

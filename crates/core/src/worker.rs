@@ -1,6 +1,5 @@
 //! The worker: a thread that looks after an engine's registration, and claims executions to run.
 
-use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -19,6 +18,7 @@ use crate::record::Record;
 use crate::replay::Replay;
 use crate::run::{Interrupt, NewRun, Run};
 use crate::store::{Claim, Look, Seen, StoreError};
+use crate::strays::Strays;
 use crate::task::{RunTask, cancel_failure, deadline_failure};
 use crate::write::{Discard, RequestKind, Write};
 
@@ -40,10 +40,7 @@ struct Worker {
     /// The registration's lane for claims.
     claim_lane: u16,
     claims: i64,
-    /// The last claim's outcome is unknown: what is owned and not held has to be adopted.
-    is_unsure: bool,
-    /// What the look before this one saw owned and not held.
-    suspects: HashSet<Key>,
+    strays: Strays,
     looked_at: Option<Instant>,
     lanes_ended: Vec<oneshot::Receiver<()>>,
 }
@@ -55,15 +52,8 @@ pub(crate) fn spawn(
     lanes_ended: Vec<oneshot::Receiver<()>>,
     shutdown: oneshot::Receiver<Shutdown>,
 ) -> Result<(), Error> {
-    let mut worker = Worker {
-        core,
-        claim_lane,
-        claims: 0,
-        is_unsure: false,
-        suspects: HashSet::new(),
-        looked_at: None,
-        lanes_ended,
-    };
+    let mut worker =
+        Worker { core, claim_lane, claims: 0, strays: Strays::default(), looked_at: None, lanes_ended };
     on_thread("stepfast-worker".into(), async move { worker.run(shutdown).await })
 }
 
@@ -121,7 +111,7 @@ impl Worker {
             return;
         }
         let registration = core.registration();
-        let holds = self.is_unsure.then(|| core.runs.held());
+        let holds = self.strays.are_sought().then(|| core.runs.held());
         let generations = generations(&core);
         let look = Look {
             worker: registration.worker,
@@ -158,8 +148,8 @@ impl Worker {
         for key in ended {
             core.watch.notify(key);
         }
-        if look.holds.is_some() {
-            self.adopt_strays(strays, &generations);
+        if let Some(held) = &look.holds {
+            self.adopt_strays(held, strays, &generations);
         }
         if let Some(due_at) = next_due {
             core.worker.due_at.fetch_min(due_at.as_micros(), SeqCst);
@@ -169,26 +159,18 @@ impl Worker {
         }
     }
 
-    /// Adopts what two looks in a row have seen owned and not held: one look alone may have seen a run that
-    /// began after the list of what is held was made.
-    fn adopt_strays(&mut self, strays: Vec<Record>, generations: &[u32]) {
+    /// Adopts what a claim has taken whose answer was lost. The store has listed `seen`: owned, and not `held`.
+    fn adopt_strays(&mut self, held: &[Key], seen: Vec<Record>, generations: &[u32]) {
         let core = self.core.clone();
-        let suspects = std::mem::take(&mut self.suspects);
-        for record in strays {
-            let key = record.execution.key;
-            if core.runs.holds(key) {
-                continue;
-            }
-            if suspects.contains(&key) {
-                tracing::info!(execution = %key, "adopted after a claim whose outcome was unknown");
-                core.add_running(1);
-                adopt(&core, record, generations);
-            } else {
-                self.suspects.insert(key);
-            }
+        let seen: Vec<Record> =
+            seen.into_iter().filter(|record| !core.runs.holds(record.execution.key)).collect();
+        let strays = self.strays.confirm(held, seen.iter().map(|record| record.execution.key));
+        for record in seen.into_iter().filter(|record| strays.contains(&record.execution.key)) {
+            tracing::info!(execution = %record.execution.key, "adopted after a claim whose outcome was unknown");
+            core.add_running(1);
+            adopt(&core, record, generations);
         }
-        self.is_unsure = !self.suspects.is_empty();
-        if self.is_unsure {
+        if self.strays.are_suspected() {
             core.worker.is_wanted.store(true, SeqCst);
         }
     }
@@ -245,7 +227,7 @@ impl Worker {
                     // the claim may have happened: its number is used up, the next look adopts what it took
                     tracing::debug!(%error, "a claim failed");
                     self.claims += i64::from(matches!(error, StoreError::Unavailable(_)));
-                    self.is_unsure = true;
+                    self.strays.seek(core.runs.ending());
                     core.worker.is_wanted.store(true, SeqCst);
                     return;
                 }
@@ -273,7 +255,7 @@ impl Worker {
                 run.interrupt(Interrupt::Lost);
             }
         }
-        self.is_unsure = true;
+        self.strays.forget();
         let (asked_at, registration) = loop {
             // a lane may have heard of an older fence only now: then this registration is alive, and would
             // keep what it owns

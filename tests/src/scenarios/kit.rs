@@ -158,6 +158,14 @@ pub fn steps() -> Workflow<usize, Vec<usize>> {
     })
 }
 
+/// The workflow `sleeper`, which sleeps for so many milliseconds; then comes a step.
+pub fn sleeper() -> Workflow<u64, ()> {
+    Workflow::new("sleeper", |mut cx: Context, millis: u64| async move {
+        cx.sleep(Duration::from_millis(millis)).await;
+        cx.step("after", async || Returns::Ok(())).await
+    })
+}
+
 /// A workflow with one step `wait`, whose body counts, then waits for the latch.
 pub fn waiting(name: &str, count: &Count, latch: &Latch) -> Workflow<i64, i64> {
     let (count, latch) = (count.clone(), latch.clone());

@@ -41,10 +41,11 @@ macro_rules! nouns {
 
 mod fault;
 mod fence;
+mod stray;
 
 /// The cases with faults, by name.
 pub fn faults() -> impl Iterator<Item = (&'static str, Run)> {
-    fault::CASES.iter().chain(fence::CASES).copied()
+    fault::CASES.iter().chain(fence::CASES).chain(stray::CASES).copied()
 }
 
 nouns![budget, changed_code, child, request, several, starting, step, value, wait];

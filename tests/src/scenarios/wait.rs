@@ -7,7 +7,7 @@ use stepfast_core::write::{State, Write};
 use stepfast_core::{Context, Elapsed, Error, Failure, Workflow};
 
 use super::kit::{
-    Count, Latch, Returns, ends, engine, record, row, second_engine, shut_down, steps, suspends, waiting,
+    Count, Latch, Returns, ends, engine, record, row, second_engine, shut_down, sleeper, steps, suspends, waiting,
 };
 use crate::StoreFixture;
 use crate::fault_store::Call;
@@ -36,13 +36,6 @@ super::cases![
 
 const HOUR: Duration = Duration::from_hours(1);
 const BRIEF: Duration = Duration::from_millis(10);
-
-fn sleeper() -> Workflow<u64, ()> {
-    Workflow::new("sleeper", |mut cx: Context, millis: u64| async move {
-        cx.sleep(Duration::from_millis(millis)).await;
-        cx.step("after", async || Returns::Ok(())).await
-    })
-}
 
 async fn a_short_sleep_is_not_early(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
