@@ -229,7 +229,8 @@ where
         }
         record_attempt(call, attempt, &failure);
         crate::crash_point!("attempt staged");
-        Box::pin(call.pause(call.run.core.now().plus(policy.jittered(attempt)))).await;
+        // nothing the run could suspend for, nothing recorded
+        Box::pin(tokio::time::sleep(policy.jittered(attempt))).await;
         attempt += 1;
     }
 }
@@ -255,7 +256,10 @@ async fn after_crash(call: &Call, attempt: u32, last: &Attempt, policy: RetryPol
     if !policy.allows(attempt - 1, &failure) {
         return give_up(call, failure).await;
     }
-    call.pause(last.at.plus(policy.pause_after(attempt - 1))).await;
+    // never more than the whole of it, whatever time it was where the attempt failed
+    let whole = policy.pause_after(attempt - 1);
+    let left = last.at.plus(whole).since(call.run.core.now());
+    tokio::time::sleep(left.min(whole)).await;
     Ok(())
 }
 
@@ -363,16 +367,6 @@ async fn give_up<T>(call: &Call, failure: Failure) -> Result<T, Failure> {
     let (payload, room) = stored(call, encoded(&failure)).await;
     call.deliver(CheckpointKind::Failed, payload, room).await;
     Err(failure)
-}
-
-impl Call {
-    /// Waits until `at` between two attempts; nothing the run could suspend for, nothing recorded.
-    async fn pause(&self, at: crate::clock::Timestamp) {
-        let now = self.run.core.now();
-        if at > now {
-            tokio::time::sleep(at.since(now)).await;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use stepfast_core::payload::INLINE_LIMIT;
 use stepfast_core::write::{CheckpointKind, Write};
 use stepfast_core::{Context, Error, Failure, RetryPolicy, Workflow};
 
-use super::kit::{Count, Latch, Returns, deliveries, engine, fresh_number, record, shut_down, steps, stop_here};
+use super::kit::{Count, Latch, Returns, deliveries, engine, fresh_number, record, second_engine, shut_down, steps, stop_here};
 use crate::StoreFixture;
 use crate::fault_store::{Call, FaultStore};
 
@@ -23,6 +23,7 @@ super::cases![
     errors_keep_type_message_and_causes,
     an_error_replays_as_the_same_error,
     attempts_are_counted_over_a_restart,
+    a_pause_is_not_prolonged_by_a_clock_that_was_ahead,
     a_value_over_the_limit_is_an_error_the_workflow_can_handle,
     an_output_over_the_limit_fails_the_execution,
     values_of_every_size_come_back,
@@ -292,6 +293,49 @@ async fn attempts_are_counted_over_a_restart(fixture: &dyn StoreFixture) {
     assert_eq!(attempts, [(1, "1".into()), (2, "2".into()), (3, "4".into())]);
     assert_eq!(record.execution.recoveries, 0, "handed back, not lost");
     latch.open();
+    shut_down(two).await;
+}
+
+async fn a_pause_is_not_prolonged_by_a_clock_that_was_ahead(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = {
+        let (count, latch) = (count.clone(), latch.clone());
+        Workflow::new("w", move |mut cx: Context, (): ()| {
+            let (count, latch) = (count.clone(), latch.clone());
+            async move {
+                cx.step("s", || {
+                    let (n, latch) = (count.more(), latch.clone());
+                    async move {
+                        if n == 1 {
+                            return Err(Failure::new("again"));
+                        }
+                        latch.passed().await;
+                        Ok(n)
+                    }
+                })
+                .retries(1)
+                .backoff(Duration::from_millis(1), Duration::from_millis(1))
+                .await
+            }
+        })
+    };
+    let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
+    let (two, behind) = second_engine(fixture, |b| b.register(&workflow)).await;
+    // one of them knows that the clock was set, the other does not
+    behind.down(&[Call::Look]);
+    behind.until_called(Call::Look, behind.called(Call::Look) + 1).await;
+    fixture.clock().advance(Duration::from_hours(1));
+    store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+    let handle = one.start(&workflow, ()).await.unwrap();
+    count.reaches(2).await;
+    shut_down(one).await;
+    // makes it claim
+    two.resume(&handle.workflow_id()).await.unwrap();
+    behind.until_called(Call::Claim, 1).await;
+    count.reaches(3).await;
+    behind.down(&[]);
+    latch.open();
+    assert_eq!(two.get::<usize>(&handle.workflow_id()).await.unwrap().result().await.unwrap(), 3);
     shut_down(two).await;
 }
 
