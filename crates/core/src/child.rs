@@ -23,6 +23,7 @@ use crate::replay::CallKind;
 use crate::run::{ChildEnd, ChildState, Interrupt, NewRun, Run};
 use crate::runs::Expected;
 use crate::task::{RunTask, cancel_failure, encoded};
+use crate::value::Place;
 use crate::workflow::{Definition, Workflow};
 use crate::write::{self, CheckpointKind, Outcome, Parent, RequestKind, State};
 
@@ -183,8 +184,7 @@ async fn start(
         return Err(Failure::from(Error::TooLarge { what, size: input.len(), limit }).permanent());
     }
     let key = Key::derived(run.key, run.run_no, path);
-    let place = crate::value::Place { execution: key, tree: run.root, is_free: false };
-    let (stored, room) = crate::value::store(&run.lane, run.generation, place, input.clone()).await;
+    let (stored, room) = crate::value::store(Place::of(run, key), input.clone()).await;
     let is_local = core.take_slot();
     if !is_detached {
         let state = if is_local { ChildState::Local } else { ChildState::Elsewhere };
@@ -205,40 +205,12 @@ async fn start(
         is_guarded: run.is_replayed,
         state: if is_local { State::Running { armed } } else { State::Queued { armed } },
     };
-    // its row is ours before its run begins
-    let expected = is_local.then(|| Expected::new(core, key));
-    let staged = run.stage_child(Box::new(new), room);
-    crate::crash_point!("child start staged");
-    let outcome = match staged {
-        None => {
-            if is_local {
-                core.slot_freed();
-            }
-            Outcome::Fenced
-        }
-        // a run that was never claimed before cannot have started it before
-        Some((lsn, slot)) if !run.is_replayed => {
-            if is_local {
-                dispatch(run, key, definition, parent, &input, (lsn, slot));
-            }
-            Outcome::Applied
-        }
-        Some((lsn, _)) => {
-            if is_local {
-                // a task of its own: the branch that awaits us may be given up before the outcome is known
-                let (run, definition) = (run.clone(), definition.clone());
-                core.runtime.spawn(async move {
-                    let _expected = expected;
-                    match run.lane.durable(lsn).await {
-                        Outcome::Applied => {
-                            dispatch(&run, key, &definition, parent, &input, (lsn, Slot::default()));
-                        }
-                        _ => run.core.slot_freed(),
-                    }
-                });
-            }
-            run.lane.durable(lsn).await
-        }
+    let child = is_local.then(|| run_of_child(run, key, definition, parent));
+    let outcome = if run.is_replayed {
+        start_guarded(run, new, room, child, input).await
+    } else {
+        // never claimed before: it cannot have started the child before
+        start_new(run, new, room, child, &input)
     };
     match outcome {
         Outcome::Applied => Ok(key),
@@ -264,18 +236,67 @@ async fn start(
     }
 }
 
-/// Runs a child that was started here in a task of its own.
-fn dispatch(
-    parent_run: &Arc<Run>,
-    key: Key,
-    definition: &Arc<Definition>,
-    parent: Parent,
-    input: &Payload,
-    (lsn, slot): (Lsn, Slot),
-) {
-    let core = &parent_run.core;
-    let run = Run::new(
-        core.clone(),
+/// Starts a child that cannot be there already. It runs at once; its bodies wait for its Start.
+fn start_new(run: &Run, new: write::Start, room: u32, child: Option<Arc<Run>>, input: &Payload) -> Outcome {
+    if let Some(child) = &child {
+        // its row is held before it is there
+        child.register();
+    }
+    let staged = run.stage_child(Box::new(new), room);
+    crate::crash_point!("child start staged");
+    match (staged, child) {
+        (Some((lsn, slot)), Some(child)) => dispatch(child, input, lsn, slot),
+        (None, Some(child)) => {
+            run.core.runs.remove(&child);
+            run.core.slot_freed();
+        }
+        _ => {}
+    }
+    if staged.is_some() { Outcome::Applied } else { Outcome::Fenced }
+}
+
+/// Starts a child that an earlier run of its parent may have started: it runs here if that is not so.
+async fn start_guarded(
+    run: &Arc<Run>,
+    new: write::Start,
+    room: u32,
+    child: Option<Arc<Run>>,
+    input: Payload,
+) -> Outcome {
+    // its row is ours before its run begins
+    let expected = child.is_some().then(|| Expected::new(&run.core, new.key));
+    let staged = run.stage_child(Box::new(new), room);
+    crate::crash_point!("child start staged");
+    let Some((lsn, _)) = staged else {
+        if child.is_some() {
+            run.core.slot_freed();
+        }
+        return Outcome::Fenced;
+    };
+    if let Some(child) = child {
+        // a task of its own: the branch that awaits us may be given up before the outcome is known
+        let started = run.lane.durable(lsn);
+        run.core.runtime.spawn(async move {
+            let _expected = expected;
+            match started.await {
+                Outcome::Applied => {
+                    child.register();
+                    dispatch(child, &input, lsn, Slot::default());
+                }
+                _ => child.core.slot_freed(),
+            }
+        });
+    }
+    run.lane.durable(lsn).await
+}
+
+/// The run of a child that is started here.
+fn run_of_child(parent_run: &Arc<Run>, key: Key, definition: &Arc<Definition>, parent: Parent) -> Arc<Run> {
+    if let Some(fate) = &parent_run.fate {
+        fate.add_child();
+    }
+    Run::new(
+        parent_run.core.clone(),
         definition.clone(),
         NewRun {
             key,
@@ -290,14 +311,23 @@ fn dispatch(
             armed: Vec::new(),
             is_replayed: false,
             generation: parent_run.generation,
+            fate: parent_run.fate.clone(),
         },
-    );
-    run.depends_on(lsn);
-    run.started_at(lsn, slot);
-    run.register();
-    let mut task = RunTask::executing(run, input);
+    )
+}
+
+/// Runs a child, whose Start was staged as `lsn`, in a task of its own.
+fn dispatch(child: Arc<Run>, input: &Payload, lsn: Lsn, slot: Slot) {
+    child.depends_on(lsn);
+    child.started_at(lsn, slot);
+    if child.is_lost() {
+        // meanwhile: whoever stopped its tree may not have found it
+        child.interrupt(Interrupt::Lost);
+    }
+    let runtime = child.core.runtime.clone();
+    let mut task = RunTask::executing(child, input);
     let input = Payload::empty();
-    core.runtime.spawn(async move { poll_fn(|cx| task.poll_conclusion(cx, &input)).await });
+    runtime.spawn(async move { poll_fn(|cx| task.poll_conclusion(cx, &input)).await });
 }
 
 /// Waits for the end of a child and delivers it.

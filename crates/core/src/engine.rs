@@ -240,7 +240,7 @@ impl Core {
     /// Stages a Write that belongs to nobody's run.
     pub(crate) fn stage_free(&self, tree: Key, write: Write) -> Option<(Lane, Lsn)> {
         let lane = self.lane_of(tree);
-        let staged = Staged { generation: lane.generation(), tree, write, room: 0 };
+        let staged = Staged { generation: lane.generation(), tree, write, room: 0, fate: None };
         let lsn = lane.stage(staged, &mut Slot::default())?;
         Some((lane, lsn))
     }
@@ -421,6 +421,11 @@ impl Sink for Ear {
         let Some(core) = self.0.upgrade() else { return };
         let Settled { execution, tree, lsn, write, outcome } = settled;
         match outcome {
+            Outcome::Refused(_) if !write.is_owned() => {
+                if matches!(write, Write::Start(_)) {
+                    core.lost(execution);
+                }
+            }
             Outcome::Refused(reason) => core.refused(lane, execution, tree, lsn, write, reason),
             // a Start that lost, a row that is not ours any more: the run must stop. But a child whose Start
             // met an earlier one of the same parent may be running here.
@@ -432,10 +437,8 @@ impl Sink for Ear {
                 }
             }
             Outcome::Duplicate(_) | Outcome::NotFound => {
-                if matches!(write, Write::Start(_) | Write::Move(_))
-                    && let Some(run) = core.runs.get(execution)
-                {
-                    run.interrupt(Interrupt::Lost);
+                if matches!(write, Write::Start(_) | Write::Move(_)) {
+                    core.lost(execution);
                 }
             }
             _ => {}
@@ -498,12 +501,21 @@ impl Sink for Ear {
 }
 
 impl Core {
+    /// An execution is not there, or not ours any more: its run stops. So do those of its tree, if they rest on
+    /// its Start.
+    fn lost(&self, execution: Key) {
+        let Some(run) = self.runs.get(execution) else { return };
+        run.interrupt(Interrupt::Lost);
+        if run.fate.as_ref().is_some_and(|fate| fate.is_lost() && fate.has_children()) {
+            for other in self.runs.all().iter().filter(|other| other.root == execution) {
+                other.interrupt(Interrupt::Lost);
+            }
+        }
+    }
+
     /// The database does not accept a Write of a run: the run is given up, what takes the Write's place is
     /// staged, and the execution continues from its record.
     fn refused(&self, lane: u16, execution: Key, tree: Key, lsn: Lsn, write: &Write, reason: &Arc<str>) {
-        if !write.is_owned() {
-            return;
-        }
         tracing::error!(%execution, %reason, "the database refuses a Write");
         if let Some(run) = self.runs.get(execution) {
             run.interrupt(Interrupt::Lost);
@@ -541,7 +553,7 @@ impl Core {
                 _ => State::Queued { armed: Vec::new() },
             };
             let write = Write::Move(crate::write::Move { key: execution, state });
-            let staged = Staged { generation: lane.generation(), tree, write, room: 0 };
+            let staged = Staged { generation: lane.generation(), tree, write, room: 0, fate: None };
             lane.stage(staged, &mut Slot::default());
         }
     }

@@ -9,7 +9,7 @@ use futures_util::task::AtomicWaker;
 
 use crate::call::{CallState, WaitingFor};
 use crate::clock::Timestamp;
-use crate::commit::{Lane, Lsn, Slot, Staged};
+use crate::commit::{Fate, Lane, Lsn, Slot, Staged};
 use crate::engine::Core;
 use crate::failure::Failure;
 use crate::key::Key;
@@ -34,6 +34,8 @@ pub(crate) struct Run {
     pub(crate) lane: Lane,
     /// The lane's generation that owns it.
     pub(crate) generation: u32,
+    /// What it shares with a root whose code runs before the outcome of its Start is known.
+    pub(crate) fate: Option<Fate>,
     /// Itself, to be found by key before its Start can be durable.
     me: Weak<Run>,
     state: Mutex<RunState>,
@@ -145,6 +147,7 @@ pub(crate) struct NewRun {
     pub(crate) armed: Vec<Armed>,
     pub(crate) is_replayed: bool,
     pub(crate) generation: u32,
+    pub(crate) fate: Option<Fate>,
 }
 
 impl Run {
@@ -163,6 +166,7 @@ impl Run {
             core,
             lane,
             generation: new.generation,
+            fate: new.fate,
             state: Mutex::new(RunState {
                 is_closed: false,
                 interrupt: None,
@@ -233,6 +237,11 @@ impl Run {
     pub(crate) fn drop_spawned(&self) {
         let spawned = std::mem::take(&mut self.state().spawned);
         drop(spawned);
+    }
+
+    /// True if the Start that its tree rests on has lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.fate.as_ref().is_some_and(Fate::is_lost)
     }
 
     /// Where the Start was staged, if it was staged here.
@@ -335,7 +344,7 @@ impl Run {
         slot: &mut Slot,
     ) -> Option<Lsn> {
         let (generation, tree) = (self.generation, self.root);
-        let staged = Staged { generation, tree, write, room };
+        let staged = Staged { generation, tree, write, room, fate: self.fate.clone() };
         let lsn = if self.is_polled.load(SeqCst) {
             self.lane.stage_quietly(staged, slot).map(|(lsn, is_idle)| {
                 if is_idle {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::watch;
 
-use crate::commit::{Lane, Lsn, Slot, Staged};
+use crate::commit::{Fate, Lane, Lsn, Slot, Staged};
 use crate::engine::{Core, Engine};
 use crate::error::Error;
 use crate::handle::{Handle, decode, decode_here};
@@ -18,6 +18,7 @@ use crate::payload::{INLINE_LIMIT, Payload};
 use crate::record::{Detail, Execution, ExecutionId};
 use crate::run::{Conclusion, NewRun, Run};
 use crate::task::RunTask;
+use crate::value::Place;
 use crate::workflow::{Definition, Workflow, check_text};
 use crate::write::{self, Existing, Outcome, State, Write};
 
@@ -166,7 +167,7 @@ impl<'e, O: Send + 'e> Future for Starting<'e, O> {
             match std::mem::replace(&mut self.0, StartState::Done) {
                 StartState::New(order) => match order.try_now() {
                     Ok(Prepared { start, room, .. }) => {
-                        let run = local_run(order.core, order.definition, &start);
+                        let run = local_run(order.core, order.definition, &start, None);
                         run.register();
                         let Some(lsn) = run.stage_start(start, room) else {
                             order.core.runs.remove(&run);
@@ -405,8 +406,9 @@ impl Order<'_> {
             claim = Some(IdClaim::take(core, id).await);
         }
         let lane = core.lane_of(key);
-        let place = crate::value::Place { execution: key, tree: key, is_free: true };
-        let (input, room) = crate::value::store(&lane, lane.generation(), place, self.input.clone()).await;
+        let generation = lane.generation();
+        let place = Place { lane: &lane, generation, execution: key, tree: key, is_free: true, fate: None };
+        let (input, room) = crate::value::store(place, self.input.clone()).await;
         let is_local = core.take_slot();
         Ok(Prepared { start: self.start_of(key, id, input, is_local), room, claim, is_local })
     }
@@ -440,7 +442,12 @@ pub(crate) fn unknown_workflow(core: &Core, name: &str) -> Error {
 }
 
 /// The run of a Start that is carried out here and staged by itself.
-fn local_run(core: &Arc<Core>, definition: &Arc<Definition>, start: &write::Start) -> Arc<Run> {
+fn local_run(
+    core: &Arc<Core>,
+    definition: &Arc<Definition>,
+    start: &write::Start,
+    fate: Option<Fate>,
+) -> Arc<Run> {
     Run::new(
         core.clone(),
         definition.clone(),
@@ -457,6 +464,7 @@ fn local_run(core: &Arc<Core>, definition: &Arc<Definition>, start: &write::Star
             armed: Vec::new(),
             is_replayed: false,
             generation: core.lane_of(start.root).generation(),
+            fate,
         },
     )
 }
@@ -468,7 +476,9 @@ fn local_run_of(
     start: Box<write::Start>,
     room: u32,
 ) -> Arc<Run> {
-    let run = local_run(core, definition, &start);
+    // somebody else may have its id
+    let fate = start.is_guarded.then(Fate::default);
+    let run = local_run(core, definition, &start, fate);
     run.keep_start(start, room);
     run
 }
@@ -486,7 +496,7 @@ impl Order<'_> {
             let outcome = queue(core, start, room, claim).await?;
             return settled(core, outcome, definition, key, id, fingerprint);
         }
-        let run = local_run(core, definition, &start);
+        let run = local_run(core, definition, &start, None);
         run.register();
         let Some(lsn) = run.stage_start(start, room) else {
             core.runs.remove(&run);
@@ -611,7 +621,7 @@ async fn queue(
     let key = start.key;
     let lane = core.lane_of(key);
     let generation = lane.generation();
-    let staged = Staged { generation, tree: key, write: Write::Start(start), room };
+    let staged = Staged { generation, tree: key, write: Write::Start(start), room, fate: None };
     let Some(lsn) = lane.stage(staged, &mut Slot::default()) else { return Err(core.why_dropped()) };
     let claimed = Claimed { claim, lane, lsn };
     Ok(claimed.lane.durable(lsn).await)

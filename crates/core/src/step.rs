@@ -18,6 +18,7 @@ use crate::payload::{INLINE_LIMIT, Payload};
 use crate::replay::CallKind;
 use crate::run::{Interrupt, Run};
 use crate::task::{encoded, panicked};
+use crate::value::Place;
 use crate::workflow::check_name;
 use crate::write::{Attempt, CheckpointKind, Outcome, Write};
 
@@ -266,10 +267,9 @@ async fn after_crash(call: &Call, attempt: u32, last: &Attempt, policy: RetryPol
 /// The body starts only now: all that came before it is durable.
 async fn before_body(call: &Call, is_speculative: bool) {
     let run = &call.run;
-    if let Some(barrier) = run.barrier(is_speculative)
-        && has_started(run).await
-    {
+    if let Some(barrier) = run.barrier(is_speculative) {
         match run.lane.durable(barrier).await {
+            _ if run.is_lost() => {}
             Outcome::Applied | Outcome::Answered(..) => return in_time(run).await,
             // a child that a run before this one has started: it is there
             Outcome::Duplicate(existing) if existing.parent == Some(run.key) => return in_time(run).await,
@@ -279,19 +279,6 @@ async fn before_body(call: &Call, is_speculative: bool) {
     // a Start that lost, a fence: there is no body to run any more
     run.interrupt(Interrupt::Lost);
     std::future::pending::<()>().await;
-}
-
-/// True if the Start of the run was not dropped. A child
-/// goes with a parent whose Start has lost; what it stages after that is not held behind anything.
-async fn has_started(run: &Run) -> bool {
-    // a root's own Writes are dropped with its Start
-    if run.parent.is_none() {
-        return true;
-    }
-    match run.start_lsn() {
-        Some(lsn) => !matches!(run.lane.durable(lsn).await, Outcome::Dropped | Outcome::Fenced),
-        None => true,
-    }
 }
 
 /// A worker that could not renew for a lease may have been taken over: no body begins before it has.
@@ -350,9 +337,7 @@ fn room_for(call: &Call, payload: &Payload) -> Option<u32> {
 }
 
 async fn stored(call: &Call, payload: Payload) -> (Payload, u32) {
-    let run = &call.run;
-    let place = crate::value::Place { execution: run.key, tree: run.root, is_free: false };
-    crate::value::store(&run.lane, run.generation, place, payload).await
+    crate::value::store(Place::of(&call.run, call.run.key), payload).await
 }
 
 fn record_attempt(call: &Call, attempt: u32, failure: &Failure) {

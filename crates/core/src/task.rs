@@ -238,8 +238,8 @@ impl RunTask {
         let room = if is_inline { run.lane.room_now(outcome.len() + 128) } else { 0 };
         if room == 0 {
             self.stage = Stage::Storing(Box::pin(async move {
-                let place = crate::value::Place { execution: run.key, tree: run.root, is_free: false };
-                let (outcome, room) = crate::value::store(&run.lane, run.generation, place, outcome).await;
+                let place = crate::value::Place::of(&run, run.key);
+                let (outcome, room) = crate::value::store(place, outcome).await;
                 (State::Ended { status, outcome, at }, room)
             }));
             return;

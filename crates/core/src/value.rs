@@ -2,28 +2,40 @@
 
 use std::collections::VecDeque;
 
-use crate::commit::{Lane, Slot, Staged};
+use crate::commit::{Fate, Lane, Slot, Staged};
 use crate::engine::Core;
 use crate::error::Error;
 use crate::key::Key;
 use crate::payload::{CHUNK_SIZE, ChunkRef, INLINE_LIMIT, Payload};
+use crate::run::Run;
 use crate::write::{Chunk, Write};
 
 /// Chunks of one value that may be on their way at once: together as large as a flush may be.
 const IN_FLIGHT: usize = 4;
 
-/// Where a value belongs.
-#[derive(Clone, Copy)]
-pub(crate) struct Place {
+/// Where a value belongs, and who stages it.
+pub(crate) struct Place<'l> {
+    pub(crate) lane: &'l Lane,
+    pub(crate) generation: u32,
     pub(crate) execution: Key,
     pub(crate) tree: Key,
     /// True for an input that a caller brings.
     pub(crate) is_free: bool,
+    pub(crate) fate: Option<Fate>,
+}
+
+impl<'l> Place<'l> {
+    /// The place of a value that `run` stages for `execution`: itself, or a child.
+    pub(crate) fn of(run: &'l Run, execution: Key) -> Self {
+        let (lane, fate) = (&run.lane, run.fate.clone());
+        Self { lane, generation: run.generation, execution, tree: run.root, is_free: false, fate }
+    }
 }
 
 /// The payload as a row can hold it, with room taken for it: itself if it is small, else its bytes are
 /// staged as chunks and a reference is returned. What is staged next in the tree is durable no earlier.
-pub(crate) async fn store(lane: &Lane, generation: u32, place: Place, payload: Payload) -> (Payload, u32) {
+pub(crate) async fn store(place: Place<'_>, payload: Payload) -> (Payload, u32) {
+    let Place { lane, generation, execution, tree, is_free, fate } = place;
     if payload.len() <= INLINE_LIMIT {
         let room = lane.room(payload.len() + 256).await;
         return (payload, room);
@@ -40,9 +52,8 @@ pub(crate) async fn store(lane: &Lane, generation: u32, place: Place, payload: P
         }
         let piece = bytes.slice(start..(start + CHUNK_SIZE).min(bytes.len()));
         let room = lane.room(piece.len() + 128).await;
-        let chunk =
-            Chunk { execution: place.execution, value, n: count, bytes: piece, is_free: place.is_free };
-        let staged = Staged { generation, tree: place.tree, write: Write::Chunk(chunk), room };
+        let chunk = Chunk { execution, value, n: count, bytes: piece, is_free };
+        let staged = Staged { generation, tree, write: Write::Chunk(chunk), room, fate: fate.clone() };
         in_flight.extend(lane.stage(staged, &mut Slot::default()));
         count += 1;
         crate::crash_point!("chunk staged");

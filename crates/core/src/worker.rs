@@ -395,6 +395,7 @@ fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) {
             armed: execution.armed.clone(),
             is_replayed: true,
             generation,
+            fate: None,
         },
     );
     run.register();

@@ -28,6 +28,7 @@ super::cases![
     nothing_begins_while_the_database_is_down,
     callers_wait_at_the_bound,
     nothing_of_a_start_that_lost_lands,
+    a_tree_stops_with_a_start_that_lost,
     an_end_does_not_overtake_what_is_held_behind_its_start,
     requests_that_cannot_share_a_flush_do_not_hold_up_others,
     lost_history_stops_the_engine,
@@ -441,6 +442,63 @@ async fn nothing_of_a_start_that_lost_lands(fixture: &dyn StoreFixture) {
     assert_eq!(one.count(&Filter::default()).await.unwrap(), 10);
     drop(other);
     shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn a_tree_stops_with_a_start_that_lost(fixture: &dyn StoreFixture) {
+    let (begun, go) = (Count::new(), Latch::new());
+    let child = {
+        let (begun, go) = (begun.clone(), go.clone());
+        Workflow::new("child", move |mut cx: Context, is_patient: bool| {
+            let (begun, go) = (begun.clone(), go.clone());
+            async move {
+                begun.more();
+                if is_patient {
+                    // for something that nobody records
+                    std::future::pending::<()>().await;
+                }
+                // code that blocks its thread hears of nothing
+                while !go.is_open() {
+                    std::thread::yield_now();
+                }
+                cx.sleep(Duration::ZERO).await;
+                cx.step("act", || std::future::ready(Returns::Ok(1))).speculative().await
+            }
+        })
+    };
+    let root = {
+        let child = child.clone();
+        Workflow::new("root", move |mut cx: Context, (): ()| {
+            let child = child.clone();
+            async move {
+                let _ = cx.start_child(&child, true).await?;
+                cx.child(&child, false).await
+            }
+        })
+    };
+    let (one, store) = engine(fixture, |b| b.register(&root).register(&child)).await;
+    let there = Workflow::new("root", |_cx: Context, (): ()| async move { Returns::Ok(2) });
+    let (two, _) = second_engine(fixture, |b| b.register(&there)).await;
+    store.hold(&[Call::Commit]);
+    let loser = {
+        let (one, root) = (one.clone(), root.clone());
+        tokio::spawn(async move { one.run(&root, ()).workflow_id("x").await })
+    };
+    begun.reaches(2).await;
+    assert_eq!(two.run(&there, ()).workflow_id("x").await.unwrap(), 2);
+    store.release();
+    assert_eq!(loser.await.unwrap().unwrap(), 2);
+    go.open();
+    while one.running() > 0 {
+        tokio::task::yield_now().await;
+    }
+    shut_down(one).await;
+    let written = store.landed().into_iter().filter(|(write, outcome)| {
+        *outcome == Outcome::Applied
+            && matches!(write, Write::Start(_) | Write::Checkpoint(_) | Write::Move(_))
+    });
+    assert_eq!(written.count(), 0, "what the first engine did has all lost");
+    assert_eq!(two.count(&Filter::default()).await.unwrap(), 1);
     shut_down(two).await;
 }
 

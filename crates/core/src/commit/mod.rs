@@ -13,6 +13,7 @@
 
 mod committer;
 mod durable;
+mod fate;
 mod segment;
 mod staging;
 
@@ -23,6 +24,7 @@ use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 pub(crate) use committer::on_thread;
 pub(crate) use durable::Durable;
+pub(crate) use fate::Fate;
 pub(crate) use staging::{Slot, Staged};
 
 use crate::error::Error;

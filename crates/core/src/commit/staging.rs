@@ -13,6 +13,7 @@ use smallvec::smallvec;
 
 use super::Lsn;
 use super::durable::Watermark;
+use super::fate::Fate;
 use super::segment::{Entry, Meta, Segment, touched};
 use crate::key::Key;
 use crate::record::Status;
@@ -28,6 +29,8 @@ pub(crate) struct Staged {
     pub(crate) write: Write,
     /// Room taken for it.
     pub(crate) room: u32,
+    /// What the tree shares with its root's Start, if its code runs before that is settled.
+    pub(crate) fate: Option<Fate>,
 }
 
 /// Where an execution's last `executions` row change was staged.
@@ -56,6 +59,8 @@ pub(super) struct Staging {
     next_segment: u64,
     segments: VecDeque<Segment>,
     held: HashMap<Key, HeldTree>,
+    /// Of the trees whose roots' Starts are unknown.
+    fates: HashMap<Key, Fate>,
     registration: Option<Registration>,
     generation: u32,
     is_closed: bool,
@@ -87,6 +92,7 @@ impl Staging {
             next_segment: 0,
             segments: VecDeque::new(),
             held: HashMap::new(),
+            fates: HashMap::new(),
             registration: None,
             generation: 0,
             is_closed: false,
@@ -129,8 +135,8 @@ impl Staging {
     }
 
     pub(super) fn stage(&mut self, staged: Staged, slot: &mut Slot, watermark: &Watermark) -> Option<Lsn> {
-        let Staged { generation, tree, mut write, room } = staged;
-        if self.is_closed {
+        let Staged { generation, tree, mut write, room, fate } = staged;
+        if self.is_closed || fate.as_ref().is_some_and(Fate::is_lost) {
             return None;
         }
         if generation != self.generation {
@@ -143,6 +149,11 @@ impl Staging {
                 write if write.is_owned() => return None,
                 _ => {}
             }
+        }
+        if let Some(fate) = fate
+            && matches!(&write, Write::Start(start) if start.is_guarded && start.key == tree)
+        {
+            self.fates.insert(tree, fate);
         }
         let lsn = self.next_lsn;
         self.next_lsn.0 += 1;
@@ -325,8 +336,9 @@ impl Staging {
             if self.held.get(&tree).is_none_or(|held| held.why != Why::StartUnknown(key)) {
                 continue;
             }
-            if let Ok(i) = outcomes.binary_search_by_key(&index, |(i, _)| *i) {
-                self.lose(tree, key, &outcomes[i].1, &mut dropped);
+            match outcomes.binary_search_by_key(&index, |(i, _)| *i) {
+                Ok(i) => self.lose(tree, key, &outcomes[i].1, &mut dropped),
+                Err(_) => self.win(tree, key),
             }
             self.release(tree);
         }
@@ -345,6 +357,13 @@ impl Staging {
         }
     }
 
+    /// The Start of `execution` has landed.
+    fn win(&mut self, tree: Key, execution: Key) {
+        if tree == execution && !self.fates.is_empty() {
+            self.fates.remove(&tree);
+        }
+    }
+
     /// A Start came to `outcome`: drops what depends on it, if it has lost.
     fn lose(&mut self, tree: Key, execution: Key, outcome: &Outcome, dropped: &mut Outcomes) {
         match outcome {
@@ -352,6 +371,9 @@ impl Staging {
             Outcome::Duplicate(existing) if existing.key == execution => {}
             // a root takes all that it has started with it
             _ if tree == execution => {
+                if let Some(fate) = self.fates.remove(&tree) {
+                    fate.lose();
+                }
                 let Some(held) = self.held.get_mut(&tree) else { return };
                 for entry in held.queue.drain(..) {
                     self.freed += entry.meta.room as usize;
@@ -448,8 +470,11 @@ impl Staging {
         let mut dropped = Outcomes::new();
         let tree = entry.meta.tree;
         if self.held.get(&tree).is_some_and(|held| held.why == Why::Blocked) {
-            if *outcome != Outcome::Applied && matches!(entry.write, Write::Start(_)) {
-                self.lose(tree, entry.write.execution(), outcome, &mut dropped);
+            if matches!(entry.write, Write::Start(_)) {
+                match outcome {
+                    Outcome::Applied => self.win(tree, entry.write.execution()),
+                    outcome => self.lose(tree, entry.write.execution(), outcome, &mut dropped),
+                }
             }
             self.release(tree);
         }
@@ -488,6 +513,8 @@ impl Staging {
         if self.registration.is_some_and(|registration| registration.worker == worker) {
             self.generation += 1;
             self.registration = None;
+            // no run of this generation stages anything any more
+            self.fates.clear();
             entries.extend(self.segments.drain(..).flat_map(Segment::into_entries));
             entries.extend(self.held.drain().flat_map(|(_, held)| held.queue));
         }

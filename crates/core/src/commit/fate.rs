@@ -1,0 +1,101 @@
+//! [`Fate`]: whether a tree whose code runs before the outcome of its root's Start is known may go on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Shared by all runs of such a tree. It is lost together with the Start, under the lane's lock: nothing that
+/// the tree stages after that is taken.
+#[derive(Clone, Default)]
+pub(crate) struct Fate(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    is_lost: AtomicBool,
+    has_children: AtomicBool,
+}
+
+impl Fate {
+    /// True once the Start of the root has lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.0.is_lost.load(SeqCst)
+    }
+
+    pub(super) fn lose(&self) {
+        self.0.is_lost.store(true, SeqCst);
+    }
+
+    /// Notes that other runs than the root's share it.
+    pub(crate) fn add_child(&self) {
+        self.0.has_children.store(true, SeqCst);
+    }
+
+    /// True if other runs than the root's share it.
+    pub(crate) fn has_children(&self) -> bool {
+        self.0.has_children.load(SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::durable::Watermark;
+    use super::super::staging::{Slot, Staged, Staging, Taken};
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::key::Key;
+    use crate::payload::Payload;
+    use crate::record::Status;
+    use crate::store::Registration;
+    use crate::write::{Discard, Existing, Outcome, Start, State, WorkerId, Write};
+
+    fn start(key: Key) -> Write {
+        let (workflow_id, is_guarded) = (Some("id".into()), true);
+        let (created_at, state) = (Timestamp::from_micros(1), State::Running { armed: Vec::new() });
+        let (parent, fingerprint, deadline_at) = (None, None, None);
+        let (workflow, input) = ("w".into(), Payload::empty());
+        Write::Start(Box::new(Start {
+            key,
+            root: key,
+            parent,
+            workflow_id,
+            workflow,
+            fingerprint,
+            input,
+            created_at,
+            deadline_at,
+            is_guarded,
+            state,
+        }))
+    }
+
+    #[test]
+    fn nothing_is_taken_of_a_tree_once_its_start_has_lost() {
+        let (tree, other) = (Key::mint(), Key::mint());
+        let (mut staging, watermark) = (Staging::new(100, 1 << 20), Watermark::default());
+        staging.bind(Registration { worker: WorkerId(1), epoch: 1, now: Timestamp::from_micros(1) });
+        let fates = [Fate::default(), Fate::default()];
+        let stage = |staging: &mut Staging, tree: Key, write: Write, fate: &Fate| {
+            let staged = Staged { generation: 0, tree, write, room: 0, fate: Some(fate.clone()) };
+            staging.stage(staged, &mut Slot::default(), &watermark)
+        };
+        let more = |tree| Write::Discard(Discard { execution: tree, keep: [].into_iter().collect() });
+        for (tree, fate) in [tree, other].into_iter().zip(&fates) {
+            assert!(stage(&mut staging, tree, start(tree), fate).is_some());
+        }
+        let Taken::Segment(segment, ..) = staging.take(&watermark) else { panic!("it holds two Starts") };
+        for (tree, fate) in [tree, other].into_iter().zip(&fates) {
+            assert!(stage(&mut staging, tree, more(tree), fate).is_some(), "held behind its Start");
+        }
+        let existing = Existing {
+            key: Key::mint(),
+            workflow: "w".into(),
+            fingerprint: None,
+            parent: None,
+            status: Status::Completed,
+        };
+        let dropped = staging.settle(&segment, &[(0, Outcome::Duplicate(existing.into()))]);
+        assert_eq!(dropped.len(), 1);
+        assert!(fates[0].is_lost() && !fates[1].is_lost());
+        assert!(stage(&mut staging, tree, more(tree), &fates[0]).is_none());
+        assert!(stage(&mut staging, other, more(other), &fates[1]).is_some());
+    }
+}
