@@ -239,9 +239,9 @@ impl Run {
         drop(spawned);
     }
 
-    /// True if the Start that its tree rests on has lost.
+    /// True if it is not ours any more, or the Start that its tree rests on has lost.
     pub(crate) fn is_lost(&self) -> bool {
-        self.fate.as_ref().is_some_and(Fate::is_lost)
+        self.lane.generation() != self.generation || self.fate.as_ref().is_some_and(Fate::is_lost)
     }
 
     /// Where the Start was staged, if it was staged here.
@@ -315,7 +315,7 @@ impl Run {
         }
         if is_start {
             state.start_lsn = Some(lsn);
-            if self.lane.generation() != self.generation {
+            if self.is_lost() {
                 // the caller's Start goes on without this run
                 state.interrupt = Some(Interrupt::Lost);
             }

@@ -288,7 +288,7 @@ async fn in_time(run: &Run) {
         return;
     }
     lease.held().await;
-    if run.generation != run.lane.generation() {
+    if run.is_lost() {
         // it was taken over, and holds the lease of another registration by now
         run.interrupt(Interrupt::Lost);
         std::future::pending::<()>().await;

@@ -251,7 +251,7 @@ impl Worker {
         }
         // what starts from here on belongs to the registration to come
         for run in core.runs.all() {
-            if run.generation != run.lane.generation() {
+            if run.is_lost() {
                 run.interrupt(Interrupt::Lost);
             }
         }

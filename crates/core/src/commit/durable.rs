@@ -12,7 +12,8 @@ use std::task::{Context, Poll, Waker};
 use super::{Lane, Lsn};
 use crate::write::Outcome;
 
-/// So many outcomes other than `Applied` are kept: whoever asks for one asks within a few flushes.
+/// So many outcomes other than `Applied` are kept for those who ask late. Who waits already gets the outcome
+/// put aside, however late the poll comes.
 const KEPT: usize = 1 << 16;
 
 #[derive(Default)]
@@ -33,6 +34,8 @@ struct Inner {
     noted: VecDeque<Lsn>,
     waiters: Vec<Waiter>,
     next_waiter: u64,
+    /// Outcomes other than `Applied` for waiters, by id, that have been woken and have not come for them.
+    answers: HashMap<u64, Outcome>,
 }
 
 struct Waiter {
@@ -42,7 +45,11 @@ struct Waiter {
 }
 
 impl Inner {
-    fn settled(&self, watermark: Lsn, lsn: Lsn) -> Option<Outcome> {
+    /// The outcome of `lsn` if it is settled, for the waiter with this id.
+    fn settled(&mut self, watermark: Lsn, lsn: Lsn, waiter: Option<u64>) -> Option<Outcome> {
+        if let Some(outcome) = waiter.and_then(|id| self.answers.remove(&id)) {
+            return Some(outcome);
+        }
         if let Some(outcome) = self.outcomes.get(&lsn) {
             return Some(outcome.clone());
         }
@@ -60,11 +67,11 @@ impl Watermark {
     }
 
     pub(super) fn is_settled(&self, lsn: Lsn) -> bool {
-        self.peek(lsn).is_some()
+        self.peek(lsn, None).is_some()
     }
 
     /// The outcome of `lsn` if it is settled; takes no lock in the common case.
-    fn peek(&self, lsn: Lsn) -> Option<Outcome> {
+    fn peek(&self, lsn: Lsn, waiter: Option<u64>) -> Option<Outcome> {
         // an Lsn enters `held` and an outcome is noted before the watermark passes it, so this order of
         // loads never misses one
         let watermark = self.lsn();
@@ -77,7 +84,7 @@ impl Watermark {
                 return Some(Outcome::Applied);
             }
         }
-        self.inner().settled(watermark, lsn)
+        self.inner().settled(watermark, lsn, waiter)
     }
 
     /// Keeps `lsns` unsettled although the watermark passes them.
@@ -127,27 +134,66 @@ impl Watermark {
                     inner.noted.push_back(lsn);
                 }
             }
-            while inner.noted.len() > KEPT
-                && let Some(oldest) = inner.noted.pop_front()
-            {
-                inner.outcomes.remove(&oldest);
-            }
             let now = watermark.map_or_else(|| self.lsn(), |lsn| lsn.max(self.lsn()));
-            // in the order opposite to `peek`
-            self.exceptions.store(inner.outcomes.len(), SeqCst);
-            self.held.store(inner.held.len(), SeqCst);
-            self.lsn.store(now.0, SeqCst);
-            let (held, outcomes) = (&inner.held, &inner.outcomes);
+            let (held, outcomes, answers) = (&inner.held, &inner.outcomes, &mut inner.answers);
             inner.waiters.retain_mut(|waiter| {
-                let is_settled = (waiter.lsn <= now && (held.is_empty() || !held.contains(&waiter.lsn)))
-                    || (!outcomes.is_empty() && outcomes.contains_key(&waiter.lsn));
+                let outcome = if outcomes.is_empty() { None } else { outcomes.get(&waiter.lsn) };
+                let is_settled = outcome.is_some()
+                    || (waiter.lsn <= now && (held.is_empty() || !held.contains(&waiter.lsn)));
+                if let Some(outcome) = outcome {
+                    answers.insert(waiter.id, outcome.clone());
+                }
                 if is_settled {
                     wake.push(std::mem::replace(&mut waiter.waker, Waker::noop().clone()));
                 }
                 !is_settled
             });
+            while inner.noted.len() > KEPT
+                && let Some(oldest) = inner.noted.pop_front()
+            {
+                inner.outcomes.remove(&oldest);
+            }
+            // in the order opposite to `peek`
+            self.exceptions.store(inner.outcomes.len() + inner.answers.len(), SeqCst);
+            self.held.store(inner.held.len(), SeqCst);
+            self.lsn.store(now.0, SeqCst);
         }
         wake
+    }
+
+    /// The outcome of `lsn` when it is settled; until then `waker` waits for it, under the id in `waiter`.
+    fn poll(&self, lsn: Lsn, waiter: &mut Option<u64>, waker: &Waker) -> Poll<Outcome> {
+        if let Some(outcome) = self.peek(lsn, *waiter) {
+            *waiter = None;
+            return Poll::Ready(outcome);
+        }
+        let mut inner = self.inner();
+        // once more under the lock: a flush between the look and the registration would be missed
+        if let Some(outcome) = inner.settled(self.lsn(), lsn, *waiter) {
+            *waiter = None;
+            return Poll::Ready(outcome);
+        }
+        if let Some(id) = *waiter
+            && let Ok(i) = inner.waiters.binary_search_by_key(&id, |waiter| waiter.id)
+        {
+            inner.waiters[i].waker.clone_from(waker);
+            return Poll::Pending;
+        }
+        let id = inner.next_waiter;
+        inner.next_waiter += 1;
+        inner.waiters.push(Waiter { id, lsn, waker: waker.clone() });
+        *waiter = Some(id);
+        Poll::Pending
+    }
+
+    /// A waiter goes away.
+    fn forget(&self, id: u64) {
+        let mut inner = self.inner();
+        inner.answers.remove(&id);
+        // waiters are in order of id: retain keeps it
+        if let Ok(i) = inner.waiters.binary_search_by_key(&id, |waiter| waiter.id) {
+            inner.waiters.remove(i);
+        }
     }
 
     pub(super) fn waiters(&self) -> usize {
@@ -174,39 +220,45 @@ impl Future for Durable {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         let this = &mut *self;
-        let watermark = &this.lane.0.watermark;
-        if let Some(outcome) = watermark.peek(this.lsn) {
-            this.waiter = None;
-            return Poll::Ready(outcome);
-        }
-        let mut inner = watermark.inner();
-        // once more under the lock: a flush between the look and the registration would be missed
-        if let Some(outcome) = inner.settled(watermark.lsn(), this.lsn) {
-            this.waiter = None;
-            return Poll::Ready(outcome);
-        }
-        if let Some(id) = this.waiter
-            && let Ok(i) = inner.waiters.binary_search_by_key(&id, |waiter| waiter.id)
-        {
-            inner.waiters[i].waker.clone_from(cx.waker());
-            return Poll::Pending;
-        }
-        let id = inner.next_waiter;
-        inner.next_waiter += 1;
-        inner.waiters.push(Waiter { id, lsn: this.lsn, waker: cx.waker().clone() });
-        this.waiter = Some(id);
-        Poll::Pending
+        this.lane.0.watermark.poll(this.lsn, &mut this.waiter, cx.waker())
     }
 }
 
 impl Drop for Durable {
     fn drop(&mut self) {
         if let Some(id) = self.waiter {
-            // waiters are in order of id: retain keeps it
-            let mut inner = self.lane.0.watermark.inner();
-            if let Ok(i) = inner.waiters.binary_search_by_key(&id, |waiter| waiter.id) {
-                inner.waiters.remove(i);
-            }
+            self.lane.0.watermark.forget(id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_hears_the_outcome_however_late_it_comes() {
+        let watermark = Watermark::default();
+        let (mut early, mut given_up) = (None, None);
+        assert!(watermark.poll(Lsn(1), &mut early, Waker::noop()).is_pending());
+        assert!(watermark.poll(Lsn(2), &mut given_up, Waker::noop()).is_pending());
+        let others = (1..KEPT as u64 * 2).map(|n| (Lsn(n), Outcome::Dropped));
+        watermark.publish(Some(Lsn(KEPT as u64 * 2)), [], others);
+        assert_eq!(watermark.poll(Lsn(1), &mut early, Waker::noop()), Poll::Ready(Outcome::Dropped));
+        watermark.forget(given_up.unwrap());
+        let inner = watermark.inner();
+        assert!(inner.answers.is_empty() && inner.waiters.is_empty() && inner.outcomes.len() == KEPT);
+    }
+
+    #[test]
+    fn what_is_held_is_not_settled_by_the_watermark() {
+        let watermark = Watermark::default();
+        let mut waiter = None;
+        watermark.hold(&[Lsn(3)]);
+        watermark.publish(Some(Lsn(5)), [], []);
+        assert_eq!(watermark.peek(Lsn(4), None), Some(Outcome::Applied));
+        assert!(watermark.poll(Lsn(3), &mut waiter, Waker::noop()).is_pending());
+        watermark.publish(None, [Lsn(3)], []);
+        assert_eq!(watermark.poll(Lsn(3), &mut waiter, Waker::noop()), Poll::Ready(Outcome::Applied));
     }
 }

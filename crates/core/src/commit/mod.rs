@@ -18,6 +18,7 @@ mod segment;
 mod staging;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use tokio::runtime;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
@@ -69,6 +70,7 @@ struct Shared {
     /// Number of its slow lane in the registration.
     slow_number: u16,
     staging: std::sync::Mutex<Staging>,
+    generation: Arc<AtomicU32>,
     watermark: Watermark,
     /// Wakes the committer.
     staged: Notify,
@@ -96,10 +98,12 @@ impl Lane {
         sink: Arc<dyn Sink>,
     ) -> Result<(Self, oneshot::Receiver<()>), Error> {
         let About { flush_writes, flush_bytes, .. } = *store.about();
+        let staging = Staging::new(flush_writes, flush_bytes);
         let lane = Self(Arc::new(Shared {
             number,
             slow_number,
-            staging: Staging::new(flush_writes, flush_bytes).into(),
+            generation: staging.shared_generation(),
+            staging: staging.into(),
             watermark: Watermark::default(),
             staged: Notify::new(),
             room: Semaphore::new(staged_bytes.min(Semaphore::MAX_PERMITS)),
@@ -117,7 +121,7 @@ impl Lane {
 
     /// The generation that owned Writes must be staged under; a fence ends it.
     pub(crate) fn generation(&self) -> u32 {
-        self.staging().generation()
+        self.0.generation.load(SeqCst)
     }
 
     /// Stages a Write; its effect is durable when its [`Lsn`] is. Never blocks.

@@ -8,6 +8,8 @@
 //! later ones of that tree queue behind it in order; other trees pass.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use smallvec::smallvec;
 
@@ -62,7 +64,8 @@ pub(super) struct Staging {
     /// Of the trees whose roots' Starts are unknown.
     fates: HashMap<Key, Fate>,
     registration: Option<Registration>,
-    generation: u32,
+    /// Changes under the lane's lock; read without it.
+    generation: Arc<AtomicU32>,
     is_closed: bool,
     /// The committer waits to be woken.
     is_idle: bool,
@@ -94,7 +97,7 @@ impl Staging {
             held: HashMap::new(),
             fates: HashMap::new(),
             registration: None,
-            generation: 0,
+            generation: Arc::default(),
             is_closed: false,
             is_idle: false,
             freed: 0,
@@ -112,7 +115,12 @@ impl Staging {
     }
 
     pub(super) fn generation(&self) -> u32 {
-        self.generation
+        self.generation.load(SeqCst)
+    }
+
+    /// Where others read the generation.
+    pub(super) fn shared_generation(&self) -> Arc<AtomicU32> {
+        self.generation.clone()
     }
 
     pub(super) fn close(&mut self) {
@@ -139,7 +147,7 @@ impl Staging {
         if self.is_closed || fate.as_ref().is_some_and(Fate::is_lost) {
             return None;
         }
-        if generation != self.generation {
+        if generation != self.generation() {
             match &mut write {
                 // its local run is over: whoever claims it runs it
                 Write::Start(start) if start.state.status() == Status::Running && start.parent.is_none() => {
@@ -511,7 +519,7 @@ impl Staging {
         let mut free = Vec::new();
         let mut entries: Vec<Entry> = rest.into_iter().flat_map(Segment::into_entries).collect();
         if self.registration.is_some_and(|registration| registration.worker == worker) {
-            self.generation += 1;
+            self.generation.fetch_add(1, SeqCst);
             self.registration = None;
             // no run of this generation stages anything any more
             self.fates.clear();
