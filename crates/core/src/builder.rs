@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::commit::{DEFAULT_STAGED_BYTES, Lane};
-use crate::engine::{Core, Ear, Engine, Options};
+use crate::ear::Ear;
+use crate::engine::{Core, Engine, Options};
 use crate::error::Error;
 use crate::payload::DEFAULT_VALUE_LIMIT;
 use crate::store::Store;

@@ -176,7 +176,7 @@ async fn start(
 ) -> Result<Key, Failure> {
     let core = &run.core;
     if core.definitions.get(&definition.name).is_none() {
-        return Err(Failure::from(crate::start::unknown_workflow(core, &definition.name)).permanent());
+        return Err(Failure::from(crate::order::unknown_workflow(core, &definition.name)).permanent());
     }
     let limit = core.options.value_limit;
     if input.len() > limit {

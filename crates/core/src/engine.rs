@@ -10,7 +10,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::commit::{Lane, LaneLoad, Lsn, Settled, Sink, Slot, Staged};
+use crate::commit::{Lane, LaneLoad, Lsn, Slot, Staged};
 use crate::error::Error;
 use crate::handle::Handle;
 use crate::key::Key;
@@ -24,7 +24,7 @@ use crate::task::{cancel_failure, encoded};
 use crate::watch::Watch;
 use crate::worker::Shutdown;
 use crate::workflow::Definitions;
-use crate::write::{Answer, CheckpointKind, Outcome, Request, RequestKind, State, WorkerId, Write};
+use crate::write::{Answer, Outcome, Request, RequestKind, Write};
 
 /// What an engine is told when it is built.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ pub(crate) struct Core {
     pub(crate) runs: Runs,
     pub(crate) watch: Watch,
     /// Starts of ids given by callers whose outcome is not known, by id.
-    pub(crate) starting: Mutex<HashMap<Arc<str>, crate::start::StartUnderWay>>,
+    pub(crate) starting: Mutex<HashMap<Arc<str>, crate::id_claim::StartUnderWay>>,
     pub(crate) registration: RwLock<Registration>,
     pub(crate) runtime: runtime::Handle,
     /// Places taken.
@@ -208,6 +208,16 @@ impl Core {
 
     pub(crate) fn begin_closing(&self) {
         self.is_closing.store(true, SeqCst);
+    }
+
+    /// Stops the engine: the database cannot be trusted.
+    pub(crate) fn poison(&self, reason: &str) {
+        tracing::error!(reason, "the engine stops: the database cannot be trusted");
+        let _ = self.poisoned.set(reason.to_owned());
+        for run in self.runs.all() {
+            run.interrupt(Interrupt::Lost);
+        }
+        self.watch.notify_all();
     }
 
     /// True if the database cannot be trusted any more.
@@ -411,161 +421,6 @@ impl Engine {
     pub async fn shutdown(&self, grace: Duration) -> Result<(), Error> {
         crate::worker::shut_down(&self.core, grace).await
     }
-}
-
-/// The engine's ear on its lanes.
-pub(crate) struct Ear(pub(crate) std::sync::Weak<Core>);
-
-impl Sink for Ear {
-    fn settled(&self, lane: u16, settled: Settled<'_>) {
-        let Some(core) = self.0.upgrade() else { return };
-        let Settled { execution, tree, lsn, write, outcome } = settled;
-        match outcome {
-            Outcome::Refused(_) if !write.is_owned() => {
-                if matches!(write, Write::Start(_)) {
-                    core.lost(execution);
-                }
-            }
-            Outcome::Refused(reason) => core.refused(lane, execution, tree, lsn, write, reason),
-            // a Start that lost, a row that is not ours any more: the run must stop. But a child whose Start
-            // met an earlier one of the same parent may be running here.
-            Outcome::Duplicate(existing) if existing.key == execution => {}
-            Outcome::Answered(Answer::Done, parent) => {
-                core.watch.notify(execution);
-                if let Some(parent) = parent {
-                    core.stage_free(*parent, Write::Wake(*parent));
-                }
-            }
-            Outcome::Duplicate(_) | Outcome::NotFound => {
-                if matches!(write, Write::Start(_) | Write::Move(_)) {
-                    core.lost(execution);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn landed(&self, writes: &[Write]) {
-        let Some(core) = self.0.upgrade() else { return };
-        let watches = core.watch.is_used();
-        let mut is_ready = false;
-        let mut due_at = i64::MAX;
-        for write in writes {
-            let (key, state) = match write {
-                Write::Start(start) => (start.key, &start.state),
-                Write::Move(change) => (change.key, &change.state),
-                Write::Request(request) => {
-                    is_ready |= request.kind == RequestKind::Resume;
-                    continue;
-                }
-                Write::Wake(_) => {
-                    is_ready = true;
-                    continue;
-                }
-                _ => continue,
-            };
-            match state {
-                State::Queued { .. } => is_ready = true,
-                State::Waiting { wake_at: Some(at), .. } => due_at = due_at.min(at.as_micros()),
-                State::Ended { .. } | State::Parked { .. } if watches => core.watch.notify(key),
-                _ => {}
-            }
-        }
-        if due_at != i64::MAX {
-            core.worker.due_at.fetch_min(due_at, SeqCst);
-            core.wake_worker(false);
-        }
-        if is_ready {
-            core.wake_worker(true);
-        }
-    }
-
-    fn fenced(&self, worker: WorkerId) {
-        let Some(core) = self.0.upgrade() else { return };
-        if core.registration().worker != worker {
-            return;
-        }
-        core.worker.is_fenced.store(true, SeqCst);
-        core.wake_worker(false);
-    }
-
-    fn poisoned(&self, reason: &str) {
-        let Some(core) = self.0.upgrade() else { return };
-        tracing::error!(reason, "the engine stops: the database cannot be trusted");
-        let _ = core.poisoned.set(reason.to_owned());
-        for run in core.runs.all() {
-            run.interrupt(Interrupt::Lost);
-        }
-        core.watch.notify_all();
-    }
-}
-
-impl Core {
-    /// An execution is not there, or not ours any more: its run stops. So do those of its tree, if they rest on
-    /// its Start.
-    fn lost(&self, execution: Key) {
-        let Some(run) = self.runs.get(execution) else { return };
-        run.interrupt(Interrupt::Lost);
-        if run.fate.as_ref().is_some_and(|fate| fate.is_lost() && fate.has_children()) {
-            for other in self.runs.all().iter().filter(|other| other.root == execution) {
-                other.interrupt(Interrupt::Lost);
-            }
-        }
-    }
-
-    /// The database does not accept a Write of a run: the run is given up, what takes the Write's place is
-    /// staged, and the execution continues from its record.
-    fn refused(&self, lane: u16, execution: Key, tree: Key, lsn: Lsn, write: &Write, reason: &Arc<str>) {
-        tracing::error!(%execution, %reason, "the database refuses a Write");
-        if let Some(run) = self.runs.get(execution) {
-            run.interrupt(Interrupt::Lost);
-        }
-        let failure = crate::Failure::of_kind(
-            crate::failure::REFUSED,
-            format!("the outcome could not be recorded: {reason}"),
-        );
-        let failure = encoded(&failure.permanent());
-        let instead = match write {
-            Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => None,
-            Write::Checkpoint(checkpoint) => {
-                let mut checkpoint = checkpoint.clone();
-                checkpoint.kind = CheckpointKind::Failed;
-                checkpoint.outcome = failure;
-                Some(Write::Checkpoint(checkpoint))
-            }
-            Write::Move(change) => {
-                let at = self.now();
-                let state = State::Ended { status: crate::Status::Failed, outcome: failure, at };
-                Some(Write::Move(crate::write::Move { key: change.key, state }))
-            }
-            _ => None,
-        };
-        let is_end = matches!(instead, Some(Write::Move(_)));
-        let Some(lane) = self.lanes().get(usize::from(lane)) else { return };
-        lane.replace(tree, lsn, execution, instead);
-        if !is_end {
-            // back to the queue, to be replayed with the error in its place; but what is refused again,
-            // whatever it says, waits for somebody to look
-            let state = match write {
-                Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => {
-                    State::Parked { reason: checkpoint.outcome.clone(), armed: Vec::new() }
-                }
-                _ => State::Queued { armed: Vec::new() },
-            };
-            let write = Write::Move(crate::write::Move { key: execution, state });
-            let staged = Staged { generation: lane.generation(), tree, write, room: 0, fate: None };
-            lane.stage(staged, &mut Slot::default());
-        }
-    }
-}
-
-/// True if the checkpoint took the place of one that was refused.
-fn is_refusal(checkpoint: &crate::write::Checkpoint) -> bool {
-    checkpoint.kind == CheckpointKind::Failed
-        && checkpoint
-            .outcome
-            .decode::<crate::Failure>()
-            .is_ok_and(|failure| failure.kind == crate::failure::REFUSED)
 }
 
 /// Resolves when all of `ended` have.

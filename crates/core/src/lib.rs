@@ -15,14 +15,17 @@ pub mod counters;
 #[doc(hidden)]
 pub mod crash;
 mod delivery;
+mod ear;
 mod engine;
 pub mod error;
 pub mod failure;
 mod handle;
+mod id_claim;
 pub mod key;
 mod lease;
 pub mod memory;
 mod name;
+mod order;
 pub mod path;
 pub mod payload;
 pub mod record;

@@ -1,0 +1,177 @@
+//! [`Ear`]: what an engine does when it hears from its lanes: of Writes that came to something else than
+//! `Applied`, of fences, of a database that cannot be trusted.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use smallvec::SmallVec;
+
+use crate::commit::Lsn;
+use crate::commit::{Settled, Sink, Slot, Staged};
+use crate::engine::Core;
+use crate::key::Key;
+use crate::run::Interrupt;
+use crate::task::encoded;
+use crate::write::{Answer, CheckpointKind, Discard, Outcome, RequestKind, Start, State, WorkerId, Write};
+
+/// The engine's ear on its lanes.
+pub(crate) struct Ear(pub(crate) std::sync::Weak<Core>);
+
+impl Sink for Ear {
+    fn settled(&self, lane: u16, settled: Settled<'_>) {
+        let Some(core) = self.0.upgrade() else { return };
+        let Settled { execution, tree, lsn, write, outcome } = settled;
+        match outcome {
+            Outcome::Refused(_) if !write.is_owned() => {
+                if let Write::Start(start) = write {
+                    core.start_lost(start);
+                }
+            }
+            Outcome::Refused(reason) => core.refused(lane, execution, tree, lsn, write, reason),
+            // a Start that lost, a row that is not ours any more: the run must stop. But a child whose Start
+            // met an earlier one of the same parent may be running here.
+            Outcome::Duplicate(existing) if existing.key == execution => {}
+            Outcome::Answered(Answer::Done, parent) => {
+                core.watch.notify(execution);
+                if let Some(parent) = parent {
+                    core.stage_free(*parent, Write::Wake(*parent));
+                }
+            }
+            Outcome::Duplicate(_) | Outcome::NotFound => match write {
+                Write::Start(start) => core.start_lost(start),
+                Write::Move(_) => core.lost(execution),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    fn landed(&self, writes: &[Write]) {
+        let Some(core) = self.0.upgrade() else { return };
+        let watches = core.watch.is_used();
+        let mut is_ready = false;
+        let mut due_at = i64::MAX;
+        for write in writes {
+            let (key, state) = match write {
+                Write::Start(start) => (start.key, &start.state),
+                Write::Move(change) => (change.key, &change.state),
+                Write::Request(request) => {
+                    is_ready |= request.kind == RequestKind::Resume;
+                    continue;
+                }
+                Write::Wake(_) => {
+                    is_ready = true;
+                    continue;
+                }
+                _ => continue,
+            };
+            match state {
+                State::Queued { .. } => is_ready = true,
+                State::Waiting { wake_at: Some(at), .. } => due_at = due_at.min(at.as_micros()),
+                State::Ended { .. } | State::Parked { .. } if watches => core.watch.notify(key),
+                _ => {}
+            }
+        }
+        if due_at != i64::MAX {
+            core.worker.due_at.fetch_min(due_at, SeqCst);
+            core.wake_worker(false);
+        }
+        if is_ready {
+            core.wake_worker(true);
+        }
+    }
+
+    fn fenced(&self, worker: WorkerId) {
+        let Some(core) = self.0.upgrade() else { return };
+        if core.registration().worker != worker {
+            return;
+        }
+        core.worker.is_fenced.store(true, SeqCst);
+        core.wake_worker(false);
+    }
+
+    fn poisoned(&self, reason: &str) {
+        if let Some(core) = self.0.upgrade() {
+            core.poison(reason);
+        }
+    }
+}
+
+impl Core {
+    /// A Start was not applied: its run stops, and what was stored for it is deleted.
+    fn start_lost(&self, start: &Start) {
+        self.lost(start.key);
+        if start.parent.is_none() && start.input.chunks().is_some() {
+            self.stage_free(
+                start.key,
+                Write::Discard(Discard { execution: start.key, keep: SmallVec::new() }),
+            );
+        }
+    }
+
+    /// An execution is not there, or not ours any more: its run stops. So do those of its tree, if they rest on
+    /// its Start.
+    fn lost(&self, execution: Key) {
+        let Some(run) = self.runs.get(execution) else { return };
+        run.interrupt(Interrupt::Lost);
+        if run.fate.as_ref().is_some_and(|fate| fate.is_lost() && fate.has_children()) {
+            for other in self.runs.all().iter().filter(|other| other.root == execution) {
+                other.interrupt(Interrupt::Lost);
+            }
+        }
+    }
+
+    /// The database does not accept a Write of a run: the run is given up, what takes the Write's place is
+    /// staged, and the execution continues from its record.
+    fn refused(&self, lane: u16, execution: Key, tree: Key, lsn: Lsn, write: &Write, reason: &Arc<str>) {
+        tracing::error!(%execution, %reason, "the database refuses a Write");
+        if let Some(run) = self.runs.get(execution) {
+            run.interrupt(Interrupt::Lost);
+        }
+        let failure = crate::Failure::of_kind(
+            crate::failure::REFUSED,
+            format!("the outcome could not be recorded: {reason}"),
+        );
+        let failure = encoded(&failure.permanent());
+        let instead = match write {
+            Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => None,
+            Write::Checkpoint(checkpoint) => {
+                let mut checkpoint = checkpoint.clone();
+                checkpoint.kind = CheckpointKind::Failed;
+                checkpoint.outcome = failure;
+                Some(Write::Checkpoint(checkpoint))
+            }
+            Write::Move(change) => {
+                let at = self.now();
+                let state = State::Ended { status: crate::Status::Failed, outcome: failure, at };
+                Some(Write::Move(crate::write::Move { key: change.key, state }))
+            }
+            _ => None,
+        };
+        let is_end = matches!(instead, Some(Write::Move(_)));
+        let Some(lane) = self.lanes().get(usize::from(lane)) else { return };
+        lane.replace(tree, lsn, execution, instead);
+        if !is_end {
+            // back to the queue, to be replayed with the error in its place; but what is refused again,
+            // whatever it says, waits for somebody to look
+            let state = match write {
+                Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => {
+                    State::Parked { reason: checkpoint.outcome.clone(), armed: Vec::new() }
+                }
+                _ => State::Queued { armed: Vec::new() },
+            };
+            let write = Write::Move(crate::write::Move { key: execution, state });
+            let staged = Staged { generation: lane.generation(), tree, write, room: 0, fate: None };
+            lane.stage(staged, &mut Slot::default());
+        }
+    }
+}
+
+/// True if the checkpoint took the place of one that was refused.
+fn is_refusal(checkpoint: &crate::write::Checkpoint) -> bool {
+    checkpoint.kind == CheckpointKind::Failed
+        && checkpoint
+            .outcome
+            .decode::<crate::Failure>()
+            .is_ok_and(|failure| failure.kind == crate::failure::REFUSED)
+}

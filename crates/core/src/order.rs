@@ -1,0 +1,376 @@
+//! [`Order`]: what is to be started: checked, prepared, staged, and what comes of it.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::commit::{Fate, Lsn, Slot, Staged};
+use crate::engine::Core;
+use crate::error::Error;
+use crate::handle::{Handle, decode};
+use crate::id_claim::{Claimed, IdClaim};
+use crate::key::Key;
+use crate::payload::{INLINE_LIMIT, Payload};
+use crate::record::{Detail, Execution, ExecutionId};
+use crate::run::{Conclusion, NewRun, Run};
+use crate::task::RunTask;
+use crate::value::Place;
+use crate::workflow::{Definition, check_text};
+use crate::write::{self, Existing, Outcome, State, Write};
+
+/// Longest workflow_id, in bytes.
+const WORKFLOW_ID_LIMIT: usize = 1024;
+
+/// What is told about an execution when it is started.
+#[derive(Default)]
+pub(crate) struct StartOptions {
+    pub(crate) workflow_id: Option<Arc<str>>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) patience: Option<Duration>,
+}
+
+/// What is to be started.
+pub(crate) struct Order<'e> {
+    pub(crate) core: &'e Arc<Core>,
+    pub(crate) definition: &'e Arc<Definition>,
+    pub(crate) input: Payload,
+    /// `None` for the defaults.
+    pub(crate) options: Option<Box<StartOptions>>,
+}
+
+/// A run whose caller may go away: dropped before its conclusion, it goes on in a task of its own.
+pub(crate) struct Attended {
+    pub(crate) task: Option<RunTask>,
+    pub(crate) input: Payload,
+    pub(crate) claim: Option<IdClaim>,
+}
+
+impl Attended {
+    /// The conclusion, polled in the caller's own task.
+    pub(crate) fn poll_conclusion(&mut self, cx: &mut TaskContext<'_>) -> Poll<Conclusion> {
+        let Some(task) = &mut self.task else { return Poll::Ready(Conclusion::Gone) };
+        let conclusion = std::task::ready!(task.poll_conclusion(cx, &self.input));
+        self.task = None;
+        Poll::Ready(conclusion)
+    }
+}
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.detach(std::mem::take(&mut self.input), self.claim.take());
+        }
+    }
+}
+
+/// A start that has been checked and encoded.
+pub(crate) struct Prepared {
+    pub(crate) start: Box<write::Start>,
+    pub(crate) room: u32,
+    claim: Option<IdClaim>,
+    /// True if there is a place for it to run here.
+    is_local: bool,
+}
+
+/// Why something cannot be prepared at once.
+pub(crate) enum TryNow {
+    Later,
+    Never(Error),
+}
+
+impl Order<'_> {
+    fn check(&self) -> Result<(), Error> {
+        let Self { core, definition, input, .. } = self;
+        core.check_open()?;
+        if core.definitions.get(&definition.name).is_none() {
+            return Err(unknown_workflow(core, &definition.name));
+        }
+        let limit = core.options.value_limit;
+        if input.len() > limit {
+            let what = format!("the input of workflow {:?}", &*definition.name);
+            return Err(Error::TooLarge { what, size: input.len(), limit });
+        }
+        Ok(())
+    }
+
+    /// Prepares a start with nothing special about it.
+    pub(crate) fn try_now(&self) -> Result<Prepared, TryNow> {
+        self.check().map_err(TryNow::Never)?;
+        let bytes = self.input.len() + 256;
+        if self.options.is_some() || self.input.len() > INLINE_LIMIT || !self.core.take_slot() {
+            return Err(TryNow::Later);
+        }
+        let key = Key::mint();
+        let room = self.core.lane_of(key).room_now(bytes);
+        if room == 0 {
+            self.core.slot_freed();
+            return Err(TryNow::Later);
+        }
+        let start = self.start_of(key, None, self.input.clone(), true);
+        Ok(Prepared { start, room, claim: None, is_local: true })
+    }
+
+    /// Prepares any start, waiting for what it needs.
+    async fn prepare(&self) -> Result<Prepared, Error> {
+        self.check()?;
+        let core = self.core;
+        let key = Key::mint();
+        let mut claim = None;
+        let id = self.options.as_ref().and_then(|options| options.workflow_id.clone());
+        if let Some(id) = &id {
+            check_text("workflow_id", id, WORKFLOW_ID_LIMIT)?;
+            claim = Some(IdClaim::take(core, id).await);
+        }
+        let lane = core.lane_of(key);
+        let generation = lane.generation();
+        let place = Place { lane: &lane, generation, execution: key, tree: key, is_free: true, fate: None };
+        let (input, room) = crate::value::store(place, self.input.clone()).await;
+        let is_local = core.take_slot();
+        Ok(Prepared { start: self.start_of(key, id, input, is_local), room, claim, is_local })
+    }
+
+    fn start_of(&self, key: Key, id: Option<Arc<str>>, input: Payload, is_local: bool) -> Box<write::Start> {
+        let created_at = self.core.now();
+        let armed = Vec::new();
+        let timeout = self.options.as_ref().and_then(|options| options.timeout);
+        Box::new(write::Start {
+            key,
+            root: key,
+            parent: None,
+            fingerprint: id.is_some().then(|| self.input.fingerprint()),
+            is_guarded: id.is_some(),
+            workflow_id: id,
+            workflow: self.definition.name.clone(),
+            input,
+            created_at,
+            deadline_at: timeout.map(|timeout| created_at.plus(timeout)),
+            state: if is_local { State::Running { armed } } else { State::Queued { armed } },
+        })
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        self.options.as_ref().and_then(|options| options.patience)
+    }
+}
+
+pub(crate) fn unknown_workflow(core: &Core, name: &str) -> Error {
+    Error::UnknownWorkflow { name: name.to_owned(), known: core.names.join(", ") }
+}
+
+/// The run of a Start that is carried out here and staged by itself.
+pub(crate) fn local_run(
+    core: &Arc<Core>,
+    definition: &Arc<Definition>,
+    start: &write::Start,
+    fate: Option<Fate>,
+) -> Arc<Run> {
+    Run::new(
+        core.clone(),
+        definition.clone(),
+        NewRun {
+            key: start.key,
+            root: start.root,
+            parent: None,
+            run_no: 1,
+            deadline_at: start.deadline_at,
+            start: None,
+            start_room: 0,
+            replay: None,
+            attempts: None,
+            armed: Vec::new(),
+            is_replayed: false,
+            generation: core.lane_of(start.root).generation(),
+            fate,
+        },
+    )
+}
+
+/// The run of a Start that is staged when something depends on it.
+pub(crate) fn local_run_of(
+    core: &Arc<Core>,
+    definition: &Arc<Definition>,
+    start: Box<write::Start>,
+    room: u32,
+) -> Arc<Run> {
+    // somebody else may have its id
+    let fate = start.is_guarded.then(Fate::default);
+    let run = local_run(core, definition, &start, fate);
+    run.keep_start(start, room);
+    run
+}
+
+impl Order<'_> {
+    pub(crate) async fn start<O>(self) -> Result<Handle<O>, Error> {
+        patiently(self.patience(), self.start_in_time()).await
+    }
+
+    async fn start_in_time<O>(&self) -> Result<Handle<O>, Error> {
+        let (core, definition) = (self.core, self.definition);
+        let Prepared { start, room, claim, is_local } = self.prepare().await?;
+        let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
+        if !is_local {
+            let outcome = queue(core, start, room, claim).await?;
+            return settled(core, outcome, definition, key, id, fingerprint);
+        }
+        let run = local_run(core, definition, &start, None);
+        run.register();
+        let Some(lsn) = run.stage_start(start, room) else {
+            core.runs.remove(&run);
+            core.slot_freed();
+            return Err(core.why_dropped());
+        };
+        let task = Some(RunTask::starting(run.clone(), lsn));
+        let mut attended = Attended { task, input: self.input.clone(), claim };
+        let outcome = poll_fn(|cx| match &mut attended.task {
+            Some(task) => task.poll_started(cx, &self.input),
+            None => Poll::Ready(Outcome::Dropped),
+        })
+        .await;
+        attended.claim = None;
+        if outcome != Outcome::Applied {
+            attended.task = None;
+            return settled(core, outcome, definition, key, id, fingerprint);
+        }
+        // the run goes on in a task of its own
+        drop(attended);
+        Ok(Handle::running(run, id))
+    }
+
+    pub(crate) async fn run_to_end<O: DeserializeOwned>(self) -> Result<O, Error> {
+        patiently(self.patience(), self.run_to_end_in_time()).await
+    }
+
+    async fn run_to_end_in_time<O: DeserializeOwned>(&self) -> Result<O, Error> {
+        let (core, definition) = (self.core, self.definition);
+        let Prepared { start, room, claim, is_local } = self.prepare().await?;
+        let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
+        if !is_local {
+            let outcome = queue(core, start, room, claim).await?;
+            return settled(core, outcome, definition, key, id, fingerprint)?.result().await;
+        }
+        let run = local_run_of(core, definition, start, room);
+        let task = Some(RunTask::executing(run.clone(), &self.input));
+        let mut attended = Attended { task, input: Payload::empty(), claim };
+        let conclusion = poll_fn(|cx| {
+            let polled = attended.poll_conclusion(cx);
+            if attended.claim.is_some() && run.is_start_settled() {
+                attended.claim = None;
+            }
+            polled
+        })
+        .await;
+        // after a fence the run is gone, and its Start is staged again: nobody else may start the id yet
+        let claim = attended.claim.take();
+        drop(attended);
+        if let Conclusion::Ended(status, outcome) = conclusion {
+            return decode(core, key, status, outcome).await;
+        }
+        core.check_open()?;
+        started(core, key, run.start_lsn()).await.or_else(|error| match error {
+            // somebody else has the id
+            Error::NotFound { .. } => Ok(()),
+            error => Err(error),
+        })?;
+        drop(claim);
+        // suspended, handed on, or the id was taken: the database knows by whom
+        let existing = match &id {
+            None => None,
+            Some(id) => core.load(ExecutionId::Given(id.clone()), Detail::Outcome).await?,
+        };
+        let Some(Execution { key: existing_key, workflow, fingerprint: print, parent, status, .. }) =
+            existing.map(|record| record.execution)
+        else {
+            return Handle::of(core.clone(), key, id).result().await;
+        };
+        let existing = Existing {
+            key: existing_key,
+            workflow,
+            fingerprint: print,
+            parent: parent.map(|parent| parent.key),
+            status,
+        };
+        check_same(&existing, definition, id.as_deref(), fingerprint)?;
+        Handle::of(core.clone(), existing_key, id).result().await
+    }
+}
+
+async fn patiently<T>(
+    patience: Option<Duration>,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match patience {
+        None => work.await,
+        Some(patience) => tokio::time::timeout(patience, work).await.unwrap_or_else(|_| {
+            Err(Error::Unavailable(format!("the database did not answer within {patience:?}")))
+        }),
+    }
+}
+
+/// Waits until the Start of a run that went away has landed.
+pub(crate) async fn started(core: &Arc<Core>, key: Key, lsn: Option<Lsn>) -> Result<(), Error> {
+    let Some(lsn) = lsn else { return Ok(()) };
+    match core.lane_of(key).durable(lsn).await {
+        Outcome::Duplicate(_) => Err(Error::NotFound { workflow_id: key.to_string() }),
+        Outcome::Refused(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
+        Outcome::Dropped | Outcome::Fenced => Err(core.why_dropped()),
+        _ => Ok(()),
+    }
+}
+
+/// Stages a Start that does not run here, and waits for its outcome.
+async fn queue(
+    core: &Arc<Core>,
+    start: Box<write::Start>,
+    room: u32,
+    claim: Option<IdClaim>,
+) -> Result<Outcome, Error> {
+    let key = start.key;
+    let lane = core.lane_of(key);
+    let generation = lane.generation();
+    let staged = Staged { generation, tree: key, write: Write::Start(start), room, fate: None };
+    let Some(lsn) = lane.stage(staged, &mut Slot::default()) else { return Err(core.why_dropped()) };
+    let claimed = Claimed { claim, lane, lsn };
+    Ok(claimed.lane.durable(lsn).await)
+}
+
+/// The handle that a Start which does not run here, or lost, leads to.
+pub(crate) fn settled<O>(
+    core: &Arc<Core>,
+    outcome: Outcome,
+    definition: &Definition,
+    key: Key,
+    id: Option<Arc<str>>,
+    fingerprint: Option<u64>,
+) -> Result<Handle<O>, Error> {
+    match outcome {
+        Outcome::Applied => Ok(Handle::of(core.clone(), key, id)),
+        Outcome::Duplicate(existing) => {
+            check_same(&existing, definition, id.as_deref(), fingerprint)?;
+            Ok(Handle::of(core.clone(), existing.key, id))
+        }
+        Outcome::Refused(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
+        _ => Err(core.why_dropped()),
+    }
+}
+
+fn check_same(
+    existing: &Existing,
+    definition: &Definition,
+    id: Option<&str>,
+    fingerprint: Option<u64>,
+) -> Result<(), Error> {
+    let reason = if *existing.workflow != *definition.name {
+        format!(
+            "it belongs to an execution of workflow {:?}, not {:?}",
+            &*existing.workflow, &*definition.name
+        )
+    } else if existing.fingerprint.is_some() && existing.fingerprint != fingerprint {
+        format!("it belongs to an execution of {:?} with another input", &*definition.name)
+    } else {
+        return Ok(());
+    };
+    Err(Error::Conflict { workflow_id: id.unwrap_or_default().to_owned(), reason })
+}
