@@ -62,7 +62,7 @@ pub(crate) struct List {
     #[arg(long, value_parser = instant)]
     until: Option<Timestamp>,
     /// At most this many.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = stepfast::record::DEFAULT_LIMIT)]
     limit: usize,
     /// Only count them.
     #[arg(long)]
