@@ -153,6 +153,6 @@ impl Worker {
 
     /// How many executions there are.
     pub async fn count(&self) -> u64 {
-        self.store.list(&Filter::default()).await.unwrap().total.unwrap()
+        self.store.list(&Filter { limit: 0, ..Filter::default() }).await.unwrap().total.unwrap()
     }
 }

@@ -28,7 +28,7 @@ pub(crate) enum Workflow {
 
 #[derive(Args)]
 struct At {
-    /// The store: sqlite://FILE or postgres://…
+    /// The store, which must exist: sqlite://FILE, sqlite:////ABSOLUTE/FILE or postgres://…
     #[arg(long, env = "STEPFAST_STORE")]
     store: String,
     /// Print JSON, for programs.
@@ -62,7 +62,7 @@ pub(crate) struct List {
     #[arg(long, value_parser = instant)]
     until: Option<Timestamp>,
     /// At most this many.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = stepfast::record::DEFAULT_LIMIT)]
     limit: usize,
     /// Only count them.
     #[arg(long)]
@@ -99,7 +99,7 @@ impl Workflow {
 
 impl List {
     async fn run(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect(&self.at.store).await?;
+        let store = stepfast::connect_existing(&self.at.store).await?;
         let parent = match &self.parent {
             None => None,
             Some(id) => Some(find(&store, id, Detail::Outcome).await?.execution.key),
@@ -135,7 +135,7 @@ impl List {
 
 impl Show {
     async fn run(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect(&self.at.store).await?;
+        let store = stepfast::connect_existing(&self.at.store).await?;
         let mut record = find(&store, &self.workflow_id, Detail::Full).await?;
         // what is stored aside is shown too
         let key = record.execution.key;
@@ -161,7 +161,7 @@ impl Show {
 
 impl Act {
     async fn run(self, is_cancel: bool) -> anyhow::Result<Exit> {
-        let engine = Engine::builder(stepfast::connect(&self.at.store).await?).open().await?;
+        let engine = Engine::builder(stepfast::connect_existing(&self.at.store).await?).open().await?;
         let mut exit = Exit::Done;
         let mut answers = Vec::new();
         for workflow_id in &self.workflow_ids {

@@ -145,7 +145,9 @@ async fn start_recorded(
             return Err(crate::handle::failure_in(&delivery.outcome));
         }
         let key = delivery.outcome.decode::<String>().ok().and_then(|text| Key::from_text(&text));
-        let Some(key) = key else { return call.park("it is not a child's key".to_owned()).await };
+        let Some(key) = key else {
+            return call.park("what is recorded is not a child's key".to_owned()).await;
+        };
         if !is_detached {
             let state =
                 if run.core.runs.get(key).is_some() { ChildState::Local } else { ChildState::Elsewhere };
@@ -176,7 +178,10 @@ async fn start(
 ) -> Result<Key, Failure> {
     let core = &run.core;
     if core.definitions.get(&definition.name).is_none() {
-        return Err(Failure::from(crate::order::unknown_workflow(core, &definition.name)).permanent());
+        let mut failure = Failure::from(crate::order::unknown_workflow(core, &definition.name));
+        failure.message =
+            format!("workflow {:?} cannot start a child: {}", &*run.definition.name, failure.message);
+        return Err(failure.permanent());
     }
     let limit = core.options.value_limit;
     if input.len() > limit {
@@ -438,7 +443,7 @@ async fn recorded<O: DeserializeOwned>(
         };
     }
     let key = payload.decode::<String>().ok().and_then(|text| Key::from_text(&text));
-    let Some(key) = key else { return call.park("it is not a child's key".to_owned()).await };
+    let Some(key) = key else { return call.park("what is recorded is not a child's key".to_owned()).await };
     let busy = Busy::new(&call.run);
     let execution = loop {
         match call.run.core.load(ExecutionId::Key(key), Detail::Outcome).await {
@@ -463,7 +468,11 @@ async fn output<O: DeserializeOwned>(
     if status == Status::Completed {
         return match outcome.decode() {
             Ok(output) => Ok(output),
-            Err(error) => call.park(error.to_string()).await,
+            Err(error) => {
+                let name = call.run.name_of(call.id());
+                let error = error.of_value(|| format!("the output of child {key}, workflow {name:?},"));
+                call.park(error.to_string()).await
+            }
         };
     }
     Err(crate::handle::failure_in(&outcome))

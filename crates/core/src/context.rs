@@ -171,7 +171,7 @@ impl Call {
     pub(crate) async fn park<T>(&self, reason: String) -> T {
         let failure = crate::Failure::of_kind(
             crate::failure::UNREADABLE,
-            format!("what is recorded at position {} cannot be read: {reason}", self.path),
+            format!("workflow {:?}, position {}: {reason}", &*self.run.definition.name, self.path),
         );
         self.run.interrupt(Interrupt::Park(failure.permanent()));
         std::future::pending().await

@@ -374,12 +374,13 @@ impl Engine {
         crate::value::fetch(&self.core, execution, payload).await
     }
 
-    /// Executions that match, newest first.
+    /// Executions that match, newest first: at most `filter.limit` of them (50 by default); the next page
+    /// comes with `filter.after` set to the last key of this one.
     pub async fn list(&self, filter: &Filter) -> Result<Page, Error> {
         Ok(self.core.store.list(filter).await?)
     }
 
-    /// How many executions match.
+    /// How many executions match, whatever `filter.limit` says.
     pub async fn count(&self, filter: &Filter) -> Result<u64, Error> {
         let filter = Filter { limit: 0, ..filter.clone() };
         Ok(self.core.store.list(&filter).await?.total.unwrap_or(0))

@@ -1,5 +1,7 @@
 //! What can go wrong when one talks to an engine: [`Error`], its kind and its stable code.
 
+use std::fmt;
+
 use crate::failure::Failure;
 use crate::store::StoreError;
 
@@ -27,7 +29,9 @@ pub enum ErrorKind {
 }
 
 /// An error of the engine. The message says what was wrong, where, and what to do.
-#[derive(Clone, Debug, thiserror::Error)]
+///
+/// Its `Debug` form is the message too, behind the code.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Some input is not acceptable.
@@ -40,7 +44,8 @@ pub enum Error {
     },
     /// No workflow of this name is registered with the engine.
     #[error(
-        "workflow {name:?} is not registered with this engine (it knows: {known}); register it in the builder"
+        "workflow {name:?} is not registered with this engine (it knows {}); register it in the builder",
+        if known.is_empty() { "none" } else { known }
     )]
     UnknownWorkflow {
         /// The name that was asked for.
@@ -74,13 +79,13 @@ pub enum Error {
         reason: String,
     },
     /// A recorded value is not of the type the code asks for.
-    #[error(
-        "a recorded value cannot be read as {what}: {reason}; read it with the type it was recorded with"
-    )]
+    #[error("{value} cannot be read as {what}: {reason}; read it with the type it was recorded with")]
     Decode {
+        /// Which value, of what.
+        value: String,
         /// The type.
         what: &'static str,
-        /// serde's reason.
+        /// What is recorded instead, or what serde misses in it.
         reason: String,
     },
     /// A value is larger than the engine accepts.
@@ -171,6 +176,22 @@ impl Error {
             Error::Corrupt(_) => "SF-0015",
         }
     }
+
+    /// The same error, which says what value could not be read.
+    pub(crate) fn of_value(mut self, which: impl FnOnce() -> String) -> Self {
+        if let Error::Decode { value, .. } = &mut self {
+            *value = which();
+        }
+        self
+    }
+}
+
+/// The code and the message: `fn main() -> Result<(), Error>` and `unwrap` print this form, and whoever reads
+/// that wants to know what to do, not how the enum is built.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {self}", self.code())
+    }
 }
 
 impl From<StoreError> for Error {
@@ -184,5 +205,17 @@ impl From<StoreError> for Error {
                 Error::Unavailable(error.to_string())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_debug_form_is_what_people_read() {
+        let error = Error::NotFound { workflow_id: "order-7".to_owned() };
+        let text = "SF-0004: there is no execution with workflow_id \"order-7\"";
+        assert_eq!((format!("{error:?}"), format!("{error:#?}")), (text.to_owned(), text.to_owned()));
     }
 }

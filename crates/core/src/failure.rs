@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// A step body's or workflow's error in the form that is recorded.
 ///
-/// Any `std::error::Error` becomes one with `?`; its type's name, message and causes are kept.
+/// Any `std::error::Error` becomes one with `?`; its type's name, message and causes are kept. Text becomes one
+/// with [`Failure::new`], a `Box<dyn Error>` or an `anyhow::Error` with [`Failure::from_dyn`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The error's type, or one of the engine's own [codes](Failure::code).
@@ -56,6 +57,13 @@ impl Failure {
         Self { kind: kind.into(), message: message.into(), causes: Vec::new(), is_retryable: true }
     }
 
+    /// A failure from an error whose type is not known any more, with its causes: a `Box<dyn Error>`, an
+    /// `anyhow::Error`. These are not `std::error::Error`s themselves, so `?` does not convert them; write
+    /// `.map_err(|error| Failure::from_dyn(&*error))?`.
+    pub fn from_dyn(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self { causes: causes_of(error), ..Self::new(error.to_string()) }
+    }
+
     /// The same failure, which no retry policy retries.
     #[must_use]
     pub fn permanent(mut self) -> Self {
@@ -84,20 +92,52 @@ impl fmt::Display for Failure {
 
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
-        let mut causes = Vec::new();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            causes.push(cause.to_string());
-            source = cause.source();
-        }
         let kind = std::any::type_name::<E>().to_owned();
-        Self { kind, message: error.to_string(), causes, is_retryable: true }
+        Self { kind, message: error.to_string(), causes: causes_of(&error), is_retryable: true }
+    }
+}
+
+fn causes_of(error: &dyn std::error::Error) -> Vec<String> {
+    std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string).collect()
+}
+
+/// What a step body or a workflow may return as its error: a [`Failure`], any `std::error::Error`, and whatever
+/// else is `Into<Failure>`, which is all that has to be implemented.
+///
+/// The same bound under a name of its own, so that the compiler can say what to do where it is not met.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the error of a step or a workflow",
+    label = "its error must be a `Failure`, or a type that implements `std::error::Error`",
+    note = "text: return `Err(Failure::new(text))`, or `.map_err(Failure::new)`",
+    note = "`anyhow::Error` or `Box<dyn Error>`: `.map_err(|error| Failure::from_dyn(&*error))`",
+    note = "a type of your own: implement `std::error::Error` (for example with `thiserror`) or `Into<Failure>`"
+)]
+pub trait IntoFailure {
+    /// The error as it is recorded.
+    fn into_failure(self) -> Failure;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: Into<Failure>> IntoFailure for E {
+    fn into_failure(self) -> Failure {
+        self.into()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_without_a_type_keep_message_and_causes() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("no order")]
+        struct NoOrder(#[source] std::num::ParseIntError);
+        let boxed: Box<dyn std::error::Error + Send + Sync> = NoOrder("x".parse::<u8>().unwrap_err()).into();
+        let failure = Failure::from_dyn(&*boxed);
+        assert_eq!(failure.to_string(), "no order: invalid digit found in string");
+        assert_eq!(failure.causes.len(), 1);
+    }
 
     #[test]
     fn errors_keep_type_message_and_causes() {

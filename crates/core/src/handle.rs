@@ -70,7 +70,7 @@ impl<O: DeserializeOwned> Handle<O> {
     /// Waits for its end and returns its output, which is then durable.
     ///
     /// [`Error::Failed`] if the workflow failed, [`Error::Cancelled`] if it was cancelled,
-    /// [`Error::Parked`] if it is parked.
+    /// [`Error::Parked`] if it is parked, [`Error::Decode`] if its output is not an `O`.
     pub async fn result(&self) -> Result<O, Error> {
         if let Some(run) = &self.run {
             let conclusion = poll_fn(|cx| match run.concluded(cx.waker()) {
@@ -79,14 +79,21 @@ impl<O: DeserializeOwned> Handle<O> {
             })
             .await;
             if let Conclusion::Ended(status, outcome) = conclusion {
-                return decode(&self.core, self.key, status, outcome).await;
+                let decoded = decode(&self.core, self.key, status, outcome).await;
+                return decoded.map_err(|error| self.unreadable(error, &run.definition.name));
             }
         }
         let execution = Box::pin(self.core.until_ended(self.key)).await?;
         if execution.is_paused {
             return Err(Error::Parked(failure_in(&execution.outcome)));
         }
-        decode(&self.core, self.key, execution.status, execution.outcome).await
+        decode(&self.core, self.key, execution.status, execution.outcome)
+            .await
+            .map_err(|error| self.unreadable(error, &execution.workflow))
+    }
+
+    fn unreadable(&self, error: Error, workflow: &str) -> Error {
+        error.of_value(|| format!("the output of execution {:?}, workflow {workflow:?},", self.workflow_id()))
     }
 }
 
@@ -106,7 +113,7 @@ pub(crate) async fn decode<O: DeserializeOwned>(
 /// The same for an outcome that is not stored aside.
 pub(crate) fn decode_here<O: DeserializeOwned>(status: Status, outcome: &Payload) -> Result<O, Error> {
     match status {
-        Status::Completed => outcome.decode(),
+        Status::Completed => outcome.decode().map_err(|error| error.of_value(|| "the output".to_owned())),
         Status::Cancelled => Err(Error::Cancelled(failure_in(outcome))),
         _ => Err(Error::Failed(failure_in(outcome))),
     }
@@ -114,7 +121,9 @@ pub(crate) fn decode_here<O: DeserializeOwned>(status: Status, outcome: &Payload
 
 /// The failure in a payload.
 pub(crate) fn failure_in(payload: &Payload) -> Failure {
-    payload.decode().unwrap_or_else(|error| Failure::new(format!("an unreadable failure: {error}")))
+    payload.decode().unwrap_or_else(|error| {
+        Failure::new(error.of_value(|| "what was recorded as an error".to_owned()).to_string())
+    })
 }
 
 impl<O> fmt::Debug for Handle<O> {

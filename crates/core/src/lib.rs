@@ -70,7 +70,7 @@ pub use commit::LaneLoad;
 pub use context::Context;
 pub use engine::Engine;
 pub use error::{Error, ErrorKind};
-pub use failure::Failure;
+pub use failure::{Failure, IntoFailure};
 pub use handle::Handle;
 pub use key::Key;
 pub use memory::MemoryStore;

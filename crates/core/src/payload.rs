@@ -69,13 +69,29 @@ impl Payload {
 
     /// The value back; [`Error::Decode`] if the bytes do not hold a `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        let fail = |reason: String| Error::Decode { what: std::any::type_name::<T>(), reason };
+        let fail = |reason: String| Error::Decode {
+            value: "a recorded value".to_owned(),
+            what: std::any::type_name::<T>(),
+            reason,
+        };
         match self.as_bytes().split_first() {
             Some((&MESSAGE_PACK, bytes)) => {
-                rmp_serde::from_slice(bytes).map_err(|error| fail(error.to_string()))
+                rmp_serde::from_slice(bytes).map_err(|error| fail(self.why_not(&error)))
             }
+            Some((&CHUNKED, _)) => Err(fail("it is stored aside, and was not fetched".to_owned())),
             Some((header, _)) => Err(fail(format!("unknown payload header {header:#04x}"))),
             None => Err(fail("there is no payload".into())),
+        }
+    }
+
+    /// Why the bytes are not the value that was asked for, in words that need no knowledge of the encoding.
+    fn why_not(&self, error: &rmp_serde::decode::Error) -> String {
+        let Some(value) = self.to_value() else { return "its bytes are damaged".to_owned() };
+        let recorded = format!("what is recorded is {}", described(&value));
+        match error {
+            // serde's own words: what it expected, or which field it misses
+            rmp_serde::decode::Error::Syntax(reason) => format!("{reason} ({recorded})"),
+            _ => recorded,
         }
     }
 
@@ -157,6 +173,28 @@ impl Payload {
     }
 }
 
+/// What kind of value it is.
+fn described(value: &rmpv::Value) -> String {
+    use rmpv::Value;
+    match value {
+        Value::Nil => "nothing (null)".to_owned(),
+        Value::Boolean(_) => "a boolean".to_owned(),
+        Value::Integer(_) => "an integer".to_owned(),
+        Value::F32(_) | Value::F64(_) => "a floating-point number".to_owned(),
+        Value::String(_) => "a string".to_owned(),
+        Value::Binary(bytes) => format!("{} bytes", bytes.len()),
+        Value::Array(items) => format!("a list of {}", items.len()),
+        Value::Map(entries) => {
+            let mut names: Vec<&str> = entries.iter().filter_map(|(key, _)| key.as_str()).take(9).collect();
+            if names.len() < entries.len() {
+                names.push("…");
+            }
+            format!("a map with {}", if names.is_empty() { "no fields".to_owned() } else { names.join(", ") })
+        }
+        Value::Ext(..) => "an extension of MessagePack".to_owned(),
+    }
+}
+
 fn sort_maps(value: &mut rmpv::Value) {
     match value {
         rmpv::Value::Array(items) => items.iter_mut().for_each(sort_maps),
@@ -211,6 +249,39 @@ mod tests {
         assert_eq!(payload.decode::<(u8, String, Vec<f64>, Option<HashMap<String, bool>>)>().unwrap(), value);
         let error = payload.decode::<u8>().unwrap_err();
         assert!(error.to_string().contains("u8"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_without_the_encodings_words() {
+        #[derive(serde::Serialize, serde::Deserialize, Debug)]
+        struct Order {
+            id: u32,
+            items: Vec<String>,
+        }
+        let order = Payload::encode(&Order { id: 7, items: Vec::new() }).unwrap();
+        let why = |error: Error| error.to_string();
+        let message = why(order.decode::<u32>().unwrap_err());
+        assert!(message.contains("read as u32") && message.contains("a map with id, items"), "{message}");
+        let message = why(Payload::encode("text").unwrap().decode::<u32>().unwrap_err());
+        assert!(message.contains("a string"), "{message}");
+        let message = why(Payload::encode(&5).unwrap().decode::<Order>().unwrap_err());
+        assert!(message.contains("an integer"), "{message}");
+        let short = Payload::encode(&HashMap::from([("id", 7)])).unwrap();
+        let message = why(short.decode::<Order>().unwrap_err());
+        assert!(message.contains("missing field `items`"), "{message}");
+        for payload in [order, short, Payload::encode(&1.5).unwrap(), Payload::encode(&Some(())).unwrap()] {
+            for error in [
+                payload.decode::<String>().unwrap_err(),
+                payload.decode::<(u8, u8)>().unwrap_err(),
+                payload.decode::<bool>().unwrap_err(),
+                payload.decode::<char>().unwrap_err(),
+            ] {
+                let message = error.to_string();
+                assert!(!message.contains("marker") && !message.contains("msgpack"), "{message}");
+            }
+        }
+        let torn = Payload::from_slice(&Payload::encode("some text").unwrap().as_bytes()[..5]);
+        assert!(why(torn.decode::<String>().unwrap_err()).contains("damaged"));
     }
 
     #[test]

@@ -188,8 +188,8 @@ pub enum Detail {
     Full,
 }
 
-/// Which executions to list, newest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Which executions to list, newest first. By default the newest [`DEFAULT_LIMIT`] of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     /// Any of these statuses; empty for all.
     pub statuses: Vec<Status>,
@@ -207,8 +207,28 @@ pub struct Filter {
     pub created_before: Option<Timestamp>,
     /// Only those that sort after this key in the list: the last key of the page before.
     pub after: Option<Key>,
-    /// At most this many; 0 returns no rows, only the count.
+    /// At most this many; 0 returns no rows, only the count. [`Engine::count`](crate::Engine::count) ignores
+    /// it.
     pub limit: usize,
+}
+
+/// How many executions a [`Filter`] lists unless it says otherwise.
+pub const DEFAULT_LIMIT: usize = 50;
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self {
+            statuses: Vec::new(),
+            workflow: None,
+            is_paused: None,
+            parent: None,
+            id_prefix: None,
+            created_from: None,
+            created_before: None,
+            after: None,
+            limit: DEFAULT_LIMIT,
+        }
+    }
 }
 
 /// A page of a list.

@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::call::Delivery;
 use crate::context::{Call, Context};
 use crate::error::Error;
-use crate::failure::{ATTEMPT_TIMED_OUT, Failure};
+use crate::failure::{ATTEMPT_TIMED_OUT, Failure, IntoFailure};
 use crate::name::Name;
 use crate::path::Path;
 use crate::payload::{INLINE_LIMIT, Payload};
@@ -100,7 +100,20 @@ impl Context {
     ///
     /// The body starts when every earlier Write of the execution is durable. It may run again only if a
     /// crash came before its outcome was recorded.
-    pub fn step<F>(&mut self, name: impl Into<Name>, body: F) -> Step<'_, F> {
+    ///
+    /// The body is a closure that returns a future, as it may be called once per attempt:
+    /// `async || call(&order).await`. Its value needs serde's `Serialize` and `Deserialize`; its error may be
+    /// a [`Failure`] or any `std::error::Error` ([`IntoFailure`]). Where the compiler cannot know which, write
+    /// `Ok::<_, Failure>(value)`. By default there is one attempt, without a limit in time; see
+    /// [`retries`](Step::retries), [`RetryPolicy`] and [`timeout`](Step::timeout).
+    pub fn step<F, Fut, T, E>(&mut self, name: impl Into<Name>, body: F) -> Step<'_, F>
+    where
+        // also said where it is awaited; here the compiler can point at the body
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        T: Serialize + DeserializeOwned,
+        E: IntoFailure,
+    {
         Step { cx: self, name: name.into(), body, options: None, fingerprint: None }
     }
 }
@@ -161,7 +174,7 @@ where
     F: FnMut() -> Fut + Send + 'c,
     Fut: Future<Output = Result<T, E>> + Send + 'c,
     T: Serialize + DeserializeOwned + Send + 'c,
-    E: Into<Failure> + Send + 'c,
+    E: IntoFailure + Send + 'c,
 {
     type Output = Result<T, Failure>;
     type IntoFuture = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'c>>;
@@ -187,7 +200,7 @@ where
     F: FnMut() -> Fut + Send,
     Fut: Future<Output = Result<T, E>> + Send,
     T: Serialize + DeserializeOwned + Send,
-    E: Into<Failure>,
+    E: IntoFailure,
 {
     let call = &call;
     if let Some(delivery) = call.recorded().await {
@@ -246,7 +259,10 @@ async fn replayed<T: DeserializeOwned>(call: &Call, delivery: Delivery) -> Resul
         },
         _ => match payload.decode::<T>() {
             Ok(value) => Ok(value),
-            Err(error) => call.park(error.to_string()).await,
+            Err(error) => {
+                let name = call.run.name_of(call.id());
+                call.park(error.of_value(|| format!("the value of step {name:?}")).to_string()).await
+            }
         },
     }
 }
@@ -299,11 +315,11 @@ async fn attempt_once<F, Fut, T, E>(body: &mut F) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, E>>,
-    E: Into<Failure>,
+    E: IntoFailure,
 {
     let body = std::panic::catch_unwind(AssertUnwindSafe(body)).map_err(|panic| panicked(&*panic))?;
     match AssertUnwindSafe(body).catch_unwind().await {
-        Ok(result) => result.map_err(Into::into),
+        Ok(result) => result.map_err(IntoFailure::into_failure),
         Err(panic) => Err(panicked(&*panic)),
     }
 }
@@ -312,7 +328,7 @@ async fn attempt_within<F, Fut, T, E>(body: &mut F, timeout: Duration) -> Result
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, E>>,
-    E: Into<Failure>,
+    E: IntoFailure,
 {
     tokio::time::timeout(timeout, attempt_once(body)).await.unwrap_or_else(|_| {
         Err(Failure::of_kind(ATTEMPT_TIMED_OUT, format!("the attempt took longer than {timeout:?}")))

@@ -10,7 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::failure::{Failure, UNREADABLE};
+use crate::failure::{Failure, IntoFailure, UNREADABLE};
 use crate::payload::Payload;
 
 /// The future of a workflow's body, from encoded input to encoded output.
@@ -59,13 +59,17 @@ where
     where
         F: Fn(Context, I) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<O, E>> + Send + 'static,
-        E: Into<Failure>,
+        E: IntoFailure,
     {
+        let shown: Arc<str> = name.into();
         let body = move |cx: Context, input: &Payload| -> Result<BodyFuture, Failure> {
-            let input: I = input.decode().map_err(|error| Failure::of_kind(UNREADABLE, error.to_string()))?;
+            let input: I = input.decode().map_err(|error| {
+                let error = error.of_value(|| format!("the input of workflow {shown:?}"));
+                Failure::of_kind(UNREADABLE, error.to_string())
+            })?;
             let run = body(cx, input);
             Ok(Box::pin(async move {
-                let output = run.await.map_err(Into::into)?;
+                let output = run.await.map_err(IntoFailure::into_failure)?;
                 Payload::encode(&output).map_err(|error| Failure::from(error).permanent())
             }))
         };

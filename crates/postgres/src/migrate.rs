@@ -52,6 +52,11 @@ pub(crate) async fn migrate(connector: &Connector, background: &Background) -> R
         Some(found) if found > supported => return Err(StoreError::NewerSchema { found, supported }),
         Some(found) if found == supported => return Ok(version),
         Some(_) => {}
+        None if connector.options().must_exist => {
+            return Err(open(format!(
+                "it has no schema {schema:?} with executions; is it the right database?"
+            )));
+        }
         None => {
             client
                 .batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS {}", quoted(schema)))

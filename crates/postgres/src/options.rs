@@ -24,6 +24,8 @@ pub struct PostgresOptions {
     pub lease: Duration,
     /// How long connecting may take.
     pub connect_timeout: Duration,
+    /// True to refuse a database without our schema, which would be made otherwise.
+    pub must_exist: bool,
     /// Most connections for loads and lists.
     pub readers: usize,
 }
@@ -37,6 +39,7 @@ impl Default for PostgresOptions {
             lock_timeout: Duration::from_millis(250),
             lease: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(10),
+            must_exist: false,
             readers: 4,
         }
     }
@@ -54,6 +57,13 @@ impl PostgresOptions {
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
+        self
+    }
+
+    /// The same options, which refuse or allow that the schema is made.
+    #[must_use]
+    pub fn must_exist(mut self, must_exist: bool) -> Self {
+        self.must_exist = must_exist;
         self
     }
 
@@ -88,6 +98,7 @@ impl fmt::Debug for PostgresOptions {
             .field("lock_timeout", &self.lock_timeout)
             .field("lease", &self.lease)
             .field("connect_timeout", &self.connect_timeout)
+            .field("must_exist", &self.must_exist)
             .field("readers", &self.readers)
             .finish()
     }

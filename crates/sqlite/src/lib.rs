@@ -49,6 +49,8 @@ pub struct SqliteOptions {
     pub durability: Durability,
     /// Where the time comes from; the machine's clock unless a test sets another.
     pub clock: Option<Arc<dyn Clock>>,
+    /// True to refuse a path at which there is no database of ours, where one would be made otherwise.
+    pub must_exist: bool,
     /// The registered SQLite VFS that all connections go through, where it is not the default: for tests.
     #[doc(hidden)]
     pub vfs: Option<&'static str>,
@@ -69,6 +71,18 @@ impl SqliteStore {
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
         let path = resolve(path.as_ref())?;
         let refuse = |reason: String| StoreError::Open { store: path.display().to_string(), reason };
+        if options.must_exist {
+            // before anything is made beside it
+            if !path.exists() {
+                return Err(refuse("there is no such file; is the path right?".to_owned()));
+            }
+            let version = connect::reader(&path, options.vfs).and_then(|conn| migrate::version(&conn));
+            if version.map_err(|trouble| connect::explain(&path, trouble))? == 0 {
+                return Err(refuse(
+                    "it has no executions: it belongs to another program, or is empty".to_owned(),
+                ));
+            }
+        }
         let shared = Shared::join(&path).map_err(|error| {
             refuse(match error.kind() {
                 std::io::ErrorKind::Other => error.to_string(),
@@ -186,8 +200,12 @@ impl Store for SqliteStore {
 
 /// The absolute path of a database, links resolved: one file has one name in the process.
 fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
-    let refuse =
-        |reason: &str| StoreError::Open { store: path.display().to_string(), reason: reason.to_owned() };
+    // a relative path says little to who does not know where the program was started
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let refuse = |reason: &str| StoreError::Open {
+        store: absolute(path).display().to_string(),
+        reason: reason.to_owned(),
+    };
     let Some(name) = path.file_name() else {
         return Err(refuse("this is not the path of a file; give the path of a database"));
     };
@@ -212,6 +230,9 @@ fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
     };
     match parent.canonicalize() {
         Ok(parent) => Ok(parent.join(name)),
-        Err(_) => Err(refuse(&format!("there is no directory {}; create it first", parent.display()))),
+        Err(_) => {
+            let parent = absolute(parent);
+            Err(refuse(&format!("there is no directory {}; create it first", parent.display())))
+        }
     }
 }

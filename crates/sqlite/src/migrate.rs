@@ -47,7 +47,7 @@ pub(crate) fn migrate(conn: &mut Connection) -> Tried<()> {
 }
 
 /// The schema's version; 0 for an empty database.
-fn version(conn: &Connection) -> Tried<i64> {
+pub(crate) fn version(conn: &Connection) -> Tried<i64> {
     let exists: bool = conn.query_row(
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1)",
         [HISTORY],

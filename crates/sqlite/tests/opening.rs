@@ -48,6 +48,30 @@ fn a_missing_directory_and_a_directory_are_refused_with_advice() {
 }
 
 #[test]
+fn what_must_exist_is_not_made() {
+    let (dir, path) = place();
+    let options = || SqliteOptions { must_exist: true, ..SqliteOptions::default() };
+    let refusal = |path: &std::path::Path| match SqliteStore::open(path, options()) {
+        Err(StoreError::Open { reason, .. }) => reason,
+        other => panic!("{:?}", other.map(drop)),
+    };
+    assert!(refusal(&path).contains("no such file"));
+    assert!(refusal(&dir.path().join("missing").join("test.db")).contains("no directory"));
+    let entries = || fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(entries(), 0);
+    // another program's database is left as it is
+    Connection::open(&path).unwrap().execute("CREATE TABLE t (a)", []).unwrap();
+    let before = fs::read(&path).unwrap();
+    assert!(refusal(&path).contains("another program"));
+    assert_eq!((fs::read(&path).unwrap(), entries()), (before, 1));
+    fs::write(&path, "no database at all".repeat(100)).unwrap();
+    assert!(refusal(&path).contains("not a SQLite database"));
+    fs::remove_file(&path).unwrap();
+    drop(SqliteStore::open(&path, SqliteOptions::default()).unwrap());
+    SqliteStore::open(&path, options()).unwrap();
+}
+
+#[test]
 fn a_file_that_is_no_database_is_refused_and_left_alone() {
     let (_dir, path) = place();
     let text = "once upon a time ".repeat(500);

@@ -48,5 +48,14 @@ pub mod prelude {
 /// `?durability=relaxed` (SQLite and Postgres) lets a crash of the machine take back the last moments.
 /// [`Error::Open`], [`Error::NewerSchema`], or [`Error::Invalid`] for a URL that is none of these.
 pub async fn connect(url: &str) -> Result<Arc<dyn Store>, Error> {
-    url::open(url).await
+    url::open(url, false).await
+}
+
+/// Opens the store that `url` names like [`connect`], but creates nothing: for programs that look at what
+/// others have made.
+///
+/// [`Error::Open`] also if there is no such file, or nothing of Stepfast's in the database;
+/// [`Error::Invalid`] also for `memory:`, which is always empty.
+pub async fn connect_existing(url: &str) -> Result<Arc<dyn Store>, Error> {
+    url::open(url, true).await
 }

@@ -1,24 +1,33 @@
 //! Which store a URL names.
 
+#[cfg(feature = "sqlite")]
+use std::path::Path;
 use std::sync::Arc;
 
 use stepfast_core::store::Durability;
+#[cfg(feature = "sqlite")]
+use stepfast_core::store::StoreError;
 use stepfast_core::{Error, MemoryStore, Store};
 
-pub(crate) async fn open(url: &str) -> Result<Arc<dyn Store>, Error> {
+pub(crate) async fn open(url: &str, must_exist: bool) -> Result<Arc<dyn Store>, Error> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let (durability, rest) = take_durability(url, query)?;
     match address.split_once(':') {
+        Some(("memory", _)) if must_exist => {
+            let reason =
+                "memory: is empty in every process that opens it; name the database that your program uses";
+            Err(Error::Invalid { what: "store URL", reason: reason.to_owned() })
+        }
         Some(("memory", _)) => Ok(Arc::new(MemoryStore::new())),
         Some(("sqlite", path)) => {
             if !rest.is_empty() {
                 return Err(invalid(url, &format!("{rest:?} is not an option of a SQLite store")));
             }
-            sqlite(url, sqlite_path(path), durability)
+            sqlite(url, sqlite_path(path), durability, must_exist)
         }
         Some(("postgres" | "postgresql", _)) => {
             let url = if rest.is_empty() { address.to_owned() } else { format!("{address}?{rest}") };
-            postgres(&url, durability).await
+            postgres(&url, durability, must_exist).await
         }
         _ => Err(invalid(url, "it begins with none of sqlite:, postgres:, memory:")),
     }
@@ -68,27 +77,49 @@ fn sqlite_path(after_scheme: &str) -> &str {
 }
 
 #[cfg(feature = "sqlite")]
-fn sqlite(url: &str, path: &str, durability: Durability) -> Result<Arc<dyn Store>, Error> {
+fn sqlite(url: &str, path: &str, durability: Durability, must_exist: bool) -> Result<Arc<dyn Store>, Error> {
     if path.is_empty() {
         return Err(invalid(url, "it names no file"));
     }
-    let options = stepfast_sqlite::SqliteOptions { durability, ..Default::default() };
-    Ok(Arc::new(stepfast_sqlite::SqliteStore::open(path, options)?))
+    let options = stepfast_sqlite::SqliteOptions { durability, must_exist, ..Default::default() };
+    match stepfast_sqlite::SqliteStore::open(path, options) {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(StoreError::Open { store, reason }) => {
+            let reason = format!("{reason}{}", with_more_slashes(path));
+            Err(Error::Open { store, reason })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whoever counted the slashes wrong named a directory that is there from the root on, and not from here.
+#[cfg(feature = "sqlite")]
+fn with_more_slashes(path: &str) -> String {
+    let is_there = |path: &str| Path::new(path).parent().is_some_and(|it| it == Path::new("") || it.is_dir());
+    if is_there(path) || !is_there(&format!("/{path}")) {
+        return String::new();
+    }
+    format!("; if /{path} is meant: an absolute path begins with four slashes, sqlite:////{path}")
 }
 
 #[cfg(not(feature = "sqlite"))]
-fn sqlite(url: &str, _path: &str, _durability: Durability) -> Result<Arc<dyn Store>, Error> {
+fn sqlite(
+    url: &str,
+    _path: &str,
+    _durability: Durability,
+    _must_exist: bool,
+) -> Result<Arc<dyn Store>, Error> {
     Err(invalid(url, "this program was built without the feature `sqlite`"))
 }
 
 #[cfg(feature = "postgres")]
-async fn postgres(url: &str, durability: Durability) -> Result<Arc<dyn Store>, Error> {
-    let options = stepfast_postgres::PostgresOptions::default().durability(durability);
+async fn postgres(url: &str, durability: Durability, must_exist: bool) -> Result<Arc<dyn Store>, Error> {
+    let options = stepfast_postgres::PostgresOptions::default().durability(durability).must_exist(must_exist);
     Ok(Arc::new(stepfast_postgres::PostgresStore::open_with(url, options).await?))
 }
 
 #[cfg(not(feature = "postgres"))]
-async fn postgres(url: &str, _durability: Durability) -> Result<Arc<dyn Store>, Error> {
+async fn postgres(url: &str, _durability: Durability, _must_exist: bool) -> Result<Arc<dyn Store>, Error> {
     Err(invalid(url, "this program was built without the feature `postgres`"))
 }
 
@@ -112,10 +143,40 @@ mod tests {
     #[tokio::test]
     async fn no_error_tells_a_password() {
         for url in ["postgres://me:se:cr@et@host/shop?durability=some", "mysql://me:se:cr@et@host/shop"] {
-            let error = open(url).await.map(drop).unwrap_err().to_string();
+            let error = open(url, false).await.map(drop).unwrap_err().to_string();
             assert!(error.contains("//me:***@host/shop"), "{error}");
             assert!(!error.contains("se:") && !error.contains("et@"), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_missing_is_named_as_it_was_looked_for() {
+        let here = std::env::current_dir().unwrap();
+        for url in ["sqlite:///tmp/no-such-directory-of-ours/x.db", "sqlite://no-such-directory-of-ours/x.db"]
+        {
+            let error = open(url, false).await.map(drop).unwrap_err().to_string();
+            assert!(error.contains(&*here.to_string_lossy()), "{error}");
+            assert!(!error.contains("four slashes"), "{error}");
+        }
+        // from the root on it is there
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.db").display().to_string();
+        let error = open(&format!("sqlite://{path}"), false).await.map(drop).unwrap_err().to_string();
+        assert!(error.contains(&format!("sqlite:///{path}")), "{error}");
+        open(&format!("sqlite:///{path}"), false).await.map(drop).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_must_exist_is_not_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", directory.path().join("x.db").display());
+        let error = open(&url, true).await.map(drop).unwrap_err();
+        assert_eq!((error.code(), error.to_string().contains("no such file")), ("SF-0013", true), "{error}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        let error = open("memory:", true).await.map(drop).unwrap_err();
+        assert_eq!((error.code(), error.to_string().contains("empty")), ("SF-0001", true), "{error}");
+        drop(open(&url, false).await.unwrap());
+        open(&url, true).await.map(drop).unwrap();
     }
 
     #[test]

@@ -149,14 +149,17 @@ async fn an_unreadable_value(fixture: &dyn StoreFixture) {
         cx.step("charge", async || Returns::Ok("text".to_owned())).args(&x).await?;
         Returns::Ok(x)
     });
-    is_parked(fixture, changed, "SF-0026", &["position 1", "String"]).await;
+    is_parked(fixture, changed, "SF-0026", &["\"w\"", "\"charge\"", "position 1", "String", "an integer"]).await;
 }
 
 async fn an_unreadable_input(fixture: &dyn StoreFixture) {
     begin(fixture).await;
     let changed = Workflow::new("w", |_cx: Context, _text: String| async move { Returns::Ok(1i64) });
     let (two, _) = engine(fixture, |b| b.register(&changed)).await;
-    assert_parked(&two, "SF-0026").await;
+    let failure = assert_parked(&two, "SF-0026").await.to_string();
+    for said in ["the input of workflow \"w\"", "String", "an integer"] {
+        assert!(failure.contains(said), "{failure}");
+    }
     shut_down(two).await;
 }
 

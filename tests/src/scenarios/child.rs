@@ -16,6 +16,7 @@ super::cases![
     a_crash_between_a_childs_start_and_the_parents_record_starts_it_once,
     a_start_that_loses_takes_its_children_with_it,
     a_branch_that_is_spawned_and_not_awaited_ends_with_its_workflow,
+    a_child_whose_workflow_is_not_registered_says_who_wanted_it,
 ];
 
 /// A workflow `child` with one step, which returns how many bodies there have been when the latch of its
@@ -226,4 +227,16 @@ async fn a_branch_that_is_spawned_and_not_awaited_ends_with_its_workflow(fixture
     assert_eq!(deliveries(&record), [(CheckpointKind::Step, "main".to_owned())]);
     assert_eq!(record.execution.status, Status::Completed);
     shut_down(two).await;
+}
+
+async fn a_child_whose_workflow_is_not_registered_says_who_wanted_it(fixture: &dyn StoreFixture) {
+    let child = counting(&Count::new(), &[Latch::new(), Latch::new()]);
+    let parent = parent(&child, &Count::new());
+    let (engine, _) = engine(fixture, |b| b.register(&parent)).await;
+    let error = engine.run(&parent, ()).await.unwrap_err();
+    assert_eq!(error.code(), "SF-0008");
+    for said in ["\"parent\"", "child", "\"child\" is not registered", "(it knows parent)"] {
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    shut_down(engine).await;
 }

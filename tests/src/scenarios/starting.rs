@@ -27,6 +27,7 @@ super::cases![
     bad_ids_are_refused_at_the_door,
     strange_ids_are_found_again,
     an_unknown_workflow_is_an_error,
+    an_output_read_as_another_type_says_what_it_is,
     a_caller_that_goes_away_ends_nothing,
     a_caller_of_start_that_goes_away_ends_nothing,
     patience_ends_and_the_start_stays,
@@ -209,6 +210,18 @@ async fn an_unknown_workflow_is_an_error(fixture: &dyn StoreFixture) {
     let error = engine.get::<i64>("x").await.map(drop).unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::NotFound, "SF-0004"));
     assert_eq!(store.landed().len(), 0);
+    shut_down(engine).await;
+}
+
+async fn an_output_read_as_another_type_says_what_it_is(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
+    engine.run(&noop, 5).workflow_id("order-7").await.unwrap();
+    let error = engine.get::<String>("order-7").await.unwrap().result().await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Corrupt, "SF-0006"));
+    for said in ["the output of execution \"order-7\", workflow \"noop\"", "String", "an integer", "read it with"] {
+        assert!(error.to_string().contains(said), "{error}");
+    }
     shut_down(engine).await;
 }
 

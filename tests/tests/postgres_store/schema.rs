@@ -32,6 +32,19 @@ async fn a_newer_schema_is_refused() {
 }
 
 #[tokio::test]
+async fn a_schema_that_must_exist_is_not_made() {
+    let schema = PostgresServer::shared().schema();
+    let options = || PostgresOptions::default().schema(&schema).must_exist(true);
+    let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Open { reason, .. } if reason.contains(&schema)), "{error}");
+    let sql = client("public").await;
+    let exists = "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)";
+    assert!(!sql.query_one(exists, &[&schema]).await.unwrap().get::<_, bool>(0));
+    PostgresStore::open_with(url(), options().must_exist(false)).await.unwrap();
+    PostgresStore::open_with(url(), options()).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_server_that_is_not_there_is_named() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("postgres://me:secret@127.0.0.1:{port}/shop");
