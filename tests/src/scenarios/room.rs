@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, join_all};
 use stepfast_core::payload::CHUNK_SIZE;
 use stepfast_core::store::StoreError;
-use stepfast_core::write::Write;
+use stepfast_core::write::{State, Write};
 use stepfast_core::{Context, Either, Engine, EngineBuilder, Error, ErrorKind, Handle, Payload, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, second_engine, shut_down};
@@ -19,6 +19,7 @@ use crate::fault_store::{Call, FaultStore};
 super::cases![
     room_comes_back_when_writes_land,
     room_comes_back_when_writes_fold,
+    room_comes_back_when_writes_are_refused,
     room_comes_back_when_a_start_loses,
     room_comes_back_from_the_slow_lane,
     room_comes_back_after_a_fence,
@@ -191,6 +192,38 @@ async fn room_comes_back_when_writes_fold(fixture: &dyn StoreFixture) {
     });
     assert!(folded.count() > 0, "no end has folded into the Start of a child");
     assert_all_is_back(&engine, &store).await;
+    shut_down(engine).await;
+}
+
+async fn room_comes_back_when_writes_are_refused(fixture: &dyn StoreFixture) {
+    let steps = steps();
+    let (engine, store) = engine(fixture, |b| bounded(b).register(&steps)).await;
+    let is_start: fn(&Write) -> bool =
+        |write| matches!(write, Write::Start(start) if start.input.len() > SIZE);
+    let is_value: fn(&Write) -> bool =
+        |write| matches!(write, Write::Checkpoint(checkpoint) if checkpoint.outcome.len() > SIZE);
+    let is_end: fn(&Write) -> bool = |write| match write {
+        Write::Move(change) => {
+            matches!(&change.state, State::Ended { outcome, .. } if outcome.len() > SIZE)
+        }
+        _ => false,
+    };
+    for (what, refused) in [("start", is_start), ("value", is_value), ("end", is_end)] {
+        store.refuse(refused);
+        let runs: Vec<_> = (0..12)
+            .map(|n| {
+                let id = (n % 2 == 0).then(|| format!("{what} {n}"));
+                run(&engine, &steps, (1 + n % 3, value()), id)
+            })
+            .collect();
+        for run in runs {
+            let result = run.await.unwrap();
+            let Err(error) = result else { panic!("what is refused has happened: {what}") };
+            assert!(error.to_string().contains("does not like it"), "{error}");
+        }
+        store.accept_all();
+        assert_all_is_back(&engine, &store).await;
+    }
     shut_down(engine).await;
 }
 
