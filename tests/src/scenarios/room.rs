@@ -26,6 +26,7 @@ super::cases![
     room_comes_back_from_large_values,
     room_comes_back_when_a_run_gives_up,
     room_comes_back_when_a_caller_gives_up,
+    what_is_larger_than_the_bound_passes_alone,
     who_waits_for_room_hears_of_a_shutdown,
     who_waits_for_room_hears_of_a_shutdown_without_a_database,
 ];
@@ -482,6 +483,23 @@ async fn room_comes_back_when_a_caller_gives_up(fixture: &dyn StoreFixture) {
     }
     assert_all_is_back(&engine, &store).await;
     shut_down(engine).await;
+}
+
+async fn what_is_larger_than_the_bound_passes_alone(fixture: &dyn StoreFixture) {
+    let steps = steps();
+    for bound in [1000, 0] {
+        let (engine, _) = engine(fixture, |b| b.register(&steps).staged_bytes(bound)).await;
+        let large = "l".repeat(5 << 19);
+        let mut runs = Vec::new();
+        for n in 0..12 {
+            let input = if n % 4 == 0 { large.clone() } else { value() };
+            runs.push((input.len(), run(&engine, &steps, (n % 3, input), None)));
+        }
+        for (size, run) in runs {
+            assert_eq!(run.await.unwrap().unwrap().len(), size);
+        }
+        shut_down(engine).await;
+    }
 }
 
 /// Callers at the bound: of some the Start is staged, others wait for room.
