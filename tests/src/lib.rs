@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)] // this is test code
 
 pub mod acts;
+mod cases;
 pub mod check;
 pub mod clock;
 pub mod conformance;

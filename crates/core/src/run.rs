@@ -343,6 +343,11 @@ impl Run {
         is_solid: bool,
         slot: &mut Slot,
     ) -> Option<Lsn> {
+        if matches!(state.interrupt, Some(Interrupt::Lost)) {
+            // something else has been staged in its place, and goes on from the record
+            self.lane.give_back(room);
+            return None;
+        }
         let (generation, tree) = (self.generation, self.root);
         let staged = Staged { generation, tree, write, room, fate: self.fate.clone() };
         let lsn = if self.is_polled.load(SeqCst) {

@@ -237,6 +237,8 @@ impl RunTask {
         let is_inline = outcome.len() <= INLINE_LIMIT;
         let room = if is_inline { run.lane.room_now(outcome.len() + 128) } else { 0 };
         if room == 0 {
+            // whoever waits for room must not keep any: what the Start has taken comes back only when it lands
+            let _ = run.start_in(&mut run.state());
             self.stage = Stage::Storing(Box::pin(async move {
                 let place = crate::value::Place::of(&run, run.key);
                 let (outcome, room) = crate::value::store(place, outcome).await;

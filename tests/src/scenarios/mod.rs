@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 
+use crate::cases::{cases, nouns};
 use crate::{Fresh, StoreFixture};
 
 pub mod kit;
@@ -17,35 +18,14 @@ pub mod kit;
 /// Runs a case on a fresh database; panics if the engine misbehaves.
 pub type Run = for<'a> fn(&'a dyn StoreFixture) -> LocalBoxFuture<'a, ()>;
 
-/// The cases of a file, by their functions' names. A function that is not listed is dead code, and warned of.
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        pub(super) const CASES: &[(&str, super::Run)] =
-            &[$((stringify!($case), |fixture| Box::pin($case(fixture)))),*];
-    };
-}
-use cases;
-
-macro_rules! nouns {
-    ($($noun:ident),* $(,)?) => {
-        $(mod $noun;)*
-
-        /// All cases, as (noun, behaviour, what to run).
-        pub fn all() -> Vec<(&'static str, &'static str, Run)> {
-            let mut all: Vec<(&'static str, &'static str, Run)> = Vec::new();
-            $(all.extend($noun::CASES.iter().map(|(name, run)| (stringify!($noun), *name, *run)));)*
-            all
-        }
-    };
-}
-
 mod fault;
 mod fence;
+mod room;
 mod stray;
 
 /// The cases with faults, by name.
 pub fn faults() -> impl Iterator<Item = (&'static str, Run)> {
-    fault::CASES.iter().chain(fence::CASES).chain(stray::CASES).copied()
+    fault::CASES.iter().chain(fence::CASES).chain(room::CASES).chain(stray::CASES).copied()
 }
 
 nouns![budget, changed_code, child, request, several, starting, step, value, wait];

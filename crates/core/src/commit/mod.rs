@@ -76,6 +76,8 @@ struct Shared {
     staged: Notify,
     /// Room for staged bytes; given back when they are settled.
     room: Semaphore,
+    /// All of the room there is.
+    bound: usize,
     /// Where those who wait run.
     runtime: runtime::Handle,
     /// True when the committer may give up on a database that does not answer.
@@ -99,6 +101,7 @@ impl Lane {
     ) -> Result<(Self, oneshot::Receiver<()>), Error> {
         let About { flush_writes, flush_bytes, .. } = *store.about();
         let staging = Staging::new(flush_writes, flush_bytes);
+        let bound = staged_bytes.min(Semaphore::MAX_PERMITS);
         let lane = Self(Arc::new(Shared {
             number,
             slow_number,
@@ -106,7 +109,8 @@ impl Lane {
             staging: staging.into(),
             watermark: Watermark::default(),
             staged: Notify::new(),
-            room: Semaphore::new(staged_bytes.min(Semaphore::MAX_PERMITS)),
+            room: Semaphore::new(bound),
+            bound,
             runtime,
             give_up: watch::Sender::new(false),
         }));
@@ -170,10 +174,10 @@ impl Lane {
         Some(staged)
     }
 
-    /// Waits for room for a Write of `bytes` bytes under the bound on staged bytes.
-    /// The room belongs to the Write that is staged with it.
+    /// Waits for room for a Write of `bytes` bytes under the bound on staged bytes; one that is larger than
+    /// the bound takes all of it. The room belongs to the Write that is staged with it.
     pub(crate) async fn room(&self, bytes: usize) -> u32 {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let bytes = self.within_bound(bytes);
         if let Ok(permit) = self.0.room.try_acquire_many(bytes) {
             permit.forget();
             return bytes;
@@ -189,11 +193,15 @@ impl Lane {
 
     /// Room that can be had without waiting; 0 bytes of it if there is none, for Writes that cannot wait.
     pub(crate) fn room_now(&self, bytes: usize) -> u32 {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let bytes = self.within_bound(bytes);
         self.0.room.try_acquire_many(bytes).map_or(0, |permit| {
             permit.forget();
             bytes
         })
+    }
+
+    fn within_bound(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.min(self.0.bound)).unwrap_or(u32::MAX)
     }
 
     /// Gives back room that no Write has taken with it.
