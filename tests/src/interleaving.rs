@@ -21,7 +21,7 @@ const IDS: usize = 12;
 /// Things that happen.
 const EVENTS: usize = 160;
 /// A world that has not settled by then never will.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_mins(2);
 const EVERYTHING: &[Call] = &[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::List];
 
 /// What a caller was told.

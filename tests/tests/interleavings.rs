@@ -10,7 +10,7 @@ use stepfast_tests::{GOING, interleaving, scenarios};
 
 /// Worlds of each store; `STEPFAST_WORLDS` says otherwise.
 const WORLDS: u64 = 3;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 fn main() {
     let worlds = std::env::var("STEPFAST_WORLDS")

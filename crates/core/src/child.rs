@@ -12,13 +12,13 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::call::WaitingFor;
 use crate::commit::{Lsn, Slot};
-use crate::context::{Busy, Call, Context};
+use crate::context::{Call, Context};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
-use crate::record::{Detail, ExecutionId, Status};
+use crate::record::{Detail, Execution, ExecutionId, Status};
 use crate::replay::CallKind;
 use crate::run::{ChildEnd, ChildState, Interrupt, NewRun, Run};
 use crate::runs::Expected;
@@ -372,16 +372,9 @@ async fn until_end<O: DeserializeOwned>(call: &Call, key: Key) -> Result<O, Fail
 /// that must not be taken for an outcome: it can be heard of before the execution's own turn comes.
 async fn unless_cancelled_too(call: &Call) {
     let run = &call.run;
-    let busy = Busy::new(run);
-    let is_asked = loop {
-        match run.core.load(ExecutionId::Key(run.key), Detail::Full).await {
-            Ok(record) => break record.is_some_and(|it| it.requests.contains(&RequestKind::Cancel)),
-            Err(Error::Unavailable(_)) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
-            Err(error) => call.park(error.to_string()).await,
-        }
-    };
-    drop(busy);
-    if is_asked {
+    let id = ExecutionId::Key(run.key);
+    let record = call.ask(|| run.core.load(id.clone(), Detail::Full)).await;
+    if record.is_some_and(|it| it.requests.contains(&RequestKind::Cancel)) {
         run.interrupt(Interrupt::Cancel(cancel_failure()));
         std::future::pending::<()>().await;
     }
@@ -414,15 +407,9 @@ async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
         if let Outcome::Fenced | Outcome::Dropped = run.lane.durable(barrier).await {
             std::future::pending::<()>().await;
         }
-        loop {
-            match run.core.until_terminal(key, &has_not_ended).await {
-                Ok(execution) => {
-                    let crate::record::Execution { status, outcome, .. } = execution;
-                    return ChildEnd { status, outcome, lsn: Lsn(0) };
-                }
-                Err(Error::Unavailable(_)) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
-                Err(error) => call.park(error.to_string()).await,
-            }
+        match run.core.until_terminal(key, &has_not_ended).await {
+            Ok(Execution { status, outcome, .. }) => ChildEnd { status, outcome, lsn: Lsn(0) },
+            Err(error) => call.park(error.to_string()).await,
         }
     };
     match select(std::pin::pin!(signal), std::pin::pin!(ended)).await {
@@ -444,16 +431,11 @@ async fn recorded<O: DeserializeOwned>(
     }
     let key = payload.decode::<String>().ok().and_then(|text| Key::from_text(&text));
     let Some(key) = key else { return call.park("what is recorded is not a child's key".to_owned()).await };
-    let busy = Busy::new(&call.run);
-    let execution = loop {
-        match call.run.core.load(ExecutionId::Key(key), Detail::Outcome).await {
-            Ok(Some(record)) => break record.execution,
-            Ok(None) => call.park(format!("the child {key} is not in the database any more")).await,
-            Err(Error::Unavailable(_)) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
-            Err(error) => call.park(error.to_string()).await,
-        }
+    let core = &call.run.core;
+    let execution = match call.ask(|| core.load(ExecutionId::Key(key), Detail::Outcome)).await {
+        Some(record) => record.execution,
+        None => call.park(format!("the child {key} is not in the database any more")).await,
     };
-    drop(busy);
     call.run.state().children.remove(&key);
     output(call, key, execution.status, execution.outcome).await
 }

@@ -157,13 +157,22 @@ impl Call {
         if payload.chunks().is_none() {
             return payload;
         }
+        let core = &self.run.core;
+        self.ask(|| crate::value::fetch(core, execution, payload.clone())).await
+    }
+
+    /// The database's answer, with nothing else delivered meanwhile. An answer that cannot be had parks the
+    /// execution.
+    pub(crate) async fn ask<T, F>(&self, question: impl Fn() -> F) -> T
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
         let _busy = Busy::new(&self.run);
-        loop {
-            match crate::value::fetch(&self.run.core, execution, payload.clone()).await {
-                Ok(payload) => return payload,
-                Err(Error::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(100)).await,
-                Err(error) => self.park(error.to_string()).await,
-            }
+        match self.run.core.ask(question).await {
+            Ok(answer) => answer,
+            // the engine is ending, and hands the run back
+            Err(Error::Unavailable(_)) => std::future::pending().await,
+            Err(error) => self.park(error.to_string()).await,
         }
     }
 

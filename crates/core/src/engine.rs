@@ -93,6 +93,9 @@ pub(crate) struct WorkerSignals {
     pub(crate) stopped: watch::Sender<bool>,
 }
 
+/// Pause before a database that did not answer a question is asked again.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
 impl Core {
     pub(crate) fn new(
         store: Arc<dyn Store>,
@@ -257,6 +260,22 @@ impl Core {
 
     pub(crate) async fn load(&self, id: ExecutionId, detail: Detail) -> Result<Option<Record>, Error> {
         Ok(self.store.load(&[id], detail).await?.pop().flatten())
+    }
+
+    /// Asks the database until it answers; `Unavailable` only when the engine is ending.
+    pub(crate) async fn ask<T, F>(&self, question: impl Fn() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        loop {
+            match question().await {
+                Err(Error::Unavailable(reason)) if !self.is_closing() => {
+                    tracing::debug!(reason, "asking again");
+                    tokio::time::sleep(ASK_AGAIN_AFTER).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     /// The execution with this workflow_id.

@@ -15,6 +15,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::call::{Rest, Settling, WaitingFor};
 use crate::commit::{Durable, Lsn};
 use crate::context::{Context, LONGEST_NAP};
+use crate::error::Error;
 use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED, UNREADABLE};
 use crate::key::Key;
 use crate::payload::{INLINE_LIMIT, Payload};
@@ -37,9 +38,8 @@ enum Stage {
     /// Waits for the outcome of its Start before any code runs.
     Starting(Durable),
     Executing(Branches),
-    /// Cancelled: asks the database which children a run before this one has left. `None`: it does not answer,
-    /// and whoever claims the execution next finds it as it was.
-    Asking(Boxed<Option<Vec<Key>>>, Failure),
+    /// Cancelled: asks the database which children a run before this one has left.
+    Asking(Boxed<Result<Vec<Key>, Error>>, Failure),
     /// Puts aside an output that is too large for the row, or waits for room.
     Storing(Boxed<(State, u32)>),
     /// Waits until its last Write is durable.
@@ -439,8 +439,14 @@ impl RunTask {
                     let children = std::task::ready!(asking.poll_unpin(cx));
                     let failure = failure.clone();
                     match children {
-                        Some(children) => self.cancel_with(children, &failure),
-                        None => self.conclude(Conclusion::Gone),
+                        Ok(children) => self.cancel_with(children, &failure),
+                        // whoever claims the execution next finds it as it was
+                        Err(Error::Unavailable(_)) => self.conclude(Conclusion::Gone),
+                        Err(error) => {
+                            let reason = format!("its children cannot be read: {error}");
+                            let failure = Failure::of_kind(UNREADABLE, reason).permanent();
+                            self.stop(Interrupt::Park(failure));
+                        }
                     }
                 }
                 Stage::Storing(storing) => {
@@ -495,29 +501,21 @@ impl Branches {
 }
 
 /// Children that the execution waits for and that have not ended: those that are `known`, and those that
-/// runs before this one have started. `None` if the engine ends before the database answers.
-async fn awaited_children(run: Arc<Run>, mut known: Vec<Key>) -> Option<Vec<Key>> {
+/// runs before this one have started. `Unavailable` if the engine ends before the database answers.
+async fn awaited_children(run: Arc<Run>, mut known: Vec<Key>) -> Result<Vec<Key>, Error> {
     let statuses = Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect();
     let mut filter = Filter { parent: Some(run.key), statuses, limit: 1_000, ..Filter::default() };
+    let store = &run.core.store;
     loop {
-        match run.core.store.list(&filter).await {
-            Ok(page) => {
-                filter.after = page.executions.last().map(|child| child.key);
-                let is_last = page.executions.len() < filter.limit;
-                let awaited = |child: &Execution| child.parent.as_ref().is_some_and(|it| !it.is_detached);
-                known.extend(page.executions.iter().filter(|child| awaited(child)).map(|child| child.key));
-                if is_last {
-                    known.sort_unstable();
-                    known.dedup();
-                    return Some(known);
-                }
-            }
-            Err(_) if run.core.is_closing() => return None,
-            Err(error) => {
-                tracing::debug!(%error, "looking for the children of a cancelled execution");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            }
+        let page = run.core.ask(|| async { Ok(store.list(&filter).await?) }).await?;
+        let awaited = |child: &Execution| child.parent.as_ref().is_some_and(|it| !it.is_detached);
+        known.extend(page.executions.iter().filter(|child| awaited(child)).map(|child| child.key));
+        if page.executions.len() < filter.limit {
+            known.sort_unstable();
+            known.dedup();
+            return Ok(known);
         }
+        filter.after = page.executions.last().map(|child| child.key);
     }
 }
 

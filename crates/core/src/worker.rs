@@ -412,7 +412,7 @@ fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) {
         {
             run.lane.durable(lsn).await;
         }
-        let input = fetch_input(&core, &run, execution.input).await;
+        let input = core.ask(|| crate::value::fetch(&core, run.key, execution.input.clone())).await;
         match input {
             Ok(input) => {
                 let mut task = RunTask::executing(run, &input);
@@ -444,17 +444,6 @@ fn values_in(record: &Record) -> SmallVec<[u64; 4]> {
         .chain(attempts.iter().map(|attempt| &attempt.failure))
         .filter_map(|payload| payload.chunks().map(|chunks| chunks.value))
         .collect()
-}
-
-async fn fetch_input(core: &Core, run: &Run, input: Payload) -> Result<Payload, Error> {
-    loop {
-        match crate::value::fetch(core, run.key, input.clone()).await {
-            Err(Error::Unavailable(_)) if !core.is_closing() => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            result => return result,
-        }
-    }
 }
 
 /// Asks the worker to end the engine, and waits until it has.

@@ -31,7 +31,7 @@ pub fn faults() -> impl Iterator<Item = (&'static str, Run)> {
 nouns![budget, changed_code, child, request, several, starting, step, value, wait];
 
 /// A case that is not over by then hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Runs a case on a fresh database, in a runtime of its own; an error if it fails or hangs.
 pub fn on_fresh(fresh: Fresh, run: Run) -> Result<(), String> {
