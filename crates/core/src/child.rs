@@ -144,10 +144,7 @@ async fn start_recorded(
         if delivery.kind == CheckpointKind::Failed {
             return Err(crate::handle::failure_in(&delivery.outcome));
         }
-        let key = delivery.outcome.decode::<String>().ok().and_then(|text| Key::from_text(&text));
-        let Some(key) = key else {
-            return call.park("what is recorded is not a child's key".to_owned()).await;
-        };
+        let key = recorded_key(&call, &delivery.outcome).await;
         if !is_detached {
             let state =
                 if run.core.runs.get(key).is_some() { ChildState::Local } else { ChildState::Elsewhere };
@@ -429,8 +426,7 @@ async fn recorded<O: DeserializeOwned>(
             Err(error) => call.park(error.to_string()).await,
         };
     }
-    let key = payload.decode::<String>().ok().and_then(|text| Key::from_text(&text));
-    let Some(key) = key else { return call.park("what is recorded is not a child's key".to_owned()).await };
+    let key = recorded_key(call, &payload).await;
     let core = &call.run.core;
     let execution = match call.ask(|| core.load(ExecutionId::Key(key), Detail::Outcome)).await {
         Some(record) => record.execution,
@@ -438,6 +434,13 @@ async fn recorded<O: DeserializeOwned>(
     };
     call.run.state().children.remove(&key);
     output(call, key, execution.status, execution.outcome).await
+}
+
+async fn recorded_key(call: &Call, payload: &Payload) -> Key {
+    match payload.decode::<String>().ok().and_then(|text| Key::from_text(&text)) {
+        Some(key) => key,
+        None => call.park("what is recorded is not a child's key".to_owned()).await,
+    }
 }
 
 async fn output<O: DeserializeOwned>(
