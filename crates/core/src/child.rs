@@ -245,7 +245,6 @@ fn start_new(run: &Run, new: write::Start, room: u32, child: Option<Arc<Run>>, i
         child.register();
     }
     let staged = run.stage_child(Box::new(new), room);
-    crate::crash_point!("child start staged");
     match (staged, child) {
         (Some((lsn, slot)), Some(child)) => dispatch(child, input, lsn, slot),
         (None, Some(child)) => {
@@ -268,7 +267,6 @@ async fn start_guarded(
     // its row is ours before its run begins
     let expected = child.is_some().then(|| Expected::new(&run.core, new.key));
     let staged = run.stage_child(Box::new(new), room);
-    crate::crash_point!("child start staged");
     let Some((lsn, _)) = staged else {
         if child.is_some() {
             run.core.slot_freed();

@@ -332,6 +332,7 @@ impl Run {
         self.start_in(&mut state)?;
         let mut slot = Slot::default();
         let lsn = self.stage_at(&mut state, Write::Start(start), room, true, &mut slot)?;
+        crate::crash_point!("child start staged");
         Some((lsn, slot))
     }
 
