@@ -394,6 +394,10 @@ impl Store for FaultStore {
         leave(Call::List, fault, self.inner.list(filter).await)
     }
 
+    async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
+        self.inner.lost(workers).await
+    }
+
     async fn changed(&self) {
         self.inner.changed().await;
     }

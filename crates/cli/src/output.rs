@@ -1,11 +1,14 @@
 //! What the program prints: tables for people, JSON for programs; and its exit codes.
 
+use std::collections::HashMap;
+
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::clock::Timestamp;
 use stepfast::record::{Execution, Record};
-use stepfast::{Error, ErrorKind, Payload};
+use stepfast::write::{Attempt, Checkpoint, CheckpointKind, WorkerId};
+use stepfast::{Error, ErrorKind, Failure, Key, Payload, Status};
 
 /// The program's exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +57,16 @@ fn status_of(execution: &Execution) -> String {
     if execution.is_paused { format!("{} (parked)", execution.status) } else { execution.status.to_string() }
 }
 
-pub(crate) fn executions_table(executions: &[Execution]) -> String {
+/// Workers that are lost, and that nobody has taken over yet.
+pub(crate) struct Lost(pub(crate) Vec<WorkerId>);
+
+impl Lost {
+    fn owns(&self, execution: &Execution) -> bool {
+        execution.owner.is_some_and(|owner| self.0.contains(&owner))
+    }
+}
+
+pub(crate) fn executions_table(executions: &[Execution], lost: &Lost) -> String {
     if executions.is_empty() {
         return "no executions match".to_owned();
     }
@@ -68,10 +80,11 @@ pub(crate) fn executions_table(executions: &[Execution]) -> String {
         "recoveries",
     ]);
     for execution in executions {
+        let lost = if lost.owns(execution) { " (worker lost)" } else { "" };
         table.add_row([
             execution.workflow_id(),
             execution.workflow.to_string(),
-            status_of(execution),
+            status_of(execution) + lost,
             at(execution.created_at),
             execution.ended_at.map_or(String::new(), at),
             execution.recoveries.to_string(),
@@ -80,7 +93,7 @@ pub(crate) fn executions_table(executions: &[Execution]) -> String {
     table.to_string()
 }
 
-pub(crate) fn execution_json(execution: &Execution) -> Value {
+pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
     json!({
         "workflow_id": execution.workflow_id(),
         "key": execution.key.to_string(),
@@ -90,6 +103,7 @@ pub(crate) fn execution_json(execution: &Execution) -> Value {
         "parent": execution.parent.as_ref().map(|parent| parent.key.to_string()),
         "root": execution.root.to_string(),
         "owner": execution.owner.map(|owner| owner.0),
+        "is_owner_lost": lost.owns(execution),
         "run_no": execution.run_no,
         "recoveries": execution.recoveries,
         "created_at": at(execution.created_at),
@@ -99,8 +113,35 @@ pub(crate) fn execution_json(execution: &Execution) -> Value {
     })
 }
 
-pub(crate) fn record_json(record: &Record) -> Value {
-    let mut shown = execution_json(&record.execution);
+/// What `show` knows of an execution.
+pub(crate) struct Shown {
+    pub(crate) record: Record,
+    /// The children that its checkpoints refer to.
+    pub(crate) children: HashMap<Key, Execution>,
+    pub(crate) lost: Lost,
+}
+
+impl Shown {
+    /// The key of the child that a checkpoint refers to, and its row.
+    fn child(&self, checkpoint: &Checkpoint) -> Option<(Key, Option<&Execution>)> {
+        let key = child_of(checkpoint)?;
+        Some((key, self.children.get(&key)))
+    }
+}
+
+/// The key of the child that a checkpoint refers to.
+pub(crate) fn child_of(checkpoint: &Checkpoint) -> Option<Key> {
+    match checkpoint.kind {
+        CheckpointKind::Child | CheckpointKind::Started => {
+            checkpoint.outcome.decode::<String>().ok().and_then(|text| Key::from_text(&text))
+        }
+        _ => None,
+    }
+}
+
+pub(crate) fn record_json(all: &Shown) -> Value {
+    let record = &all.record;
+    let mut shown = execution_json(&record.execution, &all.lost);
     shown["input"] = payload_json(&record.execution.input);
     shown["outcome"] = payload_json(&record.execution.outcome);
     shown["checkpoints"] = record
@@ -113,6 +154,7 @@ pub(crate) fn record_json(record: &Record) -> Value {
                 "kind": kind(checkpoint.kind),
                 "name": &*checkpoint.name,
                 "outcome": payload_json(&checkpoint.outcome),
+                "child": all.child(checkpoint).and_then(|(_, child)| child).map(child_json),
                 "recorded_at": at(checkpoint.at),
                 "took_ms": checkpoint.took_ms,
             })
@@ -133,8 +175,15 @@ pub(crate) fn record_json(record: &Record) -> Value {
     shown
 }
 
-fn kind(kind: stepfast::write::CheckpointKind) -> &'static str {
-    use stepfast::write::CheckpointKind;
+fn child_json(child: &Execution) -> Value {
+    json!({
+        "workflow_id": child.workflow_id(),
+        "status": child.status.as_str(),
+        "outcome": payload_json(&child.outcome),
+    })
+}
+
+fn kind(kind: CheckpointKind) -> &'static str {
     match kind {
         CheckpointKind::Step => "step",
         CheckpointKind::Failed => "failed",
@@ -145,7 +194,8 @@ fn kind(kind: stepfast::write::CheckpointKind) -> &'static str {
     }
 }
 
-pub(crate) fn record_text(record: &Record) -> String {
+pub(crate) fn record_text(shown: &Shown) -> String {
+    let record = &shown.record;
     let execution = &record.execution;
     let mut text = format!(
         "{} {}\nstatus      {}\ncreated at  {}\n",
@@ -159,6 +209,8 @@ pub(crate) fn record_text(record: &Record) -> String {
             text += &format!("{name:12}{value}\n");
         }
     };
+    let lost = if shown.lost.owns(execution) { " (lost)" } else { "" };
+    line("worker", execution.owner.map(|owner| format!("{}{lost}", owner.0)));
     line("ended at", execution.ended_at.map(at));
     line("wakes at", execution.wake_at.map(at));
     line("deadline", execution.deadline_at.map(at));
@@ -166,30 +218,91 @@ pub(crate) fn record_text(record: &Record) -> String {
     line("recoveries", (execution.recoveries > 0).then(|| execution.recoveries.to_string()));
     line("run", (execution.run_no > 1).then(|| execution.run_no.to_string()));
     line("input", Some(short(&execution.input)));
-    line("outcome", (!execution.outcome.is_empty()).then(|| short(&execution.outcome)));
-    if record.checkpoints.is_empty() {
+    line("outcome", outcome_of(execution));
+    if record.checkpoints.is_empty() && record.attempts.is_empty() {
         return text + "no steps recorded";
     }
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY).set_header(["order", "path", "kind", "name", "outcome", "took"]);
     for checkpoint in &record.checkpoints {
-        let failed = record.attempts.iter().filter(|attempt| attempt.path == checkpoint.path).count();
-        let retries = if failed > 0 { format!(" (after {failed} failed attempts)") } else { String::new() };
+        let (outcome, took_ms) = match (checkpoint.kind, shown.child(checkpoint)) {
+            (CheckpointKind::Failed, _) => (failure(&checkpoint.outcome), checkpoint.took_ms),
+            (kind, Some((key, child))) => {
+                // the parent may have waited for its end in several runs: what it took is the child's own time
+                let took = child
+                    .filter(|_| kind == CheckpointKind::Child)
+                    .and_then(|child| child.ended_at.map(|end| end.since(child.created_at)));
+                let took_ms = took.map_or(checkpoint.took_ms, |took| took.as_millis() as i64);
+                (child_text(key, child), took_ms)
+            }
+            _ => (short(&checkpoint.outcome), checkpoint.took_ms),
+        };
         table.add_row([
             checkpoint.order.to_string(),
             checkpoint.path.to_string(),
             kind(checkpoint.kind).to_owned(),
             checkpoint.name.to_string(),
-            short(&checkpoint.outcome) + &retries,
-            format!("{} ms", checkpoint.took_ms),
+            outcome,
+            took(took_ms),
         ]);
+        for attempt in record.attempts.iter().filter(|attempt| attempt.path == checkpoint.path) {
+            table.add_row(attempt_row(attempt));
+        }
+    }
+    // of steps that have no outcome yet
+    let is_open = |attempt: &&Attempt| record.checkpoints.iter().all(|it| it.path != attempt.path);
+    for attempt in record.attempts.iter().filter(is_open) {
+        table.add_row(attempt_row(attempt));
     }
     text + &table.to_string()
+}
+
+fn attempt_row(attempt: &Attempt) -> [String; 6] {
+    [
+        String::new(),
+        attempt.path.to_string(),
+        format!("attempt {}", attempt.attempt),
+        String::new(),
+        failure(&attempt.failure),
+        String::new(),
+    ]
+}
+
+/// A child in one line, so that it can be shown by its id.
+fn child_text(key: Key, child: Option<&Execution>) -> String {
+    let Some(child) = child else { return format!("{key} (not in the database)") };
+    let outcome = outcome_of(child).map_or(String::new(), |outcome| format!(": {outcome}"));
+    format!("{} {}{outcome}", child.workflow_id(), status_of(child))
+}
+
+/// The output of an execution, or the message of what it ended with or is parked for; `None` if there is none.
+fn outcome_of(execution: &Execution) -> Option<String> {
+    let is_failure = matches!(execution.status, Status::Failed | Status::Cancelled) || execution.is_paused;
+    let text = if is_failure { failure } else { short };
+    (!execution.outcome.is_empty()).then(|| text(&execution.outcome))
+}
+
+/// A recorded error as people read it.
+fn failure(payload: &Payload) -> String {
+    payload.decode::<Failure>().map_or_else(|_| short(payload), |failure| failure.to_string())
+}
+
+/// A time in the largest unit in which it is not zero.
+fn took(millis: i64) -> String {
+    match millis {
+        ..1_000 => format!("{millis} ms"),
+        1_000..60_000 => format!("{:.1} s", millis as f64 / 1e3),
+        60_000..3_600_000 => format!("{} min {} s", millis / 60_000, millis / 1_000 % 60),
+        _ => format!("{} h {} min", millis / 3_600_000, millis / 60_000 % 60),
+    }
 }
 
 /// A payload in one short line.
 fn short(payload: &Payload) -> String {
     const LONGEST: usize = 80;
+    if let Some(chunks) = payload.chunks() {
+        return format!("({} bytes)", chunks.len);
+    }
     let text = match payload_json(payload) {
         Value::Null => String::new(),
         value => value.to_string(),

@@ -7,11 +7,11 @@ use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use stepfast::clock::{Clock, SystemClock, Timestamp};
-use stepfast::record::{Detail, ExecutionId, Filter, Record};
+use stepfast::record::{Detail, Execution, ExecutionId, Filter, Record};
 use stepfast::write::Answer;
 use stepfast::{Engine, Error, Key, Status, Store};
 
-use crate::output::{self, Exit};
+use crate::output::{self, Exit, Lost};
 
 /// Look at executions, and act on them.
 #[derive(Subcommand)]
@@ -124,10 +124,13 @@ impl List {
                 total.to_string()
             });
         } else if self.at.json {
-            let executions: Vec<Value> = page.executions.iter().map(output::execution_json).collect();
+            let lost = lost_of(&store, &page.executions).await?;
+            let shown = |execution| output::execution_json(execution, &lost);
+            let executions: Vec<Value> = page.executions.iter().map(shown).collect();
             output::print_json(&json!({ "executions": executions }))?;
         } else {
-            output::print(&output::executions_table(&page.executions));
+            let lost = lost_of(&store, &page.executions).await?;
+            output::print(&output::executions_table(&page.executions, &lost));
         }
         Ok(Exit::Done)
     }
@@ -150,10 +153,20 @@ impl Show {
         for checkpoint in &mut record.checkpoints {
             fetch(&mut checkpoint.outcome).await?;
         }
-        if self.at.json {
-            output::print_json(&output::record_json(&record))?;
+        let children: Vec<ExecutionId> =
+            record.checkpoints.iter().filter_map(output::child_of).map(ExecutionId::Key).collect();
+        let children = if children.is_empty() {
+            Vec::new()
         } else {
-            output::print(&output::record_text(&record));
+            store.load(&children, Detail::Outcome).await.map_err(Error::from)?
+        };
+        let children = children.into_iter().flatten().map(|it| (it.execution.key, it.execution)).collect();
+        let lost = lost_of(&store, std::slice::from_ref(&record.execution)).await?;
+        let shown = output::Shown { record, children, lost };
+        if self.at.json {
+            output::print_json(&output::record_json(&shown))?;
+        } else {
+            output::print(&output::record_text(&shown));
         }
         Ok(Exit::Done)
     }
@@ -194,6 +207,14 @@ impl Act {
         engine.shutdown(Duration::from_secs(10)).await?;
         Ok(exit)
     }
+}
+
+/// Those that own some of the executions and are lost.
+async fn lost_of(store: &Arc<dyn Store>, executions: &[Execution]) -> Result<Lost, Error> {
+    let mut owners: Vec<_> = executions.iter().filter_map(|execution| execution.owner).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    Ok(Lost(if owners.is_empty() { owners } else { store.lost(&owners).await? }))
 }
 
 async fn find(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Result<Record, Error> {

@@ -80,6 +80,9 @@ impl EngineBuilder {
 
     /// Opens the engine: registers its worker and recovers what lost workers left. Must be called in a
     /// tokio runtime, which then runs the workflows.
+    ///
+    /// The worker claims at once what is ready or due of the registered workflows, whoever started it. With
+    /// none registered it claims nothing: an engine to look, to cancel and to resume.
     pub async fn open(self) -> Result<Engine, Error> {
         if let Some(error) = self.error {
             return Err(error);

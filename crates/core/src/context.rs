@@ -64,6 +64,10 @@ impl Context {
         let run = &self.run;
         let path = call.path.clone();
         let armed = { run.state().armed.iter().find(|armed| armed.path == path).map(|armed| armed.due_at) };
+        if let Some(due_at) = armed {
+            // so that what is recorded says how long it slept, also after a suspension
+            run.began_at(call.id(), due_at.minus(duration));
+        }
         let due_at = armed.unwrap_or_else(|| run.core.now().plus(duration));
         call.until(due_at).await;
         call.deliver(CheckpointKind::Timer, Payload::empty(), 0).await;

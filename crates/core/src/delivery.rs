@@ -82,6 +82,13 @@ impl Run {
         (id, is_live)
     }
 
+    /// Says that the call began at `at`, in a run before this one.
+    pub(crate) fn began_at(&self, id: usize, at: Timestamp) {
+        if let Some(Some(call)) = self.state().calls.get_mut(id) {
+            call.begun_at = at;
+        }
+    }
+
     /// Whose turn it is; keeps `waker` while the call waits.
     pub(crate) fn turn(&self, id: usize, waker: &Waker) -> Turn {
         let mut state = self.state();

@@ -438,6 +438,11 @@ impl Engine {
 
     /// Ends the engine: accepts nothing more, hands back what runs (the next engine continues it), flushes
     /// everything staged, gives up ownership. Waits at most `grace` for a database that does not answer.
+    ///
+    /// Bodies that are under way are dropped at their next `await`, and run again in the next engine; it does
+    /// not wait for executions to end. Without it, the end of the process is a crash like any other: nothing
+    /// acknowledged is lost, and another worker takes over when this one is seen to be gone. Dropping the
+    /// last clone of the engine begins it in the background.
     pub async fn shutdown(&self, grace: Duration) -> Result<(), Error> {
         crate::worker::shut_down(&self.core, grace).await
     }

@@ -74,6 +74,12 @@ pub trait Store: Send + Sync + 'static {
     /// Lists executions, newest first, or counts them.
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError>;
 
+    /// Which of these workers are lost, as one look from outside can tell: dead, or not registered any more.
+    ///
+    /// For people; it decides nothing and takes nothing over. Where leases decide who is alive, a worker whose
+    /// lease has run out is told, although it may yet renew it.
+    async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError>;
+
     /// Returns when another process may have changed something since the last call returned. A hint: the
     /// look once a second stays correct without it. A store without such hints never returns.
     async fn changed(&self);

@@ -185,6 +185,10 @@ impl Store for PostgresStore {
         self.reader.list(filter).await
     }
 
+    async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
+        self.reader.lost(workers, self.control.now(), self.control.lease_micros()).await
+    }
+
     async fn changed(&self) {
         self.hints.changed(&self.background).await;
     }

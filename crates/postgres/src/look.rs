@@ -62,11 +62,11 @@ impl Control {
         }
     }
 
-    fn now(&self) -> Option<Timestamp> {
+    pub(crate) fn now(&self) -> Option<Timestamp> {
         self.connector.options().clock.as_ref().map(|clock| clock.now())
     }
 
-    fn lease_micros(&self) -> i64 {
+    pub(crate) fn lease_micros(&self) -> i64 {
         i64::try_from(self.connector.options().lease.as_micros()).unwrap_or(i64::MAX / 2)
     }
 

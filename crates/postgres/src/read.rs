@@ -8,9 +8,11 @@ use bytes::{Bytes, BytesMut};
 use deadpool_postgres::{Connect, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
 use futures_util::future::try_join3;
 use stepfast_core::Key;
+use stepfast_core::clock::Timestamp;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
 use stepfast_core::store::StoreError;
+use stepfast_core::write::WorkerId;
 use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, IsolationLevel, Row};
@@ -139,6 +141,21 @@ impl Reader {
             chunks.count,
             chunks.len
         )))
+    }
+
+    /// See [`Store::lost`](stepfast_core::Store::lost); by the time `now`, or the server's.
+    pub(crate) async fn lost(
+        &self,
+        workers: &[WorkerId],
+        now: Option<Timestamp>,
+        lease_micros: i64,
+    ) -> Result<Vec<WorkerId>, StoreError> {
+        let fail = |error: tokio_postgres::Error| store_error("looking for lost workers", &error);
+        let ids: Vec<i64> = workers.iter().map(|worker| worker.0).collect();
+        let client = self.client().await?;
+        let lost = client.prepare_cached(Sql::Lost.text()).await.map_err(fail)?;
+        let rows = client.query(&lost, &[&ids, &now.map(Instant), &lease_micros]).await.map_err(fail)?;
+        rows.iter().map(|row| Columns::of(row).next().map(WorkerId)).collect()
     }
 
     /// See [`Store::list`](stepfast_core::Store::list).

@@ -119,6 +119,8 @@ statements! {
     List = include_str!("../queries/list.sql");
     /// Counts executions.
     Count = include_str!("../queries/count.sql");
+    /// Which of some workers are lost.
+    Lost = include_str!("../queries/lost.sql");
     /// The pieces of a large value.
     Value = "SELECT bytes FROM chunks WHERE execution = $1::uuid AND value = $2::bigint AND n < $3::bigint \
              ORDER BY n";

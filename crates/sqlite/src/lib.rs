@@ -192,6 +192,11 @@ impl Store for SqliteStore {
         self.reading(move |inner| inner.list(&filter)).await
     }
 
+    async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
+        let workers = workers.to_vec();
+        self.reading(move |inner| inner.lost(&workers)).await
+    }
+
     async fn changed(&self) {
         self.inner.shared.wakes.watch();
         self.inner.listener.changed().await;

@@ -89,6 +89,19 @@ impl Inner {
         Ok(seen)
     }
 
+    pub(crate) fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
+        self.read("looking for lost workers", |conn| {
+            let mut is_registered = conn.prepare_cached("SELECT 1 FROM workers WHERE worker_id = ?1")?;
+            let mut lost = Vec::new();
+            for worker in workers {
+                if !is_registered.exists([worker.0])? || !self.shared.is_alive(worker.0) {
+                    lost.push(*worker);
+                }
+            }
+            Ok(lost)
+        })
+    }
+
     /// Makes the executions of lost workers claimable; how many.
     ///
     /// First their lanes are fenced, which commits; then what they still own is requeued. The second step

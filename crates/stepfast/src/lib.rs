@@ -22,8 +22,45 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! `docs/guide/rust.md` in the repository goes through all of this, from Cargo.toml on.
+//!
+//! # Features
+//!
+//! `sqlite` (on by default) and `postgres` are the stores that [`connect`] knows; `memory:` is always there.
+//! `docs/reference/stores.md` has all forms of URLs, and how to back a store up.
+//!
+//! # Steps, retries, errors
+//!
+//! A step has one attempt unless it is told otherwise, and no limit in time. With [`retries`](Step::retries)
+//! the pauses are 1 s, 2 s, 4 s … up to 60 s, each shortened by up to half at random; [`RetryPolicy`] has all of
+//! it, [`timeout`](Step::timeout) limits an attempt. Pauses and the count of attempts survive crashes.
+//!
+//! The error of a step or workflow may be a [`Failure`] or any `std::error::Error` ([`IntoFailure`]);
+//! [`Failure::new`] makes one of text, [`Failure::from_dyn`] of a `Box<dyn Error>` or an `anyhow::Error`.
+//! Values and inputs need serde's `Serialize` and `Deserialize`.
+//!
+//! # Opening and shutting down
+//!
+//! [`open`](EngineBuilder::open) registers a worker that works at once: it claims what is ready of the workflows
+//! that were registered in the builder, and recovers what lost workers left. An engine without registered
+//! workflows claims nothing: open one such to look, to cancel or to resume ([`connect_existing`] makes no store).
+//!
+//! [`shutdown`](Engine::shutdown) hands back what runs and flushes what is staged; it does not wait for
+//! executions to end. A process that ends without it loses nothing that was acknowledged: the next worker takes
+//! over, as after a crash.
 
 mod url;
+
+/// The code in the guide is compiled, and run where it can be.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/rust.md")]
+struct Guide;
+
+/// The code in the README is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
 
 use std::sync::Arc;
 
@@ -44,6 +81,9 @@ pub mod prelude {
 ///   `sqlite:////var/lib/shop.db`, `sqlite:/var/lib/shop.db`: an absolute path. It is created if missing.
 /// - `postgres://user:password@host:5432/database`
 /// - `memory:`: nothing is kept; for tests.
+///
+/// The file's directory must be there. All forms, the files beside a SQLite database, and how to back it up
+/// are in `docs/reference/stores.md`.
 ///
 /// `?durability=relaxed` (SQLite and Postgres) lets a crash of the machine take back the last moments.
 /// [`Error::Open`], [`Error::NewerSchema`], or [`Error::Invalid`] for a URL that is none of these.

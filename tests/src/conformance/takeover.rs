@@ -4,7 +4,7 @@ use stepfast_core::clock::Clock;
 use stepfast_core::key::Key;
 use stepfast_core::record::Status;
 use stepfast_core::store::{Look, StoreError};
-use stepfast_core::write::{State, Write};
+use stepfast_core::write::{State, WorkerId, Write};
 
 use crate::make::{running, 
     armed, at, attempt, awaiting, child_of, write, checkpoint, completed, keys, move_to, parked, queued, sleeping, start_in, start_queued,
@@ -14,6 +14,7 @@ use crate::{StoreFixture, Worker};
 
 super::cases![
     what_a_lost_worker_ran_is_queued_and_counted,
+    a_lost_worker_is_told_before_anybody_takes_it_over,
     a_lost_worker_is_fenced,
     only_what_it_ran_is_touched,
     it_happens_once,
@@ -63,6 +64,25 @@ async fn what_a_lost_worker_ran_is_queued_and_counted(fixture: &dyn StoreFixture
     let record = again.iter().find(|record| record.execution.key == started).unwrap();
     assert_eq!((&record.checkpoints, &record.attempts), (&before.checkpoints, &before.attempts));
     assert_eq!(record.execution.armed, sleeps);
+}
+
+async fn a_lost_worker_is_told_before_anybody_takes_it_over(fixture: &dyn StoreFixture) {
+    let mut lost = Worker::register(&fixture.store()).await;
+    let other = Worker::register(&fixture.second().await).await;
+    let closed = Worker::register(&fixture.store()).await;
+    let stranger = WorkerId(other.id.0 + 1_000);
+    let [key] = keys();
+    lost.apply(vec![start_running(key)]).await;
+    let all = [lost.id, other.id, closed.id, stranger];
+    assert_eq!(other.store.lost(&all).await.unwrap(), [stranger]);
+    assert!(other.store.lost(&[]).await.unwrap().is_empty());
+    fixture.lose(lost.id).await;
+    closed.store.close(closed.id).await.unwrap();
+    assert_eq!(other.store.lost(&all).await.unwrap(), [lost.id, closed.id, stranger]);
+    // telling is not taking over
+    assert_eq!(other.execution(key).await.owner, Some(lost.id));
+    other.look_for_lost().await;
+    assert_eq!(other.store.lost(&all).await.unwrap(), [lost.id, closed.id, stranger]);
 }
 
 async fn a_lost_worker_is_fenced(fixture: &dyn StoreFixture) {

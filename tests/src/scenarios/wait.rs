@@ -79,6 +79,8 @@ async fn a_suspended_sleep_is_continued_by_another_engine(fixture: &dyn StoreFix
     fixture.clock().advance(HOUR);
     let (two, _) = engine(fixture, |b| b.register(&sleeper)).await;
     two.get::<()>("x").await.unwrap().result().await.unwrap();
+    let slept = record(&two, "x").await.checkpoints[0].took_ms;
+    assert!(slept >= 3_600_000, "all of it counts, not only what the second engine saw: {slept}");
     shut_down(two).await;
 }
 

@@ -207,6 +207,12 @@ impl Store for MemoryStore {
         Ok(self.tables().list(filter))
     }
 
+    async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
+        let tables = self.tables();
+        let is_lost = |id: &&WorkerId| tables.workers.get(id).is_none_or(|worker| worker.is_lost);
+        Ok(workers.iter().filter(is_lost).copied().collect())
+    }
+
     async fn changed(&self) {
         let seen = || self.seen_changes.lock().unwrap_or_else(PoisonError::into_inner);
         let start = *seen();

@@ -1,0 +1,170 @@
+//! `stepfast workflow` as somebody at a terminal sees it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepfast::prelude::*;
+use stepfast::{SqliteOptions, SqliteStore};
+use tempfile::TempDir;
+
+const GRACE: Duration = Duration::from_secs(20);
+
+fn stepfast(store: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
+    command.arg("workflow").args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE");
+    command.output().unwrap()
+}
+
+/// What a command prints that must succeed.
+fn printed(store: &str, arguments: &[&str]) -> String {
+    let output = stepfast(store, arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn refusal(store: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = stepfast(store, arguments);
+    assert!(output.stdout.is_empty());
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn place() -> (TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let url = url(directory.path());
+    (directory, url)
+}
+
+fn url(directory: &Path) -> String {
+    format!("sqlite:{}", directory.join("shop.db").display())
+}
+
+async fn engine<I, O>(store: &str, workflows: &[&Workflow<I, O>]) -> Engine {
+    let builder = Engine::builder(stepfast::connect(store).await.unwrap());
+    workflows.iter().fold(builder, |builder, workflow| builder.register(workflow)).open().await.unwrap()
+}
+
+const COMMANDS: [&[&str]; 4] = [&["list"], &["show", "x"], &["cancel", "x"], &["resume", "x"]];
+
+#[test]
+fn a_database_that_is_not_there_is_not_made() {
+    let (directory, store) = place();
+    for command in COMMANDS {
+        let (code, message) = refusal(&store, command);
+        assert_eq!(code, Some(1));
+        assert!(message.contains("no such file") && message.contains("[SF-0013]"), "{message}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn memory_is_refused_as_it_would_be_empty() {
+    for command in COMMANDS {
+        let (code, message) = refusal("memory:", command);
+        assert_eq!(code, Some(1));
+        assert!(message.contains("empty in every process"), "{message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_attempts_are_shown_under_their_step() {
+    let (_directory, store) = place();
+    let pay = Workflow::new("pay", |mut cx: Context, (): ()| async move {
+        let mut calls = 0;
+        cx.step("charge", || {
+            calls += 1;
+            let call = calls;
+            async move {
+                if call < 3 { Err(Failure::new(format!("the bank is shut, call {call}"))) } else { Ok(call) }
+            }
+        })
+        .retries(5)
+        .backoff(Duration::ZERO, Duration::ZERO)
+        .await
+    });
+    let engine = engine(&store, &[&pay]).await;
+    engine.run(&pay, ()).workflow_id("order-7").await.unwrap();
+    let text = printed(&store, &["show", "order-7"]);
+    let lines: Vec<&str> =
+        text.lines().filter(|line| line.contains("charge") || line.contains("attempt")).collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[0].contains("charge") && lines[0].contains(" 3 "), "{text}");
+    assert!(lines[1].contains("attempt 1") && lines[1].contains("the bank is shut, call 1"), "{text}");
+    assert!(lines[2].contains("attempt 2") && lines[2].contains("the bank is shut, call 2"), "{text}");
+    engine.shutdown(GRACE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn children_are_shown_with_id_status_and_outcome() {
+    let (_directory, store) = place();
+    let pack = Workflow::new("pack", |_cx: Context, item: String| async move {
+        if item == "feather" { Err(Failure::new("too light")) } else { Ok(format!("{item}, packed")) }
+    });
+    let child = pack.clone();
+    let ship = Workflow::new("ship", move |mut cx: Context, item: String| {
+        let child = child.clone();
+        async move {
+            let _ = cx.child(&child, "feather".to_owned()).await;
+            cx.child(&child, item).await
+        }
+    });
+    let engine = engine(&store, &[&pack, &ship]).await;
+    engine.run(&ship, "hammer".to_owned()).workflow_id("order-7").await.unwrap();
+    let text = printed(&store, &["show", "order-7"]);
+    assert!(text.contains("failed: too light"), "{text}");
+    assert!(text.contains("completed: \"hammer, packed\""), "{text}");
+    let parent = engine.show("order-7").await.unwrap().execution.key;
+    let children =
+        engine.list(&stepfast::record::Filter { parent: Some(parent), ..Default::default() }).await;
+    for child in children.unwrap().executions {
+        assert!(text.contains(&child.workflow_id()), "{text}");
+        assert!(printed(&store, &["show", &child.workflow_id()]).contains("pack"));
+    }
+    engine.shutdown(GRACE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_execution_says_so_in_words() {
+    let (_directory, store) = place();
+    let sleeper = Workflow::new("sleeper", |mut cx: Context, (): ()| async move {
+        cx.sleep(Duration::from_hours(1)).await;
+        Ok::<_, Failure>(())
+    });
+    let engine = engine(&store, &[&sleeper]).await;
+    engine.start(&sleeper, ()).workflow_id("nap").await.unwrap();
+    engine.shutdown(GRACE).await.unwrap();
+    assert!(printed(&store, &["cancel", "nap"]).contains("nap: done"));
+    let text = printed(&store, &["show", "nap"]);
+    assert!(text.contains("[SF-0022]") && !text.contains("is_retryable") && !text.contains('{'), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_execution_whose_worker_is_dead_is_recognised() {
+    let (directory, url) = place();
+    let store = SqliteStore::open(directory.path().join("shop.db"), SqliteOptions::default()).unwrap();
+    let store = Arc::new(store);
+    let (begun, has_begun) = tokio::sync::watch::channel(false);
+    let hang = Workflow::new("hang", move |mut cx: Context, (): ()| {
+        let begun = begun.clone();
+        async move {
+            cx.step("hang", async || {
+                begun.send_replace(true);
+                std::future::pending::<Result<(), Failure>>().await
+            })
+            .await
+        }
+    });
+    let engine = Engine::builder(store.clone()).register(&hang).open().await.unwrap();
+    engine.start(&hang, ()).workflow_id("x").await.unwrap();
+    has_begun.clone().wait_for(|begun| *begun).await.unwrap();
+    let owner = engine.show("x").await.unwrap().execution.owner.unwrap();
+    assert!(printed(&url, &["show", "x"]).contains(&format!("worker      {}\n", owner.0)));
+    assert!(!printed(&url, &["list"]).contains("lost"));
+    store.lose(owner);
+    assert!(printed(&url, &["show", "x"]).contains(&format!("worker      {} (lost)\n", owner.0)));
+    assert!(printed(&url, &["list"]).contains("running (worker lost)"));
+    assert!(printed(&url, &["list", "--json"]).contains("\"is_owner_lost\": true"));
+}
