@@ -28,7 +28,7 @@ pub fn faults() -> impl Iterator<Item = (&'static str, Run)> {
     fault::CASES.iter().chain(fence::CASES).chain(room::CASES).chain(stray::CASES).copied()
 }
 
-nouns![budget, changed_code, child, request, several, starting, step, value, wait];
+nouns![attempt, budget, cancel, changed_code, child, request, several, starting, step, value, wait];
 
 /// A case that is not over by then hangs.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,13 +1,15 @@
 //! Values too large for a row.
 
 use stepfast_core::counters::Table;
-use stepfast_core::{Context, Workflow};
+use stepfast_core::payload::ChunkRef;
+use stepfast_core::write::Write;
+use stepfast_core::{Context, ErrorKind, Key, Workflow};
 
-use super::kit::{Count, Latch, Returns, open, record, row, second_engine, shut_down};
+use super::kit::{Count, Latch, Returns, engine, open, record, row, second_engine, shut_down};
 use crate::StoreFixture;
 use crate::fault_store::{Call, FaultStore};
 
-super::cases![what_a_lost_run_left_behind_is_swept];
+super::cases![what_a_lost_run_left_behind_is_swept, an_input_whose_start_does_not_land_stays_behind];
 
 /// Three chunks.
 const SIZE: usize = 5 << 19;
@@ -40,7 +42,7 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
     let handle = one.start(&workflow, "i".repeat(SIZE)).workflow_id("x").await.unwrap();
     bodies.reaches(1).await;
     // its worker is lost after the pieces of an outcome, before the checkpoint that refers to them
-    store.hold_writes(|write| matches!(write, stepfast_core::write::Write::Checkpoint(_)));
+    store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));
     first.open();
     store.until_hanging().await;
     let owner = row(&two, "x").await.owner.unwrap();
@@ -62,5 +64,51 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
     };
     assert_eq!((inserted, deleted), (3 * 4, 3), "input, kept, lost twice: one of them is swept");
     shut_down(one).await;
+    shut_down(two).await;
+}
+
+/// The values that have been stored aside through `store`, by execution.
+fn values(store: &FaultStore) -> Vec<(Key, ChunkRef)> {
+    let mut values: Vec<(Key, ChunkRef)> = Vec::new();
+    for (write, _) in store.landed() {
+        let Write::Chunk(chunk) = write else { continue };
+        let len = chunk.bytes.len() as u64;
+        match values.iter_mut().find(|(key, value)| (*key, value.value) == (chunk.execution, chunk.value)) {
+            Some((_, value)) => {
+                value.len += len;
+                value.count += 1;
+            }
+            None => values.push((chunk.execution, ChunkRef { value: chunk.value, len, count: 1 })),
+        }
+    }
+    values
+}
+
+/// What nobody sweeps yet: there is no row that says whose pieces they are.
+async fn an_input_whose_start_does_not_land_stays_behind(fixture: &dyn StoreFixture) {
+    let length = Workflow::new("length", |_cx: Context, text: String| async move { Returns::Ok(text.len()) });
+    let (one, store) = engine(fixture, |b| b.register(&length)).await;
+    let large = "i".repeat(SIZE);
+    let first = one.start(&length, large.clone()).workflow_id("taken").await.unwrap();
+    assert_eq!(first.result().await.unwrap(), SIZE);
+    // the same again is attached to the first, and another input is refused
+    let again = one.start(&length, large.clone()).workflow_id("taken").await.unwrap();
+    assert_eq!(again.key(), first.key());
+    let other = one.start(&length, "o".repeat(SIZE)).workflow_id("taken").await.map(drop).unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::Conflict, "{other}");
+    store.refuse(|write| matches!(write, Write::Start(_)));
+    one.start(&length, large).await.map(drop).unwrap_err();
+    store.accept_all();
+    let inputs = values(&store);
+    assert_eq!(inputs.len(), 4);
+    shut_down(one).await;
+    let (two, store) = second_engine(fixture, |b| b.register(&length)).await;
+    store.until_called(Call::Look, 3).await;
+    for (key, value) in inputs {
+        assert_eq!(value.len as usize, SIZE + 6, "header and length, then the text");
+        let is_there = two.show(&key.to_string()).await.is_ok();
+        assert_eq!(is_there, key == first.key());
+        assert!(two.store().value(key, value).await.is_ok(), "swept: this case can say so now");
+    }
     shut_down(two).await;
 }
