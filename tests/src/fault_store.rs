@@ -98,6 +98,16 @@ impl FaultStore {
     pub fn flushing(inner: Arc<dyn Store>, flush_writes: usize) -> Arc<Self> {
         let mut about = inner.about().clone();
         about.flush_writes = about.flush_writes.min(flush_writes);
+        Self::saying(inner, about)
+    }
+
+    /// The same, for an engine with so many lanes.
+    pub fn laned(inner: Arc<dyn Store>, lanes: u16) -> Arc<Self> {
+        let about = About { lanes, ..inner.about().clone() };
+        Self::saying(inner, about)
+    }
+
+    fn saying(inner: Arc<dyn Store>, about: About) -> Arc<Self> {
         Arc::new(Self { inner, about, rules: Mutex::default(), events: watch::Sender::new(0) })
     }
 
@@ -162,7 +172,12 @@ impl FaultStore {
 
     /// Waits until a call hangs.
     pub async fn until_hanging(&self) {
-        self.until(|rules| rules.hanging > 0).await;
+        self.until_hanging_at_once(1).await;
+    }
+
+    /// Waits until so many calls hang.
+    pub async fn until_hanging_at_once(&self, calls: usize) {
+        self.until(|rules| rules.hanging >= calls).await;
     }
 
     /// Lets go on what hangs.

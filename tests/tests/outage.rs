@@ -20,6 +20,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Says for how many seconds a server is away that is really stopped, instead of five: at most 90.
+const AWAY_VARIABLE: &str = "STEPFAST_TEST_OUTAGE_SECONDS";
 /// A lease that runs out in no test on a machine that is not out of its mind.
 const LONG: Duration = Duration::from_secs(1000);
 
@@ -215,6 +217,76 @@ fn an_outage_longer_than_a_lease_is_nobodys_death() {
         for n in 0..20 {
             assert_eq!(row(&engines[1], &n.to_string()).await.recoveries, 0, "nobody was lost");
         }
+        for engine in engines {
+            shut_down(engine).await;
+        }
+    });
+}
+
+#[test]
+fn a_server_that_is_away_for_longer_than_a_lease_costs_nothing() {
+    case(async || {
+        let seconds = std::env::var(AWAY_VARIABLE).map_or(5, |seconds| seconds.parse().unwrap());
+        let away = Duration::from_secs(seconds);
+        let options = PostgresOptions::default();
+        assert!(away > options.lease);
+        let server = Arc::new(PostgresServer::start());
+        let tell = async |what: fn(&PostgresServer)| {
+            let server = server.clone();
+            tokio::task::spawn_blocking(move || what(&server)).await.unwrap();
+        };
+        let load = Load::new();
+        let nap = Workflow::new("nap", |mut cx: Context, (): ()| async move {
+            // over while the server is away
+            cx.sleep(Duration::from_secs(2)).await;
+            cx.step("after", async || Returns::Ok(())).await
+        });
+        let stores = [store(server.url(), options.clone()).await, store(server.url(), options.clone()).await];
+        let with = |b: stepfast::EngineBuilder| {
+            b.register(&load.workflow).register(&nap).suspend_after(Duration::from_millis(100))
+        };
+        let engines = [open(stores[0].clone(), with).await, open(stores[1].clone(), with).await];
+        let mut runs: Vec<_> = (0..40).map(|n| load.run(&engines[n as usize % 2], n, 3)).collect();
+        load.begun.reaches(40).await;
+        let naps = [engines[0].start(&nap, ()).await.unwrap(), engines[1].start(&nap, ()).await.unwrap()];
+        let registered = stores.each_ref().map(|store| store.called(Call::Register));
+        tell(PostgresServer::stop).await;
+        let began = Instant::now();
+        // what callers bring meanwhile waits, and so does what the bodies bring
+        runs.extend((40..60).map(|n| load.run(&engines[n as usize % 2], n, 3)));
+        load.latch.open();
+        let mut refused = 0;
+        while began.elapsed() <= away {
+            for engine in &engines {
+                let start =
+                    engine.start(&load.workflow, (100 + refused, 1)).workflow_id(format!("in {refused}"));
+                let error = start.wait_at_most(Duration::from_millis(200)).await.map(drop).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                refused += 1;
+            }
+            looks(&stores[0], 1).await;
+            assert!(runs.iter().all(|run| !run.is_finished()));
+        }
+        tell(PostgresServer::start_again).await;
+        load.check(&engines[0], runs, 3).await;
+        for n in 0..refused {
+            // what was staged although its caller had given up
+            let start = engines[1].start(&load.workflow, (100 + n, 1)).workflow_id(format!("in {n}"));
+            assert_eq!(start.await.unwrap().result().await.unwrap(), [0]);
+        }
+        for nap in naps {
+            nap.result().await.unwrap();
+        }
+        let all = Filter { limit: 1000, ..Filter::default() };
+        let rows = engines[0].list(&all).await.unwrap().executions;
+        assert_eq!(rows.len(), 62 + refused as usize);
+        for row in rows {
+            assert_eq!((row.recoveries, row.status), (0, stepfast::Status::Completed), "nobody was lost");
+        }
+        // both are still who they were
+        assert_eq!(stores.each_ref().map(|store| store.called(Call::Register)), registered);
+        let bodies = load.bodies.lock().unwrap().clone();
+        assert!(bodies.len() == 180 + refused as usize && bodies.values().all(|count| *count == 1));
         for engine in engines {
             shut_down(engine).await;
         }

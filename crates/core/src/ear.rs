@@ -6,13 +6,18 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use smallvec::SmallVec;
 
-use crate::commit::Lsn;
-use crate::commit::{Settled, Sink, Slot, Staged};
+use crate::clock::Timestamp;
+use crate::commit::{Lsn, Settled, Sink, Slot, Staged};
 use crate::engine::Core;
+use crate::failure::{Failure, REFUSED};
 use crate::key::Key;
+use crate::payload::Payload;
+use crate::record::Status;
 use crate::run::Interrupt;
 use crate::task::encoded;
-use crate::write::{Answer, CheckpointKind, Discard, Outcome, RequestKind, Start, State, WorkerId, Write};
+use crate::write::{
+    Answer, Checkpoint, CheckpointKind, Discard, Move, Outcome, RequestKind, Start, State, WorkerId, Write,
+};
 
 /// The engine's ear on its lanes.
 pub(crate) struct Ear(pub(crate) std::sync::Weak<Core>);
@@ -128,50 +133,62 @@ impl Core {
         if let Some(run) = self.runs.get(execution) {
             run.interrupt(Interrupt::Lost);
         }
-        let failure = crate::Failure::of_kind(
-            crate::failure::REFUSED,
-            format!("the outcome could not be recorded: {reason}"),
-        );
+        let failure = Failure::of_kind(REFUSED, format!("the outcome could not be recorded: {reason}"));
         let failure = encoded(&failure.permanent());
         let instead = match write {
             Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => None,
             Write::Checkpoint(checkpoint) => {
                 let mut checkpoint = checkpoint.clone();
                 checkpoint.kind = CheckpointKind::Failed;
-                checkpoint.outcome = failure;
+                checkpoint.outcome = failure.clone();
                 Some(Write::Checkpoint(checkpoint))
             }
             Write::Move(change) => {
-                let at = self.now();
-                let state = State::Ended { status: crate::Status::Failed, outcome: failure, at };
-                Some(Write::Move(crate::write::Move { key: change.key, state }))
+                let state = instead_of(&change.state, &failure, self.now());
+                if state.is_none() {
+                    tracing::error!(%execution, "it cannot even be parked; the next engine tries again");
+                }
+                state.map(|state| Write::Move(Move { key: change.key, state }))
             }
             _ => None,
         };
-        let is_end = matches!(instead, Some(Write::Move(_)));
         let Some(lane) = self.lanes().get(usize::from(lane)) else { return };
         lane.replace(tree, lsn, execution, instead);
-        if !is_end {
-            // back to the queue, to be replayed with the error in its place; but what is refused again,
-            // whatever it says, waits for somebody to look
-            let state = match write {
-                Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => {
-                    State::Parked { reason: checkpoint.outcome.clone(), armed: Vec::new() }
-                }
-                _ => State::Queued { armed: Vec::new() },
-            };
-            let write = Write::Move(crate::write::Move { key: execution, state });
-            let staged = Staged { generation: lane.generation(), tree, write, room: 0, fate: None };
-            lane.stage(staged, &mut Slot::default());
+        // back to the queue, to be replayed with the error in its place; but what would be refused again,
+        // whatever it says, waits for somebody to look
+        let armed = Vec::new();
+        let state = match write {
+            // a child's Start: its parent hears of it
+            Write::Move(_) | Write::Start(_) => return,
+            Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => {
+                State::Parked { reason: checkpoint.outcome.clone(), armed }
+            }
+            Write::Checkpoint(_) => State::Queued { armed },
+            _ => State::Parked { reason: failure, armed },
+        };
+        let write = Write::Move(Move { key: execution, state });
+        let staged = Staged { generation: lane.generation(), tree, write, room: 0, fate: None };
+        lane.stage(staged, &mut Slot::default());
+    }
+}
+
+/// The state that takes the place of a refused one: failed; if that is refused, parked; then nothing is left.
+fn instead_of(refused: &State, failure: &Payload, at: Timestamp) -> Option<State> {
+    match refused {
+        State::Ended { outcome, .. } if is_refused(outcome) => {
+            Some(State::Parked { reason: outcome.clone(), armed: Vec::new() })
         }
+        State::Parked { reason, .. } if is_refused(reason) => None,
+        _ => Some(State::Ended { status: Status::Failed, outcome: failure.clone(), at }),
     }
 }
 
 /// True if the checkpoint took the place of one that was refused.
-fn is_refusal(checkpoint: &crate::write::Checkpoint) -> bool {
-    checkpoint.kind == CheckpointKind::Failed
-        && checkpoint
-            .outcome
-            .decode::<crate::Failure>()
-            .is_ok_and(|failure| failure.kind == crate::failure::REFUSED)
+fn is_refusal(checkpoint: &Checkpoint) -> bool {
+    checkpoint.kind == CheckpointKind::Failed && is_refused(&checkpoint.outcome)
+}
+
+/// True if it is the failure that a refusal has led to.
+fn is_refused(failure: &Payload) -> bool {
+    failure.decode::<Failure>().is_ok_and(|failure| failure.kind == REFUSED)
 }

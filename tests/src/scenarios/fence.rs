@@ -4,12 +4,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use stepfast_core::record::Filter;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::Write;
-use stepfast_core::{Context, Engine, Error, ErrorKind, Workflow};
+use stepfast_core::{Context, Engine, Error, ErrorKind, Handle, Key, Workflow};
 
 use super::kit::{
-    Count, Latch, Returns, engine, noop, record, row, second_engine, shut_down, steps, waiting,
+    Count, Latch, Returns, engine, noop, open, record, row, second_engine, shut_down, steps, waiting,
 };
 use crate::StoreFixture;
 use crate::fault_store::{Call, FaultStore};
@@ -20,6 +21,8 @@ super::cases![
     what_was_claimed_under_a_lost_registration_does_not_run,
     what_was_staged_under_a_lost_registration_never_lands_under_the_next,
     a_fence_does_not_hold_up_a_shutdown,
+    a_fence_that_two_lanes_see_at_once_costs_no_start,
+    a_fence_that_one_lane_sees_long_after_the_other_costs_no_start,
 ];
 
 async fn a_fence_costs_no_start(fixture: &dyn StoreFixture) {
@@ -240,4 +243,83 @@ async fn a_fence_does_not_hold_up_a_shutdown(fixture: &dyn StoreFixture) {
         assert_eq!(handle.result().await.unwrap().len(), n);
     }
     shut_down(two).await;
+}
+
+/// Which of two lanes an execution's tree is on.
+fn lane(root: Key) -> usize {
+    usize::from(root.shard()) % 2
+}
+
+async fn a_fence_that_two_lanes_see_at_once_costs_no_start(fixture: &dyn StoreFixture) {
+    fence_of_two_lanes(fixture, false).await;
+}
+
+async fn a_fence_that_one_lane_sees_long_after_the_other_costs_no_start(fixture: &dyn StoreFixture) {
+    fence_of_two_lanes(fixture, true).await;
+}
+
+/// An engine with two lanes is taken over, with outcomes and callers' Starts on their way in both.
+async fn fence_of_two_lanes(fixture: &dyn StoreFixture, is_late: bool) {
+    const STARTS: usize = 24;
+    let (begun, latch, there, later) = (Count::new(), Latch::new(), Count::new(), Latch::new());
+    let (owned, taken) = (waiting("owned", &begun, &latch), waiting("owned", &there, &later));
+    let (steps, noop) = (steps(), noop());
+    let store = FaultStore::laned(fixture.store(), 2);
+    let one = open(store.clone(), |b| b.register(&owned).register(&steps).register(&noop)).await;
+    let mut handles: Vec<Handle<i64>> = Vec::new();
+    while (0..2).any(|n| handles.iter().filter(|handle| lane(handle.key()) == n).count() < 3) {
+        handles.push(one.start(&owned, handles.len() as i64).await.unwrap());
+    }
+    begun.reaches(handles.len()).await;
+    store.hold(&[Call::Commit]);
+    let mut runs = Vec::new();
+    for n in 0..STARTS {
+        let (one, steps) = (one.clone(), steps.clone());
+        runs.push(tokio::spawn(async move { one.run(&steps, 1 + n % 3).workflow_id(format!("{n}")).await }));
+    }
+    store.until_hanging_at_once(2).await;
+    latch.open();
+    while one.load().iter().map(|lane| lane.waiters).sum::<usize>() < handles.len() + STARTS {
+        tokio::task::yield_now().await;
+    }
+    // its lease is not renewed meanwhile
+    store.hold(&[Call::Commit, Call::Look]);
+    let (two, _) = second_engine(fixture, |b| b.register(&taken)).await;
+    let owner = row(&two, &handles[0].workflow_id()).await.owner.unwrap();
+    fixture.lose(owner).await;
+    there.reaches(handles.len()).await;
+    if is_late {
+        store.hold_writes(|write| lane(write.execution()) == 1);
+    }
+    store.hold(&[]);
+    store.until_called(Call::Register, 2).await;
+    if is_late {
+        // the other lane goes on under the new registration
+        let mut passed = 0;
+        while passed < 3 {
+            let run = one.start(&noop, 1).wait_at_most(Duration::from_millis(20)).await;
+            passed += usize::from(run.is_ok_and(|handle| lane(handle.key()) == 0));
+        }
+        store.until_hanging().await;
+        store.release();
+    }
+    for (n, run) in runs.into_iter().enumerate() {
+        assert_eq!(run.await.unwrap().unwrap().len(), 1 + n % 3);
+        let record = record(&two, &n.to_string()).await;
+        assert_eq!((record.checkpoints.len(), record.execution.recoveries), (1 + n % 3, 0));
+    }
+    let filter = Filter { workflow: Some("steps".into()), ..Filter::default() };
+    assert_eq!(two.count(&filter).await.unwrap(), STARTS as u64);
+    // what the lost registration had done is done again, elsewhere
+    for handle in &handles {
+        let record = record(&two, &handle.workflow_id()).await;
+        assert_eq!((record.checkpoints.len(), record.execution.recoveries), (0, 1));
+    }
+    later.open();
+    for (x, handle) in (0..).zip(handles) {
+        assert_eq!(handle.result().await.unwrap(), x);
+    }
+    shut_down(one).await;
+    shut_down(two).await;
+    assert_eq!(store.called(Call::Register), 2, "it registers anew once");
 }

@@ -20,15 +20,22 @@ pub type Run = for<'a> fn(&'a dyn StoreFixture) -> LocalBoxFuture<'a, ()>;
 
 mod fault;
 mod fence;
+mod refusal;
 mod room;
 mod stray;
 
 /// The cases with faults, by name.
 pub fn faults() -> impl Iterator<Item = (&'static str, Run)> {
-    fault::CASES.iter().chain(fence::CASES).chain(room::CASES).chain(stray::CASES).copied()
+    fault::CASES
+        .iter()
+        .chain(fence::CASES)
+        .chain(refusal::CASES)
+        .chain(room::CASES)
+        .chain(stray::CASES)
+        .copied()
 }
 
-nouns![budget, changed_code, child, request, several, starting, step, value, wait];
+nouns![attempt, budget, cancel, changed_code, child, request, several, starting, step, value, wait];
 
 /// A case that is not over by then hangs.
 const PATIENCE: Duration = Duration::from_mins(3);

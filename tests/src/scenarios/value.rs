@@ -1,14 +1,15 @@
 //! Values too large for a row.
 
 use stepfast_core::counters::Table;
+use stepfast_core::payload::ChunkRef;
 use stepfast_core::write::Write;
-use stepfast_core::{Context, Error, Workflow};
+use stepfast_core::{Context, ErrorKind, Key, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, open, record, row, second_engine, shut_down};
 use crate::StoreFixture;
 use crate::fault_store::{Call, FaultStore};
 
-super::cases![what_a_lost_run_left_behind_is_swept, the_input_of_a_start_that_lost_is_swept];
+super::cases![what_a_lost_run_left_behind_is_swept, the_input_of_a_start_that_does_not_land_is_swept];
 
 /// Three chunks.
 const SIZE: usize = 5 << 19;
@@ -66,22 +67,48 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn the_input_of_a_start_that_lost_is_swept(fixture: &dyn StoreFixture) {
-    let workflow = Workflow::new("w", |_cx: Context, input: String| async move { Returns::Ok(input.len()) });
-    let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
-    assert_eq!(engine.run(&workflow, String::new()).workflow_id("x").await.unwrap(), 0);
-    let is_discard = |write: &Write| matches!(write, Write::Discard(_));
-    for round in 1..=2 {
-        let (input, id) = ("i".repeat(SIZE), "x");
-        let error = match round {
-            1 => engine.start(&workflow, input).workflow_id(id).await.map(|_| ()).unwrap_err(),
-            _ => engine.run(&workflow, input).workflow_id(id).await.map(|_| ()).unwrap_err(),
-        };
-        assert!(matches!(error, Error::Conflict { .. }), "{error}");
-        store.until_landed_times(round, is_discard).await;
-        let counted = engine.store().counters().counted();
-        let (inserted, _, deleted) = counted.of(Table::Chunks);
-        assert_eq!((inserted, deleted), (3 * round as u64, 3 * round as u64));
+/// The values that have been stored aside through `store`, by execution.
+fn values(store: &FaultStore) -> Vec<(Key, ChunkRef)> {
+    let mut values: Vec<(Key, ChunkRef)> = Vec::new();
+    for (write, _) in store.landed() {
+        let Write::Chunk(chunk) = write else { continue };
+        let len = chunk.bytes.len() as u64;
+        match values.iter_mut().find(|(key, value)| (*key, value.value) == (chunk.execution, chunk.value)) {
+            Some((_, value)) => {
+                value.len += len;
+                value.count += 1;
+            }
+            None => values.push((chunk.execution, ChunkRef { value: chunk.value, len, count: 1 })),
+        }
     }
-    shut_down(engine).await;
+    values
+}
+
+async fn the_input_of_a_start_that_does_not_land_is_swept(fixture: &dyn StoreFixture) {
+    let length = Workflow::new("length", |_cx: Context, text: String| async move { Returns::Ok(text.len()) });
+    let (one, store) = engine(fixture, |b| b.register(&length)).await;
+    let large = "i".repeat(SIZE);
+    let first = one.start(&length, large.clone()).workflow_id("taken").await.unwrap();
+    assert_eq!(first.result().await.unwrap(), SIZE);
+    // the same again is attached to the first, and another input is refused
+    let again = one.start(&length, large.clone()).workflow_id("taken").await.unwrap();
+    assert_eq!(again.key(), first.key());
+    let other = one.start(&length, "o".repeat(SIZE)).workflow_id("taken").await.map(drop).unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::Conflict, "{other}");
+    store.refuse(|write| matches!(write, Write::Start(_)));
+    one.start(&length, large).await.map(drop).unwrap_err();
+    store.accept_all();
+    let other = one.run(&length, "o".repeat(SIZE)).workflow_id("taken").await.map(drop).unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::Conflict, "{other}");
+    let inputs = values(&store);
+    assert_eq!(inputs.len(), 5);
+    shut_down(one).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&length)).await;
+    for (key, value) in inputs {
+        assert_eq!(value.len as usize, SIZE + 6, "header and length, then the text");
+        let is_there = two.show(&key.to_string()).await.is_ok();
+        assert_eq!(is_there, key == first.key());
+        assert_eq!(two.store().value(key, value).await.is_ok(), is_there);
+    }
+    shut_down(two).await;
 }

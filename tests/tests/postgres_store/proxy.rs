@@ -21,6 +21,8 @@ pub(crate) struct Faults {
     pub(crate) lose_request: AtomicBool,
     /// Makes success of all errors of prepared statements.
     pub(crate) hide_errors: AtomicBool,
+    /// The version that the server is to say it has, for people and as a number.
+    pub(crate) version: Mutex<Option<(&'static str, i32)>>,
 }
 
 pub(crate) struct Proxy {
@@ -106,7 +108,9 @@ async fn backward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue,
             }
             continue;
         }
+        let version = *faults.version.lock().unwrap();
         match kind {
+            b'D' if version.is_some_and(|version| say_version(&mut bytes, version)) => {}
             b'2' => is_bound = true,
             b'Z' => is_bound = false,
             b'E' if front == Some(Asked::Prepared) && faults.hide_errors.load(SeqCst) => {
@@ -122,4 +126,24 @@ async fn backward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue,
             return;
         }
     }
+}
+
+/// Falsifies a row of two columns that says the server's version; false if the row says something else.
+fn say_version(bytes: &mut Vec<u8>, (text, number): (&str, i32)) -> bool {
+    // type, length of the message, number of columns; then each column behind its length
+    let (head, column) = (5, |length: usize| i32::try_from(length).unwrap().to_be_bytes());
+    let columns = bytes.get(head..head + 2) == Some(&[0, 2]);
+    let Some(first) = bytes.get(head + 2..head + 6) else { return false };
+    let first = u32::from_be_bytes(first.try_into().unwrap()) as usize;
+    let second = bytes.get((head + 6).saturating_add(first)..).unwrap_or_default();
+    if !columns || second.len() != 8 || second[..4] != column(4) {
+        return false;
+    }
+    let mut row = vec![0, 2];
+    row.extend(column(text.len()));
+    row.extend(text.as_bytes());
+    row.extend(column(4));
+    row.extend(number.to_be_bytes());
+    *bytes = [&b"D"[..], &column(4 + row.len()), &row].concat();
+    true
 }

@@ -6,6 +6,7 @@ use stepfast_core::store::{Durability, StoreError};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_tests::postgres_server::PostgresServer;
 
+use super::proxy::Proxy;
 use super::support::*;
 
 #[tokio::test]
@@ -42,6 +43,30 @@ async fn a_schema_that_must_exist_is_not_made() {
     assert!(!sql.query_one(exists, &[&schema]).await.unwrap().get::<_, bool>(0));
     PostgresStore::open_with(url(), options().must_exist(false)).await.unwrap();
     PostgresStore::open_with(url(), options()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_old_is_refused_before_anything_is_made() {
+    let proxy = Proxy::start().await;
+    let schema = PostgresServer::shared().schema();
+    let options = || PostgresOptions::default().schema(&schema);
+    let sql = client("public").await;
+    let is_there = async || {
+        let query = "SELECT count(*) FROM pg_namespace WHERE nspname = $1";
+        sql.query_one(query, &[&schema]).await.unwrap().get::<_, i64>(0) > 0
+    };
+    for (text, number) in [("12.22 (Debian 12.22-1)", 120_022), ("9.6.24", 90_624)] {
+        *proxy.faults.version.lock().unwrap() = Some((text, number));
+        let error = PostgresStore::open_with(&proxy.url, options()).await.unwrap_err();
+        let StoreError::Open { store, reason } = &error else { panic!("{error}") };
+        assert_eq!(*reason, format!("the server is Postgres {text}; 13 or newer is needed"));
+        assert!(proxy.url.ends_with(store.split('@').nth(1).unwrap()), "{store}");
+        assert!(!is_there().await);
+    }
+    *proxy.faults.version.lock().unwrap() = Some(("13.0", 130_000));
+    let store = PostgresStore::open_with(&proxy.url, options()).await.unwrap();
+    assert_eq!(store.about().version, "PostgreSQL 13.0");
+    assert!(is_there().await);
 }
 
 #[tokio::test]
