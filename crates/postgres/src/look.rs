@@ -105,7 +105,10 @@ impl Control {
         let result = async {
             if takeover::end_registration(&session, worker, None).await? {
                 stepfast_core::crash_point!("postgres registration given up");
-                takeover::requeue(&session, &[worker.0], 0).await
+                let queued = takeover::requeue(&session, &[worker.0], 0).await?;
+                // its last Wakes may have come too late for its lanes
+                takeover::wake_satisfied(&session, self.now()).await?;
+                Ok(queued)
             } else {
                 Ok(0)
             }

@@ -25,6 +25,7 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -113,6 +114,8 @@ impl SqliteStore {
             listener: shared.wakes.listen(),
             shared,
             workers: Mutex::default(),
+            looks: AtomicU64::new(0),
+            owes_wakes: AtomicBool::new(false),
             writer: Mutex::new(Some(writer)),
             readers: Mutex::default(),
             reading: Semaphore::new(read::READERS),

@@ -1,6 +1,7 @@
 //! Registrations, and the look once a second: who is lost, and what concerns the worker that looks.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering::SeqCst;
 
 use rusqlite::{Connection, OptionalExtension};
 use stepfast_core::clock::Timestamp;
@@ -18,6 +19,8 @@ use crate::writer::Inner;
 
 /// Executions that one transaction of a takeover makes claimable; others get their turn in between.
 const TAKEOVER: u64 = 1000;
+/// Every so many looks, the first included, somebody may have to be woken whom nobody has woken.
+const LOOKS_PER_SWEEP: u64 = 60;
 
 impl Inner {
     pub(crate) fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
@@ -67,6 +70,8 @@ impl Inner {
         if self.forget(&[worker])? > 0 {
             stepfast_core::crash_point!("sqlite registration given up");
             self.requeue(worker, 0)?;
+            // its last Wakes may have come too late for its lanes
+            self.wake_called()?;
             self.shared.announce(self.listener.id);
         }
         let mut workers = self.workers.lock();
@@ -116,28 +121,34 @@ impl Inner {
         let lost: Vec<i64> = workers.into_iter().filter(|worker| !self.shared.is_alive(*worker)).collect();
         if !lost.is_empty() {
             tracing::info!(?lost, "taking over from lost workers");
+            self.owes_wakes.store(true, SeqCst);
             self.forget(&lost)?;
             stepfast_core::crash_point!("sqlite lost workers fenced");
         }
-        let is_any_lost = !lost.is_empty();
         let mut recovered = 0;
         for owner in lost.into_iter().chain(owners) {
             recovered += self.requeue(owner, 1)?;
         }
-        if is_any_lost {
+        let is_sweep = self.looks.fetch_add(1, SeqCst).is_multiple_of(LOOKS_PER_SWEEP);
+        if self.owes_wakes.load(SeqCst) || is_sweep {
             stepfast_core::crash_point!("sqlite requeued and nobody woken");
             self.wake_called()?;
+            self.owes_wakes.store(false, SeqCst);
         }
         Ok(recovered)
     }
 
-    /// Wakes what waits for a child that has ended: a lost worker may have died between the end and the Wake.
-    /// If this one dies before it gets here, whoever takes it over does it.
+    /// Wakes what waits for a child that has ended: a worker may have ended between the end and the Wake.
+    /// Whoever is interrupted before it gets here does it at its next look, or the next process at its first.
     fn wake_called(&self) -> Result<(), StoreError> {
+        let called = include_str!("../queries/called.sql");
+        if !self.read("looking whom to wake", |conn| Ok(conn.prepare_cached(called)?.exists([1])?))? {
+            return Ok(());
+        }
         loop {
             let (rows, tally) = self.write("waking what a lost worker has left", |conn| {
                 let mut sql = Statements::new(conn);
-                let mut statement = conn.prepare_cached(include_str!("../queries/called.sql"))?;
+                let mut statement = conn.prepare_cached(called)?;
                 let mut rows = statement.query([TAKEOVER as i64])?;
                 let mut called = Vec::new();
                 while let Some(row) = rows.next()? {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
@@ -29,6 +30,10 @@ pub(crate) struct Inner {
     pub(crate) listener: Arc<Listener>,
     /// Registrations of this store that are not closed.
     pub(crate) workers: Mutex<Vec<i64>>,
+    /// Looks so far.
+    pub(crate) looks: AtomicU64,
+    /// A takeover has begun and not yet woken what its worker should have.
+    pub(crate) owes_wakes: AtomicBool,
     /// `None` after an error that leaves its view of the disk in doubt: the next use opens it anew.
     pub(crate) writer: Mutex<Option<Connection>>,
     pub(crate) readers: Mutex<Vec<Connection>>,

@@ -30,6 +30,7 @@ super::cases![
     thousands_are_recovered,
     a_handle_sees_the_takeover_by_another,
     what_a_lost_worker_should_have_woken_is_woken,
+    what_a_closed_worker_should_have_woken_is_woken,
 ];
 
 async fn what_a_lost_worker_ran_is_queued_and_counted(fixture: &dyn StoreFixture) {
@@ -311,8 +312,18 @@ async fn a_handle_sees_the_takeover_by_another(fixture: &dyn StoreFixture) {
 }
 
 async fn what_a_lost_worker_should_have_woken_is_woken(fixture: &dyn StoreFixture) {
+    should_have_woken(fixture, true).await;
+}
+
+async fn what_a_closed_worker_should_have_woken_is_woken(fixture: &dyn StoreFixture) {
+    should_have_woken(fixture, false).await;
+}
+
+/// A worker goes away between the end of a child and the Wake of its parent.
+async fn should_have_woken(fixture: &dyn StoreFixture, is_lost: bool) {
     let mut lost = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second().await).await;
+    other.look().await;
     let [parent, child, patient, cancelled] = keys();
     lost.apply(vec![
         start_in(parent, awaiting(&[child])),
@@ -322,8 +333,12 @@ async fn what_a_lost_worker_should_have_woken_is_woken(fixture: &dyn StoreFixtur
     ])
     .await;
     lost.apply(vec![move_to(child, completed())]).await;
-    fixture.lose(lost.id).await;
-    other.look_for_lost().await;
+    if is_lost {
+        fixture.lose(lost.id).await;
+        other.look_for_lost().await;
+    } else {
+        lost.store.close(lost.id).await.unwrap();
+    }
     let mut claimed = other.claim_keys(10).await;
     claimed.sort_unstable();
     assert_eq!(claimed, [parent, cancelled], "the one that waits for an ended child, and the one that ran");

@@ -60,12 +60,16 @@ impl Tables {
             self.workers.remove(worker);
         }
         if !lost.is_empty() {
-            let called: Vec<Key> =
-                self.executions.keys().copied().filter(|key| self.is_called(*key)).collect();
-            for key in called {
-                self.queue_waiting(key, counters);
-            }
+            self.wake_called(counters);
         }
         self.requeue_orphans(true, counters)
+    }
+
+    /// Wakes what waits for a child that has ended: a worker may have ended between the end and the Wake.
+    pub(super) fn wake_called(&mut self, counters: &Counters) {
+        let called: Vec<Key> = self.executions.keys().copied().filter(|key| self.is_called(*key)).collect();
+        for key in called {
+            self.queue_waiting(key, counters);
+        }
     }
 }

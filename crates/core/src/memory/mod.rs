@@ -130,6 +130,7 @@ impl Store for MemoryStore {
         if tables.workers.remove(&worker).is_some() {
             tables.end_lanes(worker);
             tables.requeue_orphans(false, &self.counters);
+            tables.wake_called(&self.counters);
             self.announce(&tables);
         }
         Ok(())
