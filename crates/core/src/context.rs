@@ -14,7 +14,7 @@ use crate::path::Path;
 use crate::payload::Payload;
 use crate::replay::CallKind;
 use crate::run::{Interrupt, Run};
-use crate::write::CheckpointKind;
+use crate::write::{CheckpointKind, Outcome};
 
 /// A branch of an execution: what its durable calls go through.
 ///
@@ -145,7 +145,12 @@ impl Call {
         };
         if !self.run.definition.is_eager {
             let _busy = Busy::new(&self.run);
-            self.run.lane.durable(delivery.lsn).await;
+            let outcome = self.run.lane.durable(delivery.lsn).await;
+            if outcome != Outcome::Applied || self.run.is_lost() {
+                // refused, or fenced: the code must not show what nobody will find recorded
+                self.run.interrupt(Interrupt::Lost);
+                std::future::pending::<()>().await;
+            }
         }
         delivery
     }

@@ -334,7 +334,7 @@ impl Core {
     }
 
     /// Resolves when the engine has ended.
-    async fn stopped(&self) {
+    pub(crate) async fn stopped(&self) {
         let _ = self.worker.stopped.subscribe().wait_for(|is_stopped| *is_stopped).await;
     }
 

@@ -313,6 +313,8 @@ async fn patiently<T>(
 pub(crate) async fn started(core: &Arc<Core>, key: Key, lsn: Option<Lsn>) -> Result<(), Error> {
     let Some(lsn) = lsn else { return Ok(()) };
     match core.lane_of(key).durable(lsn).await {
+        // staged again after a fence, and there already: itself
+        Outcome::Duplicate(existing) if existing.key == key => Ok(()),
         Outcome::Duplicate(_) => Err(Error::NotFound { workflow_id: key.to_string() }),
         Outcome::Refused(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
         Outcome::Dropped | Outcome::Fenced => Err(core.why_dropped()),

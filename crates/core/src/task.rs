@@ -226,8 +226,18 @@ impl RunTask {
             }
         }
         run.close();
-        run.drop_spawned();
+        self.drop_code();
         self.end(status, outcome);
+    }
+
+    /// Drops the code of a closed run. Its destructors run, and what panics there changes nothing.
+    fn drop_code(&mut self) {
+        let code = std::mem::replace(&mut self.stage, Stage::Concluded(Conclusion::Gone));
+        let code = std::panic::catch_unwind(AssertUnwindSafe(|| drop(code)));
+        let spawned = std::panic::catch_unwind(AssertUnwindSafe(|| self.run.drop_spawned()));
+        if code.and(spawned).is_err() {
+            tracing::error!(execution = %self.run.key, "a destructor of the workflow panicked");
+        }
     }
 
     /// Stages the end of an execution whose gate is closed, and tells a parent that waits in memory.
@@ -268,12 +278,8 @@ impl RunTask {
         run.close();
         let armed = run.state().armed.clone();
         // dropping the code runs its destructors; the gate is closed, so they record nothing
-        let branches = std::mem::replace(&mut self.stage, Stage::Concluded(Conclusion::Gone));
         let waits = if matches!(interrupt, Interrupt::Suspend) { run.waits() } else { None };
-        if std::panic::catch_unwind(AssertUnwindSafe(|| drop(branches))).is_err() {
-            tracing::error!(execution = %run.key, "a destructor of the workflow panicked");
-        }
-        run.drop_spawned();
+        self.drop_code();
         let (state, ending) = match interrupt {
             Interrupt::Lost => {
                 self.conclude(Conclusion::Gone);

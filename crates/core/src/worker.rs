@@ -1,10 +1,12 @@
 //! The worker: a thread that looks after an engine's registration, and claims executions to run.
 
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -19,11 +21,13 @@ use crate::replay::Replay;
 use crate::run::{Interrupt, NewRun, Run};
 use crate::store::{Claim, Look, Seen, StoreError};
 use crate::strays::Strays;
-use crate::task::{RunTask, cancel_failure, deadline_failure};
+use crate::task::{RunTask, cancel_failure, deadline_failure, panicked};
 use crate::write::{Discard, RequestKind, Write};
 
 /// How often the worker looks, whatever happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Pause after a claim that failed.
+const CLAIM_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Most executions in a claim.
 const CLAIM: usize = 1_000;
 /// Most bytes of inputs and checkpoints in a claim.
@@ -54,7 +58,14 @@ pub(crate) fn spawn(
 ) -> Result<(), Error> {
     let mut worker =
         Worker { core, claim_lane, claims: 0, strays: Strays::default(), looked_at: None, lanes_ended };
-    on_thread("stepfast-worker".into(), async move { worker.run(shutdown).await })
+    on_thread("stepfast-worker".into(), async move {
+        let core = worker.core.clone();
+        if let Err(panic) = AssertUnwindSafe(worker.run(shutdown)).catch_unwind().await {
+            core.poison(&format!("the worker failed: {}", panicked(&*panic).message));
+        }
+        core.worker.stopped.send_replace(true);
+        core.watch.notify_all();
+    })
 }
 
 impl Worker {
@@ -92,7 +103,7 @@ impl Worker {
             let look_in = self.looked_at.map_or(Duration::ZERO, |at| LOOK_EVERY.saturating_sub(at.elapsed()));
             let due_in = signals.due_at.load(SeqCst).saturating_sub(core.now().as_micros()).max(0) as u64;
             let pause = look_in.min(Duration::from_micros(due_in).max(Duration::from_micros(200)));
-            if signals.is_ready.load(SeqCst) || signals.is_fenced.load(SeqCst) {
+            if [&signals.is_ready, &signals.is_fenced, &signals.is_wanted].iter().any(|it| it.load(SeqCst)) {
                 continue;
             }
             tokio::select! {
@@ -228,6 +239,7 @@ impl Worker {
                     tracing::debug!(%error, "a claim failed");
                     self.claims += i64::from(matches!(error, StoreError::Unavailable(_)));
                     self.strays.seek(core.runs.ending());
+                    tokio::time::sleep(CLAIM_AGAIN_AFTER).await;
                     core.worker.is_wanted.store(true, SeqCst);
                     return;
                 }
@@ -349,8 +361,6 @@ impl Worker {
             }
             Err(_) => tracing::warn!("could not give up the registration in time; others will notice"),
         }
-        core.worker.stopped.send_replace(true);
-        core.watch.notify_all();
         let _ = done.send(());
     }
 }
@@ -450,6 +460,9 @@ fn values_in(record: &Record) -> SmallVec<[u64; 4]> {
 pub(crate) async fn shut_down(core: &Arc<Core>, grace: Duration) -> Result<(), Error> {
     let (done, ended) = oneshot::channel();
     core.send_shutdown(Shutdown { grace, done });
-    let _ = ended.await;
+    if ended.await.is_err() {
+        // somebody else has asked before
+        core.stopped().await;
+    }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use stepfast_core::record::{Filter, Status};
 use stepfast_core::{Engine, Error, ErrorKind};
 
@@ -197,10 +198,18 @@ async fn who_waits_for_a_result_hears_of_the_shutdown(fixture: &dyn StoreFixture
 }
 
 async fn shutting_down_twice_is_once(fixture: &dyn StoreFixture) {
-    let (engine, _) = engine(fixture, |b| b).await;
-    let (a, b) = tokio::join!(engine.shutdown(GRACE), engine.shutdown(GRACE));
-    a.unwrap();
-    b.unwrap();
+    let (engine, store) = engine(fixture, |b| b).await;
+    store.hold(&[Call::Close]);
+    let mut both = [engine.clone(), engine.clone()]
+        .map(|engine| tokio::spawn(async move { engine.shutdown(GRACE).await.unwrap() }));
+    store.until_hanging().await;
+    for shutdown in &mut both {
+        assert!((&mut *shutdown).now_or_never().is_none(), "it has not shut down yet");
+    }
+    store.release();
+    for shutdown in both {
+        shutdown.await.unwrap();
+    }
     engine.shutdown(Duration::ZERO).await.unwrap();
 }
 

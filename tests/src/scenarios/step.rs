@@ -1,10 +1,11 @@
 //! Steps: attempts, errors, sizes, and when a body may begin.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use stepfast_core::payload::INLINE_LIMIT;
+use stepfast_core::store::StoreError;
 use stepfast_core::write::{CheckpointKind, Write};
 use stepfast_core::{Context, Error, Failure, RetryPolicy, Workflow};
 
@@ -20,6 +21,7 @@ super::cases![
     an_attempt_that_takes_too_long_fails,
     a_body_that_panics_fails,
     a_workflow_that_panics_fails,
+    a_destructor_that_panics_changes_nothing,
     errors_keep_type_message_and_causes,
     an_error_replays_as_the_same_error,
     attempts_are_counted_over_a_restart,
@@ -32,6 +34,7 @@ super::cases![
     a_speculative_body_waits_for_no_checkpoint,
     the_record_of_an_attempt_is_durable_before_the_next,
     an_uneager_workflow_sees_durable_outcomes,
+    an_uneager_workflow_sees_nothing_that_a_fence_took,
     bad_step_names_are_errors,
     a_thousand_steps,
 ];
@@ -207,6 +210,37 @@ async fn a_workflow_that_panics_fails(fixture: &dyn StoreFixture) {
     }
     assert_eq!(engine.run(&workflow, 4).await.unwrap(), 4);
     assert_eq!(engine.running(), 0);
+    shut_down(engine).await;
+}
+
+async fn a_destructor_that_panics_changes_nothing(fixture: &dyn StoreFixture) {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("in a destructor");
+        }
+    }
+    let child = Workflow::new("child", |mut cx: Context, is_spawned: bool| async move {
+        let panics = Panics;
+        if is_spawned {
+            let _branch = cx.spawn(|_cx: Context| async move {
+                std::future::pending::<()>().await;
+                drop(panics);
+            });
+            return Returns::Ok(1);
+        }
+        std::mem::forget(panics);
+        Returns::Ok(2)
+    });
+    let parent = {
+        let child = child.clone();
+        Workflow::new("parent", move |mut cx: Context, (): ()| {
+            let child = child.clone();
+            async move { Returns::Ok(cx.child(&child, true).await? + cx.child(&child, false).await?) }
+        })
+    };
+    let (engine, _) = engine(fixture, |b| b.register(&parent).register(&child)).await;
+    assert_eq!(engine.run(&parent, ()).await.unwrap(), 3);
     shut_down(engine).await;
 }
 
@@ -565,6 +599,38 @@ async fn an_uneager_workflow_sees_durable_outcomes(fixture: &dyn StoreFixture) {
     .eager(false);
     let engine = super::kit::open(store, |b| b.register(&workflow)).await;
     assert_eq!(engine.run(&workflow, 4).await.unwrap(), [1, 2, 3, 4]);
+    shut_down(engine).await;
+}
+
+async fn an_uneager_workflow_sees_nothing_that_a_fence_took(fixture: &dyn StoreFixture) {
+    let (seen, bodies) = (Arc::new(Mutex::new(Vec::new())), Count::new());
+    let workflow = {
+        let (seen, bodies) = (seen.clone(), bodies.clone());
+        Workflow::new("w", move |mut cx: Context, (): ()| {
+            let (seen, bodies) = (seen.clone(), bodies.clone());
+            async move {
+                let value = cx.step("s", || std::future::ready(Returns::Ok(bodies.more()))).await?;
+                seen.lock().unwrap().push(value);
+                Returns::Ok(value)
+            }
+        })
+        .eager(false)
+    };
+    let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
+    store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));
+    let handle = engine.start(&workflow, ()).await.unwrap();
+    store.until_hanging().await;
+    // its worker is busy, and does not hear of the fence at once
+    store.hold(&[Call::Look]);
+    store.until_called(Call::Look, store.called(Call::Look) + 1).await;
+    store.answer_next_commit(StoreError::Fenced);
+    store.hold_writes(|_| false);
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    store.release();
+    assert_eq!(handle.result().await.unwrap(), 2);
+    assert_eq!(*seen.lock().unwrap(), [2], "what was seen is what is recorded");
     shut_down(engine).await;
 }
 

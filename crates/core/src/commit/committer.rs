@@ -122,6 +122,8 @@ impl Committer {
                 }
                 Err(StoreError::Fenced) => {
                     parts.push(part);
+                    // a stack: what comes first is on top
+                    parts.reverse();
                     let worker = registration.worker;
                     let outcomes = self.lane.staging().fence(worker, parts, &self.lane.0.watermark);
                     landed.outcomes.extend(outcomes);
