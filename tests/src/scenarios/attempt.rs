@@ -35,7 +35,8 @@ impl<'f> Crashes<'f> {
         Self { fixture, workflow, lost: Vec::new(), now }
     }
 
-    /// The engine that runs it is lost; the next one has claimed it when this returns.
+    /// The engine that runs it is lost; the next one has claimed it when this returns, or has
+    /// even ended it.
     async fn crash(&mut self) {
         let (engine, store) = &self.now;
         let owner = row(engine, "x").await.owner.unwrap();
@@ -43,7 +44,12 @@ impl<'f> Crashes<'f> {
         store.hold(&[Call::Look, Call::Commit, Call::Claim]);
         self.fixture.lose(owner).await;
         let next = second_engine(self.fixture, |b| b.register(&self.workflow)).await;
-        while row(&next.0, "x").await.owner.is_none_or(|now| now == owner) {
+        loop {
+            let execution = row(&next.0, "x").await;
+            let has_gone_on = execution.owner.is_some_and(|now| now != owner);
+            if has_gone_on || execution.status.is_terminal() {
+                break;
+            }
             tokio::task::yield_now().await;
         }
         self.lost.push(std::mem::replace(&mut self.now, next));
