@@ -35,7 +35,8 @@ impl<'f> Crashes<'f> {
         Self { fixture, workflow, lost: Vec::new(), now }
     }
 
-    /// The engine that runs it is lost; the next one has claimed it, or ended it, when this returns.
+    /// The engine that runs it is lost; the next one has claimed it when this returns, or has
+    /// even ended it.
     async fn crash(&mut self) {
         let (engine, store) = &self.now;
         let owner = row(engine, "x").await.owner.unwrap();
@@ -44,8 +45,9 @@ impl<'f> Crashes<'f> {
         self.fixture.lose(owner).await;
         let next = second_engine(self.fixture, |b| b.register(&self.workflow)).await;
         loop {
-            let row = row(&next.0, "x").await;
-            if row.status.is_terminal() || row.owner.is_some_and(|now| now != owner) {
+            let execution = row(&next.0, "x").await;
+            let has_gone_on = execution.owner.is_some_and(|now| now != owner);
+            if has_gone_on || execution.status.is_terminal() {
                 break;
             }
             tokio::task::yield_now().await;

@@ -12,7 +12,7 @@ use stepfast_core::store::StoreError;
 use stepfast_core::write::{State, Write};
 use stepfast_core::{Context, Either, Engine, EngineBuilder, Error, ErrorKind, Handle, Payload, Workflow};
 
-use super::kit::{Count, Latch, Returns, engine, second_engine, shut_down};
+use super::kit::{Count, Latch, Returns, engine, row, second_engine, shut_down, waiting};
 use crate::StoreFixture;
 use crate::fault_store::{Call, FaultStore};
 
@@ -118,7 +118,9 @@ async fn assert_all_is_back(engine: &Engine, store: &FaultStore) {
 fn steps() -> Workflow<(usize, String), String> {
     Workflow::new("steps", |mut cx: Context, (n, input): (usize, String)| async move {
         for i in 0..n {
-            cx.step(format!("step {i}"), || std::future::ready(Returns::Ok(input.clone()))).await?;
+            // its checkpoint is staged behind those before it
+            let step = cx.step(format!("step {i}"), || std::future::ready(Returns::Ok(input.clone())));
+            step.speculative().await?;
         }
         Returns::Ok(input)
     })
@@ -272,12 +274,14 @@ async fn room_comes_back_when_a_start_loses(fixture: &dyn StoreFixture) {
 async fn room_comes_back_from_the_slow_lane(fixture: &dyn StoreFixture) {
     let (steps, staged) = (steps(), Count::new());
     let eager = eager(&staged, &steps);
-    let with = |b: EngineBuilder| bounded(b).register(&steps).register(&eager);
+    let held = waiting("held", &Count::new(), &Latch::new());
+    let with = |b: EngineBuilder| bounded(b).register(&steps).register(&eager).register(&held);
     let (one, store) = engine(fixture, with).await;
     let (two, _) = second_engine(fixture, with).await;
     let is_given: fn(&Write) -> bool =
         |write| matches!(write, Write::Start(start) if start.workflow_id.is_some());
     for what in ["applied", "lost", "refused", "fenced"] {
+        let owned = if what == "fenced" { Some(one.start(&held, 1).await.unwrap()) } else { None };
         store.block(is_given);
         let (commits, before) = (store.called(Call::Commit), staged.get());
         let blocked = run(&one, &eager, value(), Some(what.into()));
@@ -287,8 +291,17 @@ async fn room_comes_back_from_the_slow_lane(fixture: &dyn StoreFixture) {
         match what {
             "lost" => drop(two.run(&eager, value()).workflow_id(what).await.unwrap()),
             "refused" => store.refuse(is_given),
-            "fenced" => store.answer_next_commit(StoreError::Fenced),
             _ => {}
+        }
+        if let Some(owned) = owned {
+            let id = owned.workflow_id();
+            let owner = row(&two, &id).await.owner.unwrap();
+            store.hold(&[Call::Look]);
+            fixture.lose(owner).await;
+            while row(&two, &id).await.owner.is_none_or(|now| now == owner) {
+                tokio::task::yield_now().await;
+            }
+            store.hold(&[]);
         }
         store.block(|_| false);
         let result = blocked.await.unwrap();
