@@ -10,8 +10,10 @@ use crate::error::{Tried, detail};
 
 /// How long SQLite itself tries for a lock: the net below the turnstile.
 const BUSY: Duration = Duration::from_mins(1);
-/// Page cache of the write connection, in KiB; pages are taken as they are needed.
-const WRITER_CACHE: i64 = 256 * 1024;
+/// Page cache of the write connection, in KiB; pages are taken as they are needed. Enough for the largest flush
+/// with every page at random; not more, as a commit that has split pages walks all that are cached (with 256 MiB
+/// of them, steps were 4 % slower than with 32).
+const WRITER_CACHE: i64 = 64 * 1024;
 /// Page cache of a connection that reads, in KiB.
 const READER_CACHE: i64 = 16 * 1024;
 /// The write-ahead log is folded into the database when it has this many pages.
@@ -130,7 +132,7 @@ mod tests {
         };
         let full = writer(&path, None, Durability::Full).unwrap();
         assert_eq!(of(&full, "journal_mode"), "wal".to_owned().into());
-        for (name, value) in [("synchronous", 2), ("cache_size", -262_144), ("wal_autocheckpoint", 10_000)] {
+        for (name, value) in [("synchronous", 2), ("cache_size", -65_536), ("wal_autocheckpoint", 10_000)] {
             assert_eq!(of(&full, name), value.into(), "{name}");
         }
         for (name, value) in [("mmap_size", 0), ("temp_store", 2), ("query_only", 0)] {
