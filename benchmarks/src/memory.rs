@@ -12,9 +12,18 @@ use crate::report::Row;
 use crate::target::Target;
 
 /// Memory of this process now, in bytes.
-pub fn resident() -> u64 {
+fn resident() -> u64 {
+    status("VmRSS:")
+}
+
+/// The most memory that this process has had, in bytes.
+pub fn peak() -> u64 {
+    status("VmHWM:")
+}
+
+fn status(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
     line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 

@@ -90,13 +90,13 @@ pub(crate) struct Memory {
 impl Memory {
     async fn run(self) -> anyhow::Result<()> {
         let many = self.iterations.max(2_000);
-        let burst = memory::burst(&self.common.target().await?, many).await?;
-        let after_burst = memory::resident();
+        // first, while the allocator keeps nothing that it could give them
         let (each, blocked) = memory::blocked(&self.common.target().await?, 1_000, many).await?;
-        self.common.report("memory", vec![burst, blocked]).await?;
+        let burst = memory::burst(&self.common.target().await?, many).await?;
+        self.common.report("memory", vec![blocked, burst]).await?;
         output::print(&format!(
-            "\nafter a burst of {many}: {:.0} MB resident\neach execution that waits in a step: {each:.0} bytes",
-            after_burst as f64 / 1e6
+            "\neach execution that waits in a step: {each:.0} bytes\nat most, with a burst of {many} starts: {:.0} MB resident",
+            memory::peak() as f64 / 1e6
         ));
         Ok(())
     }

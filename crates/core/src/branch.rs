@@ -5,7 +5,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -35,14 +35,14 @@ pub struct Elapsed;
 /// Counts the branches of one call for the run: what of them is at rest can be seen only from the count.
 struct Fork {
     run: Arc<Run>,
-    branches: AtomicIsize,
+    branches: AtomicI32,
 }
 
 impl Fork {
     /// The branch that forks waits from now on.
     fn new(run: &Arc<Run>) -> Self {
         run.add_leaves(-1);
-        Self { run: run.clone(), branches: AtomicIsize::new(0) }
+        Self { run: run.clone(), branches: AtomicI32::new(0) }
     }
 
     fn begin(&self) {

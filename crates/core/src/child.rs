@@ -370,7 +370,7 @@ async fn unless_cancelled_too(call: &Call) {
     let id = ExecutionId::Key(run.key);
     let record = call.ask(|| run.core.load(id.clone(), Detail::Full)).await;
     if record.is_some_and(|it| it.requests.contains(&RequestKind::Cancel)) {
-        run.interrupt(Interrupt::Cancel(cancel_failure()));
+        run.interrupt(Interrupt::Cancel(cancel_failure().into()));
         std::future::pending::<()>().await;
     }
 }

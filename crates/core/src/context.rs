@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::call::{Delivery, Turn, WaitingFor};
 use crate::clock::Timestamp;
+use crate::commit::Lsn;
 use crate::error::Error;
 use crate::key::Key;
 use crate::name::Name;
@@ -136,7 +137,12 @@ impl Call {
 
     /// Completes the call and waits until that is delivered.
     pub(crate) async fn deliver(&self, kind: CheckpointKind, outcome: Payload, room: u32) -> Delivery {
-        let delivery = match self.run.complete(self.id, kind, outcome, room) {
+        self.delivered(self.run.complete(self.id, kind, outcome, room)).await
+    }
+
+    /// Waits until the completed call is delivered, if that has not happened at once.
+    pub(crate) async fn delivered(&self, at_once: Option<Delivery>) -> Delivery {
+        let delivery = match at_once {
             Some(delivery) => delivery,
             None => match self.delivery().await {
                 Some(delivery) => delivery,
@@ -144,15 +150,20 @@ impl Call {
             },
         };
         if !self.run.definition.is_eager {
-            let _busy = Busy::new(&self.run);
-            let outcome = self.run.lane.durable(delivery.lsn).await;
-            if outcome != Outcome::Applied || self.run.is_lost() {
-                // refused, or fenced: the code must not show what nobody will find recorded
-                self.run.interrupt(Interrupt::Lost);
-                std::future::pending::<()>().await;
-            }
+            // boxed, as few workflows are: what a step needs while it waits is kept small
+            Box::pin(self.until_durable(delivery.lsn)).await;
         }
         delivery
+    }
+
+    async fn until_durable(&self, lsn: Lsn) {
+        let _busy = Busy::new(&self.run);
+        let outcome = self.run.lane.durable(lsn).await;
+        if outcome != Outcome::Applied || self.run.is_lost() {
+            // refused, or fenced: the code must not show what nobody will find recorded
+            self.run.interrupt(Interrupt::Lost);
+            std::future::pending::<()>().await;
+        }
     }
 
     /// The value behind a delivered payload, fetched if it is stored aside. A payload that cannot be had
@@ -191,7 +202,7 @@ impl Call {
             crate::failure::UNREADABLE,
             format!("workflow {:?}, position {}: {reason}", &*self.run.definition.name, self.path),
         );
-        self.run.interrupt(Interrupt::Park(failure.permanent()));
+        self.run.interrupt(Interrupt::Park(failure.permanent().into()));
         std::future::pending().await
     }
 }

@@ -39,7 +39,7 @@ impl Run {
                 Ok(Some(_)) => Phase::Recorded,
                 Ok(None) => Phase::Beyond,
                 Err(disagreement) => {
-                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement)));
+                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement).into()));
                     Phase::Stuck
                 }
             }
@@ -212,7 +212,7 @@ impl Run {
                         &*call.name,
                         call.path
                     );
-                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement)));
+                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement).into()));
                 }
                 drop(state);
                 self.poke();
@@ -272,7 +272,7 @@ impl Run {
                 // a branch that waits for something else than a durable call may still make it
                 if state.outstanding >= state.leaves {
                     let disagreement = missing_call(next, call.is_some());
-                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement)));
+                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement).into()));
                     return Rest::Delivered;
                 }
                 return Rest::Idle;
@@ -301,7 +301,7 @@ impl Run {
     }
 
     /// Adds `by` to the number of branches that are not waiting for branches of their own.
-    pub(crate) fn add_leaves(&self, by: isize) {
+    pub(crate) fn add_leaves(&self, by: i32) {
         let mut state = self.state();
         state.leaves = state.leaves.saturating_add_signed(by);
     }
@@ -369,7 +369,7 @@ impl RunState {
             .flatten()
             .filter_map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
             .collect();
-        (waits.len() == self.leaves).then_some(waits)
+        (waits.len() == self.leaves as usize).then_some(waits)
     }
 }
 

@@ -358,7 +358,7 @@ impl Core {
                     match (kind, self.runs.get(key)) {
                         // it runs here: no need to wait for the worker's look
                         (RequestKind::Cancel, Some(run)) => {
-                            run.interrupt(Interrupt::Cancel(cancel_failure()));
+                            run.interrupt(Interrupt::Cancel(cancel_failure().into()));
                         }
                         _ => self.wake_worker(false),
                     }

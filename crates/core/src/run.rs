@@ -71,9 +71,9 @@ pub(crate) enum Interrupt {
     /// All branches wait for something far away.
     Suspend,
     /// Somebody cancelled it, or its time is up.
-    Cancel(Failure),
+    Cancel(Box<Failure>),
     /// Code and record disagree, or a record cannot be read.
-    Park(Failure),
+    Park(Box<Failure>),
     /// The engine shuts down: hand it back.
     HandBack,
     /// Another worker owns it now, or its Start lost.
@@ -86,7 +86,8 @@ pub(crate) struct RunState {
     /// The Start while it is not staged, and the room taken for it.
     pub(crate) start: Option<Box<Start>>,
     pub(crate) start_room: u32,
-    pub(crate) start_lsn: Option<Lsn>,
+    /// Where the Start was staged; 0 while it was not.
+    pub(crate) start_lsn: Lsn,
     pub(crate) next_order: u32,
     /// Largest Lsn of its own Writes and of everything it was handed.
     pub(crate) last: Lsn,
@@ -101,11 +102,11 @@ pub(crate) struct RunState {
     /// Calls that wait for their delivery, in the order in which they completed.
     pub(crate) completed: VecDeque<usize>,
     /// Branches that are not waiting for branches of their own.
-    pub(crate) leaves: usize,
+    pub(crate) leaves: u32,
     /// Calls outstanding.
-    pub(crate) outstanding: usize,
+    pub(crate) outstanding: u32,
     /// Deliveries whose values are still being fetched or made durable: nothing else is delivered.
-    pub(crate) busy: usize,
+    pub(crate) busy: u32,
     /// Due times kept in the row.
     pub(crate) armed: Vec<Armed>,
     /// Children that have been started, are awaited, and have not ended.
@@ -172,7 +173,7 @@ impl Run {
                 interrupt: None,
                 start: new.start,
                 start_room: new.start_room,
-                start_lsn: None,
+                start_lsn: Lsn(0),
                 next_order,
                 last: Lsn(0),
                 last_solid: Lsn(0),
@@ -246,7 +247,7 @@ impl Run {
 
     /// Where the Start was staged, if it was staged here.
     pub(crate) fn start_lsn(&self) -> Option<Lsn> {
-        self.state().start_lsn
+        Some(self.state().start_lsn).filter(|lsn| *lsn > Lsn(0))
     }
 
     /// True if the Start was staged and its outcome is known.
@@ -314,7 +315,7 @@ impl Run {
             state.slot = slot;
         }
         if is_start {
-            state.start_lsn = Some(lsn);
+            state.start_lsn = lsn;
             if self.is_lost() {
                 // the caller's Start goes on without this run
                 state.interrupt = Some(Interrupt::Lost);
@@ -379,7 +380,7 @@ impl Run {
     /// Says where the Start of the run was staged by its parent.
     pub(crate) fn started_at(&self, lsn: Lsn, slot: Slot) {
         let mut state = self.state();
-        state.start_lsn = Some(lsn);
+        state.start_lsn = lsn;
         state.slot = slot;
     }
 

@@ -186,67 +186,89 @@ where
             (Ok(()), Ok(fingerprint)) => Ok(Call::begin(&cx.run, path, &name, CallKind::Step, fingerprint)),
             (Err(error), _) | (_, Err(error)) => Err(Failure::from(error).permanent()),
         };
-        Box::pin(async move { carry_out(begun?, body, options).await })
+        match begun {
+            Ok(call) => Box::pin(carry_out(call, body, options)),
+            Err(failure) => Box::pin(std::future::ready(Err(failure))),
+        }
     }
 }
 
-/// What is rare is boxed: a step that waits takes little more memory than its body.
-async fn carry_out<F, Fut, T, E>(
+/// What is rare is boxed, and arguments are used where they are (an `async fn` keeps them twice): a step that
+/// waits takes little more memory than its body.
+#[allow(clippy::manual_async_fn)]
+fn carry_out<F, Fut, T, E>(
     call: Call,
     mut body: F,
     options: Option<Box<StepOptions>>,
-) -> Result<T, Failure>
+) -> impl Future<Output = Result<T, Failure>> + Send
 where
     F: FnMut() -> Fut + Send,
     Fut: Future<Output = Result<T, E>> + Send,
     T: Serialize + DeserializeOwned + Send,
     E: IntoFailure,
 {
-    let call = &call;
-    if let Some(delivery) = call.recorded().await {
-        return Box::pin(replayed(call, delivery)).await;
-    }
-    let (is_speculative, timeout) =
-        options.as_ref().map_or((false, None), |options| (options.is_speculative, options.timeout));
-    let failed = call.run.take_attempts(&call.path);
-    let mut attempt = failed.len() as u32 + 1;
-    if let Some(last) = failed.last() {
-        let policy = options.as_ref().map(|options| options.retry).unwrap_or_default();
-        Box::pin(after_crash(call, attempt, last, policy)).await?;
-    }
-    drop(failed);
-    loop {
-        before_body(call, is_speculative).await;
-        crate::crash_point!("body begins");
-        let result = match timeout {
-            None => attempt_once(&mut body).await,
-            Some(timeout) => Box::pin(attempt_within(&mut body, timeout)).await,
-        };
-        crate::crash_point!("body over and not recorded");
-        let failure = match result {
-            Ok(value) => match Payload::encode(&value).and_then(|payload| check_size(call, payload)) {
-                Ok(payload) => {
+    async move {
+        let call = &call;
+        if let Some(delivery) = call.recorded().await {
+            return Box::pin(replayed(call, delivery)).await;
+        }
+        let (is_speculative, timeout) =
+            options.as_ref().map_or((false, None), |options| (options.is_speculative, options.timeout));
+        let mut attempt = 1;
+        if call.run.is_replayed {
+            let policy = options.as_ref().map(|options| options.retry).unwrap_or_default();
+            attempt = Box::pin(after_crash(call, policy)).await?;
+        }
+        loop {
+            before_body(call, is_speculative).await;
+            crate::crash_point!("body begins");
+            let result = match timeout {
+                None => attempt_once(&mut body).await,
+                Some(timeout) => Box::pin(attempt_within(&mut body, timeout)).await,
+            };
+            crate::crash_point!("body over and not recorded");
+            match result.and_then(|value| Ok((checked(call, &value)?, value))) {
+                Ok((payload, value)) => {
                     let (payload, room) = match room_for(call, &payload) {
                         Some(room) => (payload, room),
                         None => Box::pin(stored(call, payload)).await,
                     };
-                    call.deliver(CheckpointKind::Step, payload, room).await;
+                    let at_once = call.run.complete(call.id(), CheckpointKind::Step, payload, room);
+                    call.delivered(at_once).await;
                     return Ok(value);
                 }
-                Err(error) => Failure::from(error).permanent(),
-            },
-            Err(failure) => failure,
-        };
-        let policy = options.as_ref().map(|options| options.retry).unwrap_or_default();
-        if !policy.allows(attempt, &failure) {
-            return Box::pin(give_up(call, failure)).await;
+                Err(failure) => {
+                    let policy = options.as_ref().map(|options| options.retry).unwrap_or_default();
+                    Box::pin(after_failure(call, attempt, failure, policy)).await?;
+                }
+            }
+            attempt += 1;
         }
-        record_attempt(call, attempt, &failure);
-        crate::crash_point!("attempt staged");
-        // nothing the run could suspend for, nothing recorded
-        Box::pin(tokio::time::sleep(policy.jittered(attempt))).await;
-        attempt += 1;
     }
+}
+
+/// The encoded value of a step, if it can be recorded.
+fn checked<T: Serialize>(call: &Call, value: &T) -> Result<Payload, Failure> {
+    let payload = Payload::encode(value).and_then(|payload| check_size(call, payload));
+    payload.map_err(|error| Failure::from(error).permanent())
+}
+
+/// Records a failed attempt and waits until it is time for the next; or records the failure as the outcome,
+/// and returns it, if there is to be no other.
+async fn after_failure(
+    call: &Call,
+    attempt: u32,
+    failure: Failure,
+    policy: RetryPolicy,
+) -> Result<(), Failure> {
+    if !policy.allows(attempt, &failure) {
+        return give_up(call, failure).await;
+    }
+    record_attempt(call, attempt, &failure);
+    crate::crash_point!("attempt staged");
+    // nothing the run could suspend for, nothing recorded
+    tokio::time::sleep(policy.jittered(attempt)).await;
+    Ok(())
 }
 
 /// The outcome that was recorded.
@@ -267,8 +289,12 @@ async fn replayed<T: DeserializeOwned>(call: &Call, delivery: Delivery) -> Resul
     }
 }
 
-/// The last attempt failed before a crash: were there to be more, and is some of the pause left?
-async fn after_crash(call: &Call, attempt: u32, last: &Attempt, policy: RetryPolicy) -> Result<(), Failure> {
+/// Attempts may have failed before a crash: were there to be more, and is some of the pause left? The number
+/// of the next one.
+async fn after_crash(call: &Call, policy: RetryPolicy) -> Result<u32, Failure> {
+    let failed = call.run.take_attempts(&call.path);
+    let attempt = failed.len() as u32 + 1;
+    let Some(last) = failed.last() else { return Ok(attempt) };
     let failure = last.failure.decode::<Failure>().unwrap_or_else(Failure::from);
     if !policy.allows(attempt - 1, &failure) {
         return give_up(call, failure).await;
@@ -277,7 +303,7 @@ async fn after_crash(call: &Call, attempt: u32, last: &Attempt, policy: RetryPol
     let whole = policy.pause_after(attempt - 1);
     let left = last.at.plus(whole).since(call.run.core.now());
     tokio::time::sleep(left.min(whole)).await;
-    Ok(())
+    Ok(attempt)
 }
 
 /// The body starts only now: all that came before it is durable.

@@ -93,7 +93,7 @@ impl RunTask {
             }
             Err(failure) => {
                 if failure.code() == Some(UNREADABLE) {
-                    run.interrupt(Interrupt::Park(failure.clone().permanent()));
+                    run.interrupt(Interrupt::Park(failure.clone().permanent().into()));
                 }
                 let main: BodyFuture = Box::pin(std::future::ready(Err(failure)));
                 let waker = Waker::from(run.clone());
@@ -162,7 +162,7 @@ impl RunTask {
         if let Some(deadline_at) = run.deadline_at
             && now >= deadline_at
         {
-            run.interrupt(Interrupt::Cancel(deadline_failure()));
+            run.interrupt(Interrupt::Cancel(deadline_failure().into()));
             return false;
         }
         let patience = run.core.options.suspend_after;
@@ -218,7 +218,7 @@ impl RunTask {
         };
         {
             let mut state = run.state();
-            let early = state.ends_early().map(Interrupt::Park);
+            let early = state.ends_early().map(|failure| Interrupt::Park(failure.into()));
             if let Some(interrupt) = state.interrupt.take().or(early) {
                 drop(state);
                 self.stop(interrupt);
@@ -338,7 +338,7 @@ impl RunTask {
             run.stage_in(&mut run.state(), Write::Request(request), 0);
             crate::crash_point!("child cancel staged");
             if let Some(child) = run.core.runs.get(execution) {
-                child.interrupt(Interrupt::Cancel(failure.clone()));
+                child.interrupt(Interrupt::Cancel(failure.clone().into()));
             }
         }
         self.end(Status::Cancelled, reason);
@@ -402,6 +402,11 @@ impl RunTask {
             return;
         }
         let runtime = self.run.core.runtime.clone();
+        if keep.is_none() {
+            // what is detached may wait for long, in great numbers: its task is small
+            runtime.spawn(Detached { task: self, input });
+            return;
+        }
         runtime.spawn(async move {
             std::future::poll_fn(|cx| {
                 let polled = self.poll_conclusion(cx, &input);
@@ -451,7 +456,7 @@ impl RunTask {
                         Err(error) => {
                             let reason = format!("its children cannot be read: {error}");
                             let failure = Failure::of_kind(UNREADABLE, reason).permanent();
-                            self.stop(Interrupt::Park(failure));
+                            self.stop(Interrupt::Park(failure.into()));
                         }
                     }
                 }
@@ -466,6 +471,22 @@ impl RunTask {
                 Stage::Concluded(conclusion) => return Poll::Ready(conclusion.clone()),
             }
         }
+    }
+}
+
+/// A run in a task of its own.
+struct Detached {
+    task: RunTask,
+    /// Needed while its code has not begun.
+    input: Payload,
+}
+
+impl Future for Detached {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
+        let Self { task, input } = &mut *self;
+        task.poll_conclusion(cx, input).map(drop)
     }
 }
 

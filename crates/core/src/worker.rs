@@ -153,7 +153,7 @@ impl Worker {
         }
         for (key, kind) in requests {
             if let (RequestKind::Cancel, Some(run)) = (kind, core.runs.get(key)) {
-                run.interrupt(Interrupt::Cancel(cancel_failure()));
+                run.interrupt(Interrupt::Cancel(cancel_failure().into()));
             }
         }
         for key in ended {
@@ -410,9 +410,9 @@ fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) {
     );
     run.register();
     if record.requests.contains(&RequestKind::Cancel) {
-        run.interrupt(Interrupt::Cancel(cancel_failure()));
+        run.interrupt(Interrupt::Cancel(cancel_failure().into()));
     } else if run.deadline_at.is_some_and(|deadline_at| deadline_at <= core.now()) {
-        run.interrupt(Interrupt::Cancel(deadline_failure()));
+        run.interrupt(Interrupt::Cancel(deadline_failure().into()));
     }
     let core = core.clone();
     let runtime = core.runtime.clone();
@@ -435,7 +435,7 @@ fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) {
                 );
                 run.interrupt(match error {
                     Error::Unavailable(_) => Interrupt::HandBack,
-                    _ => Interrupt::Park(failure.permanent()),
+                    _ => Interrupt::Park(failure.permanent().into()),
                 });
                 let input = Payload::empty();
                 let mut task = RunTask::executing(run, &input);
