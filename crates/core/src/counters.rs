@@ -53,6 +53,9 @@ pub struct Counters {
     statements: AtomicU64,
     flushes: AtomicU64,
     writes: AtomicU64,
+    bytes: AtomicU64,
+    held: AtomicU64,
+    waits: AtomicU64,
     claims: AtomicU64,
     reads: AtomicU64,
 }
@@ -72,6 +75,12 @@ pub struct Counted {
     pub flushes: u64,
     /// Writes in those flushes.
     pub writes: u64,
+    /// Bytes in those Writes, as the engine's bounds count them.
+    pub bytes: u64,
+    /// Writes that were held aside on their way.
+    pub held: u64,
+    /// Waits for something to be durable that were not over at once.
+    pub waits: u64,
     /// Claims that took something.
     pub claims: u64,
     /// Loads of executions or values.
@@ -105,6 +114,13 @@ impl Counters {
         self.writes.fetch_add(writes, Relaxed);
     }
 
+    /// Counts what a lane has seen since it was last asked: bytes landed, Writes held aside, waits.
+    pub(crate) fn landed(&self, bytes: u64, held: u64, waits: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.held.fetch_add(held, Relaxed);
+        self.waits.fetch_add(waits, Relaxed);
+    }
+
     /// Counts a claim that took something.
     pub fn claimed(&self) {
         self.claims.fetch_add(1, Relaxed);
@@ -125,6 +141,9 @@ impl Counters {
             statements: self.statements.load(Relaxed),
             flushes: self.flushes.load(Relaxed),
             writes: self.writes.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            held: self.held.load(Relaxed),
+            waits: self.waits.load(Relaxed),
             claims: self.claims.load(Relaxed),
             reads: self.reads.load(Relaxed),
         }
@@ -143,6 +162,9 @@ impl Counted {
             statements: self.statements - earlier.statements,
             flushes: self.flushes - earlier.flushes,
             writes: self.writes - earlier.writes,
+            bytes: self.bytes - earlier.bytes,
+            held: self.held - earlier.held,
+            waits: self.waits - earlier.waits,
             claims: self.claims - earlier.claims,
             reads: self.reads - earlier.reads,
         }

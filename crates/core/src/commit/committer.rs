@@ -165,6 +165,7 @@ impl Committer {
             landed.released.extend(part.metas.iter().flat_map(|meta| meta.lsns.iter().copied()));
         }
         landed.room += part.metas.iter().map(|meta| meta.room as usize).sum::<usize>();
+        landed.bytes += part.bytes as u64;
         self.sink.landed(&part.writes);
         for (index, outcome) in outcomes {
             let (write, meta) = (&part.writes[index], &part.metas[index]);
@@ -212,6 +213,8 @@ impl Committer {
             staging.release_collisions();
             landed.room += staging.take_freed();
         }
+        let (held, waits) = shared.watermark.take_uncounted();
+        self.numbered.store.counters().landed(landed.bytes, held, waits);
         let wake = shared.watermark.settle(Some(passed), landed.released, landed.outcomes);
         shared.room.add_permits(landed.room);
         crate::crash_point!("flush published");
@@ -253,6 +256,7 @@ struct Landed {
     released: Vec<Lsn>,
     outcomes: Outcomes,
     room: usize,
+    bytes: u64,
     /// What was written, kept to be freed elsewhere.
     parts: Vec<Segment>,
 }

@@ -34,6 +34,8 @@ struct Inner {
     noted: VecDeque<Lsn>,
     waiters: Vec<Waiter>,
     next_waiter: u64,
+    /// Lsns held, and waiters registered, since they were last counted.
+    uncounted: (u64, u64),
     /// Outcomes other than `Applied` for waiters, by id, that have been woken and have not come for them.
     answers: HashMap<u64, Outcome>,
 }
@@ -90,8 +92,14 @@ impl Watermark {
     /// Keeps `lsns` unsettled although the watermark passes them.
     pub(super) fn hold(&self, lsns: &[Lsn]) {
         let mut inner = self.inner();
+        inner.uncounted.0 += lsns.len() as u64;
         inner.held.extend(lsns);
         self.held.store(inner.held.len(), SeqCst);
+    }
+
+    /// How many Lsns have been held, and how many waits were not over at once, since this was last asked.
+    pub(super) fn take_uncounted(&self) -> (u64, u64) {
+        std::mem::take(&mut self.inner().uncounted)
     }
 
     /// True if anything is held.
@@ -181,6 +189,7 @@ impl Watermark {
         }
         let id = inner.next_waiter;
         inner.next_waiter += 1;
+        inner.uncounted.1 += 1;
         inner.waiters.push(Waiter { id, lsn, waker: waker.clone() });
         *waiter = Some(id);
         Poll::Pending
