@@ -65,6 +65,8 @@ struct Rules {
     held_outcomes: Option<Matches>,
     /// The next claim that takes something answers `Unavailable`.
     loses_claim: bool,
+    /// The answer to the next call of this kind, claim or look, which does nothing.
+    next_answer: Option<(Call, StoreError)>,
     /// How many calls hang.
     hanging: usize,
     refused: Option<Matches>,
@@ -218,6 +220,11 @@ impl FaultStore {
         self.change(|rules| (rules.refused, rules.blocked) = (None, None));
     }
 
+    /// Answers this to the next claim or look, which does nothing.
+    pub fn answer_next(&self, call: Call, error: StoreError) {
+        self.change(|rules| rules.next_answer = Some((call, error)));
+    }
+
     /// Answers this to the next commit, which does nothing.
     pub fn answer_next_commit(&self, error: StoreError) {
         self.change(|rules| rules.next_commit = Some(error));
@@ -273,6 +280,10 @@ impl FaultStore {
 
     /// What is to happen to a call that comes in now.
     async fn enter(&self, call: Call) -> Result<Option<Fault>, StoreError> {
+        if let Some((_, error)) = self.change(|rules| rules.next_answer.take_if(|(other, _)| *other == call))
+        {
+            return Err(error);
+        }
         let (fault, is_held) = self.change(|rules| {
             rules.seen.push(call);
             let mut fault = None;

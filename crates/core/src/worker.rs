@@ -136,6 +136,10 @@ impl Worker {
         let Seen { now, is_fenced, requests, ended, strays, has_ready, next_due, recovered } =
             match core.store.look(&look).await {
                 Ok(seen) => seen,
+                Err(StoreError::Corrupt(reason)) => {
+                    core.poison(&reason);
+                    return;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "the worker's look failed");
                     return;
@@ -189,7 +193,7 @@ impl Worker {
     /// Claims as many executions as there are places for, or as there are.
     async fn claim(&mut self, for_timers: bool) {
         let core = self.core.clone();
-        if core.names.is_empty() {
+        if core.names.is_empty() || core.is_poisoned() {
             return;
         }
         loop {
@@ -232,6 +236,10 @@ impl Worker {
                 }
                 Err(StoreError::Fenced) => {
                     core.worker.is_fenced.store(true, SeqCst);
+                    return;
+                }
+                Err(StoreError::Corrupt(reason)) => {
+                    core.poison(&reason);
                     return;
                 }
                 Err(error) => {

@@ -32,6 +32,7 @@ super::cases![
     an_end_does_not_overtake_what_is_held_behind_its_start,
     requests_that_cannot_share_a_flush_do_not_hold_up_others,
     lost_history_stops_the_engine,
+    rows_that_cannot_be_read_stop_the_engine,
     shutting_down_without_a_database_ends,
     shutting_down_with_a_database_that_hangs_ends,
 ];
@@ -584,6 +585,38 @@ async fn lost_history_stops_the_engine(fixture: &dyn StoreFixture) {
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
     assert_eq!(two.run(&steps, 1).await.unwrap().len(), 1, "others are not concerned");
     shut_down(two).await;
+}
+
+async fn rows_that_cannot_be_read_stop_the_engine(fixture: &dyn StoreFixture) {
+    for call in [Call::Look, Call::Claim] {
+        let (count, latch) = (Count::new(), Latch::new());
+        let workflow = waiting("w", &count, &latch);
+        let (engine, store) = engine(fixture, |b| b.register(&workflow).max_running(1)).await;
+        engine.start(&workflow, 1).await.unwrap();
+        count.reaches(1).await;
+        let queued = engine.start(&workflow, 2).await.unwrap();
+        let waiting = tokio::spawn(async move { queued.result().await });
+        store.answer_next(call, StoreError::Corrupt("column status of a row".into()));
+        if call == Call::Claim {
+            // there is a place for the other
+            latch.open();
+        }
+        let error = waiting.await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.code()), (ErrorKind::Corrupt, "SF-0015"), "{call:?}: {error}");
+        assert!(error.to_string().contains("column status of a row"), "{error}");
+        latch.open();
+        engine.shutdown(Duration::from_secs(5)).await.unwrap();
+        let (next, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+        while next.count(&unended()).await.unwrap() > 0 {
+            tokio::task::yield_now().await;
+        }
+        shut_down(next).await;
+    }
+}
+
+fn unended() -> Filter {
+    let statuses = Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect();
+    Filter { statuses, ..Filter::default() }
 }
 
 async fn shutting_down_without_a_database_ends(fixture: &dyn StoreFixture) {

@@ -380,6 +380,10 @@ fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::U
                         sink.fenced(registration.worker);
                         break Outcome::Fenced;
                     }
+                    Err(StoreError::Corrupt(reason)) => {
+                        sink.poisoned(&reason);
+                        break Outcome::Dropped;
+                    }
                     Err(_) => break Outcome::Dropped,
                 }
             };
