@@ -1,6 +1,7 @@
 //! What the program prints: tables for people, JSON for programs; and its exit codes.
 
 use std::collections::HashMap;
+use std::io::Write;
 
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
@@ -38,8 +39,16 @@ impl Exit {
 }
 
 #[allow(clippy::print_stdout)] // this is where the program prints
+/// Prints a line. Who reads it may have seen enough and closed the pipe, as `head` does: then the program ends.
 pub(crate) fn print(text: &str) {
-    println!("{text}");
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+        let is_enough = error.kind() == std::io::ErrorKind::BrokenPipe;
+        if !is_enough {
+            eprintln!("error: cannot write the output: {error}");
+        }
+        std::process::exit(i32::from(!is_enough));
+    }
 }
 
 pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {

@@ -70,6 +70,24 @@ fn memory_is_refused_as_it_would_be_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_has_seen_enough_ends_it_quietly() {
+    let (_directory, store) = place();
+    let noop = Workflow::new("noop", |_cx: Context, (): ()| async move { Ok::<(), Failure>(()) });
+    let engine = engine(&store, &[&noop]).await;
+    engine.run(&noop, ()).await.unwrap();
+    engine.shutdown(GRACE).await.unwrap();
+    for json in [&[] as &[&str], &["--json"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        // nobody reads any more
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
+        command.args(["workflow", "list", "--store", &store]).args(json).stdout(writer);
+        let output = command.output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn failed_attempts_are_shown_under_their_step() {
     let (_directory, store) = place();
     let pay = Workflow::new("pay", |mut cx: Context, (): ()| async move {

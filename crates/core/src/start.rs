@@ -53,8 +53,8 @@ impl<I, O> Start<'_, I, O> {
 
     /// The execution's id, and the idempotency key of starting it: a second start with the same id,
     /// workflow and input gets a handle to the first; with others [`Error::Conflict`].
-    pub fn workflow_id(mut self, id: impl Into<Arc<str>>) -> Self {
-        self.options().workflow_id = Some(id.into());
+    pub fn workflow_id(mut self, id: impl AsRef<str>) -> Self {
+        self.options().workflow_id = Some(id.as_ref().into());
         self
     }
 
@@ -74,7 +74,7 @@ impl<I, O> Start<'_, I, O> {
 
 impl<I, O> RunToEnd<'_, I, O> {
     /// See [`Start::workflow_id`].
-    pub fn workflow_id(self, id: impl Into<Arc<str>>) -> Self {
+    pub fn workflow_id(self, id: impl AsRef<str>) -> Self {
         Self(self.0.workflow_id(id))
     }
 
