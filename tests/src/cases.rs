@@ -10,11 +10,9 @@ macro_rules! cases {
 }
 pub(crate) use cases;
 
-/// The files of a suite, by their nouns.
+/// The files of a suite, by their nouns. They are declared beside it, where rustfmt sees them.
 macro_rules! nouns {
     ($($noun:ident),* $(,)?) => {
-        $(mod $noun;)*
-
         /// All cases, as (noun, behaviour, what to run).
         pub fn all() -> Vec<(&'static str, &'static str, Run)> {
             let mut all: Vec<(&'static str, &'static str, Run)> = Vec::new();

@@ -38,14 +38,13 @@ impl Exit {
     }
 }
 
-#[allow(clippy::print_stdout)] // this is where the program prints
 /// Prints a line. Who reads it may have seen enough and closed the pipe, as `head` does: then the program ends.
 pub(crate) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
         let is_enough = error.kind() == std::io::ErrorKind::BrokenPipe;
         if !is_enough {
-            eprintln!("error: cannot write the output: {error}");
+            let _ = writeln!(std::io::stderr(), "error: cannot write the output: {error}");
         }
         std::process::exit(i32::from(!is_enough));
     }

@@ -6,7 +6,7 @@ use stepfast_core::payload::Payload;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{Attempt, Checkpoint, CheckpointKind, Write};
 
-use crate::make::{attempt, at, checkpoint, keys, nasty_texts, payload, start_running, step};
+use crate::make::{at, attempt, checkpoint, keys, nasty_texts, payload, start_running, step};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -124,8 +124,7 @@ async fn neighbours_records_are_not_mixed(fixture: &dyn StoreFixture) {
     });
     for key in keys {
         let text = key.to_string();
-        let records =
-            vec![Write::Checkpoint(checkpoint(key, 1, &text)), Write::Attempt(attempt(key, 1, 1))];
+        let records = vec![Write::Checkpoint(checkpoint(key, 1, &text)), Write::Attempt(attempt(key, 1, 1))];
         worker.apply([vec![start_running(key)], records].concat()).await;
     }
     for key in keys {

@@ -10,7 +10,10 @@ use stepfast_core::record::Status;
 use stepfast_core::store::{Claim, StoreError};
 use stepfast_core::write::{RequestKind, Start, State, Write};
 
-use crate::make::{armed, at, attempt, awaiting, cancel, checkpoint, completed, keys, move_to, parked, payload, queued, running, sleeping, start, start_in, start_queued, start_running, write};
+use crate::make::{
+    armed, at, attempt, awaiting, cancel, checkpoint, completed, keys, move_to, parked, payload, queued,
+    running, sleeping, start, start_in, start_queued, start_running, write,
+};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -102,7 +105,8 @@ async fn only_workflows_asked_for_come(fixture: &dyn StoreFixture) {
     for name in ["a", "b", "A", "a "] {
         worker.apply(vec![named(name, queued()), named(name, sleeping(at(-1)))]).await;
     }
-    for (names, count) in [(vec![], 0), (vec!["c"], 0), (vec!["a"], 2), (vec!["a", "b", "a "], 4), (vec!["A"], 2)]
+    for (names, count) in
+        [(vec![], 0), (vec!["c"], 0), (vec!["a"], 2), (vec!["a", "b", "a "], 4), (vec!["A"], 2)]
     {
         worker.workflows = names.iter().map(|name| Arc::from(*name)).collect();
         let claimed = worker.claim(10).await;

@@ -6,7 +6,10 @@ use stepfast_core::record::Status;
 use stepfast_core::store::Durability;
 use stepfast_core::write::{State, Write};
 
-use crate::make::{at, attempt, checkpoint, chunk, completed, keys, move_to, queued, sleeping, start_in, start_queued, start_running};
+use crate::make::{
+    at, attempt, checkpoint, chunk, completed, keys, move_to, queued, sleeping, start_in, start_queued,
+    start_running,
+};
 use crate::{StoreFixture, Worker};
 
 super::cases![

@@ -7,8 +7,8 @@ use stepfast_core::record::{Filter, Page, Status};
 use stepfast_core::write::{Parent, Start, State};
 
 use crate::make::{
-    armed, at, child_of, completed, ended, keys, nasty_texts, parked, queued, running, sleeping, start, start_in,
-    start_queued, write,
+    armed, at, child_of, completed, ended, keys, nasty_texts, parked, queued, running, sleeping, start,
+    start_in, start_queued, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -63,7 +63,8 @@ async fn pages_cover_everything_once(fixture: &dyn StoreFixture) {
     let some: [Key; 23] = keys();
     let state = |i: usize| if i.is_multiple_of(3) { completed() } else { queued() };
     worker.apply(some.iter().enumerate().map(|(i, key)| start_in(*key, state(i))).collect()).await;
-    for (statuses, limit) in [(vec![], 1), (vec![], 5), (vec![], 23), (vec![], 24), (vec![Status::Queued], 4)] {
+    for (statuses, limit) in [(vec![], 1), (vec![], 5), (vec![], 23), (vec![], 24), (vec![Status::Queued], 4)]
+    {
         let mut seen = Vec::new();
         let mut after = None;
         loop {
@@ -205,7 +206,8 @@ async fn creation_times_are_filtered(fixture: &dyn StoreFixture) {
 async fn prefixes_of_ids_are_filtered(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [seven, seventy, eight, minted] = keys();
-    for (key, id) in [(seven, Some("order-7")), (seventy, Some("order-70")), (eight, Some("order-8")), (minted, None)]
+    for (key, id) in
+        [(seven, Some("order-7")), (seventy, Some("order-70")), (eight, Some("order-8")), (minted, None)]
     {
         let workflow_id = id.map(Arc::from);
         worker.apply(vec![write(Start { workflow_id, ..start(key, queued()) })]).await;

@@ -6,7 +6,8 @@ use stepfast_core::record::{Detail, ExecutionId, Record};
 use stepfast_core::write::{Start, Write};
 
 use crate::make::{
-    attempt, cancel, checkpoint, completed, keys, parked, queued, running, start, start_in, start_queued, write,
+    attempt, cancel, checkpoint, completed, keys, parked, queued, running, start, start_in, start_queued,
+    write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -89,7 +90,9 @@ async fn thousands_come_at_once(fixture: &dyn StoreFixture) {
     worker.apply(steps.collect()).await;
     let ids: Vec<ExecutionId> = all
         .iter()
-        .flat_map(|key| [ExecutionId::Key(*key), ExecutionId::Given(text(key)), ExecutionId::Key(Key::mint())])
+        .flat_map(|key| {
+            [ExecutionId::Key(*key), ExecutionId::Given(text(key)), ExecutionId::Key(Key::mint())]
+        })
         .collect();
     let loaded = worker.store.load(&ids, Detail::Full).await.unwrap();
     assert_eq!(loaded.len(), 7_500);

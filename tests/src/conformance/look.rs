@@ -9,8 +9,8 @@ use stepfast_core::store::Look;
 use stepfast_core::write::{RequestKind, Start, State, Write};
 
 use crate::make::{
-    at, awaiting, cancel, checkpoint, completed, ended, keys, move_to, parked, queued, running, sleeping, start,
-    start_in, start_queued, start_running, write,
+    at, awaiting, cancel, checkpoint, completed, ended, keys, move_to, parked, queued, running, sleeping,
+    start, start_in, start_queued, start_running, write,
 };
 use crate::{StoreFixture, Worker};
 

@@ -10,6 +10,23 @@ use crate::cases::{cases, nouns};
 /// Runs a case on a fresh database; panics if the store misbehaves.
 pub type Run = for<'a> fn(&'a dyn StoreFixture) -> BoxFuture<'a, ()>;
 
+mod checkpoint;
+mod chunk;
+mod claim;
+mod fence;
+mod flush;
+mod hint;
+mod list;
+mod load;
+mod look;
+mod moves;
+mod race;
+mod request;
+mod resend;
+mod start;
+mod takeover;
+mod wake;
+
 nouns![
     checkpoint, chunk, claim, fence, flush, hint, list, load, look, moves, race, request, resend, start,
     takeover, wake

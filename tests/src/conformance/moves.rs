@@ -6,8 +6,8 @@ use stepfast_core::record::Status;
 use stepfast_core::write::{Outcome, RequestKind, State, Write};
 
 use crate::make::{
-    armed, at, awaiting, cancel, checkpoint, completed, ended, keys, move_to, parked, payload, queued, running,
-    sleeping, start_in, start_queued, start_running,
+    armed, at, awaiting, cancel, checkpoint, completed, ended, keys, move_to, parked, payload, queued,
+    running, sleeping, start_in, start_queued, start_running,
 };
 use crate::{StoreFixture, Worker};
 

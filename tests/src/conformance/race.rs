@@ -7,7 +7,10 @@ use stepfast_core::record::Status;
 use stepfast_core::store::{Store, StoreError};
 use stepfast_core::write::{Answer, Outcome, Start, Write};
 
-use crate::make::{at, awaiting, cancel, child_of, completed, move_to, queued, running, sleeping, start, start_in, start_queued, start_running, write};
+use crate::make::{
+    at, awaiting, cancel, child_of, completed, move_to, queued, running, sleeping, start, start_in,
+    start_queued, start_running, write,
+};
 use crate::{StoreFixture, Worker};
 
 super::cases![

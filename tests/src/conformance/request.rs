@@ -6,8 +6,8 @@ use stepfast_core::record::{Detail, Execution, ExecutionId, Status};
 use stepfast_core::write::{Answer, Outcome, Parent, Request, RequestKind, Start, State, Write};
 
 use crate::make::{
-    armed, at, awaiting, cancel, checkpoint, child_of, completed, ended, keys, move_to, parked, payload, queued,
-    resume, running, sleeping, start, start_in, start_queued, start_running, write,
+    armed, at, awaiting, cancel, checkpoint, child_of, completed, ended, keys, move_to, parked, payload,
+    queued, resume, running, sleeping, start, start_in, start_queued, start_running, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -222,9 +222,12 @@ async fn cancel_leaves_other_trees_alone(fixture: &dyn StoreFixture) {
         ])
         .await;
     assert_eq!(worker.commit_one(cancel(target)).await, Outcome::Answered(Answer::Done, Some(root)));
-    for (key, expected) in
-        [(root, Status::Waiting), (sibling, Status::Queued), (target, Status::Cancelled), (other, Status::Queued)]
-    {
+    for (key, expected) in [
+        (root, Status::Waiting),
+        (sibling, Status::Queued),
+        (target, Status::Cancelled),
+        (other, Status::Queued),
+    ] {
         assert_eq!(status(&worker, key).await, expected);
     }
 }

@@ -5,7 +5,10 @@ use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{Flush, Outcome, Start, Write};
 
-use crate::make::{at, attempt, cancel, checkpoint, chunk, completed, ended, keys, move_to, queued, resume, running, sleeping, start, start_queued, start_running, write};
+use crate::make::{
+    at, attempt, cancel, checkpoint, chunk, completed, ended, keys, move_to, queued, resume, running,
+    sleeping, start, start_queued, start_running, write,
+};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -109,10 +112,7 @@ async fn every_kind_of_write_can_be_resent(fixture: &dyn StoreFixture) {
         Write::Wake(waits),
         cancel(runs),
         Write::Answer(runs),
-        Write::Discard(stepfast_core::write::Discard {
-            execution: runs,
-            keep: smallvec::SmallVec::new(),
-        }),
+        Write::Discard(stepfast_core::write::Discard { execution: runs, keep: smallvec::SmallVec::new() }),
         start_running(fresh),
         move_to(fresh, completed()),
     ];

@@ -11,8 +11,8 @@ use stepfast_core::store::{Look, StoreError};
 use stepfast_core::write::{Existing, Outcome, Parent, Start, State};
 
 use crate::make::{
-    armed, at, awaiting, child_of, completed, ended, keys, move_to, nasty_texts, noise, parked, payload, queued, running, sleeping, start,
-    start_queued, start_running, write,
+    armed, at, awaiting, child_of, completed, ended, keys, move_to, nasty_texts, noise, parked, payload,
+    queued, running, sleeping, start, start_queued, start_running, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -216,8 +216,7 @@ async fn any_text_can_be_a_workflow_id(fixture: &dyn StoreFixture) {
         assert_eq!(row.workflow_id(), **id);
     }
     for id in &ids {
-        let again =
-            Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(Key::mint(), queued()) };
+        let again = Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(Key::mint(), queued()) };
         assert!(matches!(worker.commit_one(write(again)).await, Outcome::Duplicate(_)), "{id:?}");
     }
     let near: Arc<str> = format!("{}x", noise(10 * 1024)).into();

@@ -6,9 +6,9 @@ use stepfast_core::record::Status;
 use stepfast_core::store::{Look, StoreError};
 use stepfast_core::write::{State, WorkerId, Write};
 
-use crate::make::{running, 
-    armed, at, attempt, awaiting, child_of, write, checkpoint, completed, keys, move_to, parked, queued, sleeping, start_in, start_queued,
-    start_running,
+use crate::make::{
+    armed, at, attempt, awaiting, checkpoint, child_of, completed, keys, move_to, parked, queued, running,
+    sleeping, start_in, start_queued, start_running, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -93,7 +93,8 @@ async fn a_lost_worker_is_fenced(fixture: &dyn StoreFixture) {
     lost.apply(vec![start_running(key), start_queued(ready)]).await;
     fixture.lose(lost.id).await;
     other.look_for_lost().await;
-    let writes = vec![Write::Checkpoint(checkpoint(key, 1, "x")), start_running(fresh), move_to(key, completed())];
+    let writes =
+        vec![Write::Checkpoint(checkpoint(key, 1, "x")), start_running(fresh), move_to(key, completed())];
     for writes in [writes, vec![start_queued(fresh)], vec![]] {
         let result = lost.try_commit(writes).await;
         assert!(matches!(result, Err(StoreError::Fenced)), "{result:?}");

@@ -7,8 +7,8 @@ use stepfast_core::record::Status;
 use stepfast_core::write::{Outcome, State, Write};
 
 use crate::make::{
-    at, awaiting, child_of, completed, ended, keys, move_to, parked, queued, running, sleeping,
-    start_in, start_running, write,
+    at, awaiting, child_of, completed, ended, keys, move_to, parked, queued, running, sleeping, start_in,
+    start_running, write,
 };
 use crate::{StoreFixture, Worker};
 

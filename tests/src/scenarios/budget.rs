@@ -128,11 +128,8 @@ async fn a_failed_attempt(fixture: &dyn StoreFixture) {
         .await
     });
     let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
-    let rows = [
-        (Table::Executions, (1, 1, 0)),
-        (Table::Checkpoints, (1, 0, 0)),
-        (Table::Attempts, (3, 0, 0)),
-    ];
+    let rows =
+        [(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (1, 0, 0)), (Table::Attempts, (3, 0, 0))];
     let run = async || engine.run(&workflow, 3).await.unwrap();
     assert_eq!(at_best(&engine, &rows, 1 + 3 + 1, run).await, 1 + 3 + 1);
     shut_down(engine).await;
@@ -165,11 +162,7 @@ async fn a_suspended_sleep(fixture: &dyn StoreFixture) {
     at_rest(&engine).await;
     let cost = engine.store().counters().counted().since(&before);
     // started, suspended, claimed, ended
-    let rows = [
-        (Table::Executions, (1, 3, 0)),
-        (Table::Checkpoints, (1, 0, 0)),
-        (Table::Timers, (1, 0, 1)),
-    ];
+    let rows = [(Table::Executions, (1, 3, 0)), (Table::Checkpoints, (1, 0, 0)), (Table::Timers, (1, 0, 1))];
     assert_rows(&cost, &rows);
     assert_eq!((cost.flushes, cost.claims), (3, 1));
     shut_down(engine).await;
@@ -203,10 +196,9 @@ async fn a_suspended_parent(fixture: &dyn StoreFixture) {
         Returns::Ok(vec![n])
     });
     let parent = parent(&child);
-    let (engine, _) = engine(fixture, |b| {
-        b.register(&child).register(&parent).suspend_after(Duration::from_millis(1))
-    })
-    .await;
+    let (engine, _) =
+        engine(fixture, |b| b.register(&child).register(&parent).suspend_after(Duration::from_millis(1)))
+            .await;
     let before = engine.store().counters().counted();
     assert_eq!(engine.start(&parent, 1).await.unwrap().result().await.unwrap(), 1);
     let cost = engine.store().counters().counted().since(&before);
@@ -234,8 +226,7 @@ async fn a_large_value(fixture: &dyn StoreFixture) {
         engine.run(&workflow, 3 << 20).await.unwrap();
     })
     .await;
-    let rows =
-        [(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (1, 0, 0)), (Table::Chunks, (4, 0, 0))];
+    let rows = [(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (1, 0, 0)), (Table::Chunks, (4, 0, 0))];
     assert_rows(&cost, &rows);
     shut_down(engine).await;
 }

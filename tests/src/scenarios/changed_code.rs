@@ -29,7 +29,12 @@ fn workflow(body: Variant, count: &Count, latch: &Latch) -> Workflow<i64, i64> {
     Workflow::new("w", move |cx: Context, x: i64| body(cx, x, count.clone(), latch.clone()))
 }
 
-fn original(mut cx: Context, x: i64, count: Count, latch: Latch) -> futures_util::future::BoxFuture<'static, Returns<i64>> {
+fn original(
+    mut cx: Context,
+    x: i64,
+    count: Count,
+    latch: Latch,
+) -> futures_util::future::BoxFuture<'static, Returns<i64>> {
     Box::pin(async move {
         let a = cx.step("charge", async || Returns::Ok(x + 1)).args(&x).await?;
         let b = cx.step("ship", async || Returns::Ok(a + 1)).await?;
@@ -149,7 +154,8 @@ async fn an_unreadable_value(fixture: &dyn StoreFixture) {
         cx.step("charge", async || Returns::Ok("text".to_owned())).args(&x).await?;
         Returns::Ok(x)
     });
-    is_parked(fixture, changed, "SF-0026", &["\"w\"", "\"charge\"", "position 1", "String", "an integer"]).await;
+    is_parked(fixture, changed, "SF-0026", &["\"w\"", "\"charge\"", "position 1", "String", "an integer"])
+        .await;
 }
 
 async fn an_unreadable_input(fixture: &dyn StoreFixture) {

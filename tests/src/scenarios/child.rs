@@ -6,9 +6,7 @@ use stepfast_core::record::{Filter, Status};
 use stepfast_core::write::{CheckpointKind, Outcome, Write};
 use stepfast_core::{Context, Workflow};
 
-use super::kit::{
-    Count, Latch, Returns, deliveries, ends, engine, open, record, second_engine, shut_down,
-};
+use super::kit::{Count, Latch, Returns, deliveries, ends, engine, open, record, second_engine, shut_down};
 use crate::StoreFixture;
 use crate::fault_store::{Call, FaultStore};
 
@@ -65,8 +63,7 @@ async fn a_crash_between_a_childs_start_and_the_parents_record_starts_it_once(fi
         });
         let handle = one.start(&parent, ()).workflow_id(id).await.unwrap();
         let key = handle.key();
-        let is_childs =
-            |write: &Write| matches!(write, Write::Start(start) if start.parent.as_ref().is_some_and(|it| it.key == key));
+        let is_childs = |write: &Write| matches!(write, Write::Start(start) if start.parent.as_ref().is_some_and(|it| it.key == key));
         store.until_landed(is_childs).await;
         store.until_hanging().await;
         bodies.reaches(1).await;
@@ -81,7 +78,9 @@ async fn a_crash_between_a_childs_start_and_the_parents_record_starts_it_once(fi
         bodies.reaches(2).await;
         // it attaches to the child that is there
         other
-            .until_landed(|write| matches!(write, Write::Checkpoint(it) if it.kind == CheckpointKind::Started))
+            .until_landed(
+                |write| matches!(write, Write::Checkpoint(it) if it.kind == CheckpointKind::Started),
+            )
             .await;
         let again = other.landed().into_iter().find(|(write, _)| is_childs(write));
         assert!(matches!(again, Some((_, Outcome::Duplicate(_)))), "{again:?}");

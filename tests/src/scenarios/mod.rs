@@ -18,11 +18,22 @@ pub mod kit;
 /// Runs a case on a fresh database; panics if the engine misbehaves.
 pub type Run = for<'a> fn(&'a dyn StoreFixture) -> LocalBoxFuture<'a, ()>;
 
+mod attempt;
+mod budget;
+mod cancel;
+mod changed_code;
+mod child;
 mod fault;
 mod fence;
 mod refusal;
+mod request;
 mod room;
+mod several;
+mod starting;
+mod step;
 mod stray;
+mod value;
+mod wait;
 
 /// The cases with faults, by name.
 pub fn faults() -> impl Iterator<Item = (&'static str, Run)> {

@@ -243,7 +243,8 @@ async fn a_cancel_of_a_waiting_parent_stops_its_children_everywhere(fixture: &dy
     let (count, latch) = (Count::new(), Latch::new());
     let child = waiting("child", &count, &latch);
     let parent = parent(&child);
-    let (one, store) = engine(fixture, |b| b.register(&parent).register(&child).max_running(1).suspend_after(BRIEF)).await;
+    let (one, store) =
+        engine(fixture, |b| b.register(&parent).register(&child).max_running(1).suspend_after(BRIEF)).await;
     let (two, other) = second_engine(fixture, |b| b.register(&child)).await;
     let handle = one.start(&parent, 1).await.unwrap();
     store.until_landed(suspends(handle.key())).await;

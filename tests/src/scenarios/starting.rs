@@ -9,7 +9,7 @@ use stepfast_core::write::Write;
 use stepfast_core::{Context, Error, ErrorKind, Status, Workflow};
 
 use super::kit::{
-    Count, Latch, Returns, engine, ends, fresh_number, noop, record, row, second_engine, shut_down, steps,
+    Count, Latch, Returns, ends, engine, fresh_number, noop, record, row, second_engine, shut_down, steps,
     waiting,
 };
 use crate::StoreFixture;
@@ -189,7 +189,8 @@ async fn strange_ids_are_found_again(fixture: &dyn StoreFixture) {
         assert_eq!(row(&engine, id).await.given_id.as_deref(), Some(id));
         let filter = Filter { id_prefix: Some(id.into()), limit: 9, ..Filter::default() };
         let page = engine.list(&filter).await.unwrap();
-        let found: Vec<String> = page.executions.iter().map(stepfast_core::record::Execution::workflow_id).collect();
+        let found: Vec<String> =
+            page.executions.iter().map(stepfast_core::record::Execution::workflow_id).collect();
         assert_eq!(found, [id]);
         let again = engine.start(&noop, n).workflow_id(id).await.unwrap();
         assert_eq!(again.key(), handle.key());
@@ -219,7 +220,9 @@ async fn an_output_read_as_another_type_says_what_it_is(fixture: &dyn StoreFixtu
     engine.run(&noop, 5).workflow_id("order-7").await.unwrap();
     let error = engine.get::<String>("order-7").await.unwrap().result().await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Corrupt, "SF-0006"));
-    for said in ["the output of execution \"order-7\", workflow \"noop\"", "String", "an integer", "read it with"] {
+    for said in
+        ["the output of execution \"order-7\", workflow \"noop\"", "String", "an integer", "read it with"]
+    {
         assert!(error.to_string().contains(said), "{error}");
     }
     shut_down(engine).await;
@@ -430,7 +433,12 @@ async fn an_id_is_started_by_one_at_a_time_also_when_nobody_waits(fixture: &dyn 
         for _ in 0..3 {
             for result in [
                 engine.run(&noop, 1).workflow_id(format!("a {is_full}")).wait_at_most(brief).await.map(drop),
-                engine.start(&noop, 1).workflow_id(format!("b {is_full}")).wait_at_most(brief).await.map(drop),
+                engine
+                    .start(&noop, 1)
+                    .workflow_id(format!("b {is_full}"))
+                    .wait_at_most(brief)
+                    .await
+                    .map(drop),
                 engine.run(&steps, 1).workflow_id(format!("c {is_full}")).wait_at_most(brief).await.map(drop),
             ] {
                 assert_eq!(result.unwrap_err().kind(), ErrorKind::Unavailable);

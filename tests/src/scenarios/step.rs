@@ -1,7 +1,7 @@
 //! Steps: attempts, errors, sizes, and when a body may begin.
 
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use stepfast_core::payload::INLINE_LIMIT;
@@ -9,7 +9,10 @@ use stepfast_core::store::StoreError;
 use stepfast_core::write::{CheckpointKind, Write};
 use stepfast_core::{Context, Error, Failure, RetryPolicy, Workflow};
 
-use super::kit::{Count, Latch, Returns, deliveries, engine, fresh_number, record, second_engine, shut_down, steps, stop_here};
+use super::kit::{
+    Count, Latch, Returns, deliveries, engine, fresh_number, record, second_engine, shut_down, steps,
+    stop_here,
+};
 use crate::StoreFixture;
 use crate::fault_store::{Call, FaultStore};
 
@@ -318,7 +321,9 @@ async fn attempts_are_counted_over_a_restart(fixture: &dyn StoreFixture) {
     third.reaches(1).await;
     shut_down(one).await;
     let (two, _) = engine(fixture, |b| b.register(&workflow)).await;
-    let Error::Failed(failure) = two.get::<()>("x").await.unwrap().result().await.unwrap_err() else { panic!() };
+    let Error::Failed(failure) = two.get::<()>("x").await.unwrap().result().await.unwrap_err() else {
+        panic!()
+    };
     // bodies 1 and 2 failed, 3 was interrupted and is repeated by 4, 5 is the last
     assert_eq!((failure.message.as_str(), bodies.get()), ("5", 5));
     let record = record(&two, "x").await;
@@ -407,8 +412,7 @@ async fn a_value_over_the_limit_is_an_error_the_workflow_can_handle(fixture: &dy
 }
 
 async fn an_output_over_the_limit_fails_the_execution(fixture: &dyn StoreFixture) {
-    let workflow =
-        Workflow::new("large", |_cx: Context, n: usize| async move { Returns::Ok("x".repeat(n)) });
+    let workflow = Workflow::new("large", |_cx: Context, n: usize| async move { Returns::Ok("x".repeat(n)) });
     let (engine, _) = engine(fixture, |b| b.register(&workflow).value_limit(2000)).await;
     let Error::Failed(failure) = engine.run(&workflow, 3000).await.unwrap_err() else { panic!() };
     for part in ["output", "\"large\"", "3004 bytes", "2000"] {

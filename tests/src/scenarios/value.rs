@@ -21,8 +21,7 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
         Workflow::new("w", move |mut cx: Context, input: String| {
             let all = all.clone();
             async move {
-                let kept: String =
-                    cx.step("kept", async || Returns::Ok(input.replace('i', "k"))).await?;
+                let kept: String = cx.step("kept", async || Returns::Ok(input.replace('i', "k"))).await?;
                 cx.step("lost", || {
                     let (bodies, first, later) = all.clone();
                     async move {

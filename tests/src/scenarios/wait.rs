@@ -7,7 +7,8 @@ use stepfast_core::write::{State, Write};
 use stepfast_core::{Context, Elapsed, Error, Failure, Workflow};
 
 use super::kit::{
-    Count, Latch, Returns, ends, engine, record, row, second_engine, shut_down, sleeper, steps, suspends, waiting,
+    Count, Latch, Returns, ends, engine, record, row, second_engine, shut_down, sleeper, steps, suspends,
+    waiting,
 };
 use crate::StoreFixture;
 use crate::fault_store::Call;
@@ -102,8 +103,7 @@ async fn a_sleep_beside_work_keeps_its_due_time_over_a_restart(fixture: &dyn Sto
                     })
                     .await
                 };
-                let ((), worked) =
-                    cx.join(|mut cx: Context| async move { cx.sleep(HOUR).await }, work).await;
+                let ((), worked) = cx.join(|mut cx: Context| async move { cx.sleep(HOUR).await }, work).await;
                 worked
             }
         })
@@ -267,10 +267,8 @@ async fn a_child_that_ends_elsewhere_before_its_parent_is_suspended_wakes_it(fix
     let (count, latch) = (Count::new(), Latch::new());
     let child = waiting("child", &count, &latch);
     let parent = parent(&child);
-    let (one, store) = engine(fixture, |b| {
-        b.register(&child).register(&parent).max_running(1).suspend_after(BRIEF)
-    })
-    .await;
+    let (one, store) =
+        engine(fixture, |b| b.register(&child).register(&parent).max_running(1).suspend_after(BRIEF)).await;
     let (two, other) = second_engine(fixture, |b| b.register(&child)).await;
     store.hold_writes(waits);
     let handle = one.start(&parent, 5).await.unwrap();
@@ -327,7 +325,9 @@ async fn a_child_that_nobody_waits_for_any_more_goes_on(fixture: &dyn StoreFixtu
             let child = child.clone();
             async move {
                 let timed = cx
-                    .timeout(Duration::from_millis(30), async move |mut cx: Context| cx.child(&child, 1).await)
+                    .timeout(Duration::from_millis(30), async move |mut cx: Context| {
+                        cx.child(&child, 1).await
+                    })
                     .await;
                 Returns::Ok(timed == Err(Elapsed))
             }
@@ -395,7 +395,8 @@ async fn children_nest_deeply_in_few_places(fixture: &dyn StoreFixture) {
     };
     slot.set(workflow.clone()).unwrap();
     let (engine, _) =
-        engine(fixture, |b| b.register(&workflow).max_running(2).suspend_after(Duration::from_millis(5))).await;
+        engine(fixture, |b| b.register(&workflow).max_running(2).suspend_after(Duration::from_millis(5)))
+            .await;
     let handle = engine.start(&workflow, 20).await.unwrap();
     assert_eq!(handle.result().await.unwrap(), 20);
     shut_down(engine).await;
@@ -425,7 +426,9 @@ async fn a_timer_and_a_child_whichever_is_first(fixture: &dyn StoreFixture) {
         let child = child.clone();
         Workflow::new("parent", move |mut cx: Context, (): ()| {
             let child = child.clone();
-            async move { Returns::Ok(cx.timeout(HOUR, async |mut cx: Context| cx.child(&child, 1).await).await.is_ok()) }
+            async move {
+                Returns::Ok(cx.timeout(HOUR, async |mut cx: Context| cx.child(&child, 1).await).await.is_ok())
+            }
         })
     };
     let (engine, store) =
