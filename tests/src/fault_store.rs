@@ -53,6 +53,8 @@ struct Rules {
     /// The call that fails, as a number of `calls`, and how.
     failing: Option<(u64, Fault)>,
     has_fired: bool,
+    /// The kind of call that fails next, and how.
+    failing_next: Option<(Call, Fault)>,
     /// Kinds of calls that answer `Unavailable`.
     down: Vec<Call>,
     /// Kinds of calls that hang.
@@ -129,6 +131,11 @@ impl FaultStore {
             rules.failing = Some((rules.calls + n, fault));
             rules.has_fired = false;
         });
+    }
+
+    /// Lets the next call of this kind fail.
+    pub fn fail_next(&self, call: Call, fault: Fault) {
+        self.change(|rules| rules.failing_next = Some((call, fault)));
     }
 
     /// True if the call that was to fail has failed.
@@ -295,6 +302,9 @@ impl FaultStore {
                     rules.has_fired = true;
                     fault = Some(kind);
                 }
+            }
+            if let Some((_, kind)) = rules.failing_next.take_if(|(other, _)| *other == call) {
+                fault = Some(kind);
             }
             if rules.down.contains(&call) {
                 fault = Some(Fault::Before);

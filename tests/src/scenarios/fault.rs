@@ -31,6 +31,7 @@ super::cases![
     a_tree_stops_with_a_start_that_lost,
     an_end_does_not_overtake_what_is_held_behind_its_start,
     requests_that_cannot_share_a_flush_do_not_hold_up_others,
+    one_whose_writes_wait_for_each_other_does_not_hold_up_others,
     lost_history_stops_the_engine,
     rows_that_cannot_be_read_stop_the_engine,
     shutting_down_without_a_database_ends,
@@ -563,6 +564,43 @@ async fn requests_that_cannot_share_a_flush_do_not_hold_up_others(fixture: &dyn 
     while !row(&engine, "x").await.status.is_terminal() {
         engine.cancel("x").await.unwrap();
     }
+    shut_down(engine).await;
+}
+
+async fn one_whose_writes_wait_for_each_other_does_not_hold_up_others(fixture: &dyn StoreFixture) {
+    let (noop, steps, started, enough) = (noop(), steps(), Count::new(), Latch::new());
+    let busy = {
+        let (child, started, enough) = (noop.clone(), started.clone(), enough.clone());
+        Workflow::new("busy", move |mut cx: Context, (): ()| {
+            let (child, started, enough) = (child.clone(), started.clone(), enough.clone());
+            async move {
+                cx.sleep(Duration::from_hours(1)).await;
+                while !enough.is_open() {
+                    // claimed: each Start holds its tree until it is known whether the child was there
+                    cx.start_detached(&child, 1).await?;
+                    started.more();
+                }
+                Returns::Ok(())
+            }
+        })
+    };
+    let with = |b: stepfast_core::EngineBuilder| {
+        b.register(&noop).register(&steps).register(&busy).suspend_after(Duration::ZERO)
+    };
+    let (engine, store) = engine(fixture, with).await;
+    let handle = engine.start(&busy, ()).await.unwrap();
+    store.until_landed(suspends(handle.key())).await;
+    fixture.clock().advance(Duration::from_hours(1));
+    started.reaches(1).await;
+    for n in 0..20 {
+        let before = started.get();
+        assert_eq!(engine.run(&steps, n % 4).await.unwrap().len(), n % 4);
+        // both go on
+        started.reaches(before + 1).await;
+    }
+    assert!(!handle.status().await.unwrap().is_terminal());
+    enough.open();
+    handle.result().await.unwrap();
     shut_down(engine).await;
 }
 

@@ -13,7 +13,7 @@ use super::kit::{
     Count, Latch, Returns, engine, noop, open, record, row, second_engine, shut_down, steps, waiting,
 };
 use crate::StoreFixture;
-use crate::fault_store::{Call, FaultStore};
+use crate::fault_store::{Call, Fault, FaultStore};
 
 super::cases![
     a_fence_costs_no_start,
@@ -21,6 +21,7 @@ super::cases![
     what_was_claimed_under_a_lost_registration_does_not_run,
     what_was_staged_under_a_lost_registration_never_lands_under_the_next,
     a_fence_does_not_hold_up_a_shutdown,
+    registering_anew_is_tried_until_it_is_answered,
     a_fence_that_two_lanes_see_at_once_costs_no_start,
     a_fence_that_one_lane_sees_long_after_the_other_costs_no_start,
 ];
@@ -48,6 +49,28 @@ async fn a_fence_costs_no_start(fixture: &dyn StoreFixture) {
     }
     shut_down(one).await;
     shut_down(two).await;
+}
+
+async fn registering_anew_is_tried_until_it_is_answered(fixture: &dyn StoreFixture) {
+    let steps = steps();
+    let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
+    for call in [Call::Close, Call::Register] {
+        for fault in [Fault::Before, Fault::After] {
+            store.hold(&[Call::Commit]);
+            let run = {
+                let (engine, steps) = (engine.clone(), steps.clone());
+                tokio::spawn(async move { engine.run(&steps, 2).await })
+            };
+            store.until_hanging().await;
+            let called = store.called(call);
+            store.fail_next(call, fault);
+            store.answer_next_commit(StoreError::Fenced);
+            store.release();
+            assert_eq!(run.await.unwrap().unwrap().len(), 2, "{call:?} {fault:?}");
+            assert!(store.called(call) >= called + 2, "it was asked again");
+        }
+    }
+    shut_down(engine).await;
 }
 
 async fn a_start_outlives_a_registration_that_ends_before_it_is_staged(fixture: &dyn StoreFixture) {
