@@ -295,25 +295,9 @@ fn run_of_child(parent_run: &Arc<Run>, key: Key, definition: &Arc<Definition>, p
     if let Some(fate) = &parent_run.fate {
         fate.add_child();
     }
-    Run::new(
-        parent_run.core.clone(),
-        definition.clone(),
-        NewRun {
-            key,
-            root: parent_run.root,
-            parent: Some(parent),
-            run_no: 1,
-            deadline_at: None,
-            start: None,
-            start_room: 0,
-            replay: None,
-            attempts: None,
-            armed: Vec::new(),
-            is_replayed: false,
-            generation: parent_run.generation,
-            fate: parent_run.fate.clone(),
-        },
-    )
+    let first = NewRun::first(key, parent_run.root, parent_run.generation);
+    let new = NewRun { parent: Some(parent), fate: parent_run.fate.clone(), ..first };
+    Run::new(parent_run.core.clone(), definition.clone(), new)
 }
 
 /// Runs a child, whose Start was staged as `lsn`, in a task of its own.

@@ -167,25 +167,9 @@ pub(crate) fn local_run(
     start: &write::Start,
     fate: Option<Fate>,
 ) -> Arc<Run> {
-    Run::new(
-        core.clone(),
-        definition.clone(),
-        NewRun {
-            key: start.key,
-            root: start.root,
-            parent: None,
-            run_no: 1,
-            deadline_at: start.deadline_at,
-            start: None,
-            start_room: 0,
-            replay: None,
-            attempts: None,
-            armed: Vec::new(),
-            is_replayed: false,
-            generation: core.lane_of(start.root).generation(),
-            fate,
-        },
-    )
+    let first = NewRun::first(start.key, start.root, core.lane_of(start.root).generation());
+    let new = NewRun { deadline_at: start.deadline_at, fate, ..first };
+    Run::new(core.clone(), definition.clone(), new)
 }
 
 /// The run of a Start that is staged when something depends on it.

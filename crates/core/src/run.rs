@@ -151,6 +151,27 @@ pub(crate) struct NewRun {
     pub(crate) fate: Option<Fate>,
 }
 
+impl NewRun {
+    /// The first run of an execution that begins here: a root without a deadline, whose Start is elsewhere.
+    pub(crate) fn first(key: Key, root: Key, generation: u32) -> Self {
+        Self {
+            key,
+            root,
+            parent: None,
+            run_no: 1,
+            deadline_at: None,
+            start: None,
+            start_room: 0,
+            replay: None,
+            attempts: None,
+            armed: Vec::new(),
+            is_replayed: false,
+            generation,
+            fate: None,
+        }
+    }
+}
+
 impl Run {
     pub(crate) fn new(core: Arc<Core>, definition: Arc<Definition>, new: NewRun) -> Arc<Self> {
         let lane = core.lane_of(new.root);

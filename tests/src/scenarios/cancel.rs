@@ -1,13 +1,15 @@
 //! A cancel against an end, in two engines: one of them wins, and everybody hears of the same.
 
+use std::sync::Arc;
+
 use futures_util::future::join_all;
 use stepfast_core::record::Status;
 use stepfast_core::write::Answer;
 use stepfast_core::{Context, Engine, Error, Handle, Workflow};
 
-use super::kit::{Count, Latch};
-use super::kit::{Returns, ends, engine, record, second_engine, shut_down, waiting};
+use super::kit::{Count, Latch, Returns, ends, engine, record, second_engine, shut_down, waiting};
 use crate::StoreFixture;
+use crate::fault_store::{Call, FaultStore};
 
 super::cases![
     an_end_that_is_durable_before_a_cancel_wins,
@@ -40,13 +42,27 @@ async fn assert_agreed(engines: [&Engine; 2], id: &str, first: Status) {
     }
 }
 
-async fn an_end_that_is_durable_before_a_cancel_wins(fixture: &dyn StoreFixture) {
+/// An execution `x` in a body that waits for the latch, the engine that runs it, and another one.
+struct Running {
+    one: Engine,
+    store: Arc<FaultStore>,
+    two: Engine,
+    handle: Handle<i64>,
+    latch: Latch,
+}
+
+async fn running(fixture: &dyn StoreFixture) -> Running {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = waiting("w", &count, &latch);
     let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
     let (two, _) = second_engine(fixture, |b| b).await;
     let handle = one.start(&workflow, 7).workflow_id("x").await.unwrap();
     count.reaches(1).await;
+    Running { one, store, two, handle, latch }
+}
+
+async fn an_end_that_is_durable_before_a_cancel_wins(fixture: &dyn StoreFixture) {
+    let Running { one, store, two, handle, latch } = running(fixture).await;
     // the engine that runs it has not heard of its own flush
     store.hold_outcomes(ends(handle.key()));
     latch.open();
@@ -61,19 +77,14 @@ async fn an_end_that_is_durable_before_a_cancel_wins(fixture: &dyn StoreFixture)
 }
 
 async fn an_end_that_is_on_its_way_before_a_cancel_wins(fixture: &dyn StoreFixture) {
-    let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
-    let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
-    let (two, _) = second_engine(fixture, |b| b).await;
-    let handle = one.start(&workflow, 7).workflow_id("x").await.unwrap();
-    count.reaches(1).await;
+    let Running { one, store, two, handle, latch } = running(fixture).await;
     store.hold_writes(ends(handle.key()));
     latch.open();
     store.until_hanging().await;
     assert_eq!(two.cancel("x").await.unwrap(), Answer::Requested);
     // also the engine that runs it has seen it, and cannot take back what is on its way
-    let looks = store.called(crate::fault_store::Call::Look);
-    store.until_called(crate::fault_store::Call::Look, looks + 2).await;
+    let looks = store.called(Call::Look);
+    store.until_called(Call::Look, looks + 2).await;
     store.release();
     assert_eq!(handle.result().await.unwrap(), 7);
     assert_agreed([&one, &two], "x", Status::Completed).await;
@@ -82,12 +93,7 @@ async fn an_end_that_is_on_its_way_before_a_cancel_wins(fixture: &dyn StoreFixtu
 }
 
 async fn a_cancel_that_is_seen_before_an_end_wins(fixture: &dyn StoreFixture) {
-    let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
-    let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
-    let (two, _) = second_engine(fixture, |b| b).await;
-    let handle = one.start(&workflow, 7).workflow_id("x").await.unwrap();
-    count.reaches(1).await;
+    let Running { one, store, two, handle, latch } = running(fixture).await;
     store.hold_writes(ends(handle.key()));
     assert_eq!(two.cancel("x").await.unwrap(), Answer::Requested);
     // the end that says so is on its way; what the body returns now comes too late
