@@ -11,7 +11,7 @@ use futures_util::future::{Either, select};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::call::WaitingFor;
-use crate::commit::{Lsn, Slot};
+use crate::commit::{Durable, Lsn, Slot};
 use crate::context::{Call, Context};
 use crate::error::Error;
 use crate::failure::Failure;
@@ -275,7 +275,7 @@ async fn start_guarded(
     };
     if let Some(child) = child {
         // a task of its own: the branch that awaits us may be given up before the outcome is known
-        let started = run.lane.durable(lsn);
+        let started = Durable::new(run.clone(), lsn);
         run.core.runtime.spawn(async move {
             let _expected = expected;
             match started.await {
@@ -287,7 +287,7 @@ async fn start_guarded(
             }
         });
     }
-    run.lane.durable(lsn).await
+    run.lane().durable(lsn).await
 }
 
 /// The run of a child that is started here.
@@ -383,7 +383,7 @@ async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
     let ended = async {
         // its Start may be on its way: before that is durable there is nothing to look at
         let Some(barrier) = run.barrier(true) else { std::future::pending().await };
-        if let Outcome::Fenced | Outcome::Dropped = run.lane.durable(barrier).await {
+        if let Outcome::Fenced | Outcome::Dropped = run.lane().durable(barrier).await {
             std::future::pending::<()>().await;
         }
         match run.core.until_terminal(key, &has_not_ended).await {

@@ -158,7 +158,7 @@ impl Call {
 
     async fn until_durable(&self, lsn: Lsn) {
         let _busy = Busy::new(&self.run);
-        let outcome = self.run.lane.durable(lsn).await;
+        let outcome = self.run.lane().durable(lsn).await;
         if outcome != Outcome::Applied || self.run.is_lost() {
             // refused, or fenced: the code must not show what nobody will find recorded
             self.run.interrupt(Interrupt::Lost);

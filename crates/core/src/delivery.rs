@@ -128,7 +128,7 @@ impl Run {
             state.leaves == 1 && state.replay.is_none() && state.completed.is_empty() && state.busy == 0;
         let Some(Some(call)) = state.calls.get_mut(id) else { return None };
         if !matches!(call.phase, Phase::Live) {
-            self.lane.give_back(room);
+            self.lane().give_back(room);
             return None;
         }
         call.phase = Phase::Completed(kind, outcome, room);
@@ -198,7 +198,7 @@ impl Run {
         match call.phase {
             Phase::Delivered(_) | Phase::Stuck => return,
             Phase::Completed(_, _, room) if state.is_closed || state.interrupt.is_some() => {
-                self.lane.give_back(room);
+                self.lane().give_back(room);
                 return;
             }
             _ if state.is_closed || state.interrupt.is_some() => return,
@@ -225,7 +225,7 @@ impl Run {
             }
             Phase::Live => {}
             Phase::Completed(_, _, room) => {
-                self.lane.give_back(room);
+                self.lane().give_back(room);
                 state.completed.retain(|other| *other != id);
             }
         }

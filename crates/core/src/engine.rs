@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use crossbeam_utils::CachePadded;
 use tokio::runtime;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
@@ -52,7 +53,8 @@ impl Drop for Guard {
     }
 }
 
-/// What an engine's parts share.
+/// What an engine's parts share. Apart from the count of its references, which every run changes.
+#[repr(align(128))]
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: Options,
@@ -65,8 +67,8 @@ pub(crate) struct Core {
     pub(crate) starting: Mutex<HashMap<Arc<str>, crate::id_claim::StartUnderWay>>,
     pub(crate) registration: RwLock<Registration>,
     pub(crate) runtime: runtime::Handle,
-    /// Places taken.
-    running: AtomicUsize,
+    /// Places taken; apart, for every run changes it.
+    running: CachePadded<AtomicUsize>,
     /// Of these, taken for a claim that is going on.
     reserved: AtomicUsize,
     is_closing: AtomicBool,
@@ -117,7 +119,7 @@ impl Core {
             starting: Mutex::default(),
             registration: RwLock::new(registration),
             runtime,
-            running: AtomicUsize::new(0),
+            running: AtomicUsize::new(0).into(),
             reserved: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             poisoned: OnceLock::new(),
@@ -138,9 +140,9 @@ impl Core {
     }
 
     /// The lane of the tree with this root.
-    pub(crate) fn lane_of(&self, root: Key) -> Lane {
+    pub(crate) fn lane_of(&self, root: Key) -> &Lane {
         let lanes = self.lanes();
-        lanes[usize::from(root.shard()) % lanes.len()].clone()
+        &lanes[usize::from(root.shard()) % lanes.len()]
     }
 
     pub(crate) fn registration(&self) -> Registration {
@@ -251,7 +253,7 @@ impl Core {
     }
 
     /// Stages a Write that belongs to nobody's run.
-    pub(crate) fn stage_free(&self, tree: Key, write: Write) -> Option<(Lane, Lsn)> {
+    pub(crate) fn stage_free(&self, tree: Key, write: Write) -> Option<(&Lane, Lsn)> {
         let lane = self.lane_of(tree);
         let staged = Staged { generation: lane.generation(), tree, write, room: 0, fate: None };
         let lsn = lane.stage(staged, &mut Slot::default())?;

@@ -19,22 +19,34 @@ use crate::write::{Answer, RequestKind};
 
 /// A reference to an execution whose output is an `O`.
 pub struct Handle<O> {
-    core: Arc<Core>,
     key: Key,
     given_id: Option<Arc<str>>,
-    /// The run, if it was started here.
-    run: Option<Arc<Run>>,
+    place: Place,
     output: PhantomData<fn() -> O>,
+}
+
+/// Where the execution was when the handle was made; either leads to the engine.
+#[derive(Clone)]
+enum Place {
+    Here(Arc<Run>),
+    Elsewhere(Arc<Core>),
 }
 
 impl<O> Handle<O> {
     pub(crate) fn of(core: Arc<Core>, key: Key, given_id: Option<Arc<str>>) -> Self {
-        let run = core.runs.get(key);
-        Self { core, key, given_id, run, output: PhantomData }
+        let place = core.runs.get(key).map_or_else(|| Place::Elsewhere(core), Place::Here);
+        Self { key, given_id, place, output: PhantomData }
     }
 
     pub(crate) fn running(run: Arc<Run>, given_id: Option<Arc<str>>) -> Self {
-        Self { core: run.core.clone(), key: run.key, given_id, run: Some(run), output: PhantomData }
+        Self { key: run.key, given_id, place: Place::Here(run), output: PhantomData }
+    }
+
+    fn core(&self) -> &Core {
+        match &self.place {
+            Place::Here(run) => &run.core,
+            Place::Elsewhere(core) => core,
+        }
     }
 
     /// The execution's workflow_id.
@@ -49,7 +61,7 @@ impl<O> Handle<O> {
 
     /// Its status now, from the database.
     pub async fn status(&self) -> Result<Status, Error> {
-        let record = self.core.load(ExecutionId::Key(self.key), Detail::Outcome).await?;
+        let record = self.core().load(ExecutionId::Key(self.key), Detail::Outcome).await?;
         record
             .map(|record| record.execution.status)
             .ok_or_else(|| Error::NotFound { workflow_id: self.workflow_id() })
@@ -57,12 +69,12 @@ impl<O> Handle<O> {
 
     /// Cancels it; see [`Engine::cancel`](crate::Engine::cancel).
     pub async fn cancel(&self) -> Result<Answer, Error> {
-        self.core.request(&self.key.to_string(), RequestKind::Cancel).await
+        self.core().request(&self.key.to_string(), RequestKind::Cancel).await
     }
 
     /// Continues it; see [`Engine::resume`](crate::Engine::resume).
     pub async fn resume(&self) -> Result<Answer, Error> {
-        self.core.request(&self.key.to_string(), RequestKind::Resume).await
+        self.core().request(&self.key.to_string(), RequestKind::Resume).await
     }
 }
 
@@ -72,22 +84,22 @@ impl<O: DeserializeOwned> Handle<O> {
     /// [`Error::Failed`] if the workflow failed, [`Error::Cancelled`] if it was cancelled,
     /// [`Error::Parked`] if it is parked, [`Error::Decode`] if its output is not an `O`.
     pub async fn result(&self) -> Result<O, Error> {
-        if let Some(run) = &self.run {
+        if let Place::Here(run) = &self.place {
             let conclusion = poll_fn(|cx| match run.concluded(cx.waker()) {
                 Some(conclusion) => Poll::Ready(conclusion),
                 None => Poll::Pending,
             })
             .await;
             if let Conclusion::Ended(status, outcome) = conclusion {
-                let decoded = decode(&self.core, self.key, status, outcome).await;
+                let decoded = decode(self.core(), self.key, status, outcome).await;
                 return decoded.map_err(|error| self.unreadable(error, &run.definition.name));
             }
         }
-        let execution = Box::pin(self.core.until_ended(self.key)).await?;
+        let execution = Box::pin(self.core().until_ended(self.key)).await?;
         if execution.is_paused {
             return Err(Error::Parked(failure_in(&execution.outcome)));
         }
-        decode(&self.core, self.key, execution.status, execution.outcome)
+        decode(self.core(), self.key, execution.status, execution.outcome)
             .await
             .map_err(|error| self.unreadable(error, &execution.workflow))
     }
@@ -135,10 +147,9 @@ impl<O> fmt::Debug for Handle<O> {
 impl<O> Clone for Handle<O> {
     fn clone(&self) -> Self {
         Self {
-            core: self.core.clone(),
             key: self.key,
             given_id: self.given_id.clone(),
-            run: self.run.clone(),
+            place: self.place.clone(),
             output: PhantomData,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::commit::{Lane, Lsn};
+use crate::commit::{Durable, Lane, Lsn};
 use crate::engine::Core;
 
 /// A start in this process of an id given by a caller, whose outcome is not known yet.
@@ -55,7 +55,7 @@ impl Drop for Claimed {
         if let Some(claim) = self.claim.take()
             && !self.lane.is_settled(self.lsn)
         {
-            let settled = self.lane.durable(self.lsn);
+            let settled = Durable::new(self.lane.clone(), self.lsn);
             let runtime = claim.core.runtime.clone();
             runtime.spawn(async move {
                 settled.await;

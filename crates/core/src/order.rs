@@ -126,7 +126,7 @@ impl Order<'_> {
         }
         let lane = core.lane_of(key);
         let generation = lane.generation();
-        let place = Place { lane: &lane, generation, execution: key, tree: key, is_free: true, fate: None };
+        let place = Place { lane, generation, execution: key, tree: key, is_free: true, fate: None };
         let (input, room) = crate::value::store(place, self.input.clone()).await;
         let is_local = core.take_slot();
         Ok(Prepared { start: self.start_of(key, id, input, is_local), room, claim, is_local })
@@ -318,7 +318,7 @@ async fn queue(
     let generation = lane.generation();
     let staged = Staged { generation, tree: key, write: Write::Start(start), room, fate: None };
     let Some(lsn) = lane.stage(staged, &mut Slot::default()) else { return Err(core.why_dropped()) };
-    let claimed = Claimed { claim, lane, lsn };
+    let claimed = Claimed { claim, lane: lane.clone(), lsn };
     Ok(claimed.lane.durable(lsn).await)
 }
 

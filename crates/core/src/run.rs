@@ -9,7 +9,7 @@ use futures_util::task::AtomicWaker;
 
 use crate::call::{CallState, WaitingFor};
 use crate::clock::Timestamp;
-use crate::commit::{Fate, Lane, Lsn, Slot, Staged};
+use crate::commit::{Fate, Lane, Lsn, OnLane, Slot, Staged};
 use crate::engine::Core;
 use crate::failure::Failure;
 use crate::key::Key;
@@ -31,7 +31,6 @@ pub(crate) struct Run {
     pub(crate) is_replayed: bool,
     pub(crate) definition: Arc<Definition>,
     pub(crate) core: Arc<Core>,
-    pub(crate) lane: Lane,
     /// The lane's generation that owns it.
     pub(crate) generation: u32,
     /// What it shares with a root whose code runs before the outcome of its Start is known.
@@ -174,7 +173,6 @@ impl NewRun {
 
 impl Run {
     pub(crate) fn new(core: Arc<Core>, definition: Arc<Definition>, new: NewRun) -> Arc<Self> {
-        let lane = core.lane_of(new.root);
         let next_order = new.replay.as_ref().map_or(0, Replay::last_order) + 1;
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -186,7 +184,6 @@ impl Run {
             is_replayed: new.is_replayed,
             definition,
             core,
-            lane,
             generation: new.generation,
             fate: new.fate,
             state: Mutex::new(RunState {
@@ -217,6 +214,11 @@ impl Run {
             is_polled: AtomicBool::new(false),
             has_staged: AtomicBool::new(false),
         })
+    }
+
+    /// The lane that it is staged on.
+    pub(crate) fn lane(&self) -> &Lane {
+        self.core.lane_of(self.root)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, RunState> {
@@ -263,7 +265,7 @@ impl Run {
 
     /// True if it is not ours any more, or the Start that its tree rests on has lost.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lane.generation() != self.generation || self.fate.as_ref().is_some_and(Fate::is_lost)
+        self.lane().generation() != self.generation || self.fate.as_ref().is_some_and(Fate::is_lost)
     }
 
     /// Where the Start was staged, if it was staged here.
@@ -273,7 +275,7 @@ impl Run {
 
     /// True if the Start was staged and its outcome is known.
     pub(crate) fn is_start_settled(&self) -> bool {
-        self.start_lsn().is_some_and(|lsn| self.lane.is_settled(lsn))
+        self.start_lsn().is_some_and(|lsn| self.lane().is_settled(lsn))
     }
 
     /// From here on the task polls the run, until [`Run::end_poll`].
@@ -285,7 +287,7 @@ impl Run {
     pub(crate) fn end_poll(&self) {
         self.is_polled.store(false, SeqCst);
         if self.has_staged.load(SeqCst) && self.has_staged.swap(false, SeqCst) {
-            self.lane.wake();
+            self.lane().wake();
         }
     }
 
@@ -368,24 +370,24 @@ impl Run {
     ) -> Option<Lsn> {
         if matches!(state.interrupt, Some(Interrupt::Lost)) {
             // something else has been staged in its place, and goes on from the record
-            self.lane.give_back(room);
+            self.lane().give_back(room);
             return None;
         }
         let (generation, tree) = (self.generation, self.root);
         let staged = Staged { generation, tree, write, room, fate: self.fate.clone() };
         let lsn = if self.is_polled.load(SeqCst) {
-            self.lane.stage_quietly(staged, slot).map(|(lsn, is_idle)| {
+            self.lane().stage_quietly(staged, slot).map(|(lsn, is_idle)| {
                 if is_idle {
                     self.has_staged.store(true, SeqCst);
                     if !self.is_polled.load(SeqCst) {
                         // another thread has ended the poll meanwhile, and may not have seen it
-                        self.lane.wake();
+                        self.lane().wake();
                     }
                 }
                 lsn
             })
         } else {
-            self.lane.stage(staged, slot)
+            self.lane().stage(staged, slot)
         };
         let Some(lsn) = lsn else {
             state.interrupt = Some(Interrupt::Lost);
@@ -495,6 +497,12 @@ impl Run {
         }
         self.poke();
         true
+    }
+}
+
+impl OnLane for Arc<Run> {
+    fn lane(&self) -> &Lane {
+        Run::lane(self)
     }
 }
 

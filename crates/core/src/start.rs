@@ -143,30 +143,13 @@ impl<'e, O: Send + 'e> Future for Starting<'e, O> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         loop {
-            match std::mem::replace(&mut self.0, StartState::Done) {
-                StartState::New(order) => match order.try_now() {
-                    Ok(Prepared { start, room, .. }) => {
-                        let run = local_run(order.core, order.definition, &start, None);
-                        run.register();
-                        let Some(lsn) = run.stage_start(start, room) else {
-                            order.core.runs.remove(&run);
-                            order.core.slot_freed();
-                            return Poll::Ready(Err(order.core.why_dropped()));
-                        };
-                        let task = Some(RunTask::starting(run, lsn));
-                        self.0 = StartState::Staged(Attended { task, input: order.input, claim: None });
-                    }
-                    Err(TryNow::Later) => self.0 = StartState::Other(Box::pin(order.start())),
-                    Err(TryNow::Never(error)) => return Poll::Ready(Err(error)),
-                },
-                StartState::Staged(mut attended) => {
-                    let Attended { task: Some(task), input, .. } = &mut attended else {
+            // in place: what is moved out and in again costs more than the rest of a poll
+            match &mut self.0 {
+                StartState::Staged(attended) => {
+                    let Attended { task: Some(task), input, .. } = attended else {
                         return Poll::Ready(Err(Error::Shutdown));
                     };
-                    let Poll::Ready(outcome) = task.poll_started(cx, input) else {
-                        self.0 = StartState::Staged(attended);
-                        return Poll::Pending;
-                    };
+                    let outcome = std::task::ready!(task.poll_started(cx, input));
                     let run = task.run().clone();
                     if outcome != Outcome::Applied {
                         attended.task = None;
@@ -174,21 +157,33 @@ impl<'e, O: Send + 'e> Future for Starting<'e, O> {
                         return Poll::Ready(settled(&run.core, outcome, name, run.key, None, None));
                     }
                     // its first turn comes here: many are over before they would have got a task
-                    if task.poll_conclusion(cx, input).is_ready() {
-                        attended.task = None;
-                    }
-                    drop(attended);
+                    task.take_turn(cx);
+                    self.0 = StartState::Done;
                     return Poll::Ready(Ok(Handle::running(run, None)));
                 }
-                StartState::Other(mut other) => {
-                    let polled = other.as_mut().poll(cx);
-                    if polled.is_pending() {
-                        self.0 = StartState::Other(other);
+                StartState::Other(other) => return other.as_mut().poll(cx),
+                StartState::New(_) | StartState::Failed(_) | StartState::Done => {
+                    match std::mem::replace(&mut self.0, StartState::Done) {
+                        StartState::New(order) => match order.try_now() {
+                            Ok(Prepared { start, room, .. }) => {
+                                let run = local_run(order.core, order.definition, &start, None);
+                                run.register();
+                                let Some(lsn) = run.stage_start(start, room) else {
+                                    order.core.runs.remove(&run);
+                                    order.core.slot_freed();
+                                    return Poll::Ready(Err(order.core.why_dropped()));
+                                };
+                                let task = Some(RunTask::starting(run, lsn));
+                                self.0 =
+                                    StartState::Staged(Attended { task, input: order.input, claim: None });
+                            }
+                            Err(TryNow::Later) => self.0 = StartState::Other(Box::pin(order.start())),
+                            Err(TryNow::Never(error)) => return Poll::Ready(Err(error)),
+                        },
+                        StartState::Failed(error) => return Poll::Ready(Err(error)),
+                        _ => return Poll::Ready(Err(Error::Shutdown)),
                     }
-                    return polled;
                 }
-                StartState::Failed(error) => return Poll::Ready(Err(error)),
-                StartState::Done => return Poll::Ready(Err(Error::Shutdown)),
             }
         }
     }

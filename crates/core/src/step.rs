@@ -310,7 +310,7 @@ async fn after_crash(call: &Call, policy: RetryPolicy) -> Result<u32, Failure> {
 async fn before_body(call: &Call, is_speculative: bool) {
     let run = &call.run;
     if let Some(barrier) = run.barrier(is_speculative) {
-        match run.lane.durable(barrier).await {
+        match run.lane().durable(barrier).await {
             _ if run.is_lost() => {}
             Outcome::Applied | Outcome::Answered(..) => return in_time(run).await,
             // a child that a run before this one has started: it is there
@@ -375,7 +375,7 @@ fn room_for(call: &Call, payload: &Payload) -> Option<u32> {
     if payload.len() > INLINE_LIMIT {
         return None;
     }
-    Some(call.run.lane.room_now(payload.len() + 256)).filter(|room| *room > 0)
+    Some(call.run.lane().room_now(payload.len() + 256)).filter(|room| *room > 0)
 }
 
 async fn stored(call: &Call, payload: Payload) -> (Payload, u32) {

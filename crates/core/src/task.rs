@@ -36,14 +36,14 @@ pub(crate) struct RunTask {
 
 enum Stage {
     /// Waits for the outcome of its Start before any code runs.
-    Starting(Durable),
+    Starting(Durable<Arc<Run>>),
     Executing(Branches),
     /// Cancelled: asks the database which children a run before this one has left.
     Asking(Boxed<Result<Vec<Key>, Error>>, Failure),
     /// Puts aside an output that is too large for the row, or waits for room.
     Storing(Boxed<(State, u32)>),
     /// Waits until its last Write is durable.
-    Ending(Durable, Ending),
+    Ending(Durable<Arc<Run>>, Ending),
     Concluded(Conclusion),
 }
 
@@ -74,7 +74,7 @@ impl RunTask {
 
     /// A task that runs when its Start, staged as `lsn`, is durable and has won.
     pub(crate) fn starting(run: Arc<Run>, lsn: Lsn) -> Self {
-        let stage = Stage::Starting(run.lane.durable(lsn));
+        let stage = Stage::Starting(Durable::new(run.clone(), lsn));
         Self { run, stage, alarm: None }
     }
 
@@ -245,7 +245,7 @@ impl RunTask {
         let run = self.run.clone();
         let at = run.core.now();
         let is_inline = outcome.len() <= INLINE_LIMIT;
-        let room = if is_inline { run.lane.room_now(outcome.len() + 128) } else { 0 };
+        let room = if is_inline { run.lane().room_now(outcome.len() + 128) } else { 0 };
         if room == 0 {
             // whoever waits for room must not keep any: what the Start has taken comes back only when it lands
             let _ = run.start_in(&mut run.state());
@@ -269,7 +269,7 @@ impl RunTask {
         };
         crate::crash_point!("end staged");
         self.tell_parent(ChildState::Ended(ChildEnd { status, outcome: outcome.clone(), lsn }));
-        self.stage = Stage::Ending(run.lane.durable(lsn), Ending::Ended(status, outcome));
+        self.stage = Stage::Ending(Durable::new(run, lsn), Ending::Ended(status, outcome));
     }
 
     /// Stops code that has not returned.
@@ -306,7 +306,7 @@ impl RunTask {
                     crate::crash_point!("suspension staged");
                 }
                 self.tell_parent(ChildState::Elsewhere);
-                self.stage = Stage::Ending(run.lane.durable(lsn), ending);
+                self.stage = Stage::Ending(Durable::new(run, lsn), ending);
             }
             None => self.conclude(Conclusion::Gone),
         }
@@ -396,7 +396,7 @@ impl RunTask {
     /// Sees to it that the run concludes, with nobody waiting for it: in a task of its own, unless only the
     /// flush of its end is missing. What is to be kept is kept until the outcome of the Start is known.
     pub(crate) fn detach(mut self, input: Payload, mut keep: Option<impl Send + 'static>) {
-        if keep.is_none() && matches!(self.stage, Stage::Ending(..)) {
+        if keep.is_none() && matches!(self.stage, Stage::Ending(..) | Stage::Concluded(_)) {
             let ender = Arc::new(Ender(std::sync::Mutex::new(None)));
             ender.poll(self);
             return;
@@ -420,7 +420,7 @@ impl RunTask {
             if keep.is_some()
                 && let Some(lsn) = self.run.start_lsn()
             {
-                self.run.lane.durable(lsn).await;
+                self.run.lane().durable(lsn).await;
             }
         });
     }
@@ -436,6 +436,14 @@ impl RunTask {
             self.conclude(Conclusion::Gone);
         }
         Poll::Ready(outcome)
+    }
+
+    /// Lets the code run as far as it comes by itself. Whatever the run waits for then, somebody else has to
+    /// poll it.
+    pub(crate) fn take_turn(&mut self, cx: &mut TaskContext<'_>) {
+        if matches!(self.stage, Stage::Executing(_)) {
+            let _ = self.execute(cx);
+        }
     }
 
     /// Polls to the conclusion. `input` is needed while the Start is not known.

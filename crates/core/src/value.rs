@@ -27,7 +27,7 @@ pub(crate) struct Place<'l> {
 impl<'l> Place<'l> {
     /// The place of a value that `run` stages for `execution`: itself, or a child.
     pub(crate) fn of(run: &'l Run, execution: Key) -> Self {
-        let (lane, fate) = (&run.lane, run.fate.clone());
+        let (lane, fate) = (run.lane(), run.fate.clone());
         Self { lane, generation: run.generation, execution, tree: run.root, is_free: false, fate }
     }
 }

@@ -428,7 +428,7 @@ fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) {
         if let Some(keep) = swept
             && let Some(lsn) = run.stage(Write::Discard(Discard { execution: run.key, keep }), 0)
         {
-            run.lane.durable(lsn).await;
+            run.lane().durable(lsn).await;
         }
         let input = core.ask(|| crate::value::fetch(&core, run.key, execution.input.clone())).await;
         match input {

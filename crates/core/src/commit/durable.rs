@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use crossbeam_utils::CachePadded;
+
 use super::{Lane, Lsn};
 use crate::write::Outcome;
 
@@ -18,12 +20,13 @@ const KEPT: usize = 1 << 16;
 
 #[derive(Default)]
 pub(super) struct Watermark {
+    /// Apart: who reads the others does not wait for who locks this.
+    inner: CachePadded<Mutex<Inner>>,
     lsn: AtomicU64,
     /// Lsns at or below the watermark that are not settled.
     held: AtomicUsize,
     /// Outcomes other than `Applied` that are kept.
     exceptions: AtomicUsize,
-    inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
@@ -210,33 +213,51 @@ impl Watermark {
     }
 }
 
+/// What keeps a lane within reach. Cloning a [`Lane`] is cheap only as long as no other core does: whoever
+/// has something of its own that leads there waits by that.
+pub(crate) trait OnLane {
+    fn lane(&self) -> &Lane;
+}
+
+impl OnLane for Lane {
+    fn lane(&self) -> &Lane {
+        self
+    }
+}
+
+impl OnLane for &Lane {
+    fn lane(&self) -> &Lane {
+        self
+    }
+}
+
 /// Resolves to the outcome of a Write when it is settled.
-pub(crate) struct Durable {
-    lane: Lane,
+pub(crate) struct Durable<L: OnLane + Unpin> {
+    on: L,
     lsn: Lsn,
     /// Id of our entry among the waiters.
     waiter: Option<u64>,
 }
 
-impl Durable {
-    pub(super) fn new(lane: Lane, lsn: Lsn) -> Self {
-        Self { lane, lsn, waiter: None }
+impl<L: OnLane + Unpin> Durable<L> {
+    pub(crate) fn new(on: L, lsn: Lsn) -> Self {
+        Self { on, lsn, waiter: None }
     }
 }
 
-impl Future for Durable {
+impl<L: OnLane + Unpin> Future for Durable<L> {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         let this = &mut *self;
-        this.lane.0.watermark.poll(this.lsn, &mut this.waiter, cx.waker())
+        this.on.lane().0.watermark.poll(this.lsn, &mut this.waiter, cx.waker())
     }
 }
 
-impl Drop for Durable {
+impl<L: OnLane + Unpin> Drop for Durable<L> {
     fn drop(&mut self) {
         if let Some(id) = self.waiter {
-            self.lane.0.watermark.forget(id);
+            self.on.lane().0.watermark.forget(id);
         }
     }
 }

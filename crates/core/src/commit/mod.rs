@@ -24,7 +24,7 @@ use tokio::runtime;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 pub(crate) use committer::on_thread;
-pub(crate) use durable::Durable;
+pub(crate) use durable::{Durable, OnLane};
 pub(crate) use fate::Fate;
 pub(crate) use staging::{Slot, Staged};
 
@@ -65,6 +65,8 @@ pub(crate) struct Settled<'a> {
 #[derive(Clone)]
 pub(crate) struct Lane(Arc<Shared>);
 
+/// Apart from the count of its references, which changes all the time.
+#[repr(align(128))]
 struct Shared {
     number: u16,
     /// Number of its slow lane in the registration.
@@ -215,8 +217,8 @@ impl Lane {
     }
 
     /// A future that resolves when `lsn` is durable, or settled otherwise, with its outcome.
-    pub(crate) fn durable(&self, lsn: Lsn) -> Durable {
-        Durable::new(self.clone(), lsn)
+    pub(crate) fn durable(&self, lsn: Lsn) -> Durable<&Lane> {
+        Durable::new(self, lsn)
     }
 
     /// Stages `write` in the place of the refused Write `lsn`, and lets its tree go on. What the refused
