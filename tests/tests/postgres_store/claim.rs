@@ -98,10 +98,6 @@ async fn ready_rows_that_lead_nowhere_are_removed() {
     assert!(!db.look().await.has_ready);
 }
 
-fn uuid(key: Key) -> uuid::Uuid {
-    uuid::Uuid::from_bytes(*key.as_bytes())
-}
-
 #[tokio::test]
 async fn two_claimers_share_what_is_ready_and_wait_for_nobody() {
     let db = Fixture::new().await;

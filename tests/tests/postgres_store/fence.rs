@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
-use stepfast_core::write::{Answer, Chunk, Flush, Outcome, Write};
+use stepfast_core::write::{Answer, Chunk, Discard, Flush, Outcome, Write};
 use stepfast_core::{Key, Store};
 
 use super::proxy::Proxy;
@@ -63,6 +63,31 @@ async fn an_unknown_lane_is_fenced() {
     assert!(matches!(error, StoreError::Fenced), "{error}");
 }
 
+/// Creates a trigger that fails what `event` says, for as long as it is there.
+async fn refuse(db: &Fixture, event: &str) {
+    db.sql
+        .batch_execute(&format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE EXCEPTION 'not today'; END $$; \
+             CREATE TRIGGER refuse BEFORE {event} EXECUTE FUNCTION refuse()"
+        ))
+        .await
+        .unwrap();
+}
+
+/// The flush is refused by that trigger, nothing of it lands, and the number is free for another flush.
+async fn is_refused_whole(db: &Fixture, flush: &Flush, before: &[i64], what: &str) {
+    let error = db.commit(flush).await.unwrap_err();
+    let StoreError::Rejected(reason) = &error else { panic!("{what}: {error}") };
+    assert!(reason.contains("not today"), "{what}: {reason}");
+    assert_eq!(db.counts().await, before, "{what}");
+    db.sql.batch_execute("DROP FUNCTION refuse CASCADE").await.unwrap();
+    // the same number, other contents
+    let other = Key::mint();
+    assert_eq!(db.commit(&db.flush(vec![start(other, ended(Status::Completed))])).await.unwrap(), []);
+    db.sql.execute("DELETE FROM executions WHERE key = $1", &[&uuid(other)]).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_failure_of_any_statement_lands_nothing_and_the_next_flush_works() {
     let db = Fixture::new().await;
@@ -75,29 +100,68 @@ async fn a_failure_of_any_statement_lands_nothing_and_the_next_flush_works() {
             if (event == "UPDATE") != (table == "lanes") && table != "executions" {
                 continue;
             }
-            db.sql
-                .batch_execute(&format!(
-                    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
-                     $$ BEGIN RAISE EXCEPTION 'not today'; END $$; \
-                     CREATE TRIGGER refuse BEFORE {event} ON {table} EXECUTE FUNCTION refuse()"
-                ))
-                .await
-                .unwrap();
-            let error = db.commit(&db.flush(everything.writes(fresh))).await.unwrap_err();
-            let StoreError::Rejected(reason) = &error else { panic!("{event} {table}: {error}") };
-            assert!(reason.contains("not today"), "{reason}");
-            assert_eq!(db.counts().await, before, "{event} {table}");
-            db.sql.batch_execute("DROP FUNCTION refuse CASCADE").await.unwrap();
-            // the same number, other contents
-            let flush = db.flush(vec![start(Key::mint(), ended(Status::Completed))]);
-            assert_eq!(db.commit(&flush).await.unwrap(), []);
-            db.sql.execute("DELETE FROM executions WHERE status = 4", &[]).await.unwrap();
+            let what = format!("{event} ON {table}");
+            refuse(&db, &what).await;
+            is_refused_whole(&db, &db.flush(everything.writes(fresh)), &before, &what).await;
         }
     }
     let outcomes = db.write(everything.writes(fresh)).await;
     assert_eq!(outcomes, [(5, Outcome::Answered(Answer::Requested, None))]);
     let counts: Vec<i64> = before.iter().map(|count| count + 1).collect();
     assert_eq!(db.counts().await, counts);
+}
+
+#[tokio::test]
+async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
+    let db = Fixture::new().await;
+    let [holder, ending, answered, queued, sleeper, parent] = [(); 6].map(|()| Key::mint());
+    let chunk = Chunk { execution: holder, value: 1, n: 0, bytes: "x".into(), is_free: true };
+    db.write(vec![
+        start(holder, RUNNING),
+        start(ending, RUNNING),
+        start(answered, RUNNING),
+        start(queued, QUEUED),
+        start(sleeper, waiting(Some(later(1)), &[])),
+        start(parent, waiting(None, &[holder])),
+        Write::Chunk(chunk),
+    ])
+    .await;
+    db.write(vec![cancel(ending), cancel(answered)]).await;
+    let before = db.counts().await;
+    let flush = || {
+        db.flush(vec![
+            Write::Discard(Discard { execution: holder, keep: Default::default() }),
+            moved(ending, ended(Status::Cancelled)),
+            Write::Answer(answered),
+            cancel(queued),
+            cancel(sleeper),
+            cancel(parent),
+        ])
+    };
+    // each row stands for the statement that deletes it
+    let deleted = [
+        ("chunks", holder),
+        ("requests", ending),
+        ("requests", answered),
+        ("ready", queued),
+        ("timers", sleeper),
+        ("waits", parent),
+    ];
+    for (table, execution) in deleted {
+        let execution = uuid(execution);
+        let what = format!("DELETE ON {table} FOR EACH ROW WHEN (OLD.execution = '{execution}')");
+        refuse(&db, &what).await;
+        is_refused_whole(&db, &flush(), &before, &what).await;
+        assert_eq!(db.status(ending).await, Status::Running, "{what}");
+        assert_eq!(db.status(queued).await, Status::Queued, "{what}");
+    }
+    db.commit(&flush()).await.unwrap();
+    for table in ["chunks", "requests", "ready", "timers", "waits"] {
+        assert_eq!(db.count(table).await, 0, "{table}");
+    }
+    for key in [ending, queued, sleeper, parent] {
+        assert_eq!(db.status(key).await, Status::Cancelled);
+    }
 }
 
 #[tokio::test]

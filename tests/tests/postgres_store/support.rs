@@ -139,6 +139,11 @@ impl Fixture {
 pub(crate) const TABLES: [&str; 8] =
     ["executions", "checkpoints", "attempts", "chunks", "ready", "timers", "waits", "requests"];
 
+/// The key as the database has it.
+pub(crate) fn uuid(key: Key) -> uuid::Uuid {
+    uuid::Uuid::from_bytes(*key.as_bytes())
+}
+
 pub(crate) fn workflows() -> Arc<[Arc<str>]> {
     ["order", "child"].map(Arc::from).into()
 }
