@@ -130,7 +130,7 @@ async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
     let before = db.counts().await;
     let flush = || {
         db.flush(vec![
-            Write::Discard(Discard { execution: holder, keep: Default::default() }),
+            Write::Discard(Discard { execution: holder, keep: std::iter::empty().collect() }),
             moved(ending, ended(Status::Cancelled)),
             Write::Answer(answered),
             cancel(queued),
