@@ -201,8 +201,7 @@ impl Context {
         let run = self.run.clone();
         let (send, output) = oneshot::channel();
         let future = branch(self.branch(&path, 0));
-        run.add_leaves(1);
-        let leaf = Leaf(run.clone());
+        let leaf = Leaf::new(&run);
         let spawned = Box::pin(async move {
             let result = AssertUnwindSafe(future).catch_unwind().await;
             drop(leaf);
@@ -214,8 +213,15 @@ impl Context {
     }
 }
 
-/// A spawned branch counts as long as it lives.
-struct Leaf(Arc<Run>);
+/// A branch that nobody waits for counts as long as it lives.
+pub(crate) struct Leaf(Arc<Run>);
+
+impl Leaf {
+    pub(crate) fn new(run: &Arc<Run>) -> Self {
+        run.add_leaves(1);
+        Self(run.clone())
+    }
+}
 
 impl Drop for Leaf {
     fn drop(&mut self) {

@@ -32,7 +32,9 @@ pub(crate) enum Phase {
     Live,
     /// Completed, not delivered.
     Completed(CheckpointKind, Payload, u32),
+    /// Delivered; whoever made the call has yet to come for it.
     Delivered(Delivery),
+    Heard,
     /// Never to be delivered.
     Stuck,
 }
@@ -66,6 +68,8 @@ pub(crate) enum Rest {
     Delivered,
     /// Wait to be woken.
     Idle,
+    /// Code that somebody else polls may be running: wait to be told.
+    Restless,
 }
 
 /// What a run waits for while nothing can be delivered.

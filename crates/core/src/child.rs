@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
-use crate::payload::Payload;
+use crate::payload::{FromPayload, Payload};
 use crate::record::{Detail, Execution, ExecutionId, Status};
 use crate::replay::CallKind;
 use crate::run::{ChildEnd, ChildState, Interrupt, NewRun, Run};
@@ -95,20 +95,32 @@ where
         let path = cx.next_path();
         Box::pin(async move {
             let payload = Payload::encode(&input)?;
-            let fingerprint = Some(payload.fingerprint());
-            let call =
-                Call::begin(&cx.run, path, &definition.name.clone().into(), CallKind::Child, fingerprint);
-            if let Some(delivery) = call.recorded().await {
-                return recorded(&call, delivery.kind, delivery.outcome).await;
-            }
-            match start(&cx.run, &call.path, &definition, payload, false).await {
-                Ok(key) => until_end(&call, key).await,
-                Err(failure) => {
-                    call.deliver(CheckpointKind::Failed, encoded(&failure), 0).await;
-                    Err(failure)
-                }
-            }
+            let call = begin(&cx.run, path, &definition, &payload);
+            run_to_end(call, definition, payload).await
         })
+    }
+}
+
+/// Begins the call of a child.
+pub(crate) fn begin(run: &Arc<Run>, path: Path, definition: &Definition, input: &Payload) -> Call {
+    Call::begin(run, path, &definition.name.clone().into(), CallKind::Child, Some(input.fingerprint()))
+}
+
+/// Starts the child of a call that has begun, and waits for its output.
+pub(crate) async fn run_to_end<O: FromPayload>(
+    call: Call,
+    definition: Arc<Definition>,
+    input: Payload,
+) -> Result<O, Failure> {
+    if let Some(delivery) = call.recorded().await {
+        return recorded(&call, delivery.kind, delivery.outcome).await;
+    }
+    match start(&call.run, &call.path, &definition, input, false).await {
+        Ok(key) => until_end(&call, key).await,
+        Err(failure) => {
+            call.deliver(CheckpointKind::Failed, encoded(&failure), 0).await;
+            Err(failure)
+        }
     }
 }
 
@@ -131,7 +143,7 @@ impl<O: DeserializeOwned> ChildHandle<O> {
 
 /// Starts a child as a call of its own, and records that: a replay, also one of a later run of the
 /// execution, goes on with the same child.
-async fn start_recorded(
+pub(crate) async fn start_recorded(
     run: &Arc<Run>,
     path: Path,
     definition: &Arc<Definition>,
@@ -315,7 +327,7 @@ fn dispatch(child: Arc<Run>, input: &Payload, lsn: Lsn, slot: Slot) {
 }
 
 /// Waits for the end of a child and delivers it.
-async fn until_end<O: DeserializeOwned>(call: &Call, key: Key) -> Result<O, Failure> {
+async fn until_end<O: FromPayload>(call: &Call, key: Key) -> Result<O, Failure> {
     let run = &call.run;
     let signal = poll_fn(|cx| {
         let known = run.state().children.get(&key).cloned();
@@ -397,11 +409,7 @@ async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
 }
 
 /// The output of a child whose end was recorded: from its row.
-async fn recorded<O: DeserializeOwned>(
-    call: &Call,
-    kind: CheckpointKind,
-    payload: Payload,
-) -> Result<O, Failure> {
+async fn recorded<O: FromPayload>(call: &Call, kind: CheckpointKind, payload: Payload) -> Result<O, Failure> {
     if kind == CheckpointKind::Failed {
         return match payload.decode::<Failure>() {
             Ok(failure) => Err(failure),
@@ -425,7 +433,7 @@ async fn recorded_key(call: &Call, payload: &Payload) -> Key {
     }
 }
 
-async fn output<O: DeserializeOwned>(
+async fn output<O: FromPayload>(
     call: &Call,
     key: Key,
     status: Status,
@@ -433,7 +441,7 @@ async fn output<O: DeserializeOwned>(
 ) -> Result<O, Failure> {
     let outcome = call.fetch_of(key, outcome).await;
     if status == Status::Completed {
-        return match outcome.decode() {
+        return match O::from_payload(&outcome) {
             Ok(output) => Ok(output),
             Err(error) => {
                 let name = call.run.name_of(call.id());

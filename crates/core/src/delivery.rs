@@ -58,6 +58,7 @@ impl Run {
             waker: None,
         };
         state.outstanding += 1;
+        state.is_quiet = false;
         let id = match state.vacant.pop() {
             Some(id) => {
                 state.calls[id] = Some(call);
@@ -75,7 +76,7 @@ impl Run {
         if let Some(replay) = &mut state.replay {
             replay.calls.insert(path, id);
         }
-        if state.interrupt.is_some() {
+        if state.interrupt.is_some() || (!is_live && self.definition.is_guest) {
             drop(state);
             self.poke();
         }
@@ -92,10 +93,12 @@ impl Run {
     /// Whose turn it is; keeps `waker` while the call waits.
     pub(crate) fn turn(&self, id: usize, waker: &Waker) -> Turn {
         let mut state = self.state();
+        if let Some(delivery) = state.hear(id) {
+            return Turn::Delivered(delivery);
+        }
         let Some(Some(call)) = state.calls.get_mut(id) else { return Turn::Wait };
         match &call.phase {
             Phase::Live => Turn::Live,
-            Phase::Delivered(delivery) => Turn::Delivered(delivery.clone()),
             _ => {
                 match &mut call.waker {
                     Some(kept) => kept.clone_from(waker),
@@ -109,9 +112,15 @@ impl Run {
     /// Says what the call waits for, so that the run can suspend; keeps `waker`.
     pub(crate) fn waits_for(&self, id: usize, waiting_for: WaitingFor, waker: &Waker) {
         let mut state = self.state();
+        let mut is_new = false;
         if let Some(Some(call)) = state.calls.get_mut(id) {
-            call.waiting_for = Some(waiting_for);
+            is_new = call.waiting_for.replace(waiting_for).is_none();
             call.waker = Some(waker.clone());
+        }
+        drop(state);
+        if is_new && self.definition.is_guest {
+            // the task does not poll the call: it has not seen that there is something to suspend for
+            self.poke();
         }
     }
 
@@ -135,10 +144,7 @@ impl Run {
         call.waiting_for = None;
         if is_alone {
             self.deliver(&mut state, id);
-            return match state.calls.get(id) {
-                Some(Some(CallState { phase: Phase::Delivered(delivery), .. })) => Some(delivery.clone()),
-                _ => None,
-            };
+            return state.hear(id);
         }
         state.completed.push_back(id);
         drop(state);
@@ -181,6 +187,7 @@ impl Run {
         if let Some(waker) = call.waker.take() {
             waker.wake();
         }
+        state.unheard += 1;
     }
 
     /// The name of a call.
@@ -194,9 +201,15 @@ impl Run {
         let mut state = self.state();
         let Some(call) = state.calls.get_mut(id).and_then(Option::take) else { return };
         state.vacant.push(id);
-        state.outstanding -= 1;
+        if !matches!(call.phase, Phase::Heard) {
+            state.outstanding -= 1;
+        }
         match call.phase {
-            Phase::Delivered(_) | Phase::Stuck => return,
+            Phase::Delivered(_) => {
+                state.unheard -= 1;
+                return;
+            }
+            Phase::Heard | Phase::Stuck => return,
             Phase::Completed(_, _, room) if state.is_closed || state.interrupt.is_some() => {
                 self.lane().give_back(room);
                 return;
@@ -252,6 +265,9 @@ impl Run {
         if state.busy > 0 || state.interrupt.is_some() {
             return Rest::Idle;
         }
+        if self.definition.is_guest && state.is_restless() {
+            return Rest::Restless;
+        }
         let state = &mut *state;
         if let Some(replay) = &mut state.replay {
             let Some(next) = replay.peek() else {
@@ -288,6 +304,7 @@ impl Run {
                 if let Some(waker) = call.waker.take() {
                     waker.wake();
                 }
+                state.unheard += 1;
             }
             return Rest::Delivered;
         }
@@ -303,6 +320,7 @@ impl Run {
     /// Adds `by` to the number of branches that are not waiting for branches of their own.
     pub(crate) fn add_leaves(&self, by: i32) {
         let mut state = self.state();
+        state.is_quiet = false;
         state.leaves = state.leaves.saturating_add_signed(by);
     }
 
@@ -348,6 +366,27 @@ impl Run {
 }
 
 impl RunState {
+    /// What was delivered to a call, for its branch, which goes on from here.
+    fn hear(&mut self, id: usize) -> Option<Delivery> {
+        let call = self.calls.get_mut(id)?.as_mut()?;
+        if !matches!(call.phase, Phase::Delivered(_)) {
+            return None;
+        }
+        let Phase::Delivered(delivery) = std::mem::replace(&mut call.phase, Phase::Heard) else {
+            return None;
+        };
+        self.unheard -= 1;
+        self.outstanding -= 1;
+        self.is_quiet = false;
+        Some(delivery)
+    }
+
+    /// True if branches that somebody else polls may be running: one has yet to hear something, or is in no
+    /// durable call and not known to be waiting.
+    fn is_restless(&self) -> bool {
+        self.unheard > 0 || (!self.is_quiet && self.outstanding < self.leaves)
+    }
+
     /// The failure of code that has returned although more is recorded.
     pub(crate) fn ends_early(&self) -> Option<Failure> {
         let next = self.replay.as_ref()?.peek()?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// A step body's or workflow's error in the form that is recorded.
@@ -20,6 +21,9 @@ pub struct Failure {
     /// Whether a step's retry policy may try again.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub is_retryable: bool,
+    /// What another language needs to raise the same error again; empty for errors of Rust.
+    #[serde(default, skip_serializing_if = "Bytes::is_empty")]
+    pub detail: Bytes,
 }
 
 /// Kind of the failure of an attempt that took longer than its timeout.
@@ -54,7 +58,13 @@ impl Failure {
 
     /// A failure of the given kind.
     pub fn of_kind(kind: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { kind: kind.into(), message: message.into(), causes: Vec::new(), is_retryable: true }
+        Self {
+            kind: kind.into(),
+            message: message.into(),
+            causes: Vec::new(),
+            is_retryable: true,
+            detail: Bytes::new(),
+        }
     }
 
     /// A failure from an error whose type is not known any more, with its causes: a `Box<dyn Error>`, an
@@ -93,7 +103,13 @@ impl fmt::Display for Failure {
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
         let kind = std::any::type_name::<E>().to_owned();
-        Self { kind, message: error.to_string(), causes: causes_of(&error), is_retryable: true }
+        Self {
+            kind,
+            message: error.to_string(),
+            causes: causes_of(&error),
+            is_retryable: true,
+            detail: Bytes::new(),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::engine::Core;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::key::Key;
-use crate::payload::Payload;
+use crate::payload::{FromPayload, Payload};
 use crate::record::{Detail, ExecutionId, Status};
 use crate::run::{Conclusion, Run};
 use crate::write::{Answer, RequestKind};
@@ -84,6 +84,12 @@ impl<O: DeserializeOwned> Handle<O> {
     /// [`Error::Failed`] if the workflow failed, [`Error::Cancelled`] if it was cancelled,
     /// [`Error::Parked`] if it is parked, [`Error::Decode`] if its output is not an `O`.
     pub async fn result(&self) -> Result<O, Error> {
+        self.output().await
+    }
+}
+
+impl<O> Handle<O> {
+    pub(crate) async fn output<V: FromPayload>(&self) -> Result<V, Error> {
         if let Place::Here(run) = &self.place {
             let conclusion = poll_fn(|cx| match run.concluded(cx.waker()) {
                 Some(conclusion) => Poll::Ready(conclusion),
@@ -110,7 +116,7 @@ impl<O: DeserializeOwned> Handle<O> {
 }
 
 /// The output of an execution that ended, or the error it ended with.
-pub(crate) async fn decode<O: DeserializeOwned>(
+pub(crate) async fn decode<O: FromPayload>(
     core: &Core,
     key: Key,
     status: Status,
@@ -123,9 +129,11 @@ pub(crate) async fn decode<O: DeserializeOwned>(
 }
 
 /// The same for an outcome that is not stored aside.
-pub(crate) fn decode_here<O: DeserializeOwned>(status: Status, outcome: &Payload) -> Result<O, Error> {
+pub(crate) fn decode_here<O: FromPayload>(status: Status, outcome: &Payload) -> Result<O, Error> {
     match status {
-        Status::Completed => outcome.decode().map_err(|error| error.of_value(|| "the output".to_owned())),
+        Status::Completed => {
+            O::from_payload(outcome).map_err(|error| error.of_value(|| "the output".to_owned()))
+        }
         Status::Cancelled => Err(Error::Cancelled(failure_in(outcome))),
         _ => Err(Error::Failed(failure_in(outcome))),
     }

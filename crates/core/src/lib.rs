@@ -19,6 +19,7 @@ mod ear;
 mod engine;
 pub mod error;
 pub mod failure;
+pub mod guest;
 mod handle;
 mod id_claim;
 pub mod key;

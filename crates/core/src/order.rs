@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
-
 use crate::commit::{Fate, Lsn, Slot, Staged};
 use crate::engine::Core;
 use crate::error::Error;
 use crate::handle::{Handle, decode};
 use crate::id_claim::{Claimed, IdClaim};
 use crate::key::Key;
-use crate::payload::{INLINE_LIMIT, Payload};
+use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
 use crate::record::{Detail, Execution, ExecutionId};
 use crate::run::{Conclusion, NewRun, Run};
 use crate::task::RunTask;
@@ -25,11 +23,14 @@ use crate::write::{self, Existing, Outcome, State, Write};
 const WORKFLOW_ID_LIMIT: usize = 1024;
 
 /// What is told about an execution when it is started.
-#[derive(Default)]
-pub(crate) struct StartOptions {
-    pub(crate) workflow_id: Option<Arc<str>>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) patience: Option<Duration>,
+#[derive(Clone, Debug, Default)]
+pub struct StartOptions {
+    /// The execution's id, given by the caller.
+    pub workflow_id: Option<Arc<str>>,
+    /// After this time it is cancelled.
+    pub timeout: Option<Duration>,
+    /// Longest wait for the database.
+    pub patience: Option<Duration>,
 }
 
 /// What is to be started.
@@ -223,17 +224,17 @@ impl Order<'_> {
         Ok(Handle::running(run, id))
     }
 
-    pub(crate) async fn run_to_end<O: DeserializeOwned>(self) -> Result<O, Error> {
+    pub(crate) async fn run_to_end<O: FromPayload>(self) -> Result<O, Error> {
         patiently(self.patience(), self.run_to_end_in_time()).await
     }
 
-    async fn run_to_end_in_time<O: DeserializeOwned>(&self) -> Result<O, Error> {
+    async fn run_to_end_in_time<O: FromPayload>(&self) -> Result<O, Error> {
         let (core, definition) = (self.core, self.definition);
         let Prepared { start, room, claim, is_local } = self.prepare().await?;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         if !is_local {
             let outcome = queue(core, start, room, claim).await?;
-            return settled(core, outcome, definition, key, id, fingerprint)?.result().await;
+            return settled::<O>(core, outcome, definition, key, id, fingerprint)?.output().await;
         }
         let run = local_run_of(core, definition, start, room);
         let task = Some(RunTask::executing(run.clone(), &self.input));
@@ -267,7 +268,7 @@ impl Order<'_> {
         let Some(Execution { key: existing_key, workflow, fingerprint: print, parent, status, .. }) =
             existing.map(|record| record.execution)
         else {
-            return Handle::of(core.clone(), key, id).result().await;
+            return Handle::<O>::of(core.clone(), key, id).output().await;
         };
         let existing = Existing {
             key: existing_key,
@@ -277,7 +278,7 @@ impl Order<'_> {
             status,
         };
         check_same(&existing, definition, id.as_deref(), fingerprint)?;
-        Handle::of(core.clone(), existing_key, id).result().await
+        Handle::<O>::of(core.clone(), existing_key, id).output().await
     }
 }
 

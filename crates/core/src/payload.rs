@@ -35,6 +35,40 @@ enum Held {
 /// Bytes that a payload holds in place: what fits beside the four words of [`Bytes`].
 const SMALL: usize = 23;
 
+/// What can be put into a payload: any serde value; and a payload, for those who encode by themselves.
+pub(crate) trait ToPayload {
+    fn to_payload(&self) -> Result<Payload, Error>;
+}
+
+/// What can be read from a payload, in the same way.
+pub(crate) trait FromPayload: Sized {
+    fn from_payload(payload: &Payload) -> Result<Self, Error>;
+}
+
+impl<T: Serialize> ToPayload for T {
+    fn to_payload(&self) -> Result<Payload, Error> {
+        Payload::encode(self)
+    }
+}
+
+impl<T: DeserializeOwned> FromPayload for T {
+    fn from_payload(payload: &Payload) -> Result<Self, Error> {
+        payload.decode()
+    }
+}
+
+impl ToPayload for Payload {
+    fn to_payload(&self) -> Result<Payload, Error> {
+        Ok(self.clone())
+    }
+}
+
+impl FromPayload for Payload {
+    fn from_payload(payload: &Payload) -> Result<Self, Error> {
+        Ok(payload.clone())
+    }
+}
+
 /// Where the bytes of a large value are: `count` rows of `chunks` under (execution, `value`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRef {
@@ -92,6 +126,22 @@ impl Payload {
             // serde's own words: what it expected, or which field it misses
             rmp_serde::decode::Error::Syntax(reason) => format!("{reason} ({recorded})"),
             _ => recorded,
+        }
+    }
+
+    /// The payload of a value that is MessagePack already.
+    pub fn from_message_pack(encoded: &[u8]) -> Self {
+        let mut bytes: SmallVec<[u8; 128]> = SmallVec::with_capacity(encoded.len() + 1);
+        bytes.push(MESSAGE_PACK);
+        bytes.extend_from_slice(encoded);
+        Self::here(&bytes).unwrap_or_else(|| Self(Held::Shared(bytes.into_vec().into())))
+    }
+
+    /// The value as MessagePack; `None` if the payload holds something else.
+    pub fn as_message_pack(&self) -> Option<&[u8]> {
+        match self.as_bytes().split_first() {
+            Some((&MESSAGE_PACK, bytes)) => Some(bytes),
+            _ => None,
         }
     }
 

@@ -79,6 +79,15 @@ pub(crate) enum Interrupt {
     Lost,
 }
 
+/// Why code is told to unwind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// It goes on later, or elsewhere: from the record, or not at all if it is parked.
+    Suspended,
+    /// It was cancelled, or its time was up.
+    Cancelled,
+}
+
 pub(crate) struct RunState {
     pub(crate) is_closed: bool,
     pub(crate) interrupt: Option<Interrupt>,
@@ -102,8 +111,14 @@ pub(crate) struct RunState {
     pub(crate) completed: VecDeque<usize>,
     /// Branches that are not waiting for branches of their own.
     pub(crate) leaves: u32,
-    /// Calls outstanding.
+    /// Calls whose outcome their branch has not heard.
     pub(crate) outstanding: u32,
+    /// Of these, delivered.
+    pub(crate) unheard: u32,
+    /// Of code that somebody else polls: nothing of it has run for long enough, or can.
+    pub(crate) is_quiet: bool,
+    /// Why the gate was closed before the code had returned.
+    pub(crate) stopped: Option<Stopped>,
     /// Deliveries whose values are still being fetched or made durable: nothing else is delivered.
     pub(crate) busy: u32,
     /// Due times kept in the row.
@@ -203,6 +218,9 @@ impl Run {
                 completed: VecDeque::new(),
                 leaves: 1,
                 outstanding: 0,
+                unheard: 0,
+                is_quiet: false,
+                stopped: None,
                 busy: 0,
                 armed: new.armed,
                 children: BTreeMap::new(),

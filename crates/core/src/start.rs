@@ -15,7 +15,7 @@ use crate::key::Key;
 use crate::order::{
     Attended, Order, Prepared, StartOptions, TryNow, local_run, local_run_of, settled, started,
 };
-use crate::payload::Payload;
+use crate::payload::{FromPayload, Payload};
 use crate::run::Conclusion;
 use crate::task::RunTask;
 use crate::workflow::Workflow;
@@ -101,7 +101,7 @@ where
         let Start { engine, workflow, input, options } = self;
         let (core, definition) = (&engine.core, &workflow.definition);
         match Payload::encode(&input) {
-            Ok(input) => Starting(StartState::New(Order { core, definition, input, options })),
+            Ok(input) => Starting::of(Order { core, definition, input, options }),
             Err(error) => Starting(StartState::Failed(error)),
         }
     }
@@ -119,7 +119,7 @@ where
         let Start { engine, workflow, input, options } = self.0;
         let (core, definition) = (&engine.core, &workflow.definition);
         match Payload::encode(&input) {
-            Ok(input) => Running(RunState::New(Order { core, definition, input, options })),
+            Ok(input) => Running::of(Order { core, definition, input, options }),
             Err(error) => Running(RunState::Failed(error)),
         }
     }
@@ -129,6 +129,12 @@ type Boxed<'e, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'e>>;
 
 /// The future of [`Engine::start`]. What is common is polled in place; the rest is boxed.
 pub struct Starting<'e, O>(StartState<'e, O>);
+
+impl<'e, O> Starting<'e, O> {
+    pub(crate) fn of(order: Order<'e>) -> Self {
+        Self(StartState::New(order))
+    }
+}
 
 enum StartState<'e, O> {
     New(Order<'e>),
@@ -192,6 +198,12 @@ impl<'e, O: Send + 'e> Future for Starting<'e, O> {
 /// The future of [`Engine::run`]. What is common is polled in place; the rest is boxed.
 pub struct Running<'e, O>(RunState<'e, O>);
 
+impl<'e, O> Running<'e, O> {
+    pub(crate) fn of(order: Order<'e>) -> Self {
+        Self(RunState::New(order))
+    }
+}
+
 enum RunState<'e, O> {
     New(Order<'e>),
     Failed(Error),
@@ -200,7 +212,7 @@ enum RunState<'e, O> {
     Done,
 }
 
-impl<'e, O: DeserializeOwned + Send + 'e> Future for Running<'e, O> {
+impl<'e, O: FromPayload + Send + 'e> Future for Running<'e, O> {
     type Output = Result<O, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
@@ -221,7 +233,7 @@ impl<'e, O: DeserializeOwned + Send + 'e> Future for Running<'e, O> {
                         Conclusion::Gone => RunState::Other(Box::pin(async move {
                             core.check_open()?;
                             started(core, key, start_lsn).await?;
-                            Handle::of(core.clone(), key, None).result().await
+                            Handle::<O>::of(core.clone(), key, None).output().await
                         })),
                     };
                 }

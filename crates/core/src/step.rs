@@ -3,6 +3,7 @@
 use std::future::IntoFuture;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -14,7 +15,7 @@ use crate::error::Error;
 use crate::failure::{ATTEMPT_TIMED_OUT, Failure, IntoFailure};
 use crate::name::Name;
 use crate::path::Path;
-use crate::payload::{INLINE_LIMIT, Payload};
+use crate::payload::{FromPayload, INLINE_LIMIT, Payload, ToPayload};
 use crate::replay::CallKind;
 use crate::run::{Interrupt, Run};
 use crate::task::{encoded, panicked};
@@ -182,21 +183,30 @@ where
     fn into_future(self) -> Self::IntoFuture {
         let Step { cx, name, body, options, fingerprint } = self;
         let path = cx.next_path();
-        let begun = match (check_name("step name", &name), fingerprint.transpose()) {
-            (Ok(()), Ok(fingerprint)) => Ok(Call::begin(&cx.run, path, &name, CallKind::Step, fingerprint)),
-            (Err(error), _) | (_, Err(error)) => Err(Failure::from(error).permanent()),
-        };
-        match begun {
+        match begin(&cx.run, path, &name, fingerprint) {
             Ok(call) => Box::pin(carry_out(call, body, options)),
             Err(failure) => Box::pin(std::future::ready(Err(failure))),
         }
     }
 }
 
+/// Begins the call of a step, unless something is wrong with what was said about it.
+pub(crate) fn begin(
+    run: &Arc<Run>,
+    path: Path,
+    name: &Name,
+    fingerprint: Option<Result<u64, Error>>,
+) -> Result<Call, Failure> {
+    match (check_name("step name", name), fingerprint.transpose()) {
+        (Ok(()), Ok(fingerprint)) => Ok(Call::begin(run, path, name, CallKind::Step, fingerprint)),
+        (Err(error), _) | (_, Err(error)) => Err(Failure::from(error).permanent()),
+    }
+}
+
 /// What is rare is boxed, and arguments are used where they are (an `async fn` keeps them twice): a step that
 /// waits takes little more memory than its body.
 #[allow(clippy::manual_async_fn)]
-fn carry_out<F, Fut, T, E>(
+pub(crate) fn carry_out<F, Fut, T, E>(
     call: Call,
     mut body: F,
     options: Option<Box<StepOptions>>,
@@ -204,7 +214,7 @@ fn carry_out<F, Fut, T, E>(
 where
     F: FnMut() -> Fut + Send,
     Fut: Future<Output = Result<T, E>> + Send,
-    T: Serialize + DeserializeOwned + Send,
+    T: ToPayload + FromPayload + Send,
     E: IntoFailure,
 {
     async move {
@@ -248,8 +258,8 @@ where
 }
 
 /// The encoded value of a step, if it can be recorded.
-fn checked<T: Serialize>(call: &Call, value: &T) -> Result<Payload, Failure> {
-    let payload = Payload::encode(value).and_then(|payload| check_size(call, payload));
+fn checked<T: ToPayload>(call: &Call, value: &T) -> Result<Payload, Failure> {
+    let payload = value.to_payload().and_then(|payload| check_size(call, payload));
     payload.map_err(|error| Failure::from(error).permanent())
 }
 
@@ -272,14 +282,14 @@ async fn after_failure(
 }
 
 /// The outcome that was recorded.
-async fn replayed<T: DeserializeOwned>(call: &Call, delivery: Delivery) -> Result<T, Failure> {
+async fn replayed<T: FromPayload>(call: &Call, delivery: Delivery) -> Result<T, Failure> {
     let payload = call.fetch(delivery.outcome).await;
     match delivery.kind {
         CheckpointKind::Failed => match payload.decode::<Failure>() {
             Ok(failure) => Err(failure),
             Err(error) => call.park(error.to_string()).await,
         },
-        _ => match payload.decode::<T>() {
+        _ => match T::from_payload(&payload) {
             Ok(value) => Ok(value),
             Err(error) => {
                 let name = call.run.name_of(call.id());

@@ -20,7 +20,7 @@ use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED, UNREADABLE}
 use crate::key::Key;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::record::{Execution, Filter, Status};
-use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run};
+use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run, Stopped};
 use crate::workflow::BodyFuture;
 use crate::write::{Move, Outcome, Request, RequestKind, State, Write};
 
@@ -137,6 +137,8 @@ impl RunTask {
             }
             match self.run.rest() {
                 Rest::Delivered => {}
+                // its Start is staged when it comes to rest, or with the first thing that depends on it
+                Rest::Restless => return Poll::Pending,
                 Rest::Idle => {
                     if self.settle_down(cx) {
                         return Poll::Pending;
@@ -276,7 +278,12 @@ impl RunTask {
     fn stop(&mut self, interrupt: Interrupt) {
         let run = self.run.clone();
         run.close();
-        let armed = run.state().armed.clone();
+        let armed = {
+            let mut state = run.state();
+            let is_cancelled = matches!(interrupt, Interrupt::Cancel(_));
+            state.stopped = Some(if is_cancelled { Stopped::Cancelled } else { Stopped::Suspended });
+            state.armed.clone()
+        };
         // dropping the code runs its destructors; the gate is closed, so they record nothing
         let waits = if matches!(interrupt, Interrupt::Suspend) { run.waits() } else { None };
         self.drop_code();

@@ -17,12 +17,14 @@ use crate::payload::Payload;
 pub(crate) type BodyFuture = Pin<Box<dyn Future<Output = Result<Payload, Failure>> + Send>>;
 
 /// A workflow's body with its types erased: decodes the input and makes the future.
-type Body = dyn Fn(Context, &Payload) -> Result<BodyFuture, Failure> + Send + Sync;
+pub(crate) type Body = dyn Fn(Context, &Payload) -> Result<BodyFuture, Failure> + Send + Sync;
 
 /// A workflow with its types erased.
 pub(crate) struct Definition {
     pub(crate) name: Arc<str>,
     pub(crate) is_eager: bool,
+    /// True if somebody else than the run's task polls its code.
+    pub(crate) is_guest: bool,
     pub(crate) body: Box<Body>,
 }
 
@@ -73,7 +75,8 @@ where
                 Payload::encode(&output).map_err(|error| Failure::from(error).permanent())
             }))
         };
-        let definition = Definition { name: name.into(), is_eager: true, body: Box::new(body) };
+        let definition =
+            Definition { name: name.into(), is_eager: true, is_guest: false, body: Box::new(body) };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 
@@ -86,9 +89,10 @@ where
                 Self { definition: Arc::new(Definition { is_eager, ..definition }), types: PhantomData }
             }
             Err(definition) => {
-                let (name, inner) = (definition.name.clone(), definition);
+                let (name, is_guest, inner) = (definition.name.clone(), definition.is_guest, definition);
                 let body = Box::new(move |cx: Context, input: &Payload| (inner.body)(cx, input));
-                Self { definition: Arc::new(Definition { name, is_eager, body }), types: PhantomData }
+                let definition = Definition { name, is_eager, is_guest, body };
+                Self { definition: Arc::new(definition), types: PhantomData }
             }
         }
     }
@@ -98,6 +102,14 @@ impl<I, O> Workflow<I, O> {
     /// Its registered name.
     pub fn name(&self) -> &str {
         &self.definition.name
+    }
+}
+
+impl Workflow<Payload, Payload> {
+    /// A workflow whose code somebody else polls; see [`guest`](crate::guest).
+    pub(crate) fn guest(name: &str, body: Box<Body>) -> Self {
+        let definition = Definition { name: name.into(), is_eager: true, is_guest: true, body };
+        Self { definition: Arc::new(definition), types: PhantomData }
     }
 }
 

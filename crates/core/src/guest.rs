@@ -1,0 +1,184 @@
+//! Guests: workflows in another language. Their values are payloads already, and their code is polled by
+//! whoever runs that language: an event loop, a thread. A binding builds on this.
+//!
+//! The engine hands out a [`Context`] and keeps a future that resolves when the code has returned. Code makes
+//! durable calls through [`Branch`]es; each call's future owns what it needs, and may be polled anywhere.
+//!
+//! An outcome is delivered only when all branches are at rest, for otherwise a replay could not repeat what
+//! came of it. The engine knows that by itself while every branch is in a durable call. If some wait for
+//! something else, the binding says when they have come to rest: [`Branch::set_quiet`].
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::branch::Leaf;
+use crate::context::{Context, sleep_for};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::failure::Failure;
+use crate::handle::Handle;
+use crate::key::Key;
+use crate::name::Name;
+use crate::order::Order;
+pub use crate::order::StartOptions;
+use crate::payload::Payload;
+pub use crate::run::Stopped;
+use crate::start::{Running, Starting};
+use crate::step::{StepOptions, begin, carry_out};
+use crate::workflow::{BodyFuture, Workflow};
+
+/// A future that owns all it needs.
+pub type Owned<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A workflow of a guest.
+pub type GuestWorkflow = Workflow<Payload, Payload>;
+
+impl GuestWorkflow {
+    /// The workflow `name`. `body` is called once per run with the branch that its code begins in, and its
+    /// input; the future it returns resolves when the code has returned. If that future is dropped before, the
+    /// code has to unwind: [`Branch::stopped`] says why.
+    pub fn of_guest<F, Fut>(name: &str, body: F) -> Self
+    where
+        F: Fn(Branch, Payload) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Payload, Failure>> + Send + 'static,
+    {
+        let body = move |cx: Context, input: &Payload| -> Result<BodyFuture, Failure> {
+            Ok(Box::pin(body(Branch { cx, _leaf: None }, input.clone())))
+        };
+        Self::guest(name, Box::new(body))
+    }
+}
+
+impl Engine {
+    /// Like [`Engine::start`].
+    pub fn start_guest(
+        &self,
+        workflow: &GuestWorkflow,
+        input: Payload,
+        options: Option<Box<StartOptions>>,
+    ) -> Owned<Result<Handle<Payload>, Error>> {
+        let (core, definition) = (self.core.clone(), workflow.definition.clone());
+        Box::pin(
+            async move { Starting::of(Order { core: &core, definition: &definition, input, options }).await },
+        )
+    }
+
+    /// Like [`Engine::run`].
+    pub fn run_guest(
+        &self,
+        workflow: &GuestWorkflow,
+        input: Payload,
+        options: Option<Box<StartOptions>>,
+    ) -> Owned<Result<Payload, Error>> {
+        let (core, definition) = (self.core.clone(), workflow.definition.clone());
+        Box::pin(
+            async move { Running::of(Order { core: &core, definition: &definition, input, options }).await },
+        )
+    }
+}
+
+impl Handle<Payload> {
+    /// Like [`Handle::result`].
+    pub fn payload(&self) -> Owned<Result<Payload, Error>> {
+        let handle = self.clone();
+        Box::pin(async move { handle.output().await })
+    }
+}
+
+/// A branch of a guest's code. Calls are numbered when they are made, one after the other.
+pub struct Branch {
+    cx: Context,
+    /// The first branch counts without one.
+    _leaf: Option<Leaf>,
+}
+
+impl Branch {
+    /// A branch that goes on beside this one, until it is dropped.
+    #[must_use]
+    pub fn fork(&mut self) -> Self {
+        let path = self.cx.next_path();
+        let cx = self.cx.branch(&path, 0);
+        let leaf = Leaf::new(&cx.run);
+        Self { cx, _leaf: Some(leaf) }
+    }
+
+    /// A step; see [`Context::step`]. `body` is called once per attempt.
+    pub fn step<F, Fut>(
+        &mut self,
+        name: &Name,
+        options: Option<Box<StepOptions>>,
+        fingerprint: Option<u64>,
+        body: F,
+    ) -> Owned<Result<Payload, Failure>>
+    where
+        F: FnMut() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Payload, Failure>> + Send + 'static,
+    {
+        let path = self.cx.next_path();
+        match begin(&self.cx.run, path, name, fingerprint.map(Ok)) {
+            Ok(call) => Box::pin(carry_out(call, body, options)),
+            Err(failure) => Box::pin(std::future::ready(Err(failure))),
+        }
+    }
+
+    /// A durable sleep; see [`Context::sleep`].
+    pub fn sleep(&mut self, duration: Duration) -> Owned<()> {
+        let call = self.cx.begin_sleep();
+        Box::pin(async move { sleep_for(&call, duration).await })
+    }
+
+    /// A child, run to its output; see [`Context::child`].
+    pub fn child(&mut self, workflow: &GuestWorkflow, input: Payload) -> Owned<Result<Payload, Failure>> {
+        let path = self.cx.next_path();
+        let definition = workflow.definition.clone();
+        let call = crate::child::begin(&self.cx.run, path, &definition, &input);
+        Box::pin(crate::child::run_to_end(call, definition, input))
+    }
+
+    /// Starts a child; see [`Context::start_child`] and [`Context::start_detached`].
+    pub fn start_child(
+        &mut self,
+        workflow: &GuestWorkflow,
+        input: Payload,
+        is_detached: bool,
+    ) -> Owned<Result<Key, Failure>> {
+        let path = self.cx.next_path();
+        let (run, definition) = (self.cx.run.clone(), workflow.definition.clone());
+        Box::pin(
+            async move { crate::child::start_recorded(&run, path, &definition, input, is_detached).await },
+        )
+    }
+
+    /// Says that no branch of the execution runs any more, and none can before something is delivered: all of
+    /// them are in durable calls, or wait for branches that are, or for something outside.
+    pub fn set_quiet(&self) {
+        self.cx.run.state().is_quiet = true;
+        self.cx.run.poke();
+    }
+
+    /// Why the code has to unwind, once it has to.
+    pub fn stopped(&self) -> Option<Stopped> {
+        self.cx.run.state().stopped
+    }
+
+    /// The execution's key.
+    pub fn key(&self) -> Key {
+        self.cx.run.key
+    }
+
+    /// The path of the branch, as people write it.
+    pub fn path(&self) -> String {
+        self.cx.path.to_string()
+    }
+
+    /// The name of the workflow.
+    pub fn workflow(&self) -> Arc<str> {
+        self.cx.run.definition.name.clone()
+    }
+
+    /// True if an earlier run of the execution may have come further than this one has yet.
+    pub fn is_replaying(&self) -> bool {
+        self.cx.run.state().replay.is_some()
+    }
+}
