@@ -58,7 +58,7 @@ impl Run {
             waker: None,
         };
         state.outstanding += 1;
-        state.is_quiet = false;
+        state.stir();
         let id = match state.vacant.pop() {
             Some(id) => {
                 state.calls[id] = Some(call);
@@ -320,8 +320,22 @@ impl Run {
     /// Adds `by` to the number of branches that are not waiting for branches of their own.
     pub(crate) fn add_leaves(&self, by: i32) {
         let mut state = self.state();
-        state.is_quiet = false;
+        state.stir();
         state.leaves = state.leaves.saturating_add_signed(by);
+    }
+
+    /// Changes with everything that branches do, and whether they are known to be at rest.
+    pub(crate) fn activity(&self) -> (u32, bool) {
+        let state = self.state();
+        (state.activity, state.is_closed || !state.is_restless())
+    }
+
+    /// Wakes whoever waits for a call: the gate is closed.
+    pub(crate) fn wake_calls(&self) {
+        let mut state = self.state();
+        for waker in state.calls.iter_mut().flatten().filter_map(|call| call.waker.take()) {
+            waker.wake();
+        }
     }
 
     /// If every branch is in a durable wait, what for and since when; `None` if some body runs, or some
@@ -377,8 +391,14 @@ impl RunState {
         };
         self.unheard -= 1;
         self.outstanding -= 1;
-        self.is_quiet = false;
+        self.stir();
         Some(delivery)
+    }
+
+    /// A branch does something.
+    fn stir(&mut self) {
+        self.is_quiet = false;
+        self.activity = self.activity.wrapping_add(1);
     }
 
     /// True if branches that somebody else polls may be running: one has yet to hear something, or is in no

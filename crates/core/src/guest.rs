@@ -6,7 +6,7 @@
 //!
 //! An outcome is delivered only when all branches are at rest, for otherwise a replay could not repeat what
 //! came of it. The engine knows that by itself while every branch is in a durable call. If some wait for
-//! something else, the binding says when they have come to rest: [`Branch::set_quiet`].
+//! something else, the binding says when they have come to rest: [`Gate::set_quiet`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use crate::order::Order;
 pub use crate::order::StartOptions;
 use crate::payload::Payload;
 pub use crate::run::Stopped;
+use crate::run::{Interrupt, Run};
 use crate::start::{Running, Starting};
 use crate::step::{StepOptions, begin, carry_out};
 use crate::workflow::{BodyFuture, Workflow};
@@ -37,8 +38,10 @@ pub type GuestWorkflow = Workflow<Payload, Payload>;
 impl GuestWorkflow {
     /// The workflow `name`. `body` is called once per run with the branch that its code begins in, and its
     /// input; the future it returns resolves when the code has returned. If that future is dropped before, the
-    /// code has to unwind: [`Branch::stopped`] says why.
-    pub fn of_guest<F, Fut>(name: &str, body: F) -> Self
+    /// code has to unwind: [`Gate::stopped`] says why.
+    ///
+    /// If it is not `is_eager`, its code sees a step's outcome only when that is durable.
+    pub fn of_guest<F, Fut>(name: &str, is_eager: bool, body: F) -> Self
     where
         F: Fn(Branch, Payload) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Payload, Failure>> + Send + 'static,
@@ -46,7 +49,7 @@ impl GuestWorkflow {
         let body = move |cx: Context, input: &Payload| -> Result<BodyFuture, Failure> {
             Ok(Box::pin(body(Branch { cx, _leaf: None }, input.clone())))
         };
-        Self::guest(name, Box::new(body))
+        Self::guest(name, is_eager, Box::new(body))
     }
 }
 
@@ -83,6 +86,39 @@ impl Handle<Payload> {
     pub fn payload(&self) -> Owned<Result<Payload, Error>> {
         let handle = self.clone();
         Box::pin(async move { handle.output().await })
+    }
+}
+
+/// The gate of an execution that runs: once it is closed, no call is delivered any more.
+#[derive(Clone)]
+pub struct Gate(Arc<Run>);
+
+impl Gate {
+    /// Why the code has to unwind, once it has to. Whoever waits for a call of it is woken then.
+    pub fn stopped(&self) -> Option<Stopped> {
+        self.0.state().stopped
+    }
+
+    /// Hands the execution back at the next turn of its task: whoever claims it goes on from the record.
+    pub fn hand_back(&self) {
+        self.0.interrupt(Interrupt::HandBack);
+    }
+
+    /// The execution's key.
+    pub fn key(&self) -> Key {
+        self.0.key
+    }
+
+    /// Changes with everything that branches do, and whether they are known to be at rest.
+    pub fn activity(&self) -> (u32, bool) {
+        self.0.activity()
+    }
+
+    /// Says that no branch of the execution runs any more, and none can before something is delivered: all of
+    /// them are in durable calls, or wait for branches that are, or for something outside.
+    pub fn set_quiet(&self) {
+        self.0.state().is_quiet = true;
+        self.0.poke();
     }
 }
 
@@ -150,16 +186,9 @@ impl Branch {
         )
     }
 
-    /// Says that no branch of the execution runs any more, and none can before something is delivered: all of
-    /// them are in durable calls, or wait for branches that are, or for something outside.
-    pub fn set_quiet(&self) {
-        self.cx.run.state().is_quiet = true;
-        self.cx.run.poke();
-    }
-
-    /// Why the code has to unwind, once it has to.
-    pub fn stopped(&self) -> Option<Stopped> {
-        self.cx.run.state().stopped
+    /// What tells whether the code has to unwind.
+    pub fn gate(&self) -> Gate {
+        Gate(self.cx.run.clone())
     }
 
     /// The execution's key.

@@ -117,6 +117,8 @@ pub(crate) struct RunState {
     pub(crate) unheard: u32,
     /// Of code that somebody else polls: nothing of it has run for long enough, or can.
     pub(crate) is_quiet: bool,
+    /// Counts what branches do.
+    pub(crate) activity: u32,
     /// Why the gate was closed before the code had returned.
     pub(crate) stopped: Option<Stopped>,
     /// Deliveries whose values are still being fetched or made durable: nothing else is delivered.
@@ -220,6 +222,7 @@ impl Run {
                 outstanding: 0,
                 unheard: 0,
                 is_quiet: false,
+                activity: 0,
                 stopped: None,
                 busy: 0,
                 armed: new.armed,

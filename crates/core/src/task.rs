@@ -286,6 +286,10 @@ impl RunTask {
         };
         // dropping the code runs its destructors; the gate is closed, so they record nothing
         let waits = if matches!(interrupt, Interrupt::Suspend) { run.waits() } else { None };
+        if run.definition.is_guest {
+            // it unwinds by itself, and what it waited for is known
+            run.wake_calls();
+        }
         self.drop_code();
         let (state, ending) = match interrupt {
             Interrupt::Lost => {

@@ -107,8 +107,8 @@ impl<I, O> Workflow<I, O> {
 
 impl Workflow<Payload, Payload> {
     /// A workflow whose code somebody else polls; see [`guest`](crate::guest).
-    pub(crate) fn guest(name: &str, body: Box<Body>) -> Self {
-        let definition = Definition { name: name.into(), is_eager: true, is_guest: true, body };
+    pub(crate) fn guest(name: &str, is_eager: bool, body: Box<Body>) -> Self {
+        let definition = Definition { name: name.into(), is_eager, is_guest: true, body };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 }

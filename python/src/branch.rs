@@ -1,0 +1,241 @@
+//! [`Branch`]: what workflow code in Python makes its durable calls through.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use stepfast::guest::{self, Gate};
+use stepfast::{Name, Payload, RetryPolicy, StepOptions};
+
+use crate::call::{Call, Reply, bytes_payload};
+use crate::engine::Engine;
+use crate::port::Port;
+use crate::slot::Slot;
+
+/// How a step is carried out; made once per step function.
+#[pyclass(frozen)]
+pub(crate) struct StepSettings {
+    name: Name,
+    /// `None` for the defaults.
+    options: Option<StepOptions>,
+}
+
+#[pymethods]
+impl StepSettings {
+    #[new]
+    #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, timeout, is_speculative))]
+    #[allow(clippy::too_many_arguments)] // called by name, once per step function
+    fn new(
+        name: &str,
+        retries: u32,
+        backoff: f64,
+        factor: f64,
+        max_backoff: f64,
+        jitter: f64,
+        timeout: Option<f64>,
+        is_speculative: bool,
+    ) -> Self {
+        let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let is_default = retries == 0 && timeout.is_none() && !is_speculative;
+        let retry = RetryPolicy {
+            retries,
+            backoff: seconds(backoff),
+            factor,
+            max_backoff: seconds(max_backoff),
+            jitter,
+            retry_if: None,
+        };
+        let options = StepOptions { retry, timeout: timeout.map(seconds), is_speculative };
+        Self { name: name.to_owned().into(), options: (!is_default).then_some(options) }
+    }
+}
+
+/// A branch of an execution that runs here.
+#[pyclass(frozen)]
+pub(crate) struct Branch {
+    /// `None` once it has ended.
+    branch: Mutex<Option<guest::Branch>>,
+    gate: Gate,
+    /// Of the first branch: where the code's outcome goes.
+    slot: Option<Arc<Slot>>,
+}
+
+impl Branch {
+    pub(crate) fn new(branch: guest::Branch, slot: Option<Arc<Slot>>) -> Self {
+        let gate = branch.gate();
+        Self { branch: Mutex::new(Some(branch)), gate, slot }
+    }
+
+    fn call(
+        &self,
+        py: Python<'_>,
+        port: Option<&Bound<'_, Port>>,
+        slot: Option<Arc<Slot>>,
+        make: impl FnOnce(&mut guest::Branch) -> crate::call::Future,
+    ) -> PyResult<Call> {
+        let mut branch = self.branch.lock();
+        let Some(branch) = branch.as_mut() else {
+            return Err(crate::error::unavailable("this branch of the workflow has ended"));
+        };
+        let future = make(branch);
+        Ok(Call::new(py, port, slot, Some(self.gate.clone()), future))
+    }
+}
+
+#[pymethods]
+impl Branch {
+    /// The execution's key, as text.
+    #[getter]
+    fn key(&self) -> String {
+        self.gate.key().to_string()
+    }
+
+    /// Its path, as people write it.
+    #[getter]
+    fn path(&self) -> Option<String> {
+        self.branch.lock().as_ref().map(guest::Branch::path)
+    }
+
+    /// The name of the workflow.
+    #[getter]
+    fn workflow(&self) -> Option<String> {
+        self.branch.lock().as_ref().map(|branch| branch.workflow().to_string())
+    }
+
+    /// True while what is recorded is delivered again.
+    #[getter]
+    fn is_replaying(&self) -> bool {
+        self.branch.lock().as_ref().is_some_and(guest::Branch::is_replaying)
+    }
+
+    /// Closes the gate and hands the execution back: whoever claims it goes on from the record.
+    fn hand_back(&self) {
+        self.gate.hand_back();
+    }
+
+    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled.
+    #[getter]
+    fn stopped(&self) -> u8 {
+        stopped(&self.gate)
+    }
+
+    /// Changes with everything that branches do; true beside it if they are known to be at rest.
+    fn activity(&self) -> (u32, bool) {
+        self.gate.activity()
+    }
+
+    /// Says that no branch runs any more before something is delivered.
+    fn set_quiet(&self) {
+        self.gate.set_quiet();
+    }
+
+    /// A branch that goes on beside this one until it ends; `None` if this one has ended.
+    fn fork(&self) -> Option<Self> {
+        let branch = self.branch.lock().as_mut()?.fork();
+        Some(Self::new(branch, None))
+    }
+
+    /// The branch has ended.
+    fn end(&self) {
+        let ended = self.branch.lock().take();
+        drop(ended);
+    }
+
+    /// A step. `arguments` are told apart by a hash of them.
+    #[pyo3(signature = (settings, arguments, port))]
+    fn step(
+        &self,
+        py: Python<'_>,
+        settings: &StepSettings,
+        arguments: Option<&[u8]>,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let slot = Arc::new(Slot::default());
+        let fingerprint = arguments.map(|encoded| Payload::from_message_pack(encoded).fingerprint());
+        let asked = slot.clone();
+        self.call(py, port, Some(slot), |branch| {
+            let options = settings.options.map(Box::new);
+            let step = branch.step(&settings.name, options, fingerprint, move || asked.clone().body());
+            Box::pin(async move { Reply::of(step.await) })
+        })
+    }
+
+    /// A durable sleep.
+    fn sleep(&self, py: Python<'_>, seconds: f64, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        self.call(py, port, None, |branch| {
+            let sleep = branch.sleep(duration);
+            Box::pin(async move {
+                sleep.await;
+                Reply::Nothing
+            })
+        })
+    }
+
+    /// Runs a child to its output.
+    fn child(
+        &self,
+        py: Python<'_>,
+        engine: &Engine,
+        workflow: usize,
+        input: &[u8],
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let (workflow, input) = (engine.workflow(workflow)?, bytes_payload(input));
+        self.call(py, port, None, |branch| {
+            let child = branch.child(workflow, input);
+            Box::pin(async move { Reply::of(child.await) })
+        })
+    }
+
+    /// Starts a child; its key.
+    fn start_child(
+        &self,
+        py: Python<'_>,
+        engine: &Engine,
+        workflow: usize,
+        input: &[u8],
+        is_detached: bool,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let (workflow, input) = (engine.workflow(workflow)?, bytes_payload(input));
+        self.call(py, port, None, |branch| {
+            let started = branch.start_child(workflow, input, is_detached);
+            Box::pin(async move {
+                match started.await {
+                    Ok(key) => Reply::Text(key.to_string()),
+                    Err(failure) => Reply::Failed(failure),
+                }
+            })
+        })
+    }
+
+    /// The code has returned `output`.
+    fn succeed(&self, output: &[u8]) {
+        if let Some(slot) = &self.slot {
+            slot.fill(Ok(bytes_payload(output)));
+        }
+    }
+
+    /// The code has failed.
+    fn fail(&self, failure: crate::call::PyFailure) {
+        if let Some(slot) = &self.slot {
+            slot.fill(Err(failure.into()));
+        }
+    }
+}
+
+pub(crate) fn stopped(gate: &Gate) -> u8 {
+    match gate.stopped() {
+        None => 0,
+        Some(guest::Stopped::Suspended) => 1,
+        Some(guest::Stopped::Cancelled) => 2,
+    }
+}
+
+/// The bytes of an encoded value.
+pub(crate) fn py_bytes(py: Python<'_>, payload: &Payload) -> Py<PyBytes> {
+    PyBytes::new(py, payload.as_message_pack().unwrap_or_default()).unbind()
+}

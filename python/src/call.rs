@@ -1,0 +1,368 @@
+//! [`Call`]: something that Python code waits for, in a task of an event loop or in a thread.
+//!
+//! Who waits polls it by himself and learns whose turn it is: a *turn* is one of the numbers below. As an
+//! awaitable it behaves like a future of asyncio that is woken straight from the loop's watcher.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyStopIteration;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use stepfast::guest::Gate;
+use stepfast::{Error, Failure, Payload};
+
+use crate::branch::{Branch, stopped};
+use crate::engine::Handle;
+use crate::port::{Begin, Port};
+use crate::runtime::runtime;
+use crate::slot::Slot;
+use crate::waiter::{Callback, Waiter};
+
+/// Not yet: wait.
+const PENDING: u8 = 0;
+/// The body is to be run, once; then `succeed` or `fail`.
+const BODY: u8 = 1;
+/// It is over, and went well.
+const DONE: u8 = 2;
+/// It is over with a failure of the user's code.
+const FAILED: u8 = 3;
+/// It is over with an error of the engine.
+const ERROR: u8 = 4;
+/// The code has to unwind.
+const STOPPED: u8 = 5;
+
+/// A thread that waits looks so often whether it was interrupted.
+const INTERRUPTED_WITHIN: Duration = Duration::from_millis(50);
+
+pub(crate) type Future = Pin<Box<dyn std::future::Future<Output = Reply> + Send>>;
+
+/// What a call comes to.
+pub(crate) enum Reply {
+    Value(Payload),
+    Nothing,
+    Text(String),
+    Handle(stepfast::Handle<Payload>),
+    Failed(Failure),
+    Error(Error),
+}
+
+impl Reply {
+    pub(crate) fn of(result: Result<Payload, Failure>) -> Self {
+        match result {
+            Ok(payload) => Reply::Value(payload),
+            Err(failure) => Reply::Failed(failure),
+        }
+    }
+
+    fn turn(&self) -> u8 {
+        match self {
+            Reply::Value(_) | Reply::Nothing | Reply::Text(_) | Reply::Handle(_) => DONE,
+            Reply::Failed(_) => FAILED,
+            Reply::Error(_) => ERROR,
+        }
+    }
+}
+
+thread_local! {
+    /// While a call is polled that runs the code itself: where the code finds its way here.
+    static INLINE: RefCell<Option<Option<Begin>>> = const { RefCell::new(None) };
+}
+
+/// Takes what begins, if this thread is about to run it; gives it back otherwise.
+pub(crate) fn begin_inline(begin: Begin) -> Option<Begin> {
+    INLINE.with_borrow_mut(|inline| match inline {
+        Some(place @ None) => {
+            *place = Some(begin);
+            None
+        }
+        _ => Some(begin),
+    })
+}
+
+/// A failure from Python: kind, message, causes, whether it may be retried, what it is made of again.
+#[derive(FromPyObject)]
+pub(crate) struct PyFailure(String, String, Vec<String>, bool, Vec<u8>);
+
+impl From<PyFailure> for Failure {
+    fn from(failure: PyFailure) -> Self {
+        let PyFailure(kind, message, causes, is_retryable, detail) = failure;
+        let mut failure = Failure::of_kind(kind, message);
+        (failure.causes, failure.is_retryable, failure.detail) = (causes, is_retryable, detail.into());
+        failure
+    }
+}
+
+enum State {
+    Waiting(Future),
+    Over(Reply),
+    Taken,
+}
+
+/// Something that Python code waits for.
+#[pyclass(frozen)]
+pub(crate) struct Call {
+    state: Mutex<State>,
+    waiter: Arc<Waiter>,
+    waker: Waker,
+    port: Option<Py<Port>>,
+    slot: Option<Arc<Slot>>,
+    gate: Option<Gate>,
+    /// A run whose code the caller runs: its first branch, once that is there.
+    begun: Option<Mutex<Option<Begin>>>,
+    /// Where the outcome of that code goes.
+    code: Mutex<Option<Arc<Slot>>>,
+    is_blocking: AtomicBool,
+    is_cancelled: AtomicBool,
+}
+
+impl Call {
+    pub(crate) fn new(
+        _py: Python<'_>,
+        port: Option<&Bound<'_, Port>>,
+        slot: Option<Arc<Slot>>,
+        gate: Option<Gate>,
+        future: Future,
+    ) -> Self {
+        let waiter = Waiter::new(port.map(|port| port.get().shared.clone()));
+        Self {
+            state: Mutex::new(State::Waiting(future)),
+            waker: waiter.clone().into(),
+            waiter,
+            port: port.map(|port| port.clone().unbind()),
+            slot,
+            gate,
+            begun: None,
+            code: Mutex::default(),
+            is_blocking: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
+        }
+    }
+
+    /// A call whose code the caller runs when it is its turn.
+    pub(crate) fn inline(mut self) -> Self {
+        self.begun = Some(Mutex::new(None));
+        self
+    }
+
+    fn over(&self, outcome: Result<Payload, Failure>) -> u8 {
+        self.waiter.set_owner(None);
+        if let Some(slot) = self.code.lock().take() {
+            slot.fill_quietly(outcome);
+        }
+        self.advance()
+    }
+
+    pub(crate) fn advance(&self) -> u8 {
+        let mut state = self.state.lock();
+        let future = match &mut *state {
+            State::Waiting(future) => future,
+            State::Over(reply) => return reply.turn(),
+            State::Taken => return DONE,
+        };
+        let _entered = runtime().enter();
+        if self.begun.is_some() {
+            INLINE.set(Some(None));
+        }
+        let polled = future.as_mut().poll(&mut Context::from_waker(&self.waker));
+        let mut is_wanted = false;
+        if let Some(begun) = &self.begun
+            && let Some(Some(begin)) = INLINE.take()
+        {
+            *begun.lock() = Some(begin);
+            is_wanted = true;
+        }
+        match polled {
+            Poll::Ready(reply) => {
+                let turn = reply.turn();
+                *state = State::Over(reply);
+                turn
+            }
+            Poll::Pending if is_wanted => BODY,
+            Poll::Pending => {
+                if self.slot.as_ref().is_some_and(|slot| slot.take_wanted()) {
+                    BODY
+                } else if self.gate.as_ref().is_some_and(|gate| gate.stopped().is_some()) {
+                    STOPPED
+                } else {
+                    PENDING
+                }
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Call {
+    /// Whose turn it is.
+    fn poll(&self) -> u8 {
+        self.advance()
+    }
+
+    /// The body has returned `value`; whose turn it is.
+    fn succeed(&self, value: &[u8]) -> u8 {
+        if let Some(slot) = &self.slot {
+            slot.fill_quietly(Ok(bytes_payload(value)));
+        }
+        self.advance()
+    }
+
+    /// The body has failed; whose turn it is.
+    fn fail(&self, failure: PyFailure) -> u8 {
+        if let Some(slot) = &self.slot {
+            slot.fill_quietly(Err(failure.into()));
+        }
+        self.advance()
+    }
+
+    /// The first branch of the code that the caller is to run, and the input. From here on a wake polls the
+    /// call, until the code has returned.
+    fn begun(slf: &Bound<'_, Self>) -> PyResult<Option<(Branch, Py<PyBytes>)>> {
+        let call = slf.get();
+        let begin = call.begun.as_ref().and_then(|begun| begun.lock().take());
+        let Some(Begin { branch, input, slot, .. }) = begin else { return Ok(None) };
+        call.waiter.set_owner(Some(slf.clone().unbind()));
+        *call.code.lock() = Some(slot.clone());
+        Ok(Some((Branch::new(branch, Some(slot)), bytes(slf.py(), &input))))
+    }
+
+    /// The code that the caller has run returned `output`; whose turn it is.
+    fn returned(&self, output: &[u8]) -> u8 {
+        self.over(Ok(bytes_payload(output)))
+    }
+
+    /// The code that the caller has run failed; whose turn it is.
+    fn raised(&self, failure: PyFailure) -> u8 {
+        self.over(Err(failure.into()))
+    }
+
+    /// The code that the caller has run has unwound; whose turn it is.
+    fn unwound(&self) -> u8 {
+        self.waiter.set_owner(None);
+        self.advance()
+    }
+
+    /// What it came to: encoded bytes, text, a handle, or nothing.
+    fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match std::mem::replace(&mut *self.state.lock(), State::Taken) {
+            State::Over(Reply::Value(payload)) => Ok(bytes(py, &payload).into_any()),
+            State::Over(Reply::Text(text)) => Ok(text.into_pyobject(py)?.into_any().unbind()),
+            State::Over(Reply::Handle(handle)) => Ok(Py::new(py, Handle::new(handle))?.into_any()),
+            _ => Ok(py.None()),
+        }
+    }
+
+    /// The failure it came to: kind, message, causes, what it is made of again.
+    fn failure(&self) -> Option<(String, String, Vec<String>, Vec<u8>)> {
+        match &*self.state.lock() {
+            State::Over(Reply::Failed(failure)) => Some(crate::error::parts(failure)),
+            _ => None,
+        }
+    }
+
+    /// Raises the error of the engine it came to.
+    fn raise_error(&self, py: Python<'_>) -> PyResult<()> {
+        match &*self.state.lock() {
+            State::Over(Reply::Error(error)) => Err(crate::error::exception(py, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled.
+    #[getter]
+    fn stopped(&self) -> u8 {
+        self.gate.as_ref().map_or(0, stopped)
+    }
+
+    /// Nobody waits for it any more.
+    fn close(&self) {
+        let closed = std::mem::replace(&mut *self.state.lock(), State::Taken);
+        drop(closed);
+    }
+
+    /// Blocks this thread until it is somebody's turn; a signal interrupts it.
+    fn wait(&self, py: Python<'_>) -> PyResult<u8> {
+        loop {
+            let turn = self.advance();
+            if turn != PENDING {
+                return Ok(turn);
+            }
+            py.detach(|| self.waiter.park(INTERRUPTED_WITHIN));
+            py.check_signals()?;
+        }
+    }
+
+    fn __await__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        let turn = slf.get().advance();
+        if turn != PENDING {
+            return Err(PyStopIteration::new_err((turn,)));
+        }
+        slf.get().is_blocking.store(true, SeqCst);
+        Ok(slf)
+    }
+
+    #[getter(_asyncio_future_blocking)]
+    fn is_blocking(&self) -> bool {
+        self.is_blocking.load(SeqCst)
+    }
+
+    #[setter(_asyncio_future_blocking)]
+    fn set_blocking(&self, is_blocking: bool) {
+        self.is_blocking.store(is_blocking, SeqCst);
+    }
+
+    fn get_loop(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.port.as_ref().and_then(|port| port.get().event_loop(py))
+    }
+
+    #[pyo3(signature = (function, *, context))]
+    fn add_done_callback(slf: Bound<'_, Self>, function: Py<PyAny>, context: Py<PyAny>) {
+        let call = slf.get();
+        call.waiter.set(Callback { function, context, argument: slf.clone().into_any().unbind() });
+        // woken between the poll and now: nobody was there to be called
+        if call.waiter.was_missed() {
+            call.waker.wake_by_ref();
+        }
+    }
+
+    #[pyo3(signature = (msg=None))]
+    #[allow(unused_variables)] // asyncio's signature
+    fn cancel(&self, msg: Option<Py<PyAny>>) -> bool {
+        self.is_cancelled.store(true, SeqCst);
+        self.waker.wake_by_ref();
+        true
+    }
+
+    fn result(&self, py: Python<'_>) -> PyResult<()> {
+        // a task that unwinds hears that first
+        let is_stopped = self.gate.as_ref().is_some_and(|gate| gate.stopped().is_some());
+        if self.is_cancelled.swap(false, SeqCst) && !is_stopped {
+            let cancelled = py.import("asyncio")?.getattr("CancelledError")?;
+            return Err(PyErr::from_value(cancelled.call0()?));
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of an encoded value.
+pub(crate) fn bytes(py: Python<'_>, payload: &Payload) -> Py<PyBytes> {
+    crate::branch::py_bytes(py, payload)
+}
+
+/// The payload of an encoded value.
+pub(crate) fn bytes_payload(encoded: &[u8]) -> Payload {
+    Payload::from_message_pack(encoded)
+}

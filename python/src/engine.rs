@@ -1,0 +1,255 @@
+//! [`Engine`] and [`Handle`]: the engine's, with their waits as calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use stepfast::guest::{GuestWorkflow, StartOptions};
+use stepfast::{Engine as CoreEngine, Payload};
+
+use crate::call::{Call, Future, Reply, begin_inline, bytes_payload};
+use crate::error::exception;
+use crate::port::{Begin, Note, Port, Shared};
+use crate::runtime::runtime;
+use crate::slot::Slot;
+
+/// An engine, with its workflows by number.
+#[pyclass(frozen)]
+pub(crate) struct Engine {
+    engine: Mutex<Option<CoreEngine>>,
+    workflows: Vec<GuestWorkflow>,
+}
+
+/// A workflow to be registered: its name, whether it is eager, where its code runs.
+type Definition<'py> = (String, bool, Bound<'py, Port>);
+
+#[pymethods]
+impl Engine {
+    /// Opens the store and an engine on it.
+    #[staticmethod]
+    #[pyo3(signature = (url, definitions, max_running, suspend_after, value_limit))]
+    fn open(
+        py: Python<'_>,
+        url: String,
+        definitions: Vec<Definition<'_>>,
+        max_running: usize,
+        suspend_after: f64,
+        value_limit: usize,
+    ) -> PyResult<Self> {
+        let workflows: Vec<GuestWorkflow> = definitions
+            .into_iter()
+            .enumerate()
+            .map(|(number, (name, is_eager, port))| {
+                defined(number, &name, is_eager, port.get().shared.clone())
+            })
+            .collect();
+        let opened = py.detach(|| {
+            runtime().block_on(async {
+                let store = stepfast::connect(&url).await?;
+                let mut builder = CoreEngine::builder(store)
+                    .max_running(max_running)
+                    .suspend_after(Duration::try_from_secs_f64(suspend_after).unwrap_or(Duration::MAX))
+                    .value_limit(value_limit);
+                for workflow in &workflows {
+                    builder = builder.register(workflow);
+                }
+                builder.open().await
+            })
+        });
+        let engine = opened.map_err(|error| exception(py, &error))?;
+        Ok(Self { engine: Mutex::new(Some(engine)), workflows })
+    }
+
+    /// Starts an execution: a handle, when that is durable.
+    #[pyo3(signature = (workflow, input, port, workflow_id=None, timeout=None, patience=None))]
+    #[allow(clippy::too_many_arguments)] // of one call, by name
+    fn start(
+        &self,
+        py: Python<'_>,
+        workflow: usize,
+        input: &[u8],
+        port: Option<&Bound<'_, Port>>,
+        workflow_id: Option<&str>,
+        timeout: Option<f64>,
+        patience: Option<f64>,
+    ) -> PyResult<Call> {
+        let options = options(workflow_id, timeout, patience);
+        let start = self.get(py)?.start_guest(self.workflow(workflow)?, bytes_payload(input), options);
+        let future: Future = Box::pin(async move {
+            match start.await {
+                Ok(handle) => Reply::Handle(handle),
+                Err(error) => Reply::Error(error),
+            }
+        });
+        Ok(Call::new(py, port, None, None, future))
+    }
+
+    /// Runs an execution to its output; its code is the caller's to run if it runs here at once.
+    #[pyo3(signature = (workflow, input, port, workflow_id=None, timeout=None, patience=None, is_inline=true))]
+    #[allow(clippy::too_many_arguments)] // of one call, by name
+    fn run(
+        &self,
+        py: Python<'_>,
+        workflow: usize,
+        input: &[u8],
+        port: Option<&Bound<'_, Port>>,
+        workflow_id: Option<&str>,
+        timeout: Option<f64>,
+        patience: Option<f64>,
+        is_inline: bool,
+    ) -> PyResult<Call> {
+        let options = options(workflow_id, timeout, patience);
+        let run = self.get(py)?.run_guest(self.workflow(workflow)?, bytes_payload(input), options);
+        let future: Future = Box::pin(async move { replied(run.await) });
+        let call = Call::new(py, port, None, None, future);
+        Ok(if is_inline { call.inline() } else { call })
+    }
+
+    /// Ends the engine: hands back what runs, after `grace` seconds at most.
+    fn shutdown(&self, py: Python<'_>, grace: f64) -> PyResult<()> {
+        let Some(engine) = self.engine.lock().take() else { return Ok(()) };
+        let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
+        let ended = py.detach(|| runtime().block_on(engine.shutdown(grace)));
+        ended.map_err(|error| exception(py, &error))
+    }
+
+    /// A handle to the execution with this workflow_id.
+    fn get_handle(
+        &self,
+        py: Python<'_>,
+        workflow_id: String,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let engine = self.get(py)?;
+        let future: Future = Box::pin(async move {
+            match engine.get::<Payload>(&workflow_id).await {
+                Ok(handle) => Reply::Handle(handle),
+                Err(error) => Reply::Error(error),
+            }
+        });
+        Ok(Call::new(py, port, None, None, future))
+    }
+}
+
+impl Engine {
+    fn get(&self, py: Python<'_>) -> PyResult<CoreEngine> {
+        self.engine.lock().clone().ok_or_else(|| exception(py, &stepfast::Error::Shutdown))
+    }
+
+    pub(crate) fn workflow(&self, number: usize) -> PyResult<&GuestWorkflow> {
+        self.workflows.get(number).ok_or_else(|| crate::error::unavailable("no such workflow in this engine"))
+    }
+}
+
+fn options(
+    workflow_id: Option<&str>,
+    timeout: Option<f64>,
+    patience: Option<f64>,
+) -> Option<Box<StartOptions>> {
+    if workflow_id.is_none() && timeout.is_none() && patience.is_none() {
+        return None;
+    }
+    let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    Some(Box::new(StartOptions {
+        workflow_id: workflow_id.map(Into::into),
+        timeout: timeout.map(seconds),
+        patience: patience.map(seconds),
+    }))
+}
+
+fn replied(result: Result<Payload, stepfast::Error>) -> Reply {
+    match result {
+        Ok(payload) => Reply::Value(payload),
+        Err(error) => Reply::Error(error),
+    }
+}
+
+/// The workflow of a Python function, whose code is run by whoever serves `port`, or by the caller.
+fn defined(number: usize, name: &str, is_eager: bool, port: Arc<Shared>) -> GuestWorkflow {
+    GuestWorkflow::of_guest(name, is_eager, move |branch, input| {
+        let slot = Arc::new(Slot::default());
+        let unwinding = Unwinding { port: Some(port.clone()), key: branch.gate().key() };
+        let begin = Begin { workflow: number, branch, input, slot: slot.clone() };
+        if let Some(begin) = begin_inline(begin) {
+            port.push(Note::Begin(begin));
+        }
+        async move {
+            let outcome = slot.body().await;
+            unwinding.is_over();
+            outcome
+        }
+    })
+}
+
+/// Tells Python that code must unwind, if the engine gives it up before it has returned.
+struct Unwinding {
+    port: Option<Arc<Shared>>,
+    key: stepfast::Key,
+}
+
+impl Unwinding {
+    /// The code has returned by itself.
+    fn is_over(mut self) {
+        self.port = None;
+    }
+}
+
+impl Drop for Unwinding {
+    fn drop(&mut self) {
+        if let Some(port) = &self.port {
+            port.push(Note::Unwind(self.key.to_string()));
+        }
+    }
+}
+
+/// A reference to an execution.
+#[pyclass(frozen)]
+pub(crate) struct Handle {
+    handle: stepfast::Handle<Payload>,
+}
+
+impl Handle {
+    pub(crate) fn new(handle: stepfast::Handle<Payload>) -> Self {
+        Self { handle }
+    }
+}
+
+#[pymethods]
+impl Handle {
+    /// Its workflow_id.
+    #[getter]
+    fn workflow_id(&self) -> String {
+        self.handle.workflow_id()
+    }
+
+    /// Its output, when it has ended.
+    fn result(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> Call {
+        let output = self.handle.payload();
+        Call::new(py, port, None, None, Box::pin(async move { replied(output.await) }))
+    }
+
+    /// Its status now.
+    fn status(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> Call {
+        let handle = self.handle.clone();
+        let future: Future = Box::pin(async move {
+            match handle.status().await {
+                Ok(status) => Reply::Text(status.to_string()),
+                Err(error) => Reply::Error(error),
+            }
+        });
+        Call::new(py, port, None, None, future)
+    }
+
+    /// Asks that it be cancelled.
+    fn cancel(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> Call {
+        let handle = self.handle.clone();
+        let future: Future = Box::pin(async move {
+            match handle.cancel().await {
+                Ok(_) => Reply::Nothing,
+                Err(error) => Reply::Error(error),
+            }
+        });
+        Call::new(py, port, None, None, future)
+    }
+}

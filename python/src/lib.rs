@@ -1,0 +1,28 @@
+//! `stepfast._native`: what the Python package is built on. Bytes in, bytes out; everything that people import
+//! is in the package beside it.
+
+mod branch;
+mod call;
+mod engine;
+mod error;
+mod port;
+mod runtime;
+mod slot;
+mod waiter;
+
+use pyo3::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::branch::{Branch, StepSettings};
+    #[pymodule_export]
+    use crate::call::Call;
+    #[pymodule_export]
+    use crate::engine::{Engine, Handle};
+    #[pymodule_export]
+    use crate::port::Port;
+}

@@ -1,0 +1,101 @@
+//! [`Waiter`]: what wakes Python code that waits for the engine: a task of an event loop, or a thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::Wake;
+
+use parking_lot::{Condvar, Mutex};
+use pyo3::prelude::*;
+
+use crate::call::Call;
+use crate::port::{Note, Shared};
+
+/// What is called in the loop's thread, and in which context.
+pub(crate) struct Callback {
+    pub(crate) function: Py<PyAny>,
+    pub(crate) context: Py<PyAny>,
+    pub(crate) argument: Py<PyAny>,
+}
+
+/// Woken from any thread; never takes the interpreter's lock.
+pub(crate) struct Waiter {
+    /// The loop whose task waits; `None` for a thread.
+    port: Option<Arc<Shared>>,
+    /// On its way to the loop.
+    is_queued: AtomicBool,
+    /// It came to the loop before there was anybody to call.
+    is_missed: AtomicBool,
+    owner: Mutex<Option<Py<Call>>>,
+    callback: Mutex<Option<Callback>>,
+    is_woken: Mutex<bool>,
+    woken: Condvar,
+}
+
+impl Waiter {
+    pub(crate) fn new(port: Option<Arc<Shared>>) -> Arc<Self> {
+        Arc::new(Self {
+            port,
+            is_queued: AtomicBool::new(false),
+            is_missed: AtomicBool::new(false),
+            owner: Mutex::default(),
+            callback: Mutex::default(),
+            is_woken: Mutex::default(),
+            woken: Condvar::new(),
+        })
+    }
+
+    /// Calls `callback` at the next wake.
+    pub(crate) fn set(&self, callback: Callback) {
+        *self.callback.lock() = Some(callback);
+    }
+
+    /// From the loop's thread: whom to call.
+    pub(crate) fn take(&self) -> Option<Callback> {
+        self.is_queued.store(false, SeqCst);
+        let callback = self.callback.lock().take();
+        if callback.is_none() {
+            self.is_missed.store(true, SeqCst);
+        }
+        callback
+    }
+
+    /// The call that is polled at a wake when nobody waits for it.
+    pub(crate) fn set_owner(&self, owner: Option<Py<Call>>) {
+        let before = std::mem::replace(&mut *self.owner.lock(), owner);
+        drop(before);
+    }
+
+    pub(crate) fn owner(&self, py: Python<'_>) -> Option<Py<Call>> {
+        self.owner.lock().as_ref().map(|owner| owner.clone_ref(py))
+    }
+
+    /// True once if a wake found nobody to call.
+    pub(crate) fn was_missed(&self) -> bool {
+        self.is_missed.swap(false, SeqCst)
+    }
+
+    /// Blocks this thread until it is woken, or `patience` is over. Call it without the interpreter's lock.
+    pub(crate) fn park(&self, patience: std::time::Duration) {
+        let mut is_woken = self.is_woken.lock();
+        if !*is_woken {
+            self.woken.wait_for(&mut is_woken, patience);
+        }
+        *is_woken = false;
+    }
+}
+
+impl Wake for Waiter {
+    fn wake(self: Arc<Self>) {
+        match &self.port {
+            Some(port) => {
+                if !self.is_queued.swap(true, SeqCst) {
+                    port.push(Note::Wake(self.clone()));
+                }
+            }
+            None => {
+                *self.is_woken.lock() = true;
+                self.woken.notify_one();
+            }
+        }
+    }
+}

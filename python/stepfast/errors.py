@@ -1,0 +1,92 @@
+"""Exceptions. Whatever Stepfast raises derives from `Error`, but for what unwinds a workflow."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stepfast.values import decode_exception
+
+__all__ = [
+    "Cancelled",
+    "Conflict",
+    "Corrupt",
+    "Error",
+    "Invalid",
+    "NotFound",
+    "Parked",
+    "Suspended",
+    "Unavailable",
+    "WorkflowCancelled",
+    "WorkflowFailed",
+]
+
+
+class Error(Exception):
+    """Anything that Stepfast raises. `code` is stable; the error catalogue has a paragraph on each."""
+
+    code: str
+
+    def __init__(self, message: str, code: str = "SF-0001") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Invalid(Error):
+    """What was asked for is wrong: correct it and call again."""
+
+
+class Conflict(Error):
+    """The workflow_id is taken by another workflow, or by another input."""
+
+
+class NotFound(Error):
+    """There is no such execution, or no such workflow."""
+
+
+class WorkflowFailed(Error):
+    """The workflow failed with an exception that cannot be made again here."""
+
+
+class WorkflowCancelled(Error):
+    """The execution was cancelled, or its time was up."""
+
+
+class Parked(Error):
+    """The execution is parked: it goes on when it is resumed, after a fix."""
+
+
+class Unavailable(Error):
+    """The database did not answer in time, or the engine has ended. It may be tried again."""
+
+
+class Corrupt(Error):
+    """What is recorded cannot be read."""
+
+
+class Suspended(BaseException):
+    """Unwinds the code of an execution that goes on later, or elsewhere. Do not catch it."""
+
+
+class Cancelled(BaseException):
+    """Unwinds the code of an execution that was cancelled. Do not keep it from leaving."""
+
+
+_KINDS: Final[dict[str, type[Error]]] = {
+    "Invalid": Invalid,
+    "Conflict": Conflict,
+    "NotFound": NotFound,
+    "Failed": WorkflowFailed,
+    "Cancelled": WorkflowCancelled,
+    "Parked": Parked,
+    "Unavailable": Unavailable,
+    "Corrupt": Corrupt,
+}
+
+
+def made(
+    kind: str, code: str, message: str, failure: tuple[str, str, bytes] | None
+) -> BaseException:
+    """The exception for an error of the engine; that of the workflow itself where it can be made again."""
+    if failure is not None and kind == "Failed" and failure[2]:
+        return decode_exception(failure[2])
+    return _KINDS.get(kind, Error)(message, code)

@@ -1,0 +1,34 @@
+"""Exceptions as they are recorded, and as they are raised again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stepfast.errors import WorkflowFailed
+from stepfast.values import decode_exception, encode_exception
+
+Failure = tuple[str, str, list[str], bool, bytes]
+
+
+def failure_of(raised: Exception, retry_if: Callable[[Exception], bool] | None = None) -> Failure:
+    """What is recorded of an exception."""
+    causes: list[str] = []
+    cause = raised.__cause__
+    while cause is not None and len(causes) < 16:
+        causes.append(f"{type(cause).__qualname__}: {cause}")
+        cause = cause.__cause__
+    kind = type(raised).__qualname__
+    message = str(raised) or kind
+    is_retryable = retry_if is None or retry_if(raised)
+    return (kind, message, causes, is_retryable, encode_exception(raised))
+
+
+def raised_again(failure: tuple[str, str, list[str], bytes] | None) -> BaseException:
+    """The exception of a recorded failure."""
+    if failure is None:
+        return WorkflowFailed("it failed, and nothing is recorded of why", "SF-0008")
+    kind, message, _, detail = failure
+    if detail:
+        return decode_exception(detail)
+    code = kind if kind.startswith("SF-") else "SF-0008"
+    return WorkflowFailed(f"{kind}: {message}", code)

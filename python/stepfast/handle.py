@@ -1,0 +1,92 @@
+"""Handles: references to executions."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Generic, TypeVar
+
+from stepfast import _native
+from stepfast.branch import DONE, PENDING
+from stepfast.port import current_port
+from stepfast.step import over
+from stepfast.values import decode
+
+R = TypeVar("R")
+
+
+class Handle(Generic[R]):
+    """A reference to an execution whose output is an `R`."""
+
+    def __init__(self, native: _native.Handle) -> None:
+        self._native = native
+
+    @property
+    def workflow_id(self) -> str:
+        """The execution's workflow_id."""
+        return self._native.workflow_id
+
+    def result(self) -> R:
+        """Waits for the end of the execution, and returns its output, which is then durable."""
+        return decode(settle_here(self._native.result(None)))
+
+    def status(self) -> str:
+        """Its status now, from the database."""
+        return settle_here(self._native.status(None))
+
+    def cancel(self) -> None:
+        """Asks that it be cancelled."""
+        settle_here(self._native.cancel(None))
+
+    def __repr__(self) -> str:
+        return f"<handle {self.workflow_id}>"
+
+
+class AsyncHandle(Generic[R]):
+    """A reference to an execution whose output is an `R`; awaiting it is awaiting its output."""
+
+    def __init__(self, native: _native.Handle) -> None:
+        self._native = native
+
+    @property
+    def workflow_id(self) -> str:
+        """The execution's workflow_id."""
+        return self._native.workflow_id
+
+    async def result(self) -> R:
+        """Waits for the end of the execution, and returns its output, which is then durable."""
+        return decode(await settle(self._native.result(current_port())))
+
+    async def status(self) -> str:
+        """Its status now, from the database."""
+        return await settle(self._native.status(current_port()))
+
+    async def cancel(self) -> None:
+        """Asks that it be cancelled."""
+        await settle(self._native.cancel(current_port()))
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.result().__await__()
+
+    def __repr__(self) -> str:
+        return f"<handle {self.workflow_id}>"
+
+
+async def settle(call: _native.Call) -> Any:
+    """Waits for a call without a body, in a task of the loop."""
+    turn = await call
+    while turn == PENDING:
+        turn = await call
+    if turn != DONE:
+        raise over(call, turn, None)
+    return call.value()
+
+
+def settle_here(call: _native.Call) -> Any:
+    """Waits for a call without a body, in this thread."""
+    turn = call.wait()
+    if turn != DONE:
+        raise over(call, turn, None)
+    return call.value()
+
+
+__all__ = ["AsyncHandle", "Handle"]
