@@ -69,7 +69,7 @@ def _fields(described: Any) -> Any:
     if isinstance(described, str):
         return described
     return [
-        (tuple(name) if isinstance(name, list) else name, _fields(kind), *map(tuple, shape))
+        (name if type(name) is str else tuple(name), _fields(kind), *map(tuple, shape))
         for name, kind, *shape in described
     ]
 

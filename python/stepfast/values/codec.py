@@ -57,6 +57,11 @@ Read = Callable[[Any, Names], object]
 RawRead = Callable[[bytes], object]
 
 
+def derives(cls: type, base: type) -> bool:
+    """`issubclass`, which makes no claim to type checkers."""
+    return issubclass(cls, base)
+
+
 def expect(cls: type, base: type | tuple[type, ...], what: str) -> None:
     """Refuses to treat a class as something that it is not (any more).
 

@@ -1,14 +1,13 @@
 """`encode`: common values in one call of the library, all else by codec."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from ormsgpack import Ext, packb
 
-from .codec import Codec
 from .registry import codec_of, codecs
 from .walk import encode_carefully
-from .wire import MAX_DEPTH, OPTION, hides_bytes, sorted_array
+from .wire import BIN8, MAX_DEPTH, OPTION, SHORT, hides_bytes, sorted_array
 
 
 def encode(value: object, *, path: str = "value") -> bytes:
@@ -21,41 +20,45 @@ def encode(value: object, *, path: str = "value") -> bytes:
     Raises:
         EncodeError: It would not come back as it is. Nothing is recorded.
     """
+    cls = type(value)
     try:
-        data = packb(value, _defaults[0], OPTION)
+        if cls is str or cls is int or value is None:
+            return packb(value)
+        data = packb(value, _default, OPTION)
     except TypeError:
         return encode_carefully(value, path)
-    if hides_bytes(value, data):
+    if (BIN8 in data or len(data) >= SHORT) and hides_bytes(value, data):
         return encode_carefully(value, path)
     return data
 
 
-class _NotSimple(TypeError):
+class _NotSimpleError(TypeError):
     """The library cannot write this alone; the careful way finds out why."""
 
 
-def _pack(codec: Codec, content: Any, depth: int) -> bytes:
-    if codec.raw:
-        return content
-    default = _defaults[depth]
-    if codec.sorts:
-        return sorted_array([packb(part, default, OPTION) for part in content])
-    data = packb(content, default, OPTION)
-    if hides_bytes(content, data):
-        raise _NotSimple
-    return data
-
-
-def _default_at(depth: int) -> Callable[[Any], Ext]:
-    def default(value: Any) -> Ext:
+def _default_above(following: Callable[[Any], Ext]) -> Callable[[Any], Ext]:
+    def default(value: object) -> Ext:
         cls = type(value)
         codec = codecs.get(cls) or codec_of(cls)
-        if depth == MAX_DEPTH:
-            raise _NotSimple
-        return Ext(codec.code, _pack(codec, codec.reduce(value), depth + 1))
+        content: Any = codec.reduce(value)
+        if codec.sorts:
+            parts = [packb(part, following, OPTION) for part in content]
+            return Ext(codec.code, sorted_array(parts))
+        if codec.raw:
+            return Ext(codec.code, content)
+        data = packb(content, following, OPTION)
+        if (BIN8 in data or len(data) >= SHORT) and hides_bytes(content, data):
+            raise _NotSimpleError
+        return Ext(codec.code, data)
 
     return default
 
 
+def _too_deep(value: Any) -> Ext:
+    raise _NotSimpleError
+
+
 # One function for each depth, so that the depth needs no state.
-_defaults: Final = [_default_at(depth) for depth in range(MAX_DEPTH + 1)]
+_default: Callable[[Any], Ext] = _too_deep
+for _ in range(MAX_DEPTH):
+    _default = _default_above(_default)

@@ -1,7 +1,7 @@
 """Members of enumerations, and classes as values."""
 
 import enum
-from typing import Any
+from typing import Any, cast
 
 from . import codes
 from .codec import Codec, Names, expect
@@ -44,11 +44,11 @@ def read_flag(content: list[Any], names: Names) -> enum.Flag:
     expect(cls, enum.Flag, "Flag")
     for member in members:
         bits |= _member(cls, member).value
-    return cls(bits)
+    return cast(enum.Flag, cls(bits))
 
 
 def _member(cls: Any, name: str) -> enum.Enum:
-    found = cls.__members__.get(name)
+    found: enum.Enum | None = cls.__members__.get(name)
     if found is None:
         raise DecodeError(
             f"{cls.__qualname__} of module {cls.__module__} has no member {name} (any more): keep the "

@@ -14,7 +14,7 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, cast
 
 from . import codes
-from .codec import Codec, Label, Names, expect, own_codecs
+from .codec import Codec, Label, Names, derives, expect, own_codecs
 from .errors import DecodeError, Refusal, text_of, type_name
 from .references import name_of
 
@@ -71,7 +71,7 @@ def node_of(error: BaseException) -> list[Any]:
     if (own := own_codecs.get(cls)) is not None:
         return [name, None, {"content": own[0](error), "notes": getattr(error, "__notes__", None)}]
     state: dict[str, Any] = {"args": error.args}
-    if isinstance(error, BaseExceptionGroup):
+    if derives(cls, BaseExceptionGroup):
         state["args"] = (cast(Group, error).message,)
     for base in cls.__mro__[: cls.__mro__.index(BaseException)]:
         is_built_in = base.__module__ == "builtins"
@@ -105,7 +105,7 @@ def _make(
     is_real_group = issubclass(cls, BaseExceptionGroup)
     if is_real_group:
         args = (*args, members)
-    made = base.__new__(cls, *args)
+    made: BaseException = base.__new__(cls, *args)
     base.__init__(made, *args)
     for name, item in state.items():
         if name != "args" or not is_real_group:

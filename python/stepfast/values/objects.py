@@ -9,7 +9,7 @@ from types import MemberDescriptorType
 from typing import Any, Final
 
 from . import codes
-from .codec import Codec, Label, Names
+from .codec import Codec, Label, Names, derives
 from .errors import DecodeError, Refusal, type_name
 from .references import name_of
 
@@ -17,6 +17,7 @@ from .references import name_of
 # and pydantic's private attributes, extra fields and names of fields that were set.
 Extra = dict[str, Any]
 
+_new_tuple: Final[Any] = vars(tuple)["__new__"]
 _UPGRADE: Final = "__stepfast_upgrade__"
 _IGNORED: Final = frozenset({"__orig_class__", "__weakref__", "_attrs_cached_hash"})
 
@@ -39,12 +40,15 @@ class Shape:
         self.cls: Any = cls
         self.names = names
         self.known = frozenset(names)
+        self.upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(
+            cls, _UPGRADE, None
+        )
         self.defaults = defaults
         members = [
             name
             for base in cls.__mro__
             for name, member in vars(base).items()
-            if isinstance(member, MemberDescriptorType)
+            if type(member) is MemberDescriptorType
         ]
         self.slots = [name for name in members if name not in self.known | _IGNORED]
         self.computed = {
@@ -55,7 +59,7 @@ class Shape:
         }
         self.has_dict = bool(cls.__dictoffset__)
         self.is_direct = self.has_dict and not any(
-            hasattr(type(inspect.getattr_static(cls, name, None)), "__set__") for name in names
+            _is_setter(inspect.getattr_static(cls, name, None)) for name in names
         )
         self.hides_hash = "_attrs_cached_hash" in members
 
@@ -94,15 +98,14 @@ class Shape:
                 object.__setattr__(made, name, item)
         if self.hides_hash:
             object.__setattr__(made, "_attrs_cached_hash", None)
-        for name in self.missing(fields, extra):
-            object.__setattr__(made, name, self.defaults[name](made))
-        self.restore(made, extra)
+        if extra or len(fields) != len(self.names):
+            for name in self.missing(fields, extra):
+                object.__setattr__(made, name, self.defaults[name](made))
+            self.restore(made, extra)
         return made
 
     def missing(self, fields: dict[str, Any], extra: Extra) -> list[str]:
         """Fields that have to get their default."""
-        if len(fields) == len(self.names):
-            return []
         unset = extra.get("unset", ())
         return [name for name in self.names if name not in fields and name not in unset]
 
@@ -113,6 +116,10 @@ class Shape:
                 object.__setattr__(made, name, item)
             else:
                 made.__dict__[name] = item
+
+
+def _is_setter(attribute: object) -> bool:
+    return hasattr(attribute.__class__, "__set__")
 
 
 class NamedTupleShape(Shape):
@@ -129,7 +136,7 @@ class NamedTupleShape(Shape):
         items = (
             fields[name] if name in fields else self.defaults[name](None) for name in self.names
         )
-        made = tuple.__new__(self.cls, items)
+        made = _new_tuple(self.cls, items)
         self.restore(made, extra)
         return made
 
@@ -257,7 +264,7 @@ def _maker(cls: type) -> Callable[[type], Shape] | None:
 _shapes: Final[dict[type, Shape]] = {}
 
 
-def shape_of(cls: type) -> Shape | None:
+def shape_of(cls: Any) -> Shape | None:
     """How objects of this class are taken apart; None if it is not made of fields.
 
     Raises:
@@ -267,11 +274,11 @@ def shape_of(cls: type) -> Shape | None:
         return known
     if is_subclass_of(cls, "msgspec", "Struct"):
         shape: Shape = StructShape(cls)
-    elif issubclass(cls, tuple) and hasattr(cls, "_field_defaults"):
+    elif hasattr(cls, "_field_defaults") and derives(cls, tuple):
         shape = NamedTupleShape(cls)
     elif (take_apart := _maker(cls)) is None:
         return None
-    elif cls.__new__ is not object.__new__:
+    elif any("__new__" in vars(base) for base in cls.__mro__[:-1]):
         raise Refusal(f"class {cls.__qualname__} makes its instances itself, in __new__")
     else:
         shape = take_apart(cls)
@@ -304,21 +311,28 @@ def read_object(content: list[Any], names: Names) -> object:
         DecodeError: The class has no longer a field that was recorded, or has a new one without
             default, or is not made of fields any more.
     """
-    name: str = content[0]
+    cls = names.find(content[0])
     fields: dict[str, Any] = content[1]
     extra: Extra = content[2] if len(content) > 2 else {}
-    cls = names.find(name)
-    try:
-        shape = shape_of(cls)
-    except Refusal as refusal:
-        raise DecodeError(refusal.reason) from refusal
-    if shape is None:
-        raise DecodeError(f"class {type_name(cls)} is not made of fields any more")
-    if (upgrade := getattr(cls, _UPGRADE, None)) is not None:
-        fields = upgrade(fields)
+    shape = _shapes.get(cls) or _shape_now(cls)
+    if shape.upgrade is not None:
+        fields = shape.upgrade(fields)
     if fields.keys() != shape.known:
         _check(shape, fields, extra)
     return shape.make(fields, extra)
+
+
+def _shape_now(cls: type) -> Shape:
+    try:
+        shape = shape_of(cls)
+    except Refusal as refusal:
+        raise DecodeError(f"{refusal.reason}; {refusal.advice}") from refusal
+    if shape is None:
+        raise DecodeError(
+            f"class {type_name(cls)} has no fields any more, but had some when a value was recorded: "
+            "register a codec for it with stepfast.values.register"
+        )
+    return shape
 
 
 def _check(shape: Shape, fields: dict[str, Any], extra: Extra) -> None:

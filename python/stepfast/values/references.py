@@ -1,5 +1,6 @@
 """Names of classes: `module:qualname`, or what a class was registered with."""
 
+import functools
 import importlib
 import sys
 from collections.abc import Iterator
@@ -53,7 +54,11 @@ def name_of(cls: type) -> str:
 
 def main_name() -> str:
     """The name by which the program that runs can be imported; `__main__` if it has no file."""
-    main = sys.modules["__main__"]
+    return _importable(sys.modules["__main__"])
+
+
+@functools.lru_cache(maxsize=1)
+def _importable(main: ModuleType) -> str:
     if (spec := getattr(main, "__spec__", None)) is not None:
         return cast(str, spec.name)
     file = getattr(main, "__file__", None)
@@ -91,7 +96,7 @@ def find(name: str, hint: object = None) -> type:
     if module_name not in MAINS:
         try:
             module = sys.modules.get(module_name) or importlib.import_module(module_name)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - modules may raise anything
             problem = f"module {module_name} cannot be imported ({type(error).__name__}: {error})"
         else:
             if (found := _look(module, qualname)) is not None:
@@ -109,9 +114,9 @@ def find(name: str, hint: object = None) -> type:
 
 def _look(module: ModuleType, qualname: str) -> type | None:
     found: Any = module
-    for part in qualname.split("."):
+    for part in qualname.split(".") if "." in qualname else (qualname,):
         found = getattr(found, part, None)
-    return cast(type, found) if isinstance(found, type) else None
+    return found if isinstance(found, type) else None
 
 
 def _modules(hint: object) -> Iterator[ModuleType]:

@@ -1,6 +1,7 @@
 """Which codec a class has, and `register` for classes of one's own."""
 
 import enum
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar, overload
 
@@ -16,7 +17,7 @@ from . import (
     times,
     urls,
 )
-from .codec import Codec, Names, RawRead, Read, own_codecs
+from .codec import Codec, Names, RawRead, Read, derives, own_codecs
 from .errors import DecodeError, Refusal, type_name
 
 T = TypeVar("T")
@@ -52,12 +53,12 @@ def codec_of(cls: type) -> Codec:
     return codec
 
 
-def _derive(cls: type) -> Codec:
-    if issubclass(cls, type):
+def _derive(cls: type[Any]) -> Codec:
+    if derives(cls, type):
         return enums.CLASS
-    if issubclass(cls, enum.Enum):
+    if derives(cls, enum.Enum):
         return enums.enum_codec(cls)
-    if issubclass(cls, BaseException):
+    if derives(cls, BaseException):
         return exceptions.CODEC
     if (codec := arrays.codec_of(cls)) is not None:
         return codec
@@ -150,7 +151,7 @@ def register(
         TypeError: Only one of `encode` and `decode` is given.
     """
     if cls is None:
-        return lambda decorated: register(decorated, name=name, aliases=aliases)
+        return functools.partial(register, name=name, aliases=aliases)
     if (encode is None) != (decode is None):
         raise TypeError("register takes both encode and decode, or neither")
     if cls in PLAIN or cls in _BUILT_IN:

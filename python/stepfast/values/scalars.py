@@ -50,7 +50,7 @@ def _uuid(value: uuid.UUID) -> bytes:
 
 
 def _read_uuid(content: bytes, _: Names) -> uuid.UUID:
-    return uuid.UUID(bytes=content)
+    return uuid.UUID(int=int.from_bytes(content))
 
 
 PATHS: Final[dict[str, type[pathlib.PurePath]]] = {

@@ -23,7 +23,7 @@ def encode_carefully(value: object, path: str) -> bytes:
     """
     try:
         return _pack(_Walk().value(value, path))
-    except (RecursionError, _TooDeep):
+    except (RecursionError, _TooDeepError):
         raise EncodeError(
             f"{path} is nested too deeply to be recorded (up to {MAX_DEPTH} levels of objects and tuples, "
             "and 255 of lists and dicts): make it a flat list of parts that refer to each other by id",
@@ -32,7 +32,7 @@ def encode_carefully(value: object, path: str) -> bytes:
         ) from None
 
 
-class _TooDeep(Exception):
+class _TooDeepError(Exception):
     """More levels than can be read back."""
 
 
@@ -40,7 +40,7 @@ def _pack(content: object) -> bytes:
     try:
         return packb(content, None, OPTION | ANY_KEYS)
     except TypeError as error:
-        raise _TooDeep from error
+        raise _TooDeepError from error
 
 
 class _Walk:
@@ -51,7 +51,7 @@ class _Walk:
         self.depth = 0
 
     def value(self, value: Any, path: str) -> object:
-        cls = type(value)
+        cls = type(cast("object", value))
         if cls in _LEAVES:
             return value
         if cls is str:
@@ -79,7 +79,7 @@ class _Walk:
         finally:
             self.inside.discard(id(value))
 
-    def compound(self, value: Any, cls: type, path: str) -> object:
+    def compound(self, value: Any, cls: type[Any], path: str) -> object:
         if cls is list:
             if _LEAVES.issuperset(map(type, value)):
                 return value
@@ -113,14 +113,14 @@ class _Walk:
 
     def extension(self, codec: Codec, content: Any, path: str) -> Ext:
         if self.depth == MAX_DEPTH:
-            raise _TooDeep
+            raise _TooDeepError
         self.depth += 1
         if codec.raw:
             data = content
         elif codec.sorts:
             data = sorted_array([_pack(part) for part in self.parts(codec, content, path)])
-        elif type(content) is list:
-            data = _pack(self.parts(codec, cast("list[Any]", content), path))
+        elif _is_list(content):
+            data = _pack(self.parts(codec, content, path))
         else:
             data = _pack(self.value(content, path))
         self.depth -= 1
@@ -164,6 +164,10 @@ class _Walk:
         }
 
 
+def _is_list(content: object) -> bool:
+    return type(content) is list
+
+
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
@@ -175,7 +179,7 @@ def _is_unicode(text: str) -> bool:
 def _shown(key: object) -> str:
     try:
         text = repr(key)
-    except Exception:
+    except Exception:  # noqa: BLE001 - it is the code of somebody else
         text = f"<{type_name(type(key))}>"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
