@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyDict, PyTuple};
 use stepfast::guest::{self, Gate};
-use stepfast::{Name, Payload, RetryPolicy, StepOptions};
+use stepfast::{Name, RetryPolicy, StepOptions};
 
-use crate::call::{Call, Reply, bytes_payload};
+use crate::call::{Call, Reply};
 use crate::engine::Engine;
 use crate::port::Port;
 use crate::slot::Slot;
+use crate::value::{encode, encode_arguments};
 
 /// How a step is carried out; made once per step function.
 #[pyclass(frozen)]
@@ -121,14 +122,9 @@ impl Branch {
         stopped(&self.gate)
     }
 
-    /// Changes with everything that branches do; true beside it if they are known to be at rest.
-    fn activity(&self) -> (u32, bool) {
-        self.gate.activity()
-    }
-
-    /// Says that no branch runs any more before something is delivered.
-    fn set_quiet(&self) {
-        self.gate.set_quiet();
+    /// Lets `port` watch for the moment at which the execution comes to rest.
+    fn watch(&self, port: &Bound<'_, Port>) -> PyResult<()> {
+        Port::watch(port, &self.gate)
     }
 
     /// A branch that goes on beside this one until it ends; `None` if this one has ended.
@@ -144,16 +140,18 @@ impl Branch {
     }
 
     /// A step. `arguments` are told apart by a hash of them.
-    #[pyo3(signature = (settings, arguments, port))]
+    #[pyo3(signature = (settings, args, kwargs, port))]
     fn step(
         &self,
         py: Python<'_>,
         settings: &StepSettings,
-        arguments: Option<&[u8]>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
         let slot = Arc::new(Slot::default());
-        let fingerprint = arguments.map(|encoded| Payload::from_message_pack(encoded).fingerprint());
+        // what cannot be recorded cannot be compared: the body may take anything
+        let fingerprint = encode_arguments(args, Some(kwargs)).ok().map(|payload| payload.fingerprint());
         let asked = slot.clone();
         self.call(py, port, Some(slot), |branch| {
             let options = settings.options.map(Box::new);
@@ -180,10 +178,11 @@ impl Branch {
         py: Python<'_>,
         engine: &Engine,
         workflow: usize,
-        input: &[u8],
+        args: &Bound<'_, PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
-        let (workflow, input) = (engine.workflow(workflow)?, bytes_payload(input));
+        let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
         self.call(py, port, None, |branch| {
             let child = branch.child(workflow, input);
             Box::pin(async move { Reply::of(child.await) })
@@ -196,11 +195,12 @@ impl Branch {
         py: Python<'_>,
         engine: &Engine,
         workflow: usize,
-        input: &[u8],
+        args: &Bound<'_, PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
         is_detached: bool,
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
-        let (workflow, input) = (engine.workflow(workflow)?, bytes_payload(input));
+        let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
         self.call(py, port, None, |branch| {
             let started = branch.start_child(workflow, input, is_detached);
             Box::pin(async move {
@@ -213,10 +213,12 @@ impl Branch {
     }
 
     /// The code has returned `output`.
-    fn succeed(&self, output: &[u8]) {
+    fn succeed(&self, output: &Bound<'_, PyAny>) -> PyResult<()> {
+        let output = encode(output)?;
         if let Some(slot) = &self.slot {
-            slot.fill(Ok(bytes_payload(output)));
+            slot.fill(Ok(output));
         }
+        Ok(())
     }
 
     /// The code has failed.
@@ -233,9 +235,4 @@ pub(crate) fn stopped(gate: &Gate) -> u8 {
         Some(guest::Stopped::Suspended) => 1,
         Some(guest::Stopped::Cancelled) => 2,
     }
-}
-
-/// The bytes of an encoded value.
-pub(crate) fn py_bytes(py: Python<'_>, payload: &Payload) -> Py<PyBytes> {
-    PyBytes::new(py, payload.as_message_pack().unwrap_or_default()).unbind()
 }

@@ -13,7 +13,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 use stepfast::guest::Gate;
 use stepfast::{Error, Failure, Payload};
 
@@ -22,6 +21,7 @@ use crate::engine::Handle;
 use crate::port::{Begin, Port};
 use crate::runtime::runtime;
 use crate::slot::Slot;
+use crate::value::{decode, encode};
 use crate::waiter::{Callback, Waiter};
 
 /// Not yet: wait.
@@ -150,15 +150,28 @@ impl Call {
         self
     }
 
-    fn over(&self, outcome: Result<Payload, Failure>) -> u8 {
+    fn over(&self, py: Python<'_>, outcome: Result<Payload, Failure>) -> u8 {
         self.waiter.set_owner(None);
         if let Some(slot) = self.code.lock().take() {
             slot.fill_quietly(outcome);
         }
-        self.advance()
+        self.advance(py)
     }
 
-    pub(crate) fn advance(&self) -> u8 {
+    pub(crate) fn advance(&self, py: Python<'_>) -> u8 {
+        let turn = self.turn();
+        if turn != PENDING
+            && turn != BODY
+            && let (Some(gate), Some(port)) = (&self.gate, &self.port)
+            && gate.needs_watching()
+            && let Err(error) = Port::watch(port.bind(py), gate)
+        {
+            error.write_unraisable(py, None);
+        }
+        turn
+    }
+
+    fn turn(&self) -> u8 {
         let mut state = self.state.lock();
         let future = match &mut *state {
             State::Waiting(future) => future,
@@ -200,57 +213,59 @@ impl Call {
 #[pymethods]
 impl Call {
     /// Whose turn it is.
-    fn poll(&self) -> u8 {
-        self.advance()
+    fn poll(&self, py: Python<'_>) -> u8 {
+        self.advance(py)
     }
 
     /// The body has returned `value`; whose turn it is.
-    fn succeed(&self, value: &[u8]) -> u8 {
+    fn succeed(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<u8> {
+        let value = encode(value)?;
         if let Some(slot) = &self.slot {
-            slot.fill_quietly(Ok(bytes_payload(value)));
+            slot.fill_quietly(Ok(value));
         }
-        self.advance()
+        Ok(self.advance(py))
     }
 
     /// The body has failed; whose turn it is.
-    fn fail(&self, failure: PyFailure) -> u8 {
+    fn fail(&self, py: Python<'_>, failure: PyFailure) -> u8 {
         if let Some(slot) = &self.slot {
             slot.fill_quietly(Err(failure.into()));
         }
-        self.advance()
+        self.advance(py)
     }
 
-    /// The first branch of the code that the caller is to run, and the input. From here on a wake polls the
+    /// The first branch of the code that the caller is to run, and its arguments. From here on a wake polls the
     /// call, until the code has returned.
-    fn begun(slf: &Bound<'_, Self>) -> PyResult<Option<(Branch, Py<PyBytes>)>> {
+    fn begun<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<(Branch, Bound<'py, PyAny>)>> {
         let call = slf.get();
         let begin = call.begun.as_ref().and_then(|begun| begun.lock().take());
         let Some(Begin { branch, input, slot, .. }) = begin else { return Ok(None) };
         call.waiter.set_owner(Some(slf.clone().unbind()));
         *call.code.lock() = Some(slot.clone());
-        Ok(Some((Branch::new(branch, Some(slot)), bytes(slf.py(), &input))))
+        Ok(Some((Branch::new(branch, Some(slot)), decode(slf.py(), &input)?)))
     }
 
     /// The code that the caller has run returned `output`; whose turn it is.
-    fn returned(&self, output: &[u8]) -> u8 {
-        self.over(Ok(bytes_payload(output)))
+    fn returned(&self, py: Python<'_>, output: &Bound<'_, PyAny>) -> PyResult<u8> {
+        let output = encode(output)?;
+        Ok(self.over(py, Ok(output)))
     }
 
     /// The code that the caller has run failed; whose turn it is.
-    fn raised(&self, failure: PyFailure) -> u8 {
-        self.over(Err(failure.into()))
+    fn raised(&self, py: Python<'_>, failure: PyFailure) -> u8 {
+        self.over(py, Err(failure.into()))
     }
 
     /// The code that the caller has run has unwound; whose turn it is.
-    fn unwound(&self) -> u8 {
+    fn unwound(&self, py: Python<'_>) -> u8 {
         self.waiter.set_owner(None);
-        self.advance()
+        self.advance(py)
     }
 
-    /// What it came to: encoded bytes, text, a handle, or nothing.
+    /// What it came to: a value, text, a handle, or nothing.
     fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match std::mem::replace(&mut *self.state.lock(), State::Taken) {
-            State::Over(Reply::Value(payload)) => Ok(bytes(py, &payload).into_any()),
+            State::Over(Reply::Value(payload)) => Ok(decode(py, &payload)?.unbind()),
             State::Over(Reply::Text(text)) => Ok(text.into_pyobject(py)?.into_any().unbind()),
             State::Over(Reply::Handle(handle)) => Ok(Py::new(py, Handle::new(handle))?.into_any()),
             _ => Ok(py.None()),
@@ -288,7 +303,7 @@ impl Call {
     /// Blocks this thread until it is somebody's turn; a signal interrupts it.
     fn wait(&self, py: Python<'_>) -> PyResult<u8> {
         loop {
-            let turn = self.advance();
+            let turn = self.advance(py);
             if turn != PENDING {
                 return Ok(turn);
             }
@@ -306,7 +321,7 @@ impl Call {
     }
 
     fn __next__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        let turn = slf.get().advance();
+        let turn = slf.get().advance(slf.py());
         if turn != PENDING {
             return Err(PyStopIteration::new_err((turn,)));
         }
@@ -355,14 +370,4 @@ impl Call {
         }
         Ok(())
     }
-}
-
-/// The bytes of an encoded value.
-pub(crate) fn bytes(py: Python<'_>, payload: &Payload) -> Py<PyBytes> {
-    crate::branch::py_bytes(py, payload)
-}
-
-/// The payload of an encoded value.
-pub(crate) fn bytes_payload(encoded: &[u8]) -> Payload {
-    Payload::from_message_pack(encoded)
 }

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 use stepfast::guest::{GuestWorkflow, StartOptions};
 use stepfast::{Engine as CoreEngine, Payload};
 
-use crate::call::{Call, Future, Reply, begin_inline, bytes_payload};
+use crate::call::{Call, Future, Reply, begin_inline};
 use crate::error::exception;
 use crate::port::{Begin, Note, Port, Shared};
 use crate::runtime::runtime;
 use crate::slot::Slot;
+use crate::value::encode_arguments;
 
 /// An engine, with its workflows by number.
 #[pyclass(frozen)]
@@ -62,20 +64,25 @@ impl Engine {
     }
 
     /// Starts an execution: a handle, when that is durable.
-    #[pyo3(signature = (workflow, input, port, workflow_id=None, timeout=None, patience=None))]
+    #[pyo3(signature = (workflow, args, kwargs, port, workflow_id=None, timeout=None, patience=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn start(
         &self,
         py: Python<'_>,
         workflow: usize,
-        input: &[u8],
+        args: &Bound<'_, PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
         port: Option<&Bound<'_, Port>>,
         workflow_id: Option<&str>,
         timeout: Option<f64>,
         patience: Option<f64>,
     ) -> PyResult<Call> {
         let options = options(workflow_id, timeout, patience);
-        let start = self.get(py)?.start_guest(self.workflow(workflow)?, bytes_payload(input), options);
+        let start = self.get(py)?.start_guest(
+            self.workflow(workflow)?,
+            encode_arguments(args, Some(kwargs))?,
+            options,
+        );
         let future: Future = Box::pin(async move {
             match start.await {
                 Ok(handle) => Reply::Handle(handle),
@@ -86,13 +93,14 @@ impl Engine {
     }
 
     /// Runs an execution to its output; its code is the caller's to run if it runs here at once.
-    #[pyo3(signature = (workflow, input, port, workflow_id=None, timeout=None, patience=None, is_inline=true))]
+    #[pyo3(signature = (workflow, args, kwargs, port, workflow_id=None, timeout=None, patience=None, is_inline=true))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn run(
         &self,
         py: Python<'_>,
         workflow: usize,
-        input: &[u8],
+        args: &Bound<'_, PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
         port: Option<&Bound<'_, Port>>,
         workflow_id: Option<&str>,
         timeout: Option<f64>,
@@ -100,7 +108,8 @@ impl Engine {
         is_inline: bool,
     ) -> PyResult<Call> {
         let options = options(workflow_id, timeout, patience);
-        let run = self.get(py)?.run_guest(self.workflow(workflow)?, bytes_payload(input), options);
+        let run =
+            self.get(py)?.run_guest(self.workflow(workflow)?, encode_arguments(args, Some(kwargs))?, options);
         let future: Future = Box::pin(async move { replied(run.await) });
         let call = Call::new(py, port, None, None, future);
         Ok(if is_inline { call.inline() } else { call })

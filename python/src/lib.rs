@@ -8,6 +8,7 @@ mod error;
 mod port;
 mod runtime;
 mod slot;
+mod value;
 mod waiter;
 
 use pyo3::prelude::*;

@@ -14,6 +14,7 @@ use crate::error::unavailable;
 use crate::slot::Slot;
 use crate::waiter::Waiter;
 use stepfast::Payload;
+use stepfast::guest::Gate;
 
 /// So many notes are taken at a time: the loop has other things to do.
 const AT_ONCE: usize = 256;
@@ -69,9 +70,53 @@ impl Shared {
 pub(crate) struct Port {
     pub(crate) shared: Arc<Shared>,
     event_loop: Option<Py<PyAny>>,
+    restless: Mutex<Restless>,
 }
 
+/// Executions that have not come to rest, watched turn by turn of the loop.
+#[derive(Default)]
+struct Restless {
+    watched: Vec<Watched>,
+    /// The loop's next turn looks at them.
+    is_ticking: bool,
+}
+
+struct Watched {
+    gate: Gate,
+    activity: u32,
+    turns: u32,
+}
+
+/// A branch that waits for something else than a durable call is at rest after so many turns of the loop
+/// without any activity of the execution: what one future sets off in others takes a turn each.
+const QUIET_TURNS: u32 = 8;
+
 impl Port {
+    /// Watches for the moment at which the execution comes to rest. From the loop's thread.
+    pub(crate) fn watch(slf: &Bound<'_, Self>, gate: &Gate) -> PyResult<()> {
+        let port = slf.get();
+        let Some(event_loop) = &port.event_loop else { return Ok(()) };
+        let was_ticking = {
+            let mut restless = port.restless.lock();
+            if restless.watched.iter().rev().take(4).any(|watched| watched.gate.key() == gate.key()) {
+                return Ok(());
+            }
+            restless.watched.push(Watched { gate: gate.clone(), activity: u32::MAX, turns: 0 });
+            std::mem::replace(&mut restless.is_ticking, true)
+        };
+        if !was_ticking {
+            port.tick_soon(slf, event_loop)?;
+        }
+        Ok(())
+    }
+
+    fn tick_soon(&self, slf: &Bound<'_, Self>, event_loop: &Py<PyAny>) -> PyResult<()> {
+        let py = slf.py();
+        let tick = slf.getattr(pyo3::intern!(py, "tick"))?;
+        event_loop.call_method1(py, pyo3::intern!(py, "call_soon"), (tick,))?;
+        Ok(())
+    }
+
     pub(crate) fn event_loop(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py))
     }
@@ -89,7 +134,7 @@ impl Port {
             None
         };
         let shared = Shared { notes: Mutex::default(), fd, came: Condvar::new() };
-        Ok(Self { shared: Arc::new(shared), event_loop })
+        Ok(Self { shared: Arc::new(shared), event_loop, restless: Mutex::default() })
     }
 
     /// What the loop watches; -1 for threads.
@@ -120,13 +165,44 @@ impl Port {
                         let run = pyo3::intern!(py, "run");
                         callback.context.call_method1(py, run, (callback.function, callback.argument))?;
                     } else if let Some(owner) = waiter.owner(py) {
-                        owner.get().advance();
+                        owner.get().advance(py);
                     }
                 }
                 other => others.get_or_insert_with(Vec::new).push(told(py, other)?),
             }
         }
         Ok(others)
+    }
+
+    /// A turn of the loop has passed: tells the executions that have come to rest.
+    fn tick(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let port = slf.get();
+        let mut quiet = Vec::new();
+        let goes_on = {
+            let mut restless = port.restless.lock();
+            restless.watched.retain_mut(|watched| {
+                let (activity, is_at_rest) = watched.gate.activity();
+                if is_at_rest {
+                    return false;
+                }
+                watched.turns = if activity == watched.activity { watched.turns + 1 } else { 0 };
+                watched.activity = activity;
+                if watched.turns < QUIET_TURNS {
+                    return true;
+                }
+                quiet.push(watched.gate.clone());
+                false
+            });
+            restless.is_ticking = !restless.watched.is_empty();
+            restless.is_ticking
+        };
+        for gate in quiet {
+            gate.set_quiet();
+        }
+        match &port.event_loop {
+            Some(event_loop) if goes_on => port.tick_soon(slf, event_loop),
+            _ => Ok(()),
+        }
     }
 
     /// In a thread of a pool: the next note, or `None` after `seconds` without one.
@@ -154,7 +230,7 @@ fn told(py: Python<'_>, note: Note) -> PyResult<Py<PyAny>> {
         Note::Unwind(key) => Ok(key.into_pyobject(py)?.into_any().unbind()),
         Note::Begin(Begin { workflow, branch, input, slot }) => {
             let branch = Branch::new(branch, Some(slot));
-            let input = crate::call::bytes(py, &input);
+            let input = crate::value::decode(py, &input)?;
             Ok((workflow, branch, input).into_pyobject(py)?.into_any().unbind())
         }
     }

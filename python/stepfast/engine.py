@@ -15,7 +15,6 @@ from stepfast.failure import failure_of
 from stepfast.handle import AsyncHandle, Handle, settle, settle_here
 from stepfast.port import LoopPort, loop_port
 from stepfast.step import over
-from stepfast.values import decode, encode
 from stepfast.workflow import Workflow, registered
 
 P = ParamSpec("P")
@@ -99,12 +98,12 @@ class Threads:
                     self._add()
                 self._run(*note)
 
-    def _run(self, number: int, branch: _native.Branch, data: bytes) -> None:
+    def _run(self, number: int, branch: _native.Branch, arguments: Any) -> None:
         workflow = self._opened.workflows[number]
         token = branch_var.set(branch)
         try:
-            args, kwargs = decode(data)
-            branch.succeed(encode(workflow.function(*args, **kwargs)))
+            args, kwargs = arguments
+            branch.succeed(workflow.function(*args, **kwargs))
         except (Suspended, Cancelled):
             pass
         except Exception as raised:
@@ -145,7 +144,7 @@ class Engine:
         """Starts an execution. When this returns, it is durable that it will run to its end."""
         opened = self._opened
         call = opened.native.start(
-            opened.number(workflow), encode((args, kwargs)), None, workflow_id
+            opened.number(workflow), args, kwargs, None, workflow_id
         )
         return Handle(settle_here(call))
 
@@ -161,29 +160,26 @@ class Engine:
         opened = self._opened
         number = opened.number(workflow)
         function: Any = opened.workflows[number].function
-        call = opened.native.run(number, encode((args, kwargs)), None, workflow_id)
+        call = opened.native.run(number, args, kwargs, None, workflow_id)
         turn = call.poll()
         if turn == BODY:
             begun = call.begun()
             assert begun is not None
-            branch, data = begun
+            branch, (args, kwargs) = begun
             token = branch_var.set(branch)
             try:
-                args, kwargs = decode(data)
-                encoded = encode(function(*args, **kwargs))
+                turn = call.returned(function(*args, **kwargs))
             except (Suspended, Cancelled):
                 turn = call.unwound()
             except Exception as raised:
                 turn = call.raised(failure_of(raised))
-            else:
-                turn = call.returned(encoded)
             finally:
                 branch_var.reset(token)
         if turn == PENDING:
             turn = call.wait()
         if turn != DONE:
             raise over(call, turn, None)
-        return decode(call.value())
+        return call.value()
 
     def close(self, grace: float = 10.0) -> None:
         """Ends the engine: what runs is handed back, what is staged is flushed."""
@@ -243,7 +239,7 @@ class AsyncEngine:
         """Starts an execution. When this returns, it is durable that it will run to its end."""
         opened = self._opened
         call = opened.native.start(
-            opened.number(workflow), encode((args, kwargs)), self._native_port, workflow_id
+            opened.number(workflow), args, kwargs, self._native_port, workflow_id
         )
         return AsyncHandle(await settle(call))
 
@@ -258,48 +254,43 @@ class AsyncEngine:
         """Starts an execution and waits for its output."""
         opened = self._opened
         number = opened.number(workflow)
-        call = opened.native.run(number, encode((args, kwargs)), self._native_port, workflow_id)
+        call = opened.native.run(number, args, kwargs, self._native_port, workflow_id)
         turn = call.poll()
         if turn == BODY:
-            turn = await self._run_here(call, opened.workflows[number].function)
+            begun = call.begun()
+            assert begun is not None
+            branch, (args, kwargs) = begun
+            token = branch_var.set(branch)
+            branch.watch(self._native_port)
+            try:
+                output = await opened.workflows[number].function(*args, **kwargs)
+                turn = call.returned(output)
+            except (Suspended, Cancelled):
+                turn = call.unwound()
+            except Exception as raised:
+                turn = call.raised(failure_of(raised))
+            finally:
+                branch_var.reset(token)
         while turn == PENDING:
             turn = await call
         if turn != DONE:
             raise over(call, turn, None)
-        return decode(call.value())
+        return call.value()
 
-    async def _run_here(self, call: _native.Call, function: Any) -> int:
-        begun = call.begun()
-        assert begun is not None
-        branch, data = begun
-        token = branch_var.set(branch)
-        self._port.watch(branch)
-        try:
-            args, kwargs = decode(data)
-            encoded = encode(await function(*args, **kwargs))
-        except (Suspended, Cancelled):
-            return call.unwound()
-        except Exception as raised:
-            return call.raised(failure_of(raised))
-        else:
-            return call.returned(encoded)
-        finally:
-            branch_var.reset(token)
-
-    def _begin(self, number: int, branch: _native.Branch, data: bytes) -> None:
+    def _begin(self, number: int, branch: _native.Branch, arguments: Any) -> None:
         """An execution begins here, in a task of its own."""
         key = branch.key
-        task = self._port.loop.create_task(self._drive(number, branch, data))
+        task = self._port.loop.create_task(self._drive(number, branch, arguments))
         self._tasks.setdefault(key, set()).add(task)
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
 
-    async def _drive(self, number: int, branch: _native.Branch, data: bytes) -> None:
+    async def _drive(self, number: int, branch: _native.Branch, arguments: Any) -> None:
         branch_var.set(branch)
-        self._port.watch(branch)
+        branch.watch(self._native_port)
         function: Any = self._opened.workflows[number].function
         try:
-            args, kwargs = decode(data)
-            branch.succeed(encode(await function(*args, **kwargs)))
+            args, kwargs = arguments
+            branch.succeed(await function(*args, **kwargs))
         except (Suspended, Cancelled):
             pass
         except Exception as raised:

@@ -9,7 +9,6 @@ from stepfast import _native
 from stepfast.branch import DONE, PENDING
 from stepfast.port import current_port
 from stepfast.step import over
-from stepfast.values import decode
 
 R = TypeVar("R")
 
@@ -27,7 +26,7 @@ class Handle(Generic[R]):
 
     def result(self) -> R:
         """Waits for the end of the execution, and returns its output, which is then durable."""
-        return decode(settle_here(self._native.result(None)))
+        return settle_here(self._native.result(None))
 
     def status(self) -> str:
         """Its status now, from the database."""
@@ -54,7 +53,7 @@ class AsyncHandle(Generic[R]):
 
     async def result(self) -> R:
         """Waits for the end of the execution, and returns its output, which is then durable."""
-        return decode(await settle(self._native.result(current_port())))
+        return await settle(self._native.result(current_port()))
 
     async def status(self) -> str:
         """Its status now, from the database."""

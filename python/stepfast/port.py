@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from stepfast import _native
 from stepfast.branch import branch_var
-
-#: A branch that waits for something else than a durable call is at rest after so many turns of the loop
-#: without any activity: what one future sets off in others takes a turn each.
-QUIET_TURNS: Final = 8
 
 
 class LoopPort:
@@ -23,11 +18,8 @@ class LoopPort:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.native = _native.Port(loop)
-        self.begin: dict[int, Callable[[int, _native.Branch, bytes], None]] = {}
         self.unwind: Callable[[str], None] | None = None
-        self._begun: Callable[[int, _native.Branch, bytes], None] | None = None
-        self._restless: dict[_native.Branch, tuple[int, int]] = {}
-        self._is_ticking = False
+        self._begun: Callable[[int, _native.Branch, Any], None] | None = None
         loop.add_reader(self.native.fileno(), self._drain)
         self._chain_factory()
 
@@ -38,7 +30,7 @@ class LoopPort:
 
     def serve(
         self,
-        begun: Callable[[int, _native.Branch, bytes], None],
+        begun: Callable[[int, _native.Branch, Any], None],
         unwind: Callable[[str], None],
     ) -> None:
         """Says what to do with executions that begin, or have to unwind, here."""
@@ -77,41 +69,14 @@ class LoopPort:
                 task = asyncio.Task(coro, loop=loop, **kwargs)
             if forked is not None:
                 task.add_done_callback(lambda _: forked.end())
-                self.watch(forked)
+                forked.watch(self.native)
             return task
 
         factory.is_stepfasts = True  # type: ignore[attr-defined]
         loop.set_task_factory(factory)
 
-    def watch(self, branch: _native.Branch) -> None:
-        """Watches for the moment at which an execution comes to rest."""
-        self._restless[branch] = (-1, 0)
-        if not self._is_ticking:
-            self._is_ticking = True
-            self.loop.call_soon(self._tick)
-
-    def _tick(self) -> None:
-        over: list[_native.Branch] = []
-        for branch, (seen, turns) in self._restless.items():
-            activity, is_at_rest = branch.activity()
-            if is_at_rest:
-                over.append(branch)
-            elif activity != seen:
-                self._restless[branch] = (activity, 0)
-            elif turns + 1 >= QUIET_TURNS:
-                branch.set_quiet()
-                over.append(branch)
-            else:
-                self._restless[branch] = (seen, turns + 1)
-        for branch in over:
-            del self._restless[branch]
-        self._is_ticking = bool(self._restless)
-        if self._is_ticking:
-            self.loop.call_soon(self._tick)
-
 
 _ports: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPort] = WeakKeyDictionary()
-_threads = threading.local()
 
 
 def loop_port() -> LoopPort:

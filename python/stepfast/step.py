@@ -20,7 +20,6 @@ from stepfast.branch import (
 )
 from stepfast.failure import failure_of, raised_again
 from stepfast.port import current_port
-from stepfast.values import decode, encode
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,8 +55,7 @@ class Step(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.function(*args, **kwargs)
-        arguments = encode((args, kwargs)) if args or kwargs else None
-        call = branch.step(self.settings, arguments, current_port())
+        call = branch.step(self.settings, args, kwargs, current_port())
         if self.is_async:
             return cast("R", carry_out(call, cast("Step[..., Any]", self), args, kwargs))
         return cast("R", carry_out_here(call, cast("Step[..., Any]", self), args, kwargs))
@@ -77,18 +75,16 @@ async def carry_out(
         turn = await call
         while True:
             if turn == DONE:
-                return value if is_run else decode(call.value())
+                return value if is_run else call.value()
             if turn == BODY:
                 token = branch_var.set(None)
                 try:
                     value = await step.function(*args, **kwargs)
-                    encoded = encode(value)
+                    turn = call.succeed(value)
+                    is_run = True
                 except Exception as raised:
                     error = raised
                     turn = call.fail(failure_of(raised, step.retry_if))
-                else:
-                    is_run = True
-                    turn = call.succeed(encoded)
                 finally:
                     branch_var.reset(token)
             elif turn == PENDING:
@@ -110,18 +106,16 @@ def carry_out_here(
         turn = call.poll()
         while True:
             if turn == DONE:
-                return value if is_run else decode(call.value())
+                return value if is_run else call.value()
             if turn == BODY:
                 token = branch_var.set(None)
                 try:
                     value = step.function(*args, **kwargs)
-                    encoded = encode(value)
+                    turn = call.succeed(value)
+                    is_run = True
                 except Exception as raised:
                     error = raised
                     turn = call.fail(failure_of(raised, step.retry_if))
-                else:
-                    is_run = True
-                    turn = call.succeed(encoded)
                 finally:
                     branch_var.reset(token)
             elif turn == PENDING:

@@ -114,6 +114,11 @@ impl Gate {
         self.0.activity()
     }
 
+    /// True if somebody has to say when it has come to rest: it has several branches, or a deadline.
+    pub fn needs_watching(&self) -> bool {
+        self.0.deadline_at.is_some() || self.0.state().leaves > 1
+    }
+
     /// Says that no branch of the execution runs any more, and none can before something is delivered: all of
     /// them are in durable calls, or wait for branches that are, or for something outside.
     pub fn set_quiet(&self) {
