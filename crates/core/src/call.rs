@@ -20,6 +20,8 @@ pub(crate) struct CallState {
     pub(crate) fingerprint: Option<u64>,
     pub(crate) begun_at: Timestamp,
     pub(crate) phase: Phase,
+    /// Its branch waits for it, and for nothing else. A guest may make a call and go on.
+    pub(crate) is_awaited: bool,
     pub(crate) waiting_for: Option<WaitingFor>,
     pub(crate) waker: Option<Waker>,
 }

@@ -111,6 +111,9 @@ impl Call {
 
     /// Waits for the call's turn: the recorded delivery, or `None` if it has to be done.
     pub(crate) async fn recorded(&self) -> Option<Delivery> {
+        if self.run.definition.is_guest {
+            self.run.await_call(self.id);
+        }
         if self.is_live {
             return None;
         }

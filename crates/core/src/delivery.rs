@@ -54,10 +54,11 @@ impl Run {
             fingerprint,
             begun_at,
             phase,
+            is_awaited: !self.definition.is_guest,
             waiting_for: None,
             waker: None,
         };
-        state.outstanding += 1;
+        state.outstanding += u32::from(call.is_awaited);
         state.stir();
         let id = match state.vacant.pop() {
             Some(id) => {
@@ -76,11 +77,26 @@ impl Run {
         if let Some(replay) = &mut state.replay {
             replay.calls.insert(path, id);
         }
-        if state.interrupt.is_some() || (!is_live && self.definition.is_guest) {
+        if state.interrupt.is_some() {
             drop(state);
             self.poke();
         }
         (id, is_live)
+    }
+
+    /// The branch of a guest has begun to wait for the call.
+    pub(crate) fn await_call(&self, id: usize) {
+        let mut state = self.state();
+        let Some(Some(call)) = state.calls.get_mut(id) else { return };
+        if std::mem::replace(&mut call.is_awaited, true) {
+            return;
+        }
+        state.outstanding += 1;
+        if state.has_undelivered() {
+            // all branches may be at rest now
+            drop(state);
+            self.poke();
+        }
     }
 
     /// Says that the call began at `at`, in a run before this one.
@@ -201,7 +217,7 @@ impl Run {
         let mut state = self.state();
         let Some(call) = state.calls.get_mut(id).and_then(Option::take) else { return };
         state.vacant.push(id);
-        if !matches!(call.phase, Phase::Heard) {
+        if call.is_awaited && !matches!(call.phase, Phase::Heard) {
             state.outstanding -= 1;
         }
         match call.phase {
@@ -322,6 +338,10 @@ impl Run {
         let mut state = self.state();
         state.stir();
         state.leaves = state.leaves.saturating_add_signed(by);
+        if by < 0 && self.definition.is_guest && state.has_undelivered() {
+            drop(state);
+            self.poke();
+        }
     }
 
     /// Changes with everything that branches do, and whether they are known to be at rest.
@@ -389,10 +409,16 @@ impl RunState {
         let Phase::Delivered(delivery) = std::mem::replace(&mut call.phase, Phase::Heard) else {
             return None;
         };
+        let is_awaited = call.is_awaited;
         self.unheard -= 1;
-        self.outstanding -= 1;
+        self.outstanding -= u32::from(is_awaited);
         self.stir();
         Some(delivery)
+    }
+
+    /// True if something may be delivered once all branches are at rest.
+    fn has_undelivered(&self) -> bool {
+        self.replay.is_some() || !self.completed.is_empty()
     }
 
     /// A branch does something.

@@ -111,7 +111,7 @@ pub(crate) struct RunState {
     pub(crate) completed: VecDeque<usize>,
     /// Branches that are not waiting for branches of their own.
     pub(crate) leaves: u32,
-    /// Calls whose outcome their branch has not heard.
+    /// Calls whose outcome their branch waits for.
     pub(crate) outstanding: u32,
     /// Of these, delivered.
     pub(crate) unheard: u32,
