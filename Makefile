@@ -17,9 +17,15 @@ TODAY = $(shell date -u +%F)
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
+.venv/ready: python/requirements.txt
+	python/set-up
+
+.PHONY: python
+python: .venv/ready ## Build the Python package and install it into .venv
+	.venv/bin/maturin develop --quiet --release $(CARGO_FLAGS) --manifest-path python/Cargo.toml
+
 .PHONY: setup
-setup: ## Build the program `stepfast` and install it into .venv/bin
-	@test -d .venv || python3 -m venv .venv 2>/dev/null || python3 -m venv --clear --without-pip .venv
+setup: python ## Build all, and install the program `stepfast` and the Python package into .venv
 	cargo build $(CARGO_FLAGS) --release -p stepfast-cli -p stepfast --bins --example crash
 	@install -m 755 $(TARGET)/release/stepfast .venv/bin/stepfast.new && mv .venv/bin/stepfast.new .venv/bin/stepfast
 	@.venv/bin/stepfast --version
@@ -32,14 +38,25 @@ demo: setup ## Set up, then kill a workflow in the middle and watch it go on
 	@.venv/bin/stepfast workflow list --store sqlite:$(DEMO)/demo.db
 
 .PHONY: check
-check: ## Check format, lints and documentation
+check: .venv/ready ## Check format, lints, types and documentation
 	cargo fmt --all --check
+	.venv/bin/ruff format --quiet --check python
+	.venv/bin/ruff check --quiet python
+	.venv/bin/mypy --config-file python/pyproject.toml python/stepfast
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps
 
 .PHONY: test
-test: ## Run all tests, on memory, SQLite and Postgres
-	RUST_BACKTRACE=0 tests/with-postgres cargo test $(CARGO_FLAGS) --workspace --no-fail-fast
+test: python ## Run all tests, on memory, SQLite and Postgres
+	RUST_BACKTRACE=0 tests/with-postgres $(MAKE) --no-print-directory test-rust test-python
+
+.PHONY: test-rust
+test-rust:
+	cargo test $(CARGO_FLAGS) --workspace --no-fail-fast
+
+.PHONY: test-python
+test-python:
+	.venv/bin/python -m pytest python/tests
 
 .PHONY: crash
 crash: ## Kill workers and cut the power, more than KILLS times (500), and check every promise after it

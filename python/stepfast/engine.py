@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -15,7 +16,7 @@ from stepfast.failure import failure_of
 from stepfast.handle import AsyncHandle, Handle, settle, settle_here
 from stepfast.port import LoopPort, loop_port
 from stepfast.step import over
-from stepfast.workflow import Workflow, registered
+from stepfast.workflow import registered
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,9 +49,7 @@ class _Opened:
             (workflow.name, workflow.eager, port)
             for workflow, port in zip(self.workflows, ports, strict=True)
         ]
-        self.native = _native.Engine.open(
-            url, definitions, max_running, suspend_after, value_limit
-        )
+        self.native = _native.Engine.open(url, definitions, max_running, suspend_after, value_limit)
         self.threads.start()
 
     def number(self, workflow: Any) -> int:
@@ -143,9 +142,7 @@ class Engine:
     ) -> Handle[R]:
         """Starts an execution. When this returns, it is durable that it will run to its end."""
         opened = self._opened
-        call = opened.native.start(
-            opened.number(workflow), args, kwargs, None, workflow_id
-        )
+        call = opened.native.start(opened.number(workflow), args, kwargs, None, workflow_id)
         return Handle(settle_here(call))
 
     def run(
@@ -179,7 +176,8 @@ class Engine:
             turn = call.wait()
         if turn != DONE:
             raise over(call, turn, None)
-        return call.value()
+        output: R = call.value()
+        return output
 
     def close(self, grace: float = 10.0) -> None:
         """Ends the engine: what runs is handed back, what is staged is flushed."""
@@ -209,13 +207,14 @@ class AsyncEngine:
         value_limit: int = 256 * 1024 * 1024,
         threads: int = THREADS,
     ) -> None:
-        self._url = url
-        self._options = {
-            "max_running": max_running,
-            "suspend_after": suspend_after,
-            "value_limit": value_limit,
-            "threads": threads,
-        }
+        self._open = functools.partial(
+            _Opened,
+            url,
+            max_running=max_running,
+            suspend_after=suspend_after,
+            value_limit=value_limit,
+            threads=threads,
+        )
         self._tasks: dict[str, set[asyncio.Task[Any]]] = {}
 
     async def open(self) -> Self:
@@ -223,9 +222,7 @@ class AsyncEngine:
         self._port = loop_port()
         self._native_port = self._port.native
         self._port.serve(self._begin, self._unwind)
-        self._opened = await asyncio.to_thread(
-            lambda: _Opened(self._url, self._port, **self._options)
-        )
+        self._opened = await asyncio.to_thread(self._open, self._port)
         return self
 
     async def start(
@@ -238,9 +235,7 @@ class AsyncEngine:
     ) -> AsyncHandle[Any]:
         """Starts an execution. When this returns, it is durable that it will run to its end."""
         opened = self._opened
-        call = opened.native.start(
-            opened.number(workflow), args, kwargs, self._native_port, workflow_id
-        )
+        call = opened.native.start(opened.number(workflow), args, kwargs, self._native_port, workflow_id)
         return AsyncHandle(await settle(call))
 
     async def run(

@@ -83,9 +83,7 @@ _KINDS: Final[dict[str, type[Error]]] = {
 }
 
 
-def made(
-    kind: str, code: str, message: str, failure: tuple[str, str, bytes] | None
-) -> BaseException:
+def made(kind: str, code: str, message: str, failure: tuple[str, str, bytes] | None) -> BaseException:
     """The exception for an error of the engine; that of the workflow itself where it can be made again."""
     if failure is not None and kind == "Failed" and failure[2]:
         return decode_exception(failure[2])

@@ -26,11 +26,13 @@ class Handle(Generic[R]):
 
     def result(self) -> R:
         """Waits for the end of the execution, and returns its output, which is then durable."""
-        return settle_here(self._native.result(None))
+        output: R = settle_here(self._native.result(None))
+        return output
 
     def status(self) -> str:
         """Its status now, from the database."""
-        return settle_here(self._native.status(None))
+        status: str = settle_here(self._native.status(None))
+        return status
 
     def cancel(self) -> None:
         """Asks that it be cancelled."""
@@ -53,11 +55,13 @@ class AsyncHandle(Generic[R]):
 
     async def result(self) -> R:
         """Waits for the end of the execution, and returns its output, which is then durable."""
-        return await settle(self._native.result(current_port()))
+        output: R = await settle(self._native.result(current_port()))
+        return output
 
     async def status(self) -> str:
         """Its status now, from the database."""
-        return await settle(self._native.status(current_port()))
+        status: str = await settle(self._native.status(current_port()))
+        return status
 
     async def cancel(self) -> None:
         """Asks that it be cancelled."""

@@ -53,9 +53,7 @@ class LoopPort:
         if getattr(before, "is_stepfasts", False):
             return
 
-        def factory(
-            loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any
-        ) -> asyncio.Future[Any]:
+        def factory(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
             branch = branch_var.get()
             forked = branch.fork() if branch is not None else None
             if forked is not None:

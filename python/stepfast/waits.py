@@ -12,9 +12,7 @@ from stepfast.handle import settle, settle_here
 from stepfast.port import current_port
 
 
-def sleep(
-    seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0
-) -> Any:
+def sleep(seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> Any:
     """Waits, durably: after a crash the time that has passed counts. In async code, await it."""
     seconds += 60.0 * (minutes + 60.0 * (hours + 24.0 * days))
     branch = branch_var.get()

@@ -11,7 +11,7 @@ from stepfast import AsyncEngine, sleep, step, workflow
 
 #: Set by the victim: a body dies with this probability.
 KILL = float(os.environ.get("KILL", "0"))
-_random = random.Random()
+_random = random.Random(os.environ.get("SEED"))
 
 
 async def pause() -> None:

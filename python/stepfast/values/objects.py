@@ -76,7 +76,7 @@ class Shape:
                     fields[name] = getattr(value, name)
                 else:
                     extra.setdefault("unset", []).append(name)
-        if self.slots or self.has_dict and len(value.__dict__) > len(fields):
+        if self.slots or (self.has_dict and len(value.__dict__) > len(fields)):
             extra.update(self.beside(value))
         return fields, extra
 

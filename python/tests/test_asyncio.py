@@ -1,0 +1,142 @@
+"""Async workflows: every shape that asyncio knows, run, started, and over crashes."""
+
+import asyncio
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+
+import programs
+import pytest
+
+from stepfast import AsyncEngine, Workflow, sleep, step, workflow
+
+ALL = [*programs.PLAIN, *programs.PAIRS, programs.nested]
+PROGRAMS = pathlib.Path(__file__).with_name("programs.py")
+
+
+@pytest.mark.parametrize("program", ALL, ids=lambda program: program.name)
+@pytest.mark.parametrize("suspend_after", [5.0, 0.001])
+def test_program_returns_what_it_should(program: Workflow, suspend_after: float, url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url, suspend_after=suspend_after) as engine:
+            wanted = programs.expected(program.name)
+            assert await engine.run(program, programs.N) == wanted
+            handle = await engine.start(program, programs.N)
+            assert await handle == wanted
+
+    asyncio.run(main())
+
+
+def test_programs_go_on_after_kills(url: str) -> None:
+    """Bodies kill the process at random; it is started again until all has ended."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    killed = 0
+    for victim in range(200):
+        environment = {**os.environ, "KILL": "0.02", "SEED": str(seed + victim)}
+        ended = subprocess.run(
+            [sys.executable, str(PROGRAMS), url, "3"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        if ended.returncode == 0:
+            break
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        killed += 1
+    else:
+        pytest.fail("it has not ended after 200 kills")
+    assert killed > 0
+
+
+@step
+async def failing(n: int) -> int:
+    raise LookupError("no such order", n)
+
+
+@workflow
+async def lets_it_out(n: int) -> int:
+    return await failing(n)
+
+
+@workflow
+async def catches(n: int) -> list[object]:
+    try:
+        return [await failing(n)]
+    except LookupError as error:
+        return [error.args[0], error.args[1]]
+
+
+def test_errors_keep_their_class(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            for _ in range(2):
+                with pytest.raises(LookupError) as raised:
+                    await engine.run(lets_it_out, 7)
+                assert raised.value.args == ("no such order", 7)
+                handle = await engine.start(lets_it_out, 8)
+                with pytest.raises(LookupError) as raised:
+                    await handle
+                assert raised.value.args == ("no such order", 8)
+            assert await engine.run(catches, 9) == ["no such order", 9]
+
+    asyncio.run(main())
+
+
+_attempts: list[int] = []
+
+
+@step(retries=3, backoff=0.001)
+async def third_time(n: int) -> int:
+    _attempts.append(n)
+    if len(_attempts) < 3:
+        raise ConnectionError("not yet")
+    return n
+
+
+@workflow
+async def tries(n: int) -> int:
+    return await third_time(n)
+
+
+def test_failed_attempts_are_followed_by_others(url: str) -> None:
+    async def main() -> None:
+        _attempts.clear()
+        async with AsyncEngine(url) as engine:
+            assert await engine.run(tries, 5) == 5
+        assert _attempts == [5, 5, 5]
+
+    asyncio.run(main())
+
+
+@workflow
+async def sleeper(seconds: float) -> str:
+    await sleep(seconds)
+    return "awake"
+
+
+def test_sleepers_are_suspended_and_wake(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url, suspend_after=0.01) as engine:
+            handles = [await engine.start(sleeper, 0.05) for _ in range(50)]
+            assert [await handle for handle in handles] == ["awake"] * 50
+            assert await engine.run(sleeper, 0.05) == "awake"
+
+    asyncio.run(main())
+
+
+def test_an_id_is_started_once(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            handles = await asyncio.gather(
+                *[engine.start(programs.in_a_row, 3, workflow_id="the one") for _ in range(20)]
+            )
+            assert {handle.workflow_id for handle in handles} == {"the one"}
+            outputs = [await handle for handle in handles]
+            assert outputs == [[[i, 2 * i] for i in range(3)]] * 20
+
+    asyncio.run(main())

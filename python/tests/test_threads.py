@@ -1,0 +1,75 @@
+"""Sync workflows, on threads."""
+
+import threading
+
+import pytest
+
+from stepfast import Engine, sleep, step, workflow
+
+
+@step
+def plus_one(n: int) -> int:
+    return n + 1
+
+
+@workflow
+def three(n: int) -> int:
+    return plus_one(plus_one(plus_one(n)))
+
+
+@workflow
+def naps_in_thread(n: int) -> int:
+    sleep(0.01)
+    return plus_one(n)
+
+
+@step
+def no_such_thing(n: int) -> int:
+    raise KeyError("nothing", n)
+
+
+@workflow
+def fails_in_thread(n: int) -> int:
+    return no_such_thing(n)
+
+
+def test_a_workflow_is_run_and_started(url: str) -> None:
+    with Engine(url) as engine:
+        assert engine.run(three, 1) == 4
+        assert engine.start(three, 2).result() == 5
+        assert engine.run(naps_in_thread, 3) == 4
+
+
+def test_steps_outside_of_workflows_are_plain_calls() -> None:
+    assert plus_one(1) == 2
+    assert three(1) == 4
+
+
+def test_errors_keep_their_class_in_threads(url: str) -> None:
+    with Engine(url) as engine:
+        for failed in (lambda: engine.run(fails_in_thread, 1), engine.start(fails_in_thread, 1).result):
+            with pytest.raises(KeyError) as raised:
+                failed()
+            assert raised.value.args == ("nothing", 1)
+
+
+def test_many_threads_share_an_engine(url: str) -> None:
+    with Engine(url) as engine:
+        outputs: list[int] = []
+
+        def caller(n: int) -> None:
+            for i in range(10):
+                outputs.append(engine.run(three, 10 * n + i))
+
+        threads = [threading.Thread(target=caller, args=(n,)) for n in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(outputs) == [n + 3 for n in range(160)]
+
+
+def test_more_executions_than_threads_end(url: str) -> None:
+    with Engine(url, threads=4) as engine:
+        handles = [engine.start(naps_in_thread, n) for n in range(40)]
+        assert [handle.result() for handle in handles] == [n + 1 for n in range(40)]
