@@ -172,6 +172,9 @@ class ModelShape(Shape):
         super().__init__(cls, list(infos), defaults)
         self.is_direct = True
         self.slots = []
+        # a RootModel has neither, and the class says so
+        static = inspect.getattr_static(cls, "__pydantic_extra__")
+        self.has_more = isinstance(static, MemberDescriptorType)
         self.privates: dict[str, Any] = cls.__private_attributes__
 
     def take(self, value: Any) -> tuple[dict[str, Any], Extra]:
@@ -201,8 +204,9 @@ class ModelShape(Shape):
                     privates[name] = item
         object.__setattr__(made, "__dict__", state)
         object.__setattr__(made, "__pydantic_fields_set__", set(extra.get("set", fields)))
-        object.__setattr__(made, "__pydantic_extra__", extra.get("extra"))
-        object.__setattr__(made, "__pydantic_private__", privates)
+        if self.has_more:
+            object.__setattr__(made, "__pydantic_extra__", extra.get("extra"))
+            object.__setattr__(made, "__pydantic_private__", privates)
         state.update(extra.get("attributes", {}))
         return made
 
