@@ -72,7 +72,7 @@ def same(one: Any, other: Any) -> bool:
     match one:
         case float():
             return struct.pack("d", one) == struct.pack("d", other) or (
-                one != one and other != other
+                math.isnan(one) and math.isnan(other)
             )
         case complex():
             return same(one.real, other.real) and same(one.imag, other.imag)
@@ -173,7 +173,9 @@ SCALARS = st.one_of(
     st.binary().map(bytearray),
     st.datetimes(timezones=TIMEZONES),
     st.builds(slice, st.none() | st.integers(), st.none() | st.integers()),
-    st.sampled_from([re.compile("a+", re.IGNORECASE), re.compile(b"(?s)x"), int, Point, datetime.datetime]),
+    st.sampled_from(
+        [re.compile("a+", re.IGNORECASE), re.compile(b"(?s)x"), int, Point, datetime.datetime]
+    ),
 )
 VALUES = st.recursive(
     SCALARS,
@@ -218,7 +220,7 @@ def test_plain_values_are_plain_messagepack(value: Any) -> None:
     assert same(decode(data), value)
 
 
-@given(st.dictionaries(PLAIN.filter(lambda key: key == key), PLAIN))
+@given(st.dictionaries(PLAIN.filter(lambda key: str(key) != "nan"), PLAIN))
 def test_plain_keys_are_plain_messagepack(value: Any) -> None:
     assert same(ormsgpack.unpackb(encode(value), option=ormsgpack.OPT_NON_STR_KEYS), value)
     assert_faithful(value)

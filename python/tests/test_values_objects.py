@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import attrs
 import msgspec
@@ -74,7 +74,7 @@ class Slotted:
 class OwnNew:
     x: int
 
-    def __new__(cls, x: int) -> "OwnNew":
+    def __new__(cls, x: int) -> Self:
         return super().__new__(cls)
 
 

@@ -70,14 +70,14 @@ class Shape:
         if self.is_direct:
             state = value.__dict__
             fields = {name: state[name] for name in self.names if name in state}
+        if self.slots or self.has_dict and len(value.__dict__) > len(fields):
+            extra = self.beside(value)
         if len(fields) != len(self.names):
             for name in self.names:
                 if hasattr(value, name):
                     fields[name] = getattr(value, name)
                 else:
                     extra.setdefault("unset", []).append(name)
-        if self.slots or self.has_dict and len(value.__dict__) > len(fields):
-            extra.update(self.beside(value))
         return fields, extra
 
     def beside(self, value: Any) -> Extra:
