@@ -55,9 +55,7 @@ def _described(dtype: Any) -> Any:
 
 
 def _listed(described: Any) -> Any:
-    return (
-        [_listed(part) for part in described] if isinstance(described, (list, tuple)) else described
-    )
+    return described if isinstance(described, (str, int)) else [*map(_listed, described)]
 
 
 def _dtype(described: Any) -> Any:
