@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.values import EncodeError, decode, encode
+from stepfast.values import DecodeError, EncodeError, decode, encode
 
 
 class Colour(enum.Enum):
@@ -315,6 +315,31 @@ def test_particular_values_come_back(value: Any) -> None:
 def test_a_pattern_of_a_locale_is_refused() -> None:
     with pytest.raises(EncodeError, match="locale"):
         encode(re.compile(b"x", re.LOCALE))
+
+
+def test_a_path_of_another_system_is_told() -> None:
+    other, here = sorted(
+        ["WindowsPath", "PosixPath"], key=lambda name: name == type(pathlib.Path()).__name__
+    )
+    content = ormsgpack.packb([other, "a"])
+    with pytest.raises(DecodeError, match=f"recorded as {other}, which this system cannot have"):
+        decode(ormsgpack.packb(ormsgpack.Ext(15, content)))
+    assert decode(ormsgpack.packb(ormsgpack.Ext(15, ormsgpack.packb([here, "a"])))) == pathlib.Path(
+        "a"
+    )
+
+
+def test_a_zone_that_is_not_known_is_told() -> None:
+    data = encode(datetime.datetime(2024, 1, 1, tzinfo=ZONES[0]))
+    with pytest.raises(DecodeError, match="Europe/Perlin.*tzdata"):
+        decode(data.replace(b"Berlin", b"Perlin"))
+
+
+def test_a_member_that_went_away_is_told() -> None:
+    for value, old in ((Colour.RED, b"RED"), (Access.READ, b"READ")):
+        data = encode(value).replace(old, b"X" * len(old))
+        with pytest.raises(DecodeError, match="has no member X.*keep the old name as an alias"):
+            decode(data)
 
 
 def test_a_shared_part_comes_back_twice() -> None:

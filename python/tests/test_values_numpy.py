@@ -73,6 +73,9 @@ def test_numpy_values_are_no_plain_numbers() -> None:
         (np.ma.masked_array([1], [True]), "come back as a plain array"),
         (np.zeros(1, [("a", "i4")])[0], "not supported"),
         (np.dtype("i4"), "str(dtype)"),
+        (np.longlong(1), "dtype is"),
+        (np.zeros(1, "q"), "dtype is"),
+        (np.zeros(1, [("a", "q")]), "dtype is"),
     ],
     ids=repr,
 )

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from test_values import Box, Colour, Frozen, Point
 
 from stepfast.values import (
     DecodeError,
@@ -26,6 +25,7 @@ from stepfast.values import (
     register,
     registry,
 )
+from test_values import Box, Colour, Frozen, Point
 
 
 class UserId(str):
