@@ -149,7 +149,9 @@ KEYS = st.one_of(
     st.fractions(),
     st.ip_addresses(),
     st.builds(pathlib.PurePosixPath, st.text(st.characters(exclude_categories=["Cs"]))),
-    st.builds(pathlib.PureWindowsPath, st.text("abc/\\:.", max_size=9)),
+    st.builds(pathlib.PureWindowsPath, st.text("abc/\\:.", max_size=9)).filter(
+        lambda path: pathlib.PureWindowsPath(str(path)) == path
+    ),
     st.builds(range, st.integers(), st.integers(), st.integers(1)),
 )
 HASHABLE = st.recursive(
@@ -310,6 +312,15 @@ def test_bytes_that_are_no_value_are_refused_or_read(data: bytes) -> None:
 def test_particular_values_come_back(value: Any) -> None:
     assert_faithful(value)
     assert_faithful({"in": [value], 1: (value,)})
+
+
+def test_a_path_that_is_not_its_text_comes_back_or_is_refused() -> None:
+    path = pathlib.PureWindowsPath("//://")
+    if pathlib.PureWindowsPath(str(path)) == path:
+        assert_faithful(path)
+    else:
+        with pytest.raises(EncodeError, match="another path is made of its text"):
+            encode(path)
 
 
 def test_a_pattern_of_a_locale_is_refused() -> None:
