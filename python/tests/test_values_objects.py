@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, Self, TypeVar
 
 import attrs
 import msgspec
@@ -76,6 +76,15 @@ class OwnNew:
 
     def __new__(cls, x: int) -> Self:
         return super().__new__(cls)
+
+
+@dataclasses.dataclass(slots=True)
+class Computing:
+    given: int
+    unset: int = dataclasses.field(init=False)
+
+    def __getattr__(self, name: str) -> Any:
+        raise LookupError(f"nobody may ask for {name}")
 
 
 @attrs.define
@@ -227,6 +236,20 @@ def test_fields_and_slots_without_a_value_have_none_afterwards() -> None:
     assert not hasattr(decode(encode(slotted)), "_hidden")
     slotted._hidden = (1,)
     assert decode(encode(slotted))._hidden == (1,)
+
+
+def test_nothing_is_computed() -> None:
+    back = decode(encode(Computing(1)))
+    assert back.given == 1
+    with pytest.raises(LookupError):
+        _ = back.unset
+
+
+def test_a_url_that_is_not_its_text_is_refused() -> None:
+    kept = pydantic.TypeAdapter(
+        Annotated[pydantic.HttpUrl, pydantic.UrlConstraints(preserve_empty_path=True)]
+    ).validate_python("https://example.org")
+    refuse([kept], "result[0]", "another URL is made of its text")
 
 
 def test_objects_are_usable_as_before() -> None:

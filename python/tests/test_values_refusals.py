@@ -202,6 +202,21 @@ def test_what_is_nested_too_deeply_is_refused(wrap: Callable[[Any], Any]) -> Non
         assert encode(back) == data
 
 
+@pytest.mark.parametrize(
+    ("wrap", "limit"), [(lambda x: (x,), 100), (Box, 100), (lambda x: [x], 255)]
+)
+def test_the_deepest_values_are_read_wherever_the_program_is(
+    wrap: Callable[[Any], Any], limit: int
+) -> None:
+    def deep(frames: int, data: bytes) -> Any:
+        return deep(frames - 1, data) if frames else decode(data)
+
+    data = encode(nested(wrap, limit))
+    assert encode(deep(500, data)) == data
+    with pytest.raises(EncodeError, match="nested too deeply"):
+        encode(nested(wrap, limit + 1))
+
+
 def test_errors_of_ones_own_code_are_told() -> None:
     class Bad:
         pass

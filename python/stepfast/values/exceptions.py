@@ -106,7 +106,6 @@ def _make(
     if is_real_group:
         args = (*args, members)
     made: BaseException = base.__new__(cls, *args)
-    base.__init__(made, *args)
     for name, item in state.items():
         if name != "args" or not is_real_group:
             object.__setattr__(made, name, item)
