@@ -49,15 +49,20 @@ def _described(dtype: Any) -> Any:
     layout = importlib.import_module("numpy.lib.format")
     if not dtype.hasobject and dtype.metadata is None:
         described = layout.dtype_to_descr(dtype)
-        if layout.descr_to_dtype(described) == dtype:
+        again = layout.descr_to_dtype(described)
+        if again == dtype and _chars(again) == _chars(dtype):
             return _listed(described)
     raise Refusal(f"its dtype is {dtype}", _NATIVE)
 
 
+def _chars(dtype: Any) -> list[Any]:
+    """What two dtypes that are equal may differ in: `long` and `longlong` of the same size."""
+    names: tuple[str, ...] = dtype.names or ()
+    return [_chars(dtype[name]) for name in names] or [dtype.base.char]
+
+
 def _listed(described: Any) -> Any:
-    return (
-        [_listed(part) for part in described] if isinstance(described, (list, tuple)) else described
-    )
+    return described if isinstance(described, (str, int)) else [*map(_listed, described)]
 
 
 def _dtype(described: Any) -> Any:

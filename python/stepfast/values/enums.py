@@ -48,12 +48,13 @@ def read_flag(content: list[Any], names: Names) -> enum.Flag:
 
 
 def _member(cls: Any, name: str) -> enum.Enum:
-    found: enum.Enum | None = cls.__members__.get(name)
-    if found is None:
+    try:
+        found: enum.Enum = cls[name]
+    except KeyError:
         raise DecodeError(
             f"{cls.__qualname__} of module {cls.__module__} has no member {name} (any more): keep the "
             "old name as an alias of the member that took its place"
-        )
+        ) from None
     return found
 
 

@@ -82,10 +82,9 @@ def _recorded(error: BaseException, links: Links) -> dict[str, object]:
     notes: object = getattr(error, "__notes__", None)
     if isinstance(notes, list):
         recorded["notes"] = [unicode_of(str(note)) for note in cast("list[object]", notes)]
-    if not isinstance(error, RemoteError):
-        # whatever goes wrong here, the failure itself must not be lost
-        with contextlib.suppress(Exception):
-            recorded["value"] = encode(node_of(error))
+    # whatever goes wrong here, the failure itself must not be lost
+    with contextlib.suppress(Exception):
+        recorded["value"] = encode(node_of(error))
     return recorded
 
 

@@ -1,5 +1,6 @@
 """Objects made of fields: dataclasses, attrs classes, msgspec structs, pydantic models, named tuples."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -18,6 +19,8 @@ from .references import name_of
 Extra = dict[str, Any]
 
 _new_tuple: Final[Any] = vars(tuple)["__new__"]
+# without asking a __getattr__, which may compute what is not there
+_get: Final = object.__getattribute__
 _UPGRADE: Final = "__stepfast_upgrade__"
 _IGNORED: Final = frozenset({"__orig_class__", "__weakref__", "_attrs_cached_hash"})
 
@@ -64,25 +67,31 @@ class Shape:
         self.hides_hash = "_attrs_cached_hash" in members
 
     def take(self, value: Any) -> tuple[dict[str, Any], Extra]:
-        """The fields that have a value, and what else there is."""
+        """The fields that have a value, in the order of the class, and what else there is."""
+        state: dict[str, Any] = value.__dict__ if self.has_dict else {}
+        try:
+            if self.is_direct:
+                if len(state) == len(self.names) and not self.slots:
+                    return {name: state[name] for name in self.names}, {}
+            elif not state and not self.slots:
+                return {name: _get(value, name) for name in self.names}, {}
+        except (KeyError, AttributeError):
+            pass
         fields: dict[str, Any] = {}
-        extra: Extra = {}
-        if self.is_direct:
-            state = value.__dict__
-            fields = {name: state[name] for name in self.names if name in state}
-        if len(fields) != len(self.names):
-            for name in self.names:
-                if hasattr(value, name):
-                    fields[name] = getattr(value, name)
-                else:
-                    extra.setdefault("unset", []).append(name)
-        if self.slots or (self.has_dict and len(value.__dict__) > len(fields)):
-            extra.update(self.beside(value))
+        extra = self.beside(value)
+        for name in self.names:
+            try:
+                fields[name] = _get(value, name)
+            except AttributeError:
+                extra.setdefault("unset", []).append(name)
         return fields, extra
 
     def beside(self, value: Any) -> Extra:
         """What is in the instance and is no field."""
-        attributes = {name: getattr(value, name) for name in self.slots if hasattr(value, name)}
+        attributes: dict[str, Any] = {}
+        for name in self.slots:
+            with contextlib.suppress(AttributeError):
+                attributes[name] = _get(value, name)
         for name, item in value.__dict__.items() if self.has_dict else ():
             if name not in self.known and name not in self.computed and name not in _IGNORED:
                 attributes[name] = item
@@ -172,6 +181,9 @@ class ModelShape(Shape):
         super().__init__(cls, list(infos), defaults)
         self.is_direct = True
         self.slots = []
+        # a RootModel has neither, and the class says so
+        static = inspect.getattr_static(cls, "__pydantic_extra__")
+        self.has_more = isinstance(static, MemberDescriptorType)
         self.privates: dict[str, Any] = cls.__private_attributes__
 
     def take(self, value: Any) -> tuple[dict[str, Any], Extra]:
@@ -201,8 +213,9 @@ class ModelShape(Shape):
                     privates[name] = item
         object.__setattr__(made, "__dict__", state)
         object.__setattr__(made, "__pydantic_fields_set__", set(extra.get("set", fields)))
-        object.__setattr__(made, "__pydantic_extra__", extra.get("extra"))
-        object.__setattr__(made, "__pydantic_private__", privates)
+        if self.has_more:
+            object.__setattr__(made, "__pydantic_extra__", extra.get("extra"))
+            object.__setattr__(made, "__pydantic_private__", privates)
         state.update(extra.get("attributes", {}))
         return made
 

@@ -13,6 +13,8 @@ MAINS: Final = ("__main__", "__mp_main__")
 
 class_of_name: Final[dict[str, type]] = {}
 name_of_class: Final[dict[type, str]] = {}
+# Where classes were found; not the classes themselves, as modules may get new ones under the same name.
+_at_top: Final[dict[str, tuple[str, str]]] = {}
 
 
 def name_of(cls: type) -> str:
@@ -82,6 +84,15 @@ def find(name: str, hint: object = None) -> type:
     """
     if (registered := class_of_name.get(name)) is not None:
         return registered
+    try:
+        module_name, attribute = _at_top[name]
+        found = getattr(sys.modules[module_name], attribute)
+    except (KeyError, AttributeError):
+        return _search(name, hint)
+    return found if isinstance(found, type) else _search(name, hint)
+
+
+def _search(name: str, hint: object) -> type:
     module_name, _, qualname = name.partition(":")
     if not qualname:
         raise DecodeError(
@@ -91,15 +102,19 @@ def find(name: str, hint: object = None) -> type:
     problem = ""
     if module_name in MAINS or module_name == main_name():
         if (found := _look(sys.modules["__main__"], qualname)) is not None:
+            if "." not in qualname:
+                _at_top[name] = ("__main__", qualname)
             return found
         problem = f"the program that runs has no class {qualname}"
     if module_name not in MAINS:
         try:
             module = sys.modules.get(module_name) or importlib.import_module(module_name)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - modules may raise anything
             problem = f"module {module_name} cannot be imported ({type(error).__name__}: {error})"
         else:
             if (found := _look(module, qualname)) is not None:
+                if "." not in qualname:
+                    _at_top[name] = (module_name, qualname)
                 return found
             problem = f"module {module_name} has no class {qualname}"
     hinted = {found for module in _modules(hint) if (found := _look(module, qualname)) is not None}

@@ -65,7 +65,11 @@ PATHS: Final[dict[str, type[pathlib.PurePath]]] = {
 
 
 def _path(value: pathlib.PurePath) -> list[str]:
-    return [type(value).__name__, str(value)]
+    text = str(value)
+    # malformed Windows paths, such as //://
+    if isinstance(value, pathlib.PureWindowsPath) and type(value)(text) != value:
+        raise Refusal("another path is made of its text", "record its parts: path.parts")
+    return [type(value).__name__, text]
 
 
 def _read_path(content: list[str], _: Names) -> pathlib.PurePath:

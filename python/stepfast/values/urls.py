@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from . import codes
 from .codec import Codec, Names, Read, expect
+from .errors import Refusal
 from .references import name_of
 
 
@@ -19,7 +20,15 @@ def codec_of(cls: type) -> Codec | None:
     if not issubclass(cls, _bases()):
         return None
     name = name_of(cls)
-    return Codec(codes.URL, lambda value: [name, str(value)])
+    make: Any = cls
+
+    def reduce(value: object) -> list[str]:
+        text = str(value)
+        if str(make(text)) != text:
+            raise Refusal("another URL is made of its text", "record the text: str(url)")
+        return [name, text]
+
+    return Codec(codes.URL, reduce)
 
 
 def _read(content: list[str], names: Names) -> object:

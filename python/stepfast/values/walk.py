@@ -179,7 +179,7 @@ def _is_unicode(text: str) -> bool:
 def _shown(key: object) -> str:
     try:
         text = repr(key)
-    except Exception:
+    except Exception:  # noqa: BLE001 - it is the code of somebody else
         text = f"<{type_name(type(key))}>"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 

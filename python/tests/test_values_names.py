@@ -1,0 +1,210 @@
+"""Classes are found again by name: in scripts, in modules, by their aliases, by the hint of a type."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepfast.values import DecodeError, decode, encode, references
+from test_values import Box
+
+SCRIPT = """
+    import dataclasses, enum, sys
+    from pathlib import Path
+    from stepfast.values import decode, encode, decode_exception, encode_exception
+
+    @dataclasses.dataclass
+    class Item:
+        price: int
+
+    @dataclasses.dataclass
+    class Order:
+        items: list[Item]
+
+        class Kind(enum.Enum):
+            BIG = 1
+
+    class Declined(Exception):
+        pass
+
+    def value():
+        return {"order": Order([Item(5)]), "kind": Order.Kind.BIG}
+
+    def write():
+        Path("value").write_bytes(encode(value()))
+        Path("failure").write_bytes(encode_exception(Declined("no")))
+
+    def read(hint=None):
+        assert decode(Path("value").read_bytes(), hint) == value()
+        print(type(decode_exception(Path("failure").read_bytes())) is Declined)
+
+    if __name__ == "__main__":
+        {"write": write, "read": read}[sys.argv[1]]()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(textwrap.dedent(SCRIPT))
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "shop.py").write_text(textwrap.dedent(SCRIPT))
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={"PYTHONPATH": f"{folder}:{Path(references.__file__).parents[2]}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("write", "read"),
+    [
+        (["shop.py", "write"], ["shop.py", "read"]),
+        (["shop.py", "write"], ["-m", "shop", "read"]),
+        (["shop.py", "write"], ["-c", "import shop; shop.read()"]),
+        (["-c", "import shop; shop.write()"], ["shop.py", "read"]),
+        (["-m", "shop", "write"], ["-c", "import shop; shop.read()"]),
+        (["-m", "package.shop", "write"], ["-m", "package.shop", "read"]),
+        (["-m", "package.shop", "write"], ["-c", "from package import shop; shop.read()"]),
+        (["-c", "from package import shop; shop.write()"], ["-m", "package.shop", "read"]),
+    ],
+    ids=" ".join,
+)
+def test_classes_of_a_script_are_found_again(
+    folder: Path, write: list[str], read: list[str]
+) -> None:
+    run(folder, *write)
+    assert run(folder, *read) == "True"
+
+
+def test_a_moved_class_is_found_by_the_hint(folder: Path) -> None:
+    run(folder, "shop.py", "write")
+    (folder / "shop.py").unlink()
+    program = (
+        "from package import shop\n"
+        "from stepfast.values import DecodeError\n"
+        "try: shop.read()\n"
+        "except DecodeError as error: print(error)\n"
+        "print(shop.read(dict[str, shop.Order | None]))\n"
+    )
+    said = run(folder, "-c", program)
+    assert "class Item of module shop is not found: module shop cannot be imported" in said
+    assert "register the class that took its place" in said
+    assert "aliases=['shop:Item']" in said
+
+
+def test_a_script_that_is_loaded_twice_is_told(folder: Path) -> None:
+    (folder / "main.py").write_text(
+        "import main as copy\n"
+        "from stepfast.values import EncodeError, encode\n"
+        "class C(Exception): pass\n"
+        "if __name__ == '__main__':\n"
+        "    encode(C())\n"
+        "    try: encode(copy.C())\n"
+        "    except EncodeError as error: print(error)\n"
+    )
+    assert "the file was loaded twice, as main and as __main__" in run(folder, "main.py")
+
+
+def test_classes_of_a_program_without_a_file_are_found_while_it_runs(folder: Path) -> None:
+    program = (
+        "import dataclasses\n"
+        "from stepfast.values import *\n"
+        "@dataclasses.dataclass\n"
+        "class C: x: int\n"
+        "data = encode(C(1))\n"
+        "assert b'__main__:C' in data\n"
+        "assert decode(data) == C(1)\n"
+        "C = dataclasses.make_dataclass('C', ['x'], namespace={'__module__': '__main__'})\n"
+        "C.__module__ = '__main__'\n"
+        "assert type(decode(data)) is C\n"
+        "assert type(decode(encode(C(2)))) is C\n"
+    )
+    run(folder, "-c", program)
+
+
+def test_a_process_that_was_spawned_finds_the_classes_of_its_script(folder: Path) -> None:
+    (folder / "pool.py").write_text(
+        "import dataclasses, multiprocessing\n"
+        "from stepfast.values import *\n"
+        "@dataclasses.dataclass\n"
+        "class C: x: int\n"
+        "def work(data): return encode([decode(data), C(2)])\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        assert decode(pool.apply(work, [encode(C(1))])) == [C(1), C(2)]\n"
+        "        print('ok')\n"
+    )
+    assert run(folder, "pool.py") == "ok"
+
+
+def test_only_the_module_of_a_class_is_imported(folder: Path) -> None:
+    program = (
+        "import sys, shop\n"
+        "from stepfast.values import encode, decode\n"
+        "data = encode(shop.Item(1))\n"
+        "del sys.modules['shop']\n"
+        "before = set(sys.modules)\n"
+        "decode(data)\n"
+        "print(set(sys.modules) - before)\n"
+    )
+    assert run(folder, "-c", program) == "{'shop'}"
+
+
+def test_a_module_that_cannot_be_imported_is_told(folder: Path) -> None:
+    run(folder, "-c", "import shop; shop.write()")
+    (folder / "shop.py").write_text("1 / 0")
+    program = (
+        "from stepfast.values import *\n"
+        "try: decode(open('value', 'rb').read())\n"
+        "except DecodeError as error: print(error.code, error)\n"
+    )
+    said = run(folder, "-W", "ignore", "-c", program)
+    assert "SF-0031" in said
+    assert "module shop cannot be imported (ZeroDivisionError: division by zero)" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (b"test_values:Bux", "module test_values has no class Bux"),
+        (b"test_values:ZONES", "module test_values has no class ZONES"),
+        (b"no.such:Box", "module no.such cannot be imported (ModuleNotFoundError"),
+        (b"__main__:Bux", "the program that runs has no class Bux"),
+        (b"__main__:Box.x", "the program that runs has no class Box.x"),
+        (b"test_values:Colour", "has no fields any more"),
+    ],
+)
+def test_a_class_that_is_not_found_is_told(name: bytes, words: str) -> None:
+    old = b"\xaftest_values:Box"
+    data = encode(Box(1))
+    assert old in data
+    # the array of the content, one byte before the name, begins the extension
+    content = data[data.index(old) - 1 :]
+    content = content.replace(old, bytes((0xA0 | len(name),)) + name)
+    with pytest.raises(DecodeError) as caught:
+        decode(b"\xc7" + bytes((len(content), 24)) + content)
+    assert words in str(caught.value)
+
+
+def test_a_hint_never_changes_a_type() -> None:
+    class Other:
+        pass
+
+    hints: list[Any] = [Box, list[Box], Box | None, "Box", int, Other, None, dict[str, tuple[Box]]]
+    for hint in hints:
+        assert decode(encode({"content": 1}), hint) == {"content": 1}
+        assert decode(encode(Box((1,))), hint) == Box((1,))
