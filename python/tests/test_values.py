@@ -71,9 +71,7 @@ def same(one: Any, other: Any) -> bool:
         return False
     match one:
         case float():
-            return struct.pack("d", one) == struct.pack("d", other) or (
-                math.isnan(one) and math.isnan(other)
-            )
+            return struct.pack("d", one) == struct.pack("d", other) or (math.isnan(one) and math.isnan(other))
         case complex():
             return same(one.real, other.real) and same(one.imag, other.imag)
         case decimal.Decimal():
@@ -169,15 +167,11 @@ SCALARS = st.one_of(
     HASHABLE,
     st.complex_numbers(),
     st.decimals(),
-    st.sampled_from(
-        [decimal.Decimal("sNaN7"), decimal.Decimal("-0E+9"), decimal.Decimal("-NaN12")]
-    ),
+    st.sampled_from([decimal.Decimal("sNaN7"), decimal.Decimal("-0E+9"), decimal.Decimal("-NaN12")]),
     st.binary().map(bytearray),
     st.datetimes(timezones=TIMEZONES),
     st.builds(slice, st.none() | st.integers(), st.none() | st.integers()),
-    st.sampled_from(
-        [re.compile("a+", re.IGNORECASE), re.compile(b"(?s)x"), int, Point, datetime.datetime]
-    ),
+    st.sampled_from([re.compile("a+", re.IGNORECASE), re.compile(b"(?s)x"), int, Point, datetime.datetime]),
 )
 VALUES = st.recursive(
     SCALARS,
@@ -329,15 +323,11 @@ def test_a_pattern_of_a_locale_is_refused() -> None:
 
 
 def test_a_path_of_another_system_is_told() -> None:
-    other, here = sorted(
-        ["WindowsPath", "PosixPath"], key=lambda name: name == type(pathlib.Path()).__name__
-    )
+    other, here = sorted(["WindowsPath", "PosixPath"], key=lambda name: name == type(pathlib.Path()).__name__)
     content = ormsgpack.packb([other, "a"])
     with pytest.raises(DecodeError, match=f"recorded as {other}, which this system cannot have"):
         decode(ormsgpack.packb(ormsgpack.Ext(15, content)))
-    assert decode(ormsgpack.packb(ormsgpack.Ext(15, ormsgpack.packb([here, "a"])))) == pathlib.Path(
-        "a"
-    )
+    assert decode(ormsgpack.packb(ormsgpack.Ext(15, ormsgpack.packb([here, "a"])))) == pathlib.Path("a")
 
 
 def test_a_zone_that_is_not_known_is_told() -> None:

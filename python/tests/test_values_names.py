@@ -83,9 +83,7 @@ def run(folder: Path, *arguments: str) -> str:
     ],
     ids=" ".join,
 )
-def test_classes_of_a_script_are_found_again(
-    folder: Path, write: list[str], read: list[str]
-) -> None:
+def test_classes_of_a_script_are_found_again(folder: Path, write: list[str], read: list[str]) -> None:
     run(folder, *write)
     assert run(folder, *read) == "True"
 

@@ -366,9 +366,7 @@ class WiderPair(NamedTuple):
     ],
     ids=["dataclass", "attrs", "msgspec", "pydantic", "namedtuple"],
 )
-def test_an_added_field_gets_its_default(
-    become: Become, old: Any, new: type, added: dict[str, Any]
-) -> None:
+def test_an_added_field_gets_its_default(become: Become, old: Any, new: type, added: dict[str, Any]) -> None:
     data = encode(old)
     become(type(old).__name__, new)
     back = decode(data)

@@ -202,12 +202,8 @@ def test_what_is_nested_too_deeply_is_refused(wrap: Callable[[Any], Any]) -> Non
         assert encode(back) == data
 
 
-@pytest.mark.parametrize(
-    ("wrap", "limit"), [(lambda x: (x,), 100), (Box, 100), (lambda x: [x], 255)]
-)
-def test_the_deepest_values_are_read_wherever_the_program_is(
-    wrap: Callable[[Any], Any], limit: int
-) -> None:
+@pytest.mark.parametrize(("wrap", "limit"), [(lambda x: (x,), 100), (Box, 100), (lambda x: [x], 255)])
+def test_the_deepest_values_are_read_wherever_the_program_is(wrap: Callable[[Any], Any], limit: int) -> None:
     def deep(frames: int, data: bytes) -> Any:
         return deep(frames - 1, data) if frames else decode(data)
 

@@ -100,9 +100,7 @@ def _read_array(data: bytes) -> Any:
     made = numpy.empty(shape, dtype, order)
     if made.nbytes:
         flat = made.T if order == "F" else made
-        flat.reshape(-1).view(numpy.uint8)[:] = numpy.frombuffer(
-            data, numpy.uint8, end - _FIRST, _FIRST
-        )
+        flat.reshape(-1).view(numpy.uint8)[:] = numpy.frombuffer(data, numpy.uint8, end - _FIRST, _FIRST)
     return made
 
 

@@ -41,12 +41,8 @@ def graph_of(error: BaseException) -> list[tuple[BaseException, Links]]:
     for each in found:
         hidden = each.__suppress_context__
         cause = place(each.__cause__)
-        context = (
-            None if hidden and each.__context__ is not each.__cause__ else place(each.__context__)
-        )
-        graph.append(
-            (each, [cause, context, hidden, [place(member) for member in members_of(each)]])
-        )
+        context = None if hidden and each.__context__ is not each.__cause__ else place(each.__context__)
+        graph.append((each, [cause, context, hidden, [place(member) for member in members_of(each)]]))
     return graph
 
 

@@ -37,15 +37,11 @@ class Shape:
         defaults: Gives the value of a field that was not recorded, if there is one.
     """
 
-    def __init__(
-        self, cls: type, names: list[str], defaults: dict[str, Callable[[Any], object]]
-    ) -> None:
+    def __init__(self, cls: type, names: list[str], defaults: dict[str, Callable[[Any], object]]) -> None:
         self.cls: Any = cls
         self.names = names
         self.known = frozenset(names)
-        self.upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(
-            cls, _UPGRADE, None
-        )
+        self.upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(cls, _UPGRADE, None)
         self.defaults = defaults
         members = [
             name
@@ -142,9 +138,7 @@ class NamedTupleShape(Shape):
         return dict(zip(self.names, value, strict=True)), self.beside(value)
 
     def make(self, fields: dict[str, Any], extra: Extra) -> object:
-        items = (
-            fields[name] if name in fields else self.defaults[name](None) for name in self.names
-        )
+        items = (fields[name] if name in fields else self.defaults[name](None) for name in self.names)
         made = _new_tuple(self.cls, items)
         self.restore(made, extra)
         return made
@@ -175,9 +169,7 @@ class ModelShape(Shape):
 
     def __init__(self, cls: Any) -> None:
         infos = cls.model_fields
-        defaults = {
-            name: _model_default(info) for name, info in infos.items() if not info.is_required()
-        }
+        defaults = {name: _model_default(info) for name, info in infos.items() if not info.is_required()}
         super().__init__(cls, list(infos), defaults)
         self.is_direct = True
         self.slots = []
@@ -258,9 +250,7 @@ def _attrs(cls: Any) -> Shape:
         default = field.default
         if isinstance(default, attr.Factory):
             takes = default.takes_self
-            defaults[field.name] = (
-                default.factory if takes else functools.partial(_call, default.factory)
-            )
+            defaults[field.name] = default.factory if takes else functools.partial(_call, default.factory)
         elif default is not attr.NOTHING:
             defaults[field.name] = _constant(default)
     return Shape(cls, [field.name for field in cls.__attrs_attrs__], defaults)

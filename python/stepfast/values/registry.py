@@ -118,9 +118,7 @@ def register(
 
 
 @overload
-def register(
-    *, name: str | None = None, aliases: Iterable[str] = ()
-) -> Callable[[type[T]], type[T]]: ...
+def register(*, name: str | None = None, aliases: Iterable[str] = ()) -> Callable[[type[T]], type[T]]: ...
 
 
 def register(
@@ -174,9 +172,7 @@ def _check_free(cls: type, names: list[str], name: str | None, *, is_own: bool) 
     if is_own and cls in own_codecs:
         raise ValueError(f"{type_name(cls)} has a codec already")
     if name is not None and references.name_of_class.get(cls, name) != name:
-        raise ValueError(
-            f"{type_name(cls)} is registered as {references.name_of_class[cls]!r} already"
-        )
+        raise ValueError(f"{type_name(cls)} is registered as {references.name_of_class[cls]!r} already")
     for each in names:
         other = references.class_of_name.get(each, cls)
         if not each or (other is not cls and _place(other) != _place(cls)):

@@ -101,8 +101,7 @@ class _Walk:
     def mapping(self, value: dict[Any, Any], path: str) -> object:
         kinds = set(map(type, value))
         is_plain = kinds <= _PLAIN_KEYS and (
-            int not in kinds
-            or all(-(1 << 63) <= key < 1 << 64 for key in value if type(key) is int)
+            int not in kinds or all(-(1 << 63) <= key < 1 << 64 for key in value if type(key) is int)
         )
         if not is_plain:
             return self.extension(MAP, flat(value), path)
@@ -146,9 +145,7 @@ class _Walk:
                 paths = [f"{path}[{i - codec.offset}]" for i in range(len(content))]
             case Label.PAIRS:
                 keys = content[codec.offset :: 2]
-                both = [
-                    each for key in keys for each in (_key(path, key), f"{path}[{_shown(key)}]")
-                ]
+                both = [each for key in keys for each in (_key(path, key), f"{path}[{_shown(key)}]")]
                 paths = [path] * codec.offset + both
         return [self.value(part, where) for part, where in zip(content, paths, strict=True)]
 
