@@ -179,12 +179,14 @@ fn defined(number: usize, name: &str, is_eager: bool, port: Arc<Shared>) -> Gues
     GuestWorkflow::of_guest(name, is_eager, move |branch, input| {
         let slot = Arc::new(Slot::default());
         let unwinding = Unwinding { port: Some(port.clone()), key: branch.gate().key() };
-        let begin = Begin { workflow: number, branch, input, slot: slot.clone() };
+        // asked for at once: the code may have returned before anybody polls this
+        let body = slot.clone().body();
+        let begin = Begin { workflow: number, branch, input, slot };
         if let Some(begin) = begin_inline(begin) {
             port.push(Note::Begin(begin));
         }
         async move {
-            let outcome = slot.body().await;
+            let outcome = body.await;
             unwinding.is_over();
             outcome
         }

@@ -45,8 +45,9 @@ impl Slot {
         inner.waker = None;
     }
 
-    /// Asks for a body and waits for its outcome.
+    /// Asks for a body and waits for its outcome. What an earlier body has left is forgotten: it came too late.
     pub(crate) fn body(self: Arc<Self>) -> Body {
+        self.0.lock().outcome = None;
         Body { slot: self, has_asked: false }
     }
 }
@@ -65,7 +66,6 @@ impl Future for Body {
         let mut inner = self.slot.0.lock();
         if !has_asked {
             inner.is_wanted = true;
-            inner.outcome = None;
         }
         match inner.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
