@@ -13,7 +13,7 @@ use crate::call::{Call, Reply};
 use crate::engine::Engine;
 use crate::port::Port;
 use crate::slot::Slot;
-use crate::value::{encode, encode_arguments};
+use crate::value::{encode, encode_arguments, fingerprint};
 
 /// How a step is carried out; made once per step function.
 #[pyclass(frozen)]
@@ -61,18 +61,19 @@ pub(crate) struct Branch {
     gate: Gate,
     /// Of the first branch: where the code's outcome goes.
     slot: Option<Arc<Slot>>,
+    /// The loop that its code runs on; none for a thread.
+    port: Option<Py<Port>>,
 }
 
 impl Branch {
-    pub(crate) fn new(branch: guest::Branch, slot: Option<Arc<Slot>>) -> Self {
+    pub(crate) fn new(branch: guest::Branch, slot: Option<Arc<Slot>>, port: Option<Py<Port>>) -> Self {
         let gate = branch.gate();
-        Self { branch: Mutex::new(Some(branch)), gate, slot }
+        Self { branch: Mutex::new(Some(branch)), gate, slot, port }
     }
 
     fn call(
         &self,
         py: Python<'_>,
-        port: Option<&Bound<'_, Port>>,
         slot: Option<Arc<Slot>>,
         make: impl FnOnce(&mut guest::Branch) -> crate::call::Future,
     ) -> PyResult<Call> {
@@ -81,7 +82,8 @@ impl Branch {
             return Err(crate::error::unavailable("this branch of the workflow has ended"));
         };
         let future = make(branch);
-        Ok(Call::new(py, port, slot, Some(self.gate.clone()), future))
+        let port = self.port.as_ref().map(|port| port.bind(py));
+        Ok(Call::new(port, slot, Some(self.gate.clone()), future))
     }
 }
 
@@ -122,15 +124,21 @@ impl Branch {
         stopped(&self.gate)
     }
 
-    /// Lets `port` watch for the moment at which the execution comes to rest.
-    fn watch(&self, port: &Bound<'_, Port>) -> PyResult<()> {
-        Port::watch(port, &self.gate)
+    /// Lets its loop watch for the moment at which the execution comes to rest.
+    fn watch(&self, py: Python<'_>) -> PyResult<()> {
+        self.port.as_ref().map_or(Ok(()), |port| Port::watch(port.bind(py), &self.gate))
+    }
+
+    /// True if its code runs on an event loop.
+    #[getter]
+    fn is_on_loop(&self) -> bool {
+        self.port.is_some()
     }
 
     /// A branch that goes on beside this one until it ends; `None` if this one has ended.
-    fn fork(&self) -> Option<Self> {
+    fn fork(&self, py: Python<'_>) -> Option<Self> {
         let branch = self.branch.lock().as_mut()?.fork();
-        Some(Self::new(branch, None))
+        Some(Self::new(branch, None, self.port.as_ref().map(|port| port.clone_ref(py))))
     }
 
     /// The branch has ended.
@@ -140,20 +148,18 @@ impl Branch {
     }
 
     /// A step. `arguments` are told apart by a hash of them.
-    #[pyo3(signature = (settings, args, kwargs, port))]
     fn step(
         &self,
         py: Python<'_>,
         settings: &StepSettings,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
-        port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
         let slot = Arc::new(Slot::default());
         // what cannot be recorded cannot be compared: the body may take anything
-        let fingerprint = encode_arguments(args, Some(kwargs)).ok().map(|payload| payload.fingerprint());
+        let fingerprint = fingerprint(args, kwargs);
         let asked = slot.clone();
-        self.call(py, port, Some(slot), |branch| {
+        self.call(py, Some(slot), |branch| {
             let options = settings.options.map(Box::new);
             let step = branch.step(&settings.name, options, fingerprint, move || asked.clone().body());
             Box::pin(async move { Reply::of(step.await) })
@@ -161,9 +167,9 @@ impl Branch {
     }
 
     /// A durable sleep.
-    fn sleep(&self, py: Python<'_>, seconds: f64, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+    fn sleep(&self, py: Python<'_>, seconds: f64) -> PyResult<Call> {
         let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        self.call(py, port, None, |branch| {
+        self.call(py, None, |branch| {
             let sleep = branch.sleep(duration);
             Box::pin(async move {
                 sleep.await;
@@ -180,10 +186,9 @@ impl Branch {
         workflow: usize,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
-        port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
         let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
-        self.call(py, port, None, |branch| {
+        self.call(py, None, |branch| {
             let child = branch.child(workflow, input);
             Box::pin(async move { Reply::of(child.await) })
         })
@@ -198,10 +203,9 @@ impl Branch {
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
         is_detached: bool,
-        port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
         let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
-        self.call(py, port, None, |branch| {
+        self.call(py, None, |branch| {
             let started = branch.start_child(workflow, input, is_detached);
             Box::pin(async move {
                 match started.await {

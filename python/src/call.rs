@@ -6,12 +6,11 @@
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use stepfast::guest::Gate;
 use stepfast::{Error, Failure, Payload};
@@ -19,7 +18,7 @@ use stepfast::{Error, Failure, Payload};
 use crate::branch::{Branch, stopped};
 use crate::engine::Handle;
 use crate::port::{Begin, Port};
-use crate::runtime::runtime;
+use crate::runtime::enter;
 use crate::slot::Slot;
 use crate::value::{decode, encode};
 use crate::waiter::{Callback, Waiter};
@@ -119,11 +118,11 @@ pub(crate) struct Call {
     code: Mutex<Option<Arc<Slot>>>,
     is_blocking: AtomicBool,
     is_cancelled: AtomicBool,
+    turn: AtomicU8,
 }
 
 impl Call {
     pub(crate) fn new(
-        _py: Python<'_>,
         port: Option<&Bound<'_, Port>>,
         slot: Option<Arc<Slot>>,
         gate: Option<Gate>,
@@ -141,6 +140,7 @@ impl Call {
             code: Mutex::default(),
             is_blocking: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
+            turn: AtomicU8::new(PENDING),
         }
     }
 
@@ -159,7 +159,7 @@ impl Call {
     }
 
     pub(crate) fn advance(&self, py: Python<'_>) -> u8 {
-        let turn = self.turn();
+        let turn = self.poll_future();
         if turn != PENDING
             && turn != BODY
             && let (Some(gate), Some(port)) = (&self.gate, &self.port)
@@ -171,14 +171,14 @@ impl Call {
         turn
     }
 
-    fn turn(&self) -> u8 {
+    fn poll_future(&self) -> u8 {
         let mut state = self.state.lock();
         let future = match &mut *state {
             State::Waiting(future) => future,
             State::Over(reply) => return reply.turn(),
             State::Taken => return DONE,
         };
-        let _entered = runtime().enter();
+        let _entered = enter();
         if self.begun.is_some() {
             INLINE.set(Some(None));
         }
@@ -242,7 +242,8 @@ impl Call {
         let Some(Begin { branch, input, slot, .. }) = begin else { return Ok(None) };
         call.waiter.set_owner(Some(slf.clone().unbind()));
         *call.code.lock() = Some(slot.clone());
-        Ok(Some((Branch::new(branch, Some(slot)), decode(slf.py(), &input)?)))
+        let port = call.port.as_ref().map(|port| port.clone_ref(slf.py()));
+        Ok(Some((Branch::new(branch, Some(slot), port), decode(slf.py(), &input)?)))
     }
 
     /// The code that the caller has run returned `output`; whose turn it is.
@@ -320,13 +321,20 @@ impl Call {
         slf
     }
 
-    fn __next__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+    fn __next__(slf: Bound<'_, Self>) -> Option<Bound<'_, Self>> {
         let turn = slf.get().advance(slf.py());
         if turn != PENDING {
-            return Err(PyStopIteration::new_err((turn,)));
+            slf.get().turn.store(turn, SeqCst);
+            return None;
         }
         slf.get().is_blocking.store(true, SeqCst);
-        Ok(slf)
+        Some(slf)
+    }
+
+    /// Whose turn it is, after it was awaited.
+    #[getter]
+    fn turn(&self) -> u8 {
+        self.turn.load(SeqCst)
     }
 
     #[getter(_asyncio_future_blocking)]

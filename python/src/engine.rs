@@ -89,7 +89,7 @@ impl Engine {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(py, port, None, None, future))
+        Ok(Call::new(port, None, None, future))
     }
 
     /// Runs an execution to its output; its code is the caller's to run if it runs here at once.
@@ -111,7 +111,7 @@ impl Engine {
         let run =
             self.get(py)?.run_guest(self.workflow(workflow)?, encode_arguments(args, Some(kwargs))?, options);
         let future: Future = Box::pin(async move { replied(run.await) });
-        let call = Call::new(py, port, None, None, future);
+        let call = Call::new(port, None, None, future);
         Ok(if is_inline { call.inline() } else { call })
     }
 
@@ -137,7 +137,7 @@ impl Engine {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(py, port, None, None, future))
+        Ok(Call::new(port, None, None, future))
     }
 }
 
@@ -235,13 +235,13 @@ impl Handle {
     }
 
     /// Its output, when it has ended.
-    fn result(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> Call {
+    fn result(&self, port: Option<&Bound<'_, Port>>) -> Call {
         let output = self.handle.payload();
-        Call::new(py, port, None, None, Box::pin(async move { replied(output.await) }))
+        Call::new(port, None, None, Box::pin(async move { replied(output.await) }))
     }
 
     /// Its status now.
-    fn status(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> Call {
+    fn status(&self, port: Option<&Bound<'_, Port>>) -> Call {
         let handle = self.handle.clone();
         let future: Future = Box::pin(async move {
             match handle.status().await {
@@ -249,11 +249,11 @@ impl Handle {
                 Err(error) => Reply::Error(error),
             }
         });
-        Call::new(py, port, None, None, future)
+        Call::new(port, None, None, future)
     }
 
     /// Asks that it be cancelled.
-    fn cancel(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> Call {
+    fn cancel(&self, port: Option<&Bound<'_, Port>>) -> Call {
         let handle = self.handle.clone();
         let future: Future = Box::pin(async move {
             match handle.cancel().await {
@@ -261,6 +261,6 @@ impl Handle {
                 Err(error) => Reply::Error(error),
             }
         });
-        Call::new(py, port, None, None, future)
+        Call::new(port, None, None, future)
     }
 }

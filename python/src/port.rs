@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::branch::Branch;
 use crate::error::unavailable;
+use crate::runtime::enter;
 use crate::slot::Slot;
 use crate::waiter::Waiter;
 use stepfast::Payload;
@@ -144,17 +145,19 @@ impl Port {
 
     /// In the loop's thread: wakes whoever waits no longer. Returns what else came: tuples of a workflow's
     /// number, branch and input for what begins, text for what has to unwind; `None` if nothing.
-    fn drain(&self, py: Python<'_>) -> PyResult<Option<Vec<Py<PyAny>>>> {
+    fn drain(slf: &Bound<'_, Self>) -> PyResult<Option<Vec<Py<PyAny>>>> {
+        let (this, py) = (slf.get(), slf.py());
+        let _entered = enter();
         let mut buffer = [0; 8];
-        if let Some(fd) = &self.shared.fd {
+        if let Some(fd) = &this.shared.fd {
             let _ = rustix::io::read(fd, &mut buffer);
         }
         let (notes, has_more) = {
-            let mut notes = self.shared.notes.lock();
+            let mut notes = this.shared.notes.lock();
             let many = notes.len().min(AT_ONCE);
             (notes.drain(..many).collect::<Vec<_>>(), !notes.is_empty())
         };
-        if let (true, Some(fd)) = (has_more, &self.shared.fd) {
+        if let (true, Some(fd)) = (has_more, &this.shared.fd) {
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
         let mut others = None;
@@ -168,7 +171,7 @@ impl Port {
                         owner.get().advance(py);
                     }
                 }
-                other => others.get_or_insert_with(Vec::new).push(told(py, other)?),
+                other => others.get_or_insert_with(Vec::new).push(told(py, other, Some(slf))?),
             }
         }
         Ok(others)
@@ -215,7 +218,7 @@ impl Port {
             }
             notes.pop_front()
         });
-        note.map(|note| told(py, note)).transpose()
+        note.map(|note| told(py, note, None)).transpose()
     }
 
     /// How many notes wait.
@@ -224,12 +227,12 @@ impl Port {
     }
 }
 
-fn told(py: Python<'_>, note: Note) -> PyResult<Py<PyAny>> {
+fn told(py: Python<'_>, note: Note, port: Option<&Bound<'_, Port>>) -> PyResult<Py<PyAny>> {
     match note {
         Note::Wake(_) => Ok(py.None()),
         Note::Unwind(key) => Ok(key.into_pyobject(py)?.into_any().unbind()),
         Note::Begin(Begin { workflow, branch, input, slot }) => {
-            let branch = Branch::new(branch, Some(slot));
+            let branch = Branch::new(branch, Some(slot), port.map(|port| port.clone().unbind()));
             let input = crate::value::decode(py, &input)?;
             Ok((workflow, branch, input).into_pyobject(py)?.into_any().unbind())
         }

@@ -25,6 +25,21 @@ pub(crate) fn encode(value: &Bound<'_, PyAny>) -> PyResult<Payload> {
     Ok(Payload::from_message_pack(encoded.cast::<PyBytes>()?.as_bytes()))
 }
 
+/// What tells arguments apart; `None` if they cannot be recorded.
+pub(crate) fn fingerprint(args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> Option<u64> {
+    let is_simple = |value: &Bound<'_, PyAny>| {
+        value.is_none()
+            || value.is_exact_instance_of::<PyString>()
+            || value.is_exact_instance_of::<PyInt>()
+            || value.is_exact_instance_of::<PyFloat>()
+            || value.is_exact_instance_of::<PyBool>()
+            || value.is_exact_instance_of::<PyBytes>()
+    };
+    let has_no_maps = kwargs.is_empty() && args.iter_borrowed().all(|argument| is_simple(&argument));
+    let payload = encode_arguments(args, Some(kwargs)).ok()?;
+    Some(if has_no_maps { payload.fingerprint_without_maps() } else { payload.fingerprint() })
+}
+
 /// Arguments as they are recorded: a list of them, and those by name.
 pub(crate) fn encode_arguments(
     args: &Bound<'_, PyTuple>,

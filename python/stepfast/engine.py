@@ -256,7 +256,7 @@ class AsyncEngine:
             assert begun is not None
             branch, (args, kwargs) = begun
             token = branch_var.set(branch)
-            branch.watch(self._native_port)
+            branch.watch()
             try:
                 output = await opened.workflows[number].function(*args, **kwargs)
                 turn = call.returned(output)
@@ -267,7 +267,8 @@ class AsyncEngine:
             finally:
                 branch_var.reset(token)
         while turn == PENDING:
-            turn = await call
+            await call
+            turn = call.turn
         if turn != DONE:
             raise over(call, turn, None)
         return call.value()
@@ -281,7 +282,7 @@ class AsyncEngine:
 
     async def _drive(self, number: int, branch: _native.Branch, arguments: Any) -> None:
         branch_var.set(branch)
-        branch.watch(self._native_port)
+        branch.watch()
         function: Any = self._opened.workflows[number].function
         try:
             args, kwargs = arguments

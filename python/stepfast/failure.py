@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stepfast.errors import WorkflowFailed
-from stepfast.values import decode_exception, encode_exception
+from stepfast.values import EncodeError, decode_exception, encode_exception
 
 Failure = tuple[str, str, list[str], bool, bytes]
 
@@ -19,7 +19,8 @@ def failure_of(raised: Exception, retry_if: Callable[[Exception], bool] | None =
         cause = cause.__cause__
     kind = type(raised).__qualname__
     message = str(raised) or kind
-    is_retryable = retry_if is None or retry_if(raised)
+    # what cannot be recorded cannot be recorded at the next attempt either
+    is_retryable = not isinstance(raised, EncodeError) and (retry_if is None or retry_if(raised))
     return (kind, message, causes, is_retryable, encode_exception(raised))
 
 

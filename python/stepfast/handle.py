@@ -76,9 +76,9 @@ class AsyncHandle(Generic[R]):
 
 async def settle(call: _native.Call) -> Any:
     """Waits for a call without a body, in a task of the loop."""
-    turn = await call
-    while turn == PENDING:
-        turn = await call
+    while call.turn == PENDING:
+        await call
+    turn = call.turn
     if turn != DONE:
         raise over(call, turn, None)
     return call.value()

@@ -67,7 +67,7 @@ class LoopPort:
                 task = asyncio.Task(coro, loop=loop, **kwargs)
             if forked is not None:
                 task.add_done_callback(lambda _: forked.end())
-                forked.watch(self.native)
+                forked.watch()
             return task
 
         factory.is_stepfasts = True  # type: ignore[attr-defined]

@@ -19,7 +19,6 @@ from stepfast.branch import (
     unwinding,
 )
 from stepfast.failure import failure_of, raised_again
-from stepfast.port import current_port
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,7 +54,7 @@ class Step(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.function(*args, **kwargs)
-        call = branch.step(self.settings, args, kwargs, current_port())
+        call = branch.step(self.settings, args, kwargs)
         if self.is_async:
             return cast("R", carry_out(call, cast("Step[..., Any]", self), args, kwargs))
         return cast("R", carry_out_here(call, cast("Step[..., Any]", self), args, kwargs))
@@ -72,7 +71,8 @@ async def carry_out(
     error: Exception | None = None
     is_run = False
     try:
-        turn = await call
+        await call
+        turn = call.turn
         while True:
             if turn == DONE:
                 return value if is_run else call.value()
@@ -88,7 +88,8 @@ async def carry_out(
                 finally:
                     branch_var.reset(token)
             elif turn == PENDING:
-                turn = await call
+                await call
+                turn = call.turn
             else:
                 raise over(call, turn, error)
     finally:

@@ -9,18 +9,17 @@ from typing import Any, cast
 
 from stepfast.branch import branch_var
 from stepfast.handle import settle, settle_here
-from stepfast.port import current_port
 
 
 def sleep(seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> Any:
     """Waits, durably: after a crash the time that has passed counts. In async code, await it."""
     seconds += 60.0 * (minutes + 60.0 * (hours + 24.0 * days))
     branch = branch_var.get()
-    port = current_port()
     if branch is None:
-        return asyncio.sleep(seconds) if port is not None else time.sleep(seconds)
-    call = branch.sleep(seconds, port)
-    return cast("Awaitable[None]", settle(call)) if port is not None else settle_here(call)
+        is_on_loop = asyncio._get_running_loop() is not None
+        return asyncio.sleep(seconds) if is_on_loop else time.sleep(seconds)
+    call = branch.sleep(seconds)
+    return cast("Awaitable[None]", settle(call)) if branch.is_on_loop else settle_here(call)
 
 
 __all__ = ["sleep"]

@@ -8,7 +8,6 @@
 //! came of it. The engine knows that by itself while every branch is in a durable call. If some wait for
 //! something else, the binding says when they have come to rest: [`Gate::set_quiet`].
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,9 +27,6 @@ use crate::run::{Interrupt, Run};
 use crate::start::{Running, Starting};
 use crate::step::{StepOptions, begin, carry_out};
 use crate::workflow::{BodyFuture, Workflow};
-
-/// A future that owns all it needs.
-pub type Owned<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A workflow of a guest.
 pub type GuestWorkflow = Workflow<Payload, Payload>;
@@ -60,11 +56,9 @@ impl Engine {
         workflow: &GuestWorkflow,
         input: Payload,
         options: Option<Box<StartOptions>>,
-    ) -> Owned<Result<Handle<Payload>, Error>> {
+    ) -> impl Future<Output = Result<Handle<Payload>, Error>> + Send + use<> {
         let (core, definition) = (self.core.clone(), workflow.definition.clone());
-        Box::pin(
-            async move { Starting::of(Order { core: &core, definition: &definition, input, options }).await },
-        )
+        async move { Starting::of(Order { core: &core, definition: &definition, input, options }).await }
     }
 
     /// Like [`Engine::run`].
@@ -73,19 +67,17 @@ impl Engine {
         workflow: &GuestWorkflow,
         input: Payload,
         options: Option<Box<StartOptions>>,
-    ) -> Owned<Result<Payload, Error>> {
+    ) -> impl Future<Output = Result<Payload, Error>> + Send + use<> {
         let (core, definition) = (self.core.clone(), workflow.definition.clone());
-        Box::pin(
-            async move { Running::of(Order { core: &core, definition: &definition, input, options }).await },
-        )
+        async move { Running::of(Order { core: &core, definition: &definition, input, options }).await }
     }
 }
 
 impl Handle<Payload> {
     /// Like [`Handle::result`].
-    pub fn payload(&self) -> Owned<Result<Payload, Error>> {
+    pub fn payload(&self) -> impl Future<Output = Result<Payload, Error>> + Send + use<> {
         let handle = self.clone();
-        Box::pin(async move { handle.output().await })
+        async move { handle.output().await }
     }
 }
 
@@ -151,30 +143,37 @@ impl Branch {
         options: Option<Box<StepOptions>>,
         fingerprint: Option<u64>,
         body: F,
-    ) -> Owned<Result<Payload, Failure>>
+    ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<F, Fut>
     where
         F: FnMut() -> Fut + Send + 'static,
         Fut: Future<Output = Result<Payload, Failure>> + Send + 'static,
     {
         let path = self.cx.next_path();
-        match begin(&self.cx.run, path, name, fingerprint.map(Ok)) {
-            Ok(call) => Box::pin(carry_out(call, body, options)),
-            Err(failure) => Box::pin(std::future::ready(Err(failure))),
+        let begun = begin(&self.cx.run, path, name, fingerprint.map(Ok));
+        async move {
+            match begun {
+                Ok(call) => carry_out(call, body, options).await,
+                Err(failure) => Err(failure),
+            }
         }
     }
 
     /// A durable sleep; see [`Context::sleep`].
-    pub fn sleep(&mut self, duration: Duration) -> Owned<()> {
+    pub fn sleep(&mut self, duration: Duration) -> impl Future<Output = ()> + Send + use<> {
         let call = self.cx.begin_sleep();
-        Box::pin(async move { sleep_for(&call, duration).await })
+        async move { sleep_for(&call, duration).await }
     }
 
     /// A child, run to its output; see [`Context::child`].
-    pub fn child(&mut self, workflow: &GuestWorkflow, input: Payload) -> Owned<Result<Payload, Failure>> {
+    pub fn child(
+        &mut self,
+        workflow: &GuestWorkflow,
+        input: Payload,
+    ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<> {
         let path = self.cx.next_path();
         let definition = workflow.definition.clone();
         let call = crate::child::begin(&self.cx.run, path, &definition, &input);
-        Box::pin(crate::child::run_to_end(call, definition, input))
+        crate::child::run_to_end(call, definition, input)
     }
 
     /// Starts a child; see [`Context::start_child`] and [`Context::start_detached`].
@@ -183,12 +182,10 @@ impl Branch {
         workflow: &GuestWorkflow,
         input: Payload,
         is_detached: bool,
-    ) -> Owned<Result<Key, Failure>> {
+    ) -> impl Future<Output = Result<Key, Failure>> + Send + use<> {
         let path = self.cx.next_path();
         let (run, definition) = (self.cx.run.clone(), workflow.definition.clone());
-        Box::pin(
-            async move { crate::child::start_recorded(&run, path, &definition, input, is_detached).await },
-        )
+        async move { crate::child::start_recorded(&run, path, &definition, input, is_detached).await }
     }
 
     /// What tells whether the code has to unwind.

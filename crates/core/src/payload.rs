@@ -216,6 +216,11 @@ impl Payload {
             .map_or_else(|_| xxh3_64(self.as_bytes()), |()| xxh3_64(&canonical))
     }
 
+    /// The same of a value that has no maps, which is already as it would be sorted.
+    pub fn fingerprint_without_maps(&self) -> u64 {
+        xxh3_64(self.as_message_pack().unwrap_or_else(|| self.as_bytes()))
+    }
+
     /// The value as a MessagePack tree, for showing it to people; `None` if it is not one.
     pub fn to_value(&self) -> Option<rmpv::Value> {
         let (&MESSAGE_PACK, mut bytes) = self.as_bytes().split_first()? else { return None };
