@@ -17,7 +17,7 @@ use stepfast::{Error, Failure, Payload};
 
 use crate::branch::{Branch, stopped};
 use crate::engine::Handle;
-use crate::port::{Begin, Port};
+use crate::port::{Begin, Port, end_burst};
 use crate::runtime::enter;
 use crate::slot::Slot;
 use crate::value::{decode, encode};
@@ -303,6 +303,7 @@ impl Call {
 
     /// Blocks this thread until it is somebody's turn; a signal interrupts it.
     fn wait(&self, py: Python<'_>) -> PyResult<u8> {
+        end_burst();
         loop {
             let turn = self.advance(py);
             if turn != PENDING {

@@ -21,6 +21,8 @@ use crate::value::encode_arguments;
 pub(crate) struct Engine {
     engine: Mutex<Option<CoreEngine>>,
     workflows: Vec<GuestWorkflow>,
+    /// Where their code runs.
+    ports: Vec<Py<Port>>,
 }
 
 /// A workflow to be registered: its name, whether it is eager, where its code runs.
@@ -39,6 +41,7 @@ impl Engine {
         suspend_after: f64,
         value_limit: usize,
     ) -> PyResult<Self> {
+        let ports: Vec<Py<Port>> = definitions.iter().map(|(_, _, port)| port.clone().unbind()).collect();
         let workflows: Vec<GuestWorkflow> = definitions
             .into_iter()
             .enumerate()
@@ -60,7 +63,10 @@ impl Engine {
             })
         });
         let engine = opened.map_err(|error| exception(py, &error))?;
-        Ok(Self { engine: Mutex::new(Some(engine)), workflows })
+        for port in &ports {
+            port.get().set_engine(Some(engine.clone()));
+        }
+        Ok(Self { engine: Mutex::new(Some(engine)), workflows, ports })
     }
 
     /// Starts an execution: a handle, when that is durable.
@@ -118,6 +124,9 @@ impl Engine {
     /// Ends the engine: hands back what runs, after `grace` seconds at most.
     fn shutdown(&self, py: Python<'_>, grace: f64) -> PyResult<()> {
         let Some(engine) = self.engine.lock().take() else { return Ok(()) };
+        for port in &self.ports {
+            port.get().set_engine(None);
+        }
         let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
         let ended = py.detach(|| runtime().block_on(engine.shutdown(grace)));
         ended.map_err(|error| exception(py, &error))

@@ -1,6 +1,7 @@
 //! [`Port`]: how the engine reaches an event loop, or the threads of a pool: one wake-up for all that came in
 //! meanwhile.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -15,10 +16,40 @@ use crate::runtime::enter;
 use crate::slot::Slot;
 use crate::waiter::Waiter;
 use stepfast::Payload;
-use stepfast::guest::Gate;
+use stepfast::guest::{Burst, Gate};
 
 /// So many notes are taken at a time: the loop has other things to do.
 const AT_ONCE: usize = 256;
+/// What so many tasks stage in their turn goes out together.
+const BURST: usize = 64;
+
+thread_local! {
+    /// The burst that this thread is in.
+    static BURST_HERE: RefCell<Option<Burst>> = const { RefCell::new(None) };
+}
+
+/// A burst that ends early if the thread has to wait.
+struct InBurst;
+
+impl InBurst {
+    fn begin(engine: &stepfast::Engine) -> Self {
+        if let Some(burst) = Burst::begin(engine) {
+            BURST_HERE.set(Some(burst));
+        }
+        Self
+    }
+}
+
+impl Drop for InBurst {
+    fn drop(&mut self) {
+        end_burst();
+    }
+}
+
+/// Ends the burst that this thread is in: it is about to wait for what it has staged.
+pub(crate) fn end_burst() {
+    drop(BURST_HERE.take());
+}
 
 /// What the engine has to tell.
 pub(crate) enum Note {
@@ -72,6 +103,8 @@ pub(crate) struct Port {
     pub(crate) shared: Arc<Shared>,
     event_loop: Option<Py<PyAny>>,
     restless: Mutex<Restless>,
+    /// Whose flushes wait for what the loop does at once.
+    engine: Mutex<Option<stepfast::Engine>>,
 }
 
 /// Executions that have not come to rest, watched turn by turn of the loop.
@@ -93,6 +126,11 @@ struct Watched {
 const QUIET_TURNS: u32 = 8;
 
 impl Port {
+    /// Says which engine's flushes wait for what the loop does at once.
+    pub(crate) fn set_engine(&self, engine: Option<stepfast::Engine>) {
+        *self.engine.lock() = engine;
+    }
+
     /// Watches for the moment at which the execution comes to rest. From the loop's thread.
     pub(crate) fn watch(slf: &Bound<'_, Self>, gate: &Gate) -> PyResult<()> {
         let port = slf.get();
@@ -135,7 +173,12 @@ impl Port {
             None
         };
         let shared = Shared { notes: Mutex::default(), fd, came: Condvar::new() };
-        Ok(Self { shared: Arc::new(shared), event_loop, restless: Mutex::default() })
+        Ok(Self {
+            shared: Arc::new(shared),
+            event_loop,
+            restless: Mutex::default(),
+            engine: Mutex::default(),
+        })
     }
 
     /// What the loop watches; -1 for threads.
@@ -160,18 +203,23 @@ impl Port {
         if let (true, Some(fd)) = (has_more, &this.shared.fd) {
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
+        let engine = this.engine.lock().clone();
         let mut others = None;
-        for note in notes {
-            match note {
-                Note::Wake(waiter) => {
-                    if let Some(callback) = waiter.take() {
-                        let run = pyo3::intern!(py, "run");
-                        callback.context.call_method1(py, run, (callback.function, callback.argument))?;
-                    } else if let Some(owner) = waiter.owner(py) {
-                        owner.get().advance(py);
+        let mut notes = notes.into_iter();
+        while notes.len() > 0 {
+            let _burst = engine.as_ref().map(InBurst::begin);
+            for note in notes.by_ref().take(BURST) {
+                match note {
+                    Note::Wake(waiter) => {
+                        if let Some(callback) = waiter.take() {
+                            let run = pyo3::intern!(py, "run");
+                            callback.context.call_method1(py, run, (callback.function, callback.argument))?;
+                        } else if let Some(owner) = waiter.owner(py) {
+                            owner.get().advance(py);
+                        }
                     }
+                    other => others.get_or_insert_with(Vec::new).push(told(py, other, Some(slf))?),
                 }
-                other => others.get_or_insert_with(Vec::new).push(told(py, other, Some(slf))?),
             }
         }
         Ok(others)

@@ -9,6 +9,7 @@
 //! something else, the binding says when they have come to rest: [`Gate::set_quiet`].
 
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use crate::branch::Leaf;
@@ -70,6 +71,32 @@ impl Engine {
     ) -> impl Future<Output = Result<Payload, Error>> + Send + use<> {
         let (core, definition) = (self.core.clone(), workflow.definition.clone());
         async move { Running::of(Order { core: &core, definition: &definition, input, options }).await }
+    }
+}
+
+/// While it lives, what its thread stages waits for its end: one flush for what an event loop does in one turn.
+/// Something that another thread stages takes all of it along. To be ended before the thread waits for anything.
+pub struct Burst {
+    engine: Engine,
+    thread: ThreadId,
+}
+
+impl Burst {
+    /// `None` if the thread is in a burst of this engine.
+    pub fn begin(engine: &Engine) -> Option<Self> {
+        let mut is_new = false;
+        for lane in engine.core.lanes() {
+            is_new = lane.begin_burst();
+        }
+        is_new.then(|| Self { engine: engine.clone(), thread: std::thread::current().id() })
+    }
+}
+
+impl Drop for Burst {
+    fn drop(&mut self) {
+        for lane in self.engine.core.lanes() {
+            lane.end_burst(self.thread);
+        }
     }
 }
 

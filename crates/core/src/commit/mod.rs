@@ -19,6 +19,7 @@ mod staging;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::thread::ThreadId;
 
 use tokio::runtime;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
@@ -135,7 +136,7 @@ impl Lane {
     /// `slot` is where the caller's last Write to the same `executions` row went: while it has not left,
     /// a Move folds into it. `None` if the lane is closed or, for an owned Write, the generation is over.
     pub(crate) fn stage(&self, staged: Staged, slot: &mut Slot) -> Option<Lsn> {
-        let (lsn, is_idle) = self.stage_and(staged, slot, Staging::wants_waking)?;
+        let (lsn, is_idle) = self.stage_and(staged, slot, Staging::note_staged)?;
         if is_idle {
             self.0.staged.notify_one();
         }
@@ -149,7 +150,19 @@ impl Lane {
 
     /// Lets an idle committer see what was staged quietly.
     pub(crate) fn wake(&self) {
-        if self.staging().wants_waking() {
+        if self.staging().note_staged() {
+            self.0.staged.notify_one();
+        }
+    }
+
+    /// What this thread stages from now on waits for [`Lane::end_burst`]; false if it does already.
+    pub(crate) fn begin_burst(&self) -> bool {
+        self.staging().begin_burst()
+    }
+
+    /// What the thread has staged in its burst goes out.
+    pub(crate) fn end_burst(&self, thread: ThreadId) {
+        if self.staging().end_burst(thread) {
             self.0.staged.notify_one();
         }
     }

@@ -10,6 +10,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::thread::ThreadId;
 
 use smallvec::smallvec;
 
@@ -69,6 +70,10 @@ pub(super) struct Staging {
     is_closed: bool,
     /// The committer waits to be woken.
     is_idle: bool,
+    /// Threads that have more to stage at once.
+    bursts: Vec<ThreadId>,
+    /// Something was staged outside of a burst.
+    is_urgent: bool,
     /// Room of Writes that were dropped, to be given back.
     freed: usize,
     max_writes: usize,
@@ -100,6 +105,8 @@ impl Staging {
             generation: Arc::default(),
             is_closed: false,
             is_idle: false,
+            bursts: Vec::new(),
+            is_urgent: false,
             freed: 0,
             max_writes,
             max_bytes,
@@ -140,6 +147,36 @@ impl Staging {
     /// True once after the committer has gone idle.
     pub(super) fn wants_waking(&mut self) -> bool {
         std::mem::take(&mut self.is_idle)
+    }
+
+    /// Something was staged by this thread; whether the committer has to be woken for it.
+    pub(super) fn note_staged(&mut self) -> bool {
+        if !self.bursts.is_empty() && self.bursts.contains(&std::thread::current().id()) {
+            return false;
+        }
+        self.is_urgent = true;
+        self.wants_waking()
+    }
+
+    /// This thread has more to stage at once; false if that was known.
+    pub(super) fn begin_burst(&mut self) -> bool {
+        let thread = std::thread::current().id();
+        let is_new = !self.bursts.contains(&thread);
+        if is_new {
+            self.bursts.push(thread);
+        }
+        is_new
+    }
+
+    /// The thread has staged all; whether the committer has to be woken for that.
+    pub(super) fn end_burst(&mut self, thread: ThreadId) -> bool {
+        self.bursts.retain(|other| *other != thread);
+        if self.segments.is_empty() {
+            return false;
+        }
+        // also if other threads have begun meanwhile: what was staged has waited enough
+        self.is_urgent = true;
+        self.wants_waking()
     }
 
     pub(super) fn stage(&mut self, staged: Staged, slot: &mut Slot, watermark: &Watermark) -> Option<Lsn> {
@@ -267,6 +304,12 @@ impl Staging {
 
     /// The next flush's worth.
     pub(super) fn take(&mut self, watermark: &Watermark) -> Taken {
+        if !self.bursts.is_empty() && !self.is_urgent && !self.is_closed {
+            // more comes at once
+            self.is_idle = true;
+            return Taken::Nothing;
+        }
+        self.is_urgent = false;
         if let Some(registration) = self.registration {
             while let Some(mut segment) = self.segments.pop_front() {
                 if segment.unowned > 0 {
