@@ -92,7 +92,7 @@ register(Owned, encode=lambda error: error.args[0], decode=lambda text: Owned(No
 def caught(call: Callable[[], Any]) -> BaseException:
     try:
         call()
-    except BaseException as error:  # noqa: BLE001 - of whatever class
+    except BaseException as error:
         return error
     raise AssertionError("nothing was raised")
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy
 import pytest
+from test_values import ZONES, Access, Bits, Box, Colour, Frozen, Level, Point, same
 
 from stepfast.values import decode, decode_exception, encode, encode_exception
-from test_values import ZONES, Access, Bits, Box, Colour, Frozen, Level, Point, same
 
 UTC = datetime.UTC
 

@@ -21,7 +21,7 @@ def test_the_guide_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in blocks:
         lines_before = text[: block.start(1)].count("\n")
         code = compile("\n" * lines_before + block.group(1), str(GUIDE), "exec")
-        exec(code, vars(module))  # noqa: S102 - the code of the guide
+        exec(code, vars(module))
 
 
 def test_every_code_has_a_reader() -> None:

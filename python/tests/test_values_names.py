@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_values import Box
 
 from stepfast.values import DecodeError, decode, encode, references
-from test_values import Box
 
 SCRIPT = """
     import dataclasses, enum, sys

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from test_values import Box, Colour, Frozen, Point
 
 from stepfast.values import (
     DecodeError,
@@ -25,7 +26,6 @@ from stepfast.values import (
     register,
     registry,
 )
-from test_values import Box, Colour, Frozen, Point
 
 
 class UserId(str):

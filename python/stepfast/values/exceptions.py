@@ -72,11 +72,11 @@ def node_of(error: BaseException) -> list[Any]:
     for base in cls.__mro__[: cls.__mro__.index(BaseException)]:
         is_built_in = base.__module__ == "builtins"
         for attribute, descriptor in vars(base).items():
-            if attribute.startswith("__") or is_built_in and attribute in _IGNORED:
+            if attribute.startswith("__") or (is_built_in and attribute in _IGNORED):
                 continue
             if isinstance(descriptor, (MemberDescriptorType, GetSetDescriptorType)):
                 item = getattr(error, attribute, None)
-                if item is not None or not is_built_in and hasattr(error, attribute):
+                if item is not None or (not is_built_in and hasattr(error, attribute)):
                     state[attribute] = item
     attributes = dict(error.__dict__)
     if cls is RemoteError:

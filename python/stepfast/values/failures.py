@@ -1,9 +1,9 @@
 """`encode_exception` and `decode_exception`: how a step or workflow failed, as it is recorded.
 
-The bytes are a plain map that begins like a failure of the engine (`kind`, `message`, `causes`), so that every
-language reads what went wrong. `python` is an array with a map for each exception: `kind`, `message`,
-`links` (see stepfast.values.exceptions), `notes` if there are, and `value` if the exception can be made again:
-its encoding, alone.
+The bytes are a plain map that begins like a failure of the engine (`kind`, `message`, `causes`), so that
+every language reads what went wrong. `python` is an array with a map for each exception: `kind`, `message`,
+`links` (see stepfast.values.exceptions), `notes` if there are, and `value` if the exception can be made
+again: its encoding, alone.
 """
 
 import contextlib

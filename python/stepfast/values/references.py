@@ -109,7 +109,7 @@ def _search(name: str, hint: object) -> type:
     if module_name not in MAINS:
         try:
             module = sys.modules.get(module_name) or importlib.import_module(module_name)
-        except Exception as error:  # noqa: BLE001 - modules may raise anything
+        except Exception as error:
             problem = f"module {module_name} cannot be imported ({type(error).__name__}: {error})"
         else:
             if (found := _look(module, qualname)) is not None:

@@ -176,7 +176,7 @@ def _is_unicode(text: str) -> bool:
 def _shown(key: object) -> str:
     try:
         text = repr(key)
-    except Exception:  # noqa: BLE001 - it is the code of somebody else
+    except Exception:
         text = f"<{type_name(type(key))}>"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 

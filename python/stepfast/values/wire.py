@@ -18,7 +18,8 @@ OPTION: Final = (
 # For maps whose keys were looked at, and for reading.
 ANY_KEYS: Final = ormsgpack.OPT_NON_STR_KEYS
 
-# How deep lists and dicts may be nested in each other is the library's limit (255); each extension starts anew.
+# How deep lists and dicts may be nested in each other is the library's limit (255); each extension starts
+# anew.
 MAX_DEPTH: Final = 100
 
 # Codes of byte strings. They are looked for as ints, as `in` is many times slower with bytes.
