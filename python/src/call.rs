@@ -68,19 +68,27 @@ impl Reply {
     }
 }
 
+/// Where code that begins in this thread is run.
+enum Inline {
+    Elsewhere,
+    /// Here, by whoever polls the call.
+    Wanted,
+    Begun(Begin),
+}
+
 thread_local! {
     /// While a call is polled that runs the code itself: where the code finds its way here.
-    static INLINE: RefCell<Option<Option<Begin>>> = const { RefCell::new(None) };
+    static INLINE: RefCell<Inline> = const { RefCell::new(Inline::Elsewhere) };
 }
 
 /// Takes what begins, if this thread is about to run it; gives it back otherwise.
 pub(crate) fn begin_inline(begin: Begin) -> Option<Begin> {
     INLINE.with_borrow_mut(|inline| match inline {
-        Some(place @ None) => {
-            *place = Some(begin);
+        Inline::Wanted => {
+            *inline = Inline::Begun(begin);
             None
         }
-        _ => Some(begin),
+        Inline::Elsewhere | Inline::Begun(_) => Some(begin),
     })
 }
 
@@ -180,12 +188,12 @@ impl Call {
         };
         let _entered = enter();
         if self.begun.is_some() {
-            INLINE.set(Some(None));
+            INLINE.set(Inline::Wanted);
         }
         let polled = future.as_mut().poll(&mut Context::from_waker(&self.waker));
         let mut is_wanted = false;
         if let Some(begun) = &self.begun
-            && let Some(Some(begin)) = INLINE.take()
+            && let Inline::Begun(begin) = INLINE.replace(Inline::Elsewhere)
         {
             *begun.lock() = Some(begin);
             is_wanted = true;
@@ -353,6 +361,7 @@ impl Call {
     }
 
     #[pyo3(signature = (function, *, context))]
+    #[allow(clippy::needless_pass_by_value)] // what Python hands over
     fn add_done_callback(slf: Bound<'_, Self>, function: Py<PyAny>, context: Py<PyAny>) {
         let call = slf.get();
         call.waiter.set(Callback { function, context, argument: slf.clone().into_any().unbind() });
@@ -363,7 +372,7 @@ impl Call {
     }
 
     #[pyo3(signature = (msg=None))]
-    #[allow(unused_variables)] // asyncio's signature
+    #[allow(unused_variables, clippy::needless_pass_by_value)] // asyncio's signature
     fn cancel(&self, msg: Option<Py<PyAny>>) -> bool {
         self.is_cancelled.store(true, SeqCst);
         self.waker.wake_by_ref();

@@ -35,7 +35,7 @@ impl Engine {
     #[pyo3(signature = (url, definitions, max_running, suspend_after, value_limit))]
     fn open(
         py: Python<'_>,
-        url: String,
+        url: &str,
         definitions: Vec<Definition<'_>>,
         max_running: usize,
         suspend_after: f64,
@@ -51,7 +51,7 @@ impl Engine {
             .collect();
         let opened = py.detach(|| {
             runtime().block_on(async {
-                let store = stepfast::connect(&url).await?;
+                let store = stepfast::connect(url).await?;
                 let mut builder = CoreEngine::builder(store)
                     .max_running(max_running)
                     .suspend_after(Duration::try_from_secs_f64(suspend_after).unwrap_or(Duration::MAX))
@@ -196,7 +196,7 @@ fn defined(number: usize, name: &str, is_eager: bool, port: Arc<Shared>) -> Gues
         }
         async move {
             let outcome = body.await;
-            unwinding.is_over();
+            unwinding.end();
             outcome
         }
     })
@@ -210,7 +210,7 @@ struct Unwinding {
 
 impl Unwinding {
     /// The code has returned by itself.
-    fn is_over(mut self) {
+    fn end(mut self) {
         self.port = None;
     }
 }

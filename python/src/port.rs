@@ -144,12 +144,12 @@ impl Port {
             std::mem::replace(&mut restless.is_ticking, true)
         };
         if !was_ticking {
-            port.tick_soon(slf, event_loop)?;
+            Self::tick_soon(slf, event_loop)?;
         }
         Ok(())
     }
 
-    fn tick_soon(&self, slf: &Bound<'_, Self>, event_loop: &Py<PyAny>) -> PyResult<()> {
+    fn tick_soon(slf: &Bound<'_, Self>, event_loop: &Py<PyAny>) -> PyResult<()> {
         let py = slf.py();
         let tick = slf.getattr(pyo3::intern!(py, "tick"))?;
         event_loop.call_method1(py, pyo3::intern!(py, "call_soon"), (tick,))?;
@@ -251,7 +251,7 @@ impl Port {
             gate.set_quiet();
         }
         match &port.event_loop {
-            Some(event_loop) if goes_on => port.tick_soon(slf, event_loop),
+            Some(event_loop) if goes_on => Self::tick_soon(slf, event_loop),
             _ => Ok(()),
         }
     }

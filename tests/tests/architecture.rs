@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("stepfast-benchmarks", "stepfast"),
     ("stepfast-cli", "stepfast"),
     ("stepfast-cli", "stepfast-benchmarks"),
+    ("stepfast-python", "stepfast"),
     ("stepfast-tests", "stepfast"),
     // the suite tests the stores themselves too
     ("stepfast-tests", "stepfast-core"),
@@ -30,7 +31,18 @@ const ALLOWED: &[(&str, &str)] = &[
 const LINES: usize = 800;
 
 /// Folders that hold nothing of ours.
-const FOREIGN: &[&str] = &["target", ".git", ".venv", "node_modules", "peers", "__pycache__"];
+const FOREIGN: &[&str] = &[
+    "target",
+    ".git",
+    ".venv",
+    "node_modules",
+    "peers",
+    "__pycache__",
+    ".hypothesis",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+];
 
 fn home() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
