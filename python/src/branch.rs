@@ -63,12 +63,22 @@ pub(crate) struct Branch {
     slot: Option<Arc<Slot>>,
     /// The loop that its code runs on; none for a thread.
     port: Option<Py<Port>>,
+    /// Of the first branch of an execution whose code a caller runs: what that caller waits for.
+    owner: Option<Py<Call>>,
+    /// What the package knows the engine by.
+    home: Mutex<Option<Py<PyAny>>>,
 }
 
 impl Branch {
     pub(crate) fn new(branch: guest::Branch, slot: Option<Arc<Slot>>, port: Option<Py<Port>>) -> Self {
         let gate = branch.gate();
-        Self { branch: Mutex::new(Some(branch)), gate, slot, port }
+        Self { branch: Mutex::new(Some(branch)), gate, slot, port, owner: None, home: Mutex::default() }
+    }
+
+    /// The first branch of an execution whose code the caller of `owner` runs.
+    pub(crate) fn owned_by(mut self, owner: Py<Call>) -> Self {
+        self.owner = Some(owner);
+        self
     }
 
     fn call(
@@ -114,8 +124,29 @@ impl Branch {
     }
 
     /// Closes the gate and hands the execution back: whoever claims it goes on from the record.
-    fn hand_back(&self) {
+    fn hand_back(&self, py: Python<'_>) {
         self.gate.hand_back();
+        if let Some(owner) = &self.owner {
+            // its task is polled by us
+            owner.get().advance(py);
+        }
+    }
+
+    /// True for the first branch of an execution whose code its caller runs.
+    #[getter]
+    fn is_inline(&self) -> bool {
+        self.owner.is_some()
+    }
+
+    /// What the package knows the engine by.
+    #[getter]
+    fn home(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.home.lock().as_ref().map(|home| home.clone_ref(py))
+    }
+
+    #[setter]
+    fn set_home(&self, home: Py<PyAny>) {
+        *self.home.lock() = Some(home);
     }
 
     /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled.
@@ -138,7 +169,9 @@ impl Branch {
     /// A branch that goes on beside this one until it ends; `None` if this one has ended.
     fn fork(&self, py: Python<'_>) -> Option<Self> {
         let branch = self.branch.lock().as_mut()?.fork();
-        Some(Self::new(branch, None, self.port.as_ref().map(|port| port.clone_ref(py))))
+        let forked = Self::new(branch, None, self.port.as_ref().map(|port| port.clone_ref(py)));
+        *forked.home.lock() = self.home(py);
+        Some(forked)
     }
 
     /// The branch has ended.

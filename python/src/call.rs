@@ -251,7 +251,8 @@ impl Call {
         call.waiter.set_owner(Some(slf.clone().unbind()));
         *call.code.lock() = Some(slot.clone());
         let port = call.port.as_ref().map(|port| port.clone_ref(slf.py()));
-        Ok(Some((Branch::new(branch, Some(slot), port), decode(slf.py(), &input)?)))
+        let branch = Branch::new(branch, Some(slot), port).owned_by(slf.clone().unbind());
+        Ok(Some((branch, decode(slf.py(), &input)?)))
     }
 
     /// The code that the caller has run returned `output`; whose turn it is.

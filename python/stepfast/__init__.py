@@ -1,7 +1,8 @@
 """Stepfast is a durable workflow engine that batches for you: every step is safe on disk before the next one
 acts, and a thousand of them share one flush."""
 
-from stepfast.engine import AsyncEngine, Engine
+from stepfast.async_engine import AsyncEngine
+from stepfast.engine import Engine
 from stepfast.errors import (
     Conflict,
     Corrupt,

@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 
 from stepfast import _native
 from stepfast.branch import DONE, PENDING
-from stepfast.port import current_port
 from stepfast.step import over
 
 R = TypeVar("R")
@@ -45,8 +44,8 @@ class Handle(Generic[R]):
 class AsyncHandle(Generic[R]):
     """A reference to an execution whose output is an `R`; awaiting it is awaiting its output."""
 
-    def __init__(self, native: _native.Handle) -> None:
-        self._native = native
+    def __init__(self, native: _native.Handle, port: _native.Port) -> None:
+        self._native, self._port = native, port
 
     @property
     def workflow_id(self) -> str:
@@ -55,17 +54,17 @@ class AsyncHandle(Generic[R]):
 
     async def result(self) -> R:
         """Waits for the end of the execution, and returns its output, which is then durable."""
-        output: R = await settle(self._native.result(current_port()))
+        output: R = await settle(self._native.result(self._port))
         return output
 
     async def status(self) -> str:
         """Its status now, from the database."""
-        status: str = await settle(self._native.status(current_port()))
+        status: str = await settle(self._native.status(self._port))
         return status
 
     async def cancel(self) -> None:
         """Asks that it be cancelled."""
-        await settle(self._native.cancel(current_port()))
+        await settle(self._native.cancel(self._port))
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self.result().__await__()

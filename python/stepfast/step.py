@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable
@@ -56,7 +57,7 @@ class Step(Generic[P, R]):
             return self.function(*args, **kwargs)
         call = branch.step(self.settings, args, kwargs)
         if self.is_async:
-            return cast("R", carry_out(call, cast("Step[..., Any]", self), args, kwargs))
+            return cast("R", carry_out(call, branch, cast("Step[..., Any]", self), args, kwargs))
         return cast("R", carry_out_here(call, cast("Step[..., Any]", self), args, kwargs))
 
     def __repr__(self) -> str:
@@ -64,7 +65,11 @@ class Step(Generic[P, R]):
 
 
 async def carry_out(
-    call: _native.Call, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    call: _native.Call,
+    branch: _native.Branch,
+    step: Step[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Carries the call of an async step out, in a task of the loop."""
     value: Any = None
@@ -92,6 +97,12 @@ async def carry_out(
                 turn = call.turn
             else:
                 raise over(call, turn, error)
+    except asyncio.CancelledError:
+        if branch.is_inline:
+            # the caller is cancelled, not the execution: its code unwinds, and it goes on elsewhere
+            branch.hand_back()
+            raise unwinding(1) from None
+        raise
     finally:
         call.close()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 from stepfast.branch import branch_var
 from stepfast.errors import Invalid
+from stepfast.handle import settle, settle_here
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,7 +30,9 @@ class Workflow(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.function(*args, **kwargs)
-        raise NotImplementedError
+        opened = branch.home
+        call = branch.child(opened.native, opened.number(self), args, kwargs)
+        return cast("R", settle(call) if branch.is_on_loop else settle_here(call))
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"

@@ -11,7 +11,7 @@ import sys
 import programs
 import pytest
 
-from stepfast import AsyncEngine, Workflow, sleep, step, workflow
+from stepfast import AsyncEngine, Workflow, WorkflowCancelled, sleep, step, workflow
 
 ALL = [*programs.PLAIN, *programs.PAIRS, programs.nested]
 PROGRAMS = pathlib.Path(__file__).with_name("programs.py")
@@ -141,5 +141,126 @@ def test_an_id_is_started_once(url: str) -> None:
             assert {handle.workflow_id for handle in handles} == {"the one"}
             outputs = [await handle for handle in handles]
             assert outputs == [[[i, 2 * i] for i in range(3)]] * 20
+
+    asyncio.run(main())
+
+
+_bodies: list[int] = []
+
+
+@step
+async def slow(n: int) -> int:
+    _bodies.append(n)
+    await asyncio.sleep(0.02)
+    return n
+
+
+@workflow
+async def slowly(n: int) -> list[int]:
+    try:
+        return [await slow(i) for i in range(n)]
+    finally:
+        # a durable call while the code unwinds: it must not be recorded
+        await slow(100)
+
+
+def test_cancelling_a_caller_does_not_cancel_the_execution(url: str) -> None:
+    async def main() -> None:
+        _bodies.clear()
+        async with AsyncEngine(url) as engine:
+            caller = asyncio.create_task(engine.run(slowly, 5, workflow_id="slow"))
+            while _bodies[-1:] != [2]:
+                await asyncio.sleep(0)
+            caller.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+            handle = await engine.start(slowly, 5, workflow_id="slow")
+            assert await handle == [0, 1, 2, 3, 4]
+        # the step that was cut off ran again, the others did not
+        assert _bodies == [0, 1, 2, 2, 3, 4, 100]
+
+    asyncio.run(main())
+
+
+@workflow
+async def parent(n: int) -> list[list[list[int]]]:
+    first = await programs.in_a_row(n)
+    others = await asyncio.gather(*[programs.gathered(n) for _ in range(3)])
+    return [first, *others]
+
+
+@workflow
+async def parent_of_failure(n: int) -> str:
+    try:
+        await lets_it_out(n)
+    except LookupError as error:
+        return f"caught {error.args}"
+    return "not caught"
+
+
+def test_a_workflow_called_in_a_workflow_is_a_child(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url, suspend_after=0.01) as engine:
+            wanted = [[[i, 2 * i] for i in range(3)]] * 4
+            assert await engine.run(parent, 3) == wanted
+            assert await (await engine.start(parent, 3)) == wanted
+            assert await engine.run(parent_of_failure, 3) == "caught ('no such order', 3)"
+
+    asyncio.run(main())
+
+
+@workflow
+async def hangs(n: int) -> int:
+    await twice_then_wait(n)
+    return n
+
+
+@step
+async def twice_then_wait(n: int) -> int:
+    _bodies.append(n)
+    await asyncio.Event().wait()
+    return n
+
+
+def test_a_cancelled_execution_lets_go_of_what_it_waits_for(url: str) -> None:
+    async def main() -> None:
+        _bodies.clear()
+        async with AsyncEngine(url) as engine:
+            handle = await engine.start(hangs, 1)
+            while not _bodies:
+                await asyncio.sleep(0)
+            before = len(asyncio.all_tasks())
+            await handle.cancel()
+            with pytest.raises(WorkflowCancelled):
+                await handle
+            assert await handle.status() == "cancelled"
+            while len(asyncio.all_tasks()) >= before:
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_two_engines_share_a_loop(tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        async with AsyncEngine(f"sqlite:{tmp_path}/a.db") as a, AsyncEngine(f"sqlite:{tmp_path}/b.db") as b:
+            handles = [await engine.start(programs.pool, programs.N) for engine in (a, b) for _ in range(5)]
+            for handle in handles:
+                assert await handle == programs.expected("pool")
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_is_closed_hands_back(tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        url = f"sqlite:{tmp_path}/a.db"
+        _bodies.clear()
+        async with AsyncEngine(url) as engine:
+            await engine.start(slowly, 5, workflow_id="slow")
+            while _bodies[-1:] != [1]:
+                await asyncio.sleep(0)
+        async with AsyncEngine(url) as engine:
+            handle = await engine.start(slowly, 5, workflow_id="slow")
+            assert await handle == [0, 1, 2, 3, 4]
+        assert _bodies.count(0) == 1
 
     asyncio.run(main())

@@ -1,0 +1,124 @@
+"""How an engine reaches the event loop that its async workflows run on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, cast
+
+from stepfast import _native
+from stepfast.branch import branch_var
+from stepfast.errors import Cancelled, Suspended
+from stepfast.failure import failure_of
+
+if TYPE_CHECKING:
+    from stepfast.opened import Opened
+
+
+class Loop:
+    """An event loop, as one engine uses it: its notes come through a descriptor that the loop watches."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.native = _native.Port(loop)
+        self._opened: Opened | None = None
+        self._tasks: dict[str, set[asyncio.Future[Any]]] = {}
+        loop.add_reader(self.native.fileno(), self._drain)
+        chain_factory(loop)
+
+    def serve(self, opened: Opened) -> None:
+        """Runs the async workflows of `opened`."""
+        self._opened = opened
+
+    def close(self) -> None:
+        """Leaves the loop alone."""
+        if not self.loop.is_closed():
+            self.loop.remove_reader(self.native.fileno())
+
+    def keep(self, key: str, task: asyncio.Future[Any]) -> None:
+        """Keeps a task of an execution, to be cancelled if its code has to unwind."""
+        self._tasks.setdefault(key, set()).add(task)
+        task.add_done_callback(lambda task: self._forget(key, task))
+
+    def _forget(self, key: str, task: asyncio.Future[Any]) -> None:
+        tasks = self._tasks.get(key)
+        if tasks is not None:
+            tasks.discard(task)
+            if not tasks:
+                del self._tasks[key]
+
+    def unwind(self, key: str) -> None:
+        """Cancels what an execution waits for outside of durable calls, which unwind by themselves."""
+        for task in self._tasks.get(key, ()):
+            task.cancel()
+
+    def _drain(self) -> None:
+        others = self.native.drain()
+        if others is None:
+            return
+        for note in others:
+            if isinstance(note, str):
+                self.unwind(note)
+            else:
+                self._begin(*note)
+
+    def _begin(self, number: int, branch: _native.Branch, arguments: Any) -> None:
+        """An execution begins here, in a task of its own."""
+        opened = self._opened
+        assert opened is not None
+        branch.home = opened
+        task = self.loop.create_task(drive(opened.workflows[number].function, branch, arguments))
+        self.keep(branch.key, task)
+
+
+async def drive(function: Any, branch: _native.Branch, arguments: Any) -> None:
+    """Runs the code of an execution, and leaves what it came to."""
+    branch_var.set(branch)
+    branch.watch()
+    try:
+        args, kwargs = arguments
+        branch.succeed(await function(*args, **kwargs))
+    except (Suspended, Cancelled):
+        pass
+    except asyncio.CancelledError:
+        # the loop ends, or the code was told to unwind: it goes on from the record, if it was not over
+        branch.hand_back()
+    except Exception as raised:
+        branch.fail(failure_of(raised))
+    except BaseException:
+        branch.hand_back()
+        raise
+
+
+def made(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
+    """A task as the loop makes it without a factory."""
+    return asyncio.Task(coro, loop=loop, **kwargs)
+
+
+def chain_factory(loop: asyncio.AbstractEventLoop) -> None:
+    """Lets every task that workflow code makes on the loop be a branch, from its creation on."""
+    before = cast("Callable[..., asyncio.Future[Any]] | None", loop.get_task_factory())
+    if getattr(before, "is_stepfasts", False):
+        return
+
+    def factory(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        branch = branch_var.get()
+        forked = branch.fork() if branch is not None else None
+        if forked is not None:
+            context = kwargs.get("context")
+            context = copy_context() if context is None else context.copy()
+            context.run(branch_var.set, forked)
+            kwargs["context"] = context
+        make = before if before is not None else made
+        task = make(loop, coro, **kwargs)
+        if forked is not None:
+            task.add_done_callback(lambda _: forked.end())
+            forked.watch()
+            opened: Opened = forked.home
+            if opened.loop is not None:
+                opened.loop.keep(forked.key, task)
+        return task
+
+    factory.is_stepfasts = True  # type: ignore[attr-defined]
+    loop.set_task_factory(cast("Any", factory))
