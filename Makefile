@@ -31,7 +31,9 @@ setup: python ## Build all, and install the program `stepfast` and the Python pa
 	@.venv/bin/stepfast --version
 
 .PHONY: demo
-demo: setup ## Set up, then kill a workflow in the middle and watch it go on
+demo: setup ## Set up, measure the payload experiment, then kill workflows in the middle and watch them go on
+	@echo && echo '$$ python examples/python/payload_size.py' && .venv/bin/python examples/python/payload_size.py
+	@echo && echo '$$ python examples/python/crash.py' && .venv/bin/python examples/python/crash.py
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
 	@echo && $(TARGET)/release/examples/crash sqlite:$(DEMO)/demo.db
 	@echo && echo '$$ stepfast workflow list --store sqlite:$(DEMO)/demo.db'
@@ -40,8 +42,8 @@ demo: setup ## Set up, then kill a workflow in the middle and watch it go on
 .PHONY: check
 check: .venv/ready ## Check format, lints, types and documentation
 	cargo fmt --all --check
-	.venv/bin/ruff format --quiet --check python
-	.venv/bin/ruff check --quiet python
+	.venv/bin/ruff format --quiet --check --config python/pyproject.toml python examples/python
+	.venv/bin/ruff check --quiet --config python/pyproject.toml python examples/python
 	.venv/bin/mypy --config-file python/pyproject.toml python/stepfast
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps

@@ -1,0 +1,18 @@
+"""The smallest program: python hello.py"""
+
+from stepfast import Engine, step, workflow
+
+
+@step
+def greet(name: str) -> str:
+    return f"Hello, {name}!"
+
+
+@workflow
+def hello(name: str) -> str:
+    return greet(name)
+
+
+with Engine("sqlite://hello.db") as engine:
+    handle = engine.start(hello, "world", workflow_id="hello-1")
+    print(handle.result())

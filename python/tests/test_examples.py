@@ -1,0 +1,46 @@
+"""Every example runs, and says what it should."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+
+SAYS = {
+    "children": "['[tea][cup]', '[bread]']\n",
+    "crash": (
+        "process 1 killed by SIGKILL; steps that it ran: 1 2 3 4 5 6 7 8 9 10 11 \n"
+        "the sum is 210\n"
+        "process 2 ended; steps that it ran: 11 12 13 14 15 16 17 18 19 20 \n"
+    ),
+    "hello": "Hello, world!\n",
+    "parallel": "14\n",
+    "retries": "paid order-7 at attempt 3\n",
+    "sleep": "Ada, your tea is ready\n",
+}
+
+
+def run(name: str, folder: pathlib.Path) -> str:
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py"], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example(name: str, tmp_path: pathlib.Path) -> None:
+    assert run(name, tmp_path) == SAYS[name]
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAYS, "payload_size"}
+
+
+def test_payload_size_prints_its_table(tmp_path: pathlib.Path) -> None:
+    lines = run("payload_size", tmp_path).splitlines()
+    assert sum("bytes in" in line for line in lines) == 14
+    assert lines[-1].split()[:4] == ["one", "batched", "step", "157.82"]
+    assert len(lines) == 14 + 2 + 1 + 1 + 9
