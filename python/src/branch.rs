@@ -15,7 +15,7 @@ use crate::port::Port;
 use crate::slot::Slot;
 use crate::value::{encode, encode_arguments, fingerprint};
 
-/// How a step is carried out; made once per step function.
+/// How a step is carried out; made once per step function. Limits in time are for who runs the body.
 #[pyclass(frozen)]
 pub(crate) struct StepSettings {
     name: Name,
@@ -26,7 +26,7 @@ pub(crate) struct StepSettings {
 #[pymethods]
 impl StepSettings {
     #[new]
-    #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, timeout, is_speculative))]
+    #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, is_speculative))]
     #[allow(clippy::too_many_arguments)] // called by name, once per step function
     fn new(
         name: &str,
@@ -35,11 +35,10 @@ impl StepSettings {
         factor: f64,
         max_backoff: f64,
         jitter: f64,
-        timeout: Option<f64>,
         is_speculative: bool,
     ) -> Self {
         let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        let is_default = retries == 0 && timeout.is_none() && !is_speculative;
+        let is_default = retries == 0 && !is_speculative;
         let retry = RetryPolicy {
             retries,
             backoff: seconds(backoff),
@@ -48,7 +47,7 @@ impl StepSettings {
             jitter,
             retry_if: None,
         };
-        let options = StepOptions { retry, timeout: timeout.map(seconds), is_speculative };
+        let options = StepOptions { retry, timeout: None, is_speculative };
         Self { name: name.to_owned().into(), options: (!is_default).then_some(options) }
     }
 }

@@ -15,7 +15,6 @@ class StepSettings:
         factor: float,
         max_backoff: float,
         jitter: float,
-        timeout: float | None,
         is_speculative: bool,
     ) -> StepSettings: ...
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from stepfast import _native
+from stepfast.attempt import within, within_thread
 from stepfast.branch import (
     BODY,
     DONE,
@@ -46,8 +47,9 @@ class Step(Generic[P, R]):
         self.name = name or function.__qualname__
         self.is_async = inspect.iscoroutinefunction(function)
         self.retry_if = retry_if
+        self.timeout = timeout
         self.settings = _native.StepSettings(
-            self.name, retries, backoff, factor, max_backoff, jitter, timeout, speculative
+            self.name, retries, backoff, factor, max_backoff, jitter, speculative
         )
         functools.update_wrapper(self, function)
 
@@ -84,7 +86,8 @@ async def carry_out(
             if turn == BODY:
                 token = branch_var.set(None)
                 try:
-                    value = await step.function(*args, **kwargs)
+                    body = step.function(*args, **kwargs)
+                    value = await (body if step.timeout is None else within(step.timeout, body))
                     turn = call.succeed(value)
                     is_run = True
                 except Exception as raised:
@@ -122,7 +125,10 @@ def carry_out_here(
             if turn == BODY:
                 token = branch_var.set(None)
                 try:
-                    value = step.function(*args, **kwargs)
+                    if step.timeout is None:
+                        value = step.function(*args, **kwargs)
+                    else:
+                        value = within_thread(step.timeout, step.function, args, kwargs)
                     turn = call.succeed(value)
                     is_run = True
                 except Exception as raised:
@@ -194,7 +200,9 @@ def step(
         factor: see `backoff`.
         max_backoff: longest pause, in seconds.
         jitter: share of a pause that is random, 0 to 1.
-        timeout: longest an attempt may take, in seconds; no limit by default.
+        timeout: longest an attempt may take, in seconds; no limit by default. It then fails with
+            `TimeoutError`. An async body is cancelled; a thread cannot be stopped: it goes on, and what it
+            comes to is dropped.
         speculative: the body may run before the outcomes of earlier steps are durable.
         retry_if: tells which exceptions are worth another attempt; all by default.
     """

@@ -264,3 +264,31 @@ def test_an_engine_that_is_closed_hands_back(tmp_path: pathlib.Path) -> None:
         assert _bodies.count(0) == 1
 
     asyncio.run(main())
+
+
+@step(timeout=0.02, retries=1, backoff=0.001)
+async def too_slow(n: int) -> int:
+    _bodies.append(n)
+    await asyncio.sleep(n)
+    return n
+
+
+@workflow
+async def waits_for_it(n: int) -> str:
+    try:
+        await too_slow(n)
+    except TimeoutError as error:
+        return str(error)
+    return "in time"
+
+
+def test_an_attempt_that_takes_too_long_fails(url: str) -> None:
+    async def main() -> None:
+        _bodies.clear()
+        async with AsyncEngine(url) as engine:
+            assert await engine.run(waits_for_it, 0) == "in time"
+            for started in (engine.run(waits_for_it, 60), await engine.start(waits_for_it, 60)):
+                assert await started == "the attempt took longer than 0.02 s"
+        assert _bodies == [0, 60, 60, 60, 60]
+
+    asyncio.run(main())

@@ -73,3 +73,28 @@ def test_more_executions_than_threads_end(url: str) -> None:
     with Engine(url, threads=4) as engine:
         handles = [engine.start(naps_in_thread, n) for n in range(40)]
         assert [handle.result() for handle in handles] == [n + 1 for n in range(40)]
+
+
+_released = threading.Event()
+
+
+@step(timeout=0.02)
+def too_slow_in_thread(n: int) -> int:
+    _released.wait(60)
+    return n
+
+
+@workflow
+def waits_in_thread(n: int) -> str:
+    try:
+        too_slow_in_thread(n)
+    except TimeoutError as error:
+        return str(error)
+    return "in time"
+
+
+def test_an_attempt_in_a_thread_that_takes_too_long_fails(url: str) -> None:
+    _released.clear()
+    with Engine(url) as engine:
+        assert engine.run(waits_in_thread, 1) == "the attempt took longer than 0.02 s"
+    _released.set()
