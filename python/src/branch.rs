@@ -104,6 +104,12 @@ impl Branch {
         self.gate.key().to_string()
     }
 
+    /// Tells the runs of this process apart.
+    #[getter]
+    fn run(&self) -> u64 {
+        self.gate.run_id()
+    }
+
     /// Its path, as people write it.
     #[getter]
     fn path(&self) -> Option<String> {

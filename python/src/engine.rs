@@ -187,7 +187,7 @@ fn replied(result: Result<Payload, stepfast::Error>) -> Reply {
 fn defined(number: usize, name: &str, is_eager: bool, port: Arc<Shared>) -> GuestWorkflow {
     GuestWorkflow::of_guest(name, is_eager, move |branch, input| {
         let slot = Arc::new(Slot::default());
-        let unwinding = Unwinding { port: Some(port.clone()), key: branch.gate().key() };
+        let unwinding = Unwinding { port: Some(port.clone()), run: branch.gate().run_id() };
         // asked for at once: the code may have returned before anybody polls this
         let body = slot.clone().body();
         let begin = Begin { workflow: number, branch, input, slot };
@@ -205,7 +205,7 @@ fn defined(number: usize, name: &str, is_eager: bool, port: Arc<Shared>) -> Gues
 /// Tells Python that code must unwind, if the engine gives it up before it has returned.
 struct Unwinding {
     port: Option<Arc<Shared>>,
-    key: stepfast::Key,
+    run: u64,
 }
 
 impl Unwinding {
@@ -218,7 +218,7 @@ impl Unwinding {
 impl Drop for Unwinding {
     fn drop(&mut self) {
         if let Some(port) = &self.port {
-            port.push(Note::Unwind(self.key.to_string()));
+            port.push(Note::Unwind(self.run));
         }
     }
 }

@@ -57,8 +57,8 @@ pub(crate) enum Note {
     Wake(Arc<Waiter>),
     /// An execution begins here.
     Begin(Begin),
-    /// The code of the execution with this key has to unwind.
-    Unwind(String),
+    /// The code of this run has to unwind.
+    Unwind(u64),
 }
 
 /// Code that is to run.
@@ -187,7 +187,7 @@ impl Port {
     }
 
     /// In the loop's thread: wakes whoever waits no longer. Returns what else came: tuples of a workflow's
-    /// number, branch and input for what begins, text for what has to unwind; `None` if nothing.
+    /// number, branch and input for what begins, the id of a run that has to unwind; `None` if nothing.
     fn drain(slf: &Bound<'_, Self>) -> PyResult<Option<Vec<Py<PyAny>>>> {
         let (this, py) = (slf.get(), slf.py());
         let _entered = enter();
@@ -278,7 +278,7 @@ impl Port {
 fn told(py: Python<'_>, note: Note, port: Option<&Bound<'_, Port>>) -> PyResult<Py<PyAny>> {
     match note {
         Note::Wake(_) => Ok(py.None()),
-        Note::Unwind(key) => Ok(key.into_pyobject(py)?.into_any().unbind()),
+        Note::Unwind(run) => Ok(run.into_pyobject(py)?.into_any().unbind()),
         Note::Begin(Begin { workflow, branch, input, slot }) => {
             let branch = Branch::new(branch, Some(slot), port.map(|port| port.clone().unbind()));
             let input = crate::value::decode(py, &input)?;

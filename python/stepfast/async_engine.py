@@ -12,7 +12,7 @@ from stepfast import _native
 from stepfast.branch import BODY, DONE, PENDING, branch_var
 from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
-from stepfast.handle import AsyncHandle, settle
+from stepfast.handle import AsyncHandle
 from stepfast.loop import Loop
 from stepfast.opened import Opened
 from stepfast.step import over
@@ -53,7 +53,13 @@ class AsyncEngine:
         """Starts an execution. When this returns, it is durable that it will run to its end."""
         opened = self._opened
         call = opened.native.start(opened.number(workflow), args, kwargs, self._port, workflow_id)
-        return AsyncHandle(await settle(call), self._port)
+        turn = call.poll()
+        while turn == PENDING:
+            await call
+            turn = call.turn
+        if turn != DONE:
+            raise over(call, turn, None)
+        return AsyncHandle(call.value(), self._port)
 
     async def run(
         self, workflow: Callable[..., Any], /, *args: Any, workflow_id: str | None = None, **kwargs: Any

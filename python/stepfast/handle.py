@@ -15,6 +15,8 @@ R = TypeVar("R")
 class Handle(Generic[R]):
     """A reference to an execution whose output is an `R`."""
 
+    __slots__ = ("_native",)
+
     def __init__(self, native: _native.Handle) -> None:
         self._native = native
 
@@ -44,6 +46,8 @@ class Handle(Generic[R]):
 class AsyncHandle(Generic[R]):
     """A reference to an execution whose output is an `R`; awaiting it is awaiting its output."""
 
+    __slots__ = ("_native", "_port")
+
     def __init__(self, native: _native.Handle, port: _native.Port) -> None:
         self._native, self._port = native, port
 
@@ -54,7 +58,14 @@ class AsyncHandle(Generic[R]):
 
     async def result(self) -> R:
         """Waits for the end of the execution, and returns its output, which is then durable."""
-        output: R = await settle(self._native.result(self._port))
+        call = self._native.result(self._port)
+        turn = call.poll()
+        while turn == PENDING:
+            await call
+            turn = call.turn
+        if turn != DONE:
+            raise over(call, turn, None)
+        output: R = call.value()
         return output
 
     async def status(self) -> str:

@@ -23,7 +23,9 @@ class Loop:
         self.loop = loop
         self.native = _native.Port(loop)
         self._opened: Opened | None = None
-        self._tasks: dict[str, set[asyncio.Future[Any]]] = {}
+        #: What runs of executions wait for outside of durable calls has to be cancelled if they unwind.
+        self._tasks: dict[int, asyncio.Future[Any]] = {}
+        self._forked: dict[int, set[asyncio.Future[Any]]] = {}
         loop.add_reader(self.native.fileno(), self._drain)
         chain_factory(loop)
 
@@ -36,21 +38,24 @@ class Loop:
         if not self.loop.is_closed():
             self.loop.remove_reader(self.native.fileno())
 
-    def keep(self, key: str, task: asyncio.Future[Any]) -> None:
-        """Keeps a task of an execution, to be cancelled if its code has to unwind."""
-        self._tasks.setdefault(key, set()).add(task)
-        task.add_done_callback(lambda task: self._forget(key, task))
+    def keep(self, run: int, task: asyncio.Future[Any]) -> None:
+        """Keeps a task that the code of a run has made."""
+        self._forked.setdefault(run, set()).add(task)
+        task.add_done_callback(lambda task: self._forget(run, task))
 
-    def _forget(self, key: str, task: asyncio.Future[Any]) -> None:
-        tasks = self._tasks.get(key)
+    def _forget(self, run: int, task: asyncio.Future[Any]) -> None:
+        tasks = self._forked.get(run)
         if tasks is not None:
             tasks.discard(task)
             if not tasks:
-                del self._tasks[key]
+                del self._forked[run]
 
-    def unwind(self, key: str) -> None:
-        """Cancels what an execution waits for outside of durable calls, which unwind by themselves."""
-        for task in self._tasks.get(key, ()):
+    def unwind(self, run: int) -> None:
+        """Cancels what a run waits for outside of durable calls, which unwind by themselves."""
+        main = self._tasks.get(run)
+        if main is not None:
+            main.cancel()
+        for task in self._forked.get(run, ()):
             task.cancel()
 
     def _drain(self) -> None:
@@ -58,7 +63,7 @@ class Loop:
         if others is None:
             return
         for note in others:
-            if isinstance(note, str):
+            if isinstance(note, int):
                 self.unwind(note)
             else:
                 self._begin(*note)
@@ -68,12 +73,18 @@ class Loop:
         opened = self._opened
         assert opened is not None
         branch.home = opened
-        task = self.loop.create_task(drive(opened.workflows[number].function, branch, arguments))
-        self.keep(branch.key, task)
+        run = branch.run
+        code = drive(opened.workflows[number].function, branch, arguments, self._tasks, run)
+        task = self.loop.create_task(code)
+        # an eager factory may have run it to its end
+        if not task.done():
+            self._tasks[run] = task
 
 
-async def drive(function: Any, branch: _native.Branch, arguments: Any) -> None:
-    """Runs the code of an execution, and leaves what it came to."""
+async def drive(
+    function: Any, branch: _native.Branch, arguments: Any, tasks: dict[int, asyncio.Future[Any]], run: int
+) -> None:
+    """Runs the code of an execution, and leaves what it came to; then forgets its task."""
     branch_var.set(branch)
     branch.watch()
     try:
@@ -89,6 +100,8 @@ async def drive(function: Any, branch: _native.Branch, arguments: Any) -> None:
     except BaseException:
         branch.hand_back()
         raise
+    finally:
+        tasks.pop(run, None)
 
 
 def made(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
@@ -117,7 +130,7 @@ def chain_factory(loop: asyncio.AbstractEventLoop) -> None:
             forked.watch()
             opened: Opened = forked.home
             if opened.loop is not None:
-                opened.loop.keep(forked.key, task)
+                opened.loop.keep(forked.run, task)
         return task
 
     factory.is_stepfasts = True  # type: ignore[attr-defined]

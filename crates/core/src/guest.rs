@@ -128,6 +128,11 @@ impl Gate {
         self.0.key
     }
 
+    /// Tells the runs of this process apart: another run of the same execution has another one.
+    pub fn run_id(&self) -> u64 {
+        Arc::as_ptr(&self.0) as u64
+    }
+
     /// Changes with everything that branches do, and whether they are known to be at rest.
     pub fn activity(&self) -> (u32, bool) {
         self.0.activity()
