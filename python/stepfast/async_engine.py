@@ -58,7 +58,7 @@ class AsyncEngine:
             await call
             turn = call.turn
         if turn != DONE:
-            raise over(call, turn, None)
+            raise over(call, turn)
         return AsyncHandle(call.value(), self._port)
 
     async def run(
@@ -102,7 +102,7 @@ class AsyncEngine:
             await call
             turn = call.turn
         if turn != DONE:
-            raise over(call, turn, None)
+            raise over(call, turn)
         return call.value()
 
     @staticmethod

@@ -85,7 +85,7 @@ class Engine:
         if turn == PENDING:
             turn = call.wait()
         if turn != DONE:
-            raise over(call, turn, None)
+            raise over(call, turn)
         output: R = call.value()
         return output
 

@@ -64,7 +64,7 @@ class AsyncHandle(Generic[R]):
             await call
             turn = call.turn
         if turn != DONE:
-            raise over(call, turn, None)
+            raise over(call, turn)
         output: R = call.value()
         return output
 
@@ -90,7 +90,7 @@ async def settle(call: _native.Call) -> Any:
         await call
     turn = call.turn
     if turn != DONE:
-        raise over(call, turn, None)
+        raise over(call, turn)
     return call.value()
 
 
@@ -98,7 +98,7 @@ def settle_here(call: _native.Call) -> Any:
     """Waits for a call without a body, in this thread."""
     turn = call.wait()
     if turn != DONE:
-        raise over(call, turn, None)
+        raise over(call, turn)
     return call.value()
 
 

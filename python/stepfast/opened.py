@@ -24,7 +24,8 @@ class Opened:
         value_limit: int,
         threads: int,
     ) -> None:
-        self.workflows = registered()
+        # what cannot run here is not registered: its executions are for others to claim
+        self.workflows = [workflow for workflow in registered() if loop is not None or not workflow.is_async]
         self._numbers = {workflow: number for number, workflow in enumerate(self.workflows)}
         self.loop = loop
         self.threads = Threads(self, threads)
@@ -46,6 +47,8 @@ class Opened:
         """The number of a workflow in this engine."""
         number = self._numbers.get(workflow)
         if number is None:
+            if getattr(workflow, "is_async", False) and self.loop is None:
+                raise Invalid(f"{workflow!r} is async, and runs on an event loop: use an AsyncEngine")
             raise Invalid(
                 f"{workflow!r} is not known to this engine: it is no workflow, or was defined after the "
                 "engine was opened"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from stepfast import _native
@@ -20,6 +20,7 @@ from stepfast.branch import (
     branch_var,
     unwinding,
 )
+from stepfast.errors import Invalid
 from stepfast.failure import failure_of, raised_again
 
 P = ParamSpec("P")
@@ -57,10 +58,37 @@ class Step(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.function(*args, **kwargs)
+        if self.is_async != branch.is_on_loop:
+            raise self._misplaced()
         call = branch.step(self.settings, args, kwargs)
+        step = cast("Step[..., Any]", self)
         if self.is_async:
-            return cast("R", carry_out(call, branch, cast("Step[..., Any]", self), args, kwargs))
-        return cast("R", carry_out_here(call, cast("Step[..., Any]", self), args, kwargs))
+            return cast("R", carry_out(call, branch, step, args, kwargs))
+        return cast("R", carry_out_here(call, step, args, kwargs))
+
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
+        on meanwhile."""
+        if self.is_async:
+            raise Invalid(f"step {self.name!r} is async: call it as it is, and await it")
+        branch = branch_var.get()
+        if branch is None:
+            return asyncio.to_thread(self.function, *args, **kwargs)
+        if not branch.is_on_loop:
+            raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
+        call = branch.step(self.settings, args, kwargs)
+        return carry_out(call, branch, cast("Step[..., Any]", self), args, kwargs)
+
+    def _misplaced(self) -> Invalid:
+        if self.is_async:
+            return Invalid(
+                f"step {self.name!r} is async, but the workflow is not: make the workflow async, or the step "
+                "sync"
+            )
+        return Invalid(
+            f"step {self.name!r} is sync, and would block the event loop of an async workflow: make it "
+            f"async, or write await {self.function.__name__}.in_thread(...)"
+        )
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
@@ -73,7 +101,7 @@ async def carry_out(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Carries the call of an async step out, in a task of the loop."""
+    """Carries the call of a step out in a task of the loop; the body of a sync one runs in a thread."""
     value: Any = None
     error: Exception | None = None
     is_run = False
@@ -86,7 +114,10 @@ async def carry_out(
             if turn == BODY:
                 token = branch_var.set(None)
                 try:
-                    body = step.function(*args, **kwargs)
+                    if step.is_async:
+                        body = step.function(*args, **kwargs)
+                    else:
+                        body = asyncio.to_thread(step.function, *args, **kwargs)
                     value = await (body if step.timeout is None else within(step.timeout, body))
                     turn = call.succeed(value)
                     is_run = True
@@ -144,12 +175,14 @@ def carry_out_here(
         call.close()
 
 
-def over(call: _native.Call, turn: int, error: Exception | None) -> BaseException:
+def over(call: _native.Call, turn: int, error: Exception | None = None) -> BaseException:
     """The exception that a call which has not gone well ends with."""
     if turn == STOPPED:
         return unwinding(call.stopped)
     if turn == FAILED:
-        return error if error is not None else raised_again(call.failure())
+        again = raised_again(call.failure())
+        # what a replay cannot raise, the first run must not: handlers would part ways
+        return error if error is not None and type(error) is type(again) else again
     assert turn == ERROR
     try:
         call.raise_error()

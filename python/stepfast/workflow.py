@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 from stepfast.branch import branch_var
@@ -30,9 +30,29 @@ class Workflow(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.function(*args, **kwargs)
+        if self.is_async and not branch.is_on_loop:
+            raise Invalid(
+                f"workflow {self.name!r} is async, but the one that calls it is not: make that async, or "
+                "this sync"
+            )
+        if branch.is_on_loop and not self.is_async:
+            raise Invalid(
+                f"workflow {self.name!r} is sync, and waiting for it would block the event loop of an async "
+                f"one: make it async, or write await {self.function.__name__}.in_thread(...)"
+            )
         opened = branch.home
         call = branch.child(opened.native, opened.number(self), args, kwargs)
-        return cast("R", settle(call) if branch.is_on_loop else settle_here(call))
+        return cast("R", settle(call) if self.is_async else settle_here(call))
+
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """For async workflows: the sync workflow as a child, which runs on a thread."""
+        branch = branch_var.get()
+        if self.is_async or branch is None or not branch.is_on_loop:
+            raise Invalid(
+                f"in_thread is for async workflows that call sync ones; {self.name!r} is called elsewhere"
+            )
+        opened = branch.home
+        return settle(branch.child(opened.native, opened.number(self), args, kwargs))
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"

@@ -7,11 +7,12 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 
 import programs
 import pytest
 
-from stepfast import AsyncEngine, Workflow, WorkflowCancelled, sleep, step, workflow
+from stepfast import AsyncEngine, Engine, Invalid, Workflow, WorkflowCancelled, sleep, step, workflow
 
 ALL = [*programs.PLAIN, *programs.PAIRS, programs.nested]
 PROGRAMS = pathlib.Path(__file__).with_name("programs.py")
@@ -290,5 +291,90 @@ def test_an_attempt_that_takes_too_long_fails(url: str) -> None:
             for started in (engine.run(waits_for_it, 60), await engine.start(waits_for_it, 60)):
                 assert await started == "the attempt took longer than 0.02 s"
         assert _bodies == [0, 60, 60, 60, 60]
+
+    asyncio.run(main())
+
+
+@step
+def in_a_thread(n: int) -> list[object]:
+    return [n, threading.current_thread() is not threading.main_thread()]
+
+
+@workflow
+async def threaded(n: int) -> list[object]:
+    return await in_a_thread.in_thread(n)
+
+
+@workflow
+async def would_block(n: int) -> list[object]:
+    return in_a_thread(n)
+
+
+@workflow
+def sync_child(n: int) -> list[object]:
+    return in_a_thread(n)
+
+
+@workflow
+async def parent_of_sync(n: int) -> list[object]:
+    return await sync_child.in_thread(n)
+
+
+@workflow
+async def blocking_parent(n: int) -> list[object]:
+    return sync_child(n)
+
+
+def test_sync_code_never_blocks_the_loop(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            assert await engine.run(threaded, 3) == [3, True]
+            assert await engine.run(parent_of_sync, 4) == [4, True]
+            for blocking in (would_block, blocking_parent):
+                with pytest.raises(Invalid, match="in_thread"):
+                    await engine.run(blocking, 5)
+
+    asyncio.run(main())
+
+
+def test_a_sync_engine_leaves_async_workflows_to_others(url: str) -> None:
+    async def begin() -> None:
+        async with AsyncEngine(url) as engine:
+            await engine.start(slowly, 3, workflow_id="slow")
+
+    async def end() -> None:
+        async with AsyncEngine(url) as engine:
+            assert await (await engine.start(slowly, 3, workflow_id="slow")) == [0, 1, 2]
+
+    asyncio.run(begin())
+    with Engine(url) as engine:
+        with pytest.raises(Invalid, match="AsyncEngine"):
+            engine.start(slowly, 3)
+        assert engine.run(sync_child, 1)[0] == 1
+    asyncio.run(end())
+
+
+@step
+async def fails_locally(n: int) -> int:
+    class LocalError(Exception):
+        pass
+
+    raise LocalError("nobody else knows me")
+
+
+@workflow
+async def sees_it_as_a_replay_does(n: int) -> str:
+    try:
+        await fails_locally(n)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def test_what_cannot_be_raised_again_is_not_raised_the_first_time(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            said = await engine.run(sees_it_as_a_replay_does, 1)
+            assert said.startswith("RemoteError: ") and "nobody else knows me" in said
 
     asyncio.run(main())
