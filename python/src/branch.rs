@@ -92,7 +92,11 @@ impl Branch {
         };
         let future = make(branch);
         let port = self.port.as_ref().map(|port| port.bind(py));
-        Ok(Call::new(port, slot, Some(self.gate.clone()), future))
+        let call = Call::new(port, slot, Some(self.gate.clone()), future);
+        Ok(match &self.owner {
+            Some(owner) if self.port.is_none() => call.beside(owner.clone_ref(py)),
+            _ => call,
+        })
     }
 }
 

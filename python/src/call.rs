@@ -127,6 +127,16 @@ pub(crate) struct Call {
     is_blocking: AtomicBool,
     is_cancelled: AtomicBool,
     turn: AtomicU8,
+    /// The gate wakes it.
+    is_listening: AtomicBool,
+    /// Of a call in a thread, if its execution is run by the thread itself: what polls that.
+    owner: Option<Py<Call>>,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.stop_listening();
+    }
 }
 
 impl Call {
@@ -149,7 +159,37 @@ impl Call {
             is_blocking: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
             turn: AtomicU8::new(PENDING),
+            is_listening: AtomicBool::new(false),
+            owner: None,
         }
+    }
+
+    /// A call of code that its own thread runs for `owner`: what wakes one wakes both.
+    pub(crate) fn beside(mut self, owner: Py<Call>) -> Self {
+        let waiter = owner.get().waiter.clone();
+        (self.waker, self.waiter, self.owner) = (waiter.clone().into(), waiter, Some(owner));
+        self
+    }
+
+    fn stop_listening(&self) {
+        if let Some(gate) = &self.gate
+            && self.is_listening.swap(false, SeqCst)
+        {
+            gate.off_stop(&self.waker);
+        }
+    }
+
+    /// Whether the code has to unwind; if not, this is woken when it has to.
+    fn is_stopped(&self) -> bool {
+        let Some(gate) = &self.gate else { return false };
+        if self.is_listening.swap(true, SeqCst) {
+            return gate.stopped().is_some();
+        }
+        let is_stopped = !gate.on_stop(&self.waker);
+        if is_stopped {
+            self.is_listening.store(false, SeqCst);
+        }
+        is_stopped
     }
 
     /// A call whose code the caller runs when it is its turn.
@@ -208,7 +248,7 @@ impl Call {
             Poll::Pending => {
                 if self.slot.as_ref().is_some_and(|slot| slot.take_wanted()) {
                     BODY
-                } else if self.gate.as_ref().is_some_and(|gate| gate.stopped().is_some()) {
+                } else if self.is_stopped() {
                     STOPPED
                 } else {
                     PENDING
@@ -306,6 +346,7 @@ impl Call {
 
     /// Nobody waits for it any more.
     fn close(&self) {
+        self.stop_listening();
         let closed = std::mem::replace(&mut *self.state.lock(), State::Taken);
         drop(closed);
     }
@@ -317,6 +358,14 @@ impl Call {
             let turn = self.advance(py);
             if turn != PENDING {
                 return Ok(turn);
+            }
+            if let Some(owner) = &self.owner {
+                // nobody else polls the execution; it may be over for this call
+                owner.get().advance(py);
+                let turn = self.advance(py);
+                if turn != PENDING {
+                    return Ok(turn);
+                }
             }
             py.detach(|| self.waiter.park(INTERRUPTED_WITHIN));
             py.check_signals()?;

@@ -74,7 +74,11 @@ class AsyncEngine:
         is_inline = opened.workflows[number].is_async
         call = opened.native.run(number, args, kwargs, self._port, workflow_id, None, None, is_inline)
         turn = call.poll()
-        if turn == BODY:
+        while turn in (PENDING, BODY):
+            if turn == PENDING:
+                await call
+                turn = call.turn
+                continue
             begun = call.begun()
             assert begun is not None
             branch, (args, kwargs) = begun
@@ -98,9 +102,6 @@ class AsyncEngine:
                 raise
             finally:
                 branch_var.reset(token)
-        while turn == PENDING:
-            await call
-            turn = call.turn
         if turn != DONE:
             raise over(call, turn)
         return call.value()

@@ -62,8 +62,8 @@ class Engine:
         opened = self._opened
         number = opened.number(workflow)
         call = opened.native.run(number, args, kwargs, None, workflow_id)
-        turn = call.poll()
-        if turn == BODY:
+        turn = call.wait()
+        while turn == BODY:
             begun = call.begun()
             assert begun is not None
             branch, (args, kwargs) = begun
@@ -82,8 +82,8 @@ class Engine:
                 raise
             finally:
                 branch_var.reset(token)
-        if turn == PENDING:
-            turn = call.wait()
+            if turn == PENDING:
+                turn = call.wait()
         if turn != DONE:
             raise over(call, turn)
         output: R = call.value()

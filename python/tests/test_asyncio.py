@@ -378,3 +378,18 @@ def test_what_cannot_be_raised_again_is_not_raised_the_first_time(url: str) -> N
             assert said.startswith("RemoteError: ") and "nobody else knows me" in said
 
     asyncio.run(main())
+
+
+def test_running_an_id_again_gives_its_output(url: str) -> None:
+    async def main() -> None:
+        wanted = [[i, 2 * i] for i in range(3)]
+        async with AsyncEngine(url) as engine:
+            for _ in range(3):
+                output = await engine.run(programs.in_a_row, 3, workflow_id="again")
+                assert output == wanted
+            outputs = await asyncio.gather(
+                *[engine.run(programs.in_a_row, 3, workflow_id="at once") for _ in range(5)]
+            )
+            assert outputs == [wanted] * 5
+
+    asyncio.run(main())

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from stepfast import Engine, sleep, step, workflow
+from stepfast import Engine, WorkflowCancelled, sleep, step, workflow
 
 
 @step
@@ -98,3 +98,34 @@ def test_an_attempt_in_a_thread_that_takes_too_long_fails(url: str) -> None:
     with Engine(url) as engine:
         assert engine.run(waits_in_thread, 1) == "the attempt took longer than 0.02 s"
     _released.set()
+
+
+def test_running_an_id_again_gives_its_output_in_threads(url: str) -> None:
+    with Engine(url) as engine:
+        for _ in range(3):
+            assert engine.run(three, 1, workflow_id="again") == 4
+        assert engine.start(three, 1, workflow_id="again").result() == 4
+
+
+@workflow
+def naps_long(n: int) -> int:
+    sleep(3600)
+    return n
+
+
+def test_a_sync_execution_that_its_caller_runs_can_be_cancelled(url: str) -> None:
+    with Engine(url) as engine:
+        errors: list[BaseException] = []
+
+        def caller() -> None:
+            try:
+                engine.run(naps_long, 1, workflow_id="naps")
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=caller)
+        thread.start()
+        handle = engine.start(naps_long, 1, workflow_id="naps")
+        handle.cancel()
+        thread.join(60)
+        assert [type(error) for error in errors] == [WorkflowCancelled]

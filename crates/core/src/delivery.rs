@@ -350,10 +350,28 @@ impl Run {
         (state.activity, state.is_closed || !state.is_restless())
     }
 
-    /// Wakes whoever waits for a call: the gate is closed.
-    pub(crate) fn wake_calls(&self) {
+    /// Wakes `waker` when the guest's code has to unwind; false if it has to already.
+    pub(crate) fn on_stop(&self, waker: &Waker) -> bool {
         let mut state = self.state();
-        for waker in state.calls.iter_mut().flatten().filter_map(|call| call.waker.take()) {
+        if state.stopped.is_some() {
+            return false;
+        }
+        state.stop_wakers.push(waker.clone());
+        true
+    }
+
+    /// `waker` need not be woken any more.
+    pub(crate) fn off_stop(&self, waker: &Waker) {
+        let mut state = self.state();
+        if let Some(i) = state.stop_wakers.iter().rposition(|other| other.will_wake(waker)) {
+            state.stop_wakers.swap_remove(i);
+        }
+    }
+
+    /// Wakes whoever waits for a call of a guest that has been stopped.
+    pub(crate) fn wake_stopped(&self) {
+        let wakers = std::mem::take(&mut self.state().stop_wakers);
+        for waker in wakers {
             waker.wake();
         }
     }

@@ -9,6 +9,7 @@
 //! something else, the binding says when they have come to rest: [`Gate::set_quiet`].
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -113,7 +114,17 @@ impl Handle<Payload> {
 pub struct Gate(Arc<Run>);
 
 impl Gate {
-    /// Why the code has to unwind, once it has to. Whoever waits for a call of it is woken then.
+    /// Wakes `waker` when the code has to unwind; false if it has to already.
+    pub fn on_stop(&self, waker: &Waker) -> bool {
+        self.0.on_stop(waker)
+    }
+
+    /// Takes back one [`Gate::on_stop`].
+    pub fn off_stop(&self, waker: &Waker) {
+        self.0.off_stop(waker);
+    }
+
+    /// Why the code has to unwind, once it has to.
     pub fn stopped(&self) -> Option<Stopped> {
         self.0.state().stopped
     }

@@ -121,6 +121,8 @@ pub(crate) struct RunState {
     pub(crate) activity: u32,
     /// Why the gate was closed before the code had returned.
     pub(crate) stopped: Option<Stopped>,
+    /// Who waits for calls of a guest, and has to hear when it is stopped.
+    pub(crate) stop_wakers: Vec<Waker>,
     /// Deliveries whose values are still being fetched or made durable: nothing else is delivered.
     pub(crate) busy: u32,
     /// Due times kept in the row.
@@ -224,6 +226,7 @@ impl Run {
                 is_quiet: false,
                 activity: 0,
                 stopped: None,
+                stop_wakers: Vec::new(),
                 busy: 0,
                 armed: new.armed,
                 children: BTreeMap::new(),

@@ -288,7 +288,7 @@ impl RunTask {
         let waits = if matches!(interrupt, Interrupt::Suspend) { run.waits() } else { None };
         if run.definition.is_guest {
             // it unwinds by itself, and what it waited for is known
-            run.wake_calls();
+            run.wake_stopped();
         }
         self.drop_code();
         let (state, ending) = match interrupt {
