@@ -8,11 +8,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from stepfast import _native
 from stepfast.branch import BODY, DONE, PENDING, branch_var
 from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
-from stepfast.handle import AsyncHandle
+from stepfast.handle import AsyncHandle, settle
 from stepfast.loop import Loop
 from stepfast.opened import Opened
 from stepfast.step import over
@@ -53,13 +52,7 @@ class AsyncEngine:
         """Starts an execution. When this returns, it is durable that it will run to its end."""
         opened = self._opened
         call = opened.native.start(opened.number(workflow), args, kwargs, self._port, workflow_id)
-        turn = call.poll()
-        while turn == PENDING:
-            await call
-            turn = call.turn
-        if turn != DONE:
-            raise over(call, turn)
-        return AsyncHandle(call.value(), self._port)
+        return AsyncHandle(await settle(call), self._port)
 
     async def run(
         self, workflow: Callable[..., Any], /, *args: Any, workflow_id: str | None = None, **kwargs: Any
@@ -88,13 +81,11 @@ class AsyncEngine:
             try:
                 output = await opened.workflows[number].function(*args, **kwargs)
                 turn = call.returned(output)
-            except (Suspended, Cancelled):
-                turn = call.unwound()
-                self._check_cancelled(branch)
-            except asyncio.CancelledError:
+            except (Suspended, Cancelled, asyncio.CancelledError):
+                # nothing happens if the gate is closed already
                 branch.hand_back()
                 turn = call.unwound()
-                self._check_cancelled(branch)
+                self._check_cancelled()
             except Exception as raised:
                 turn = call.raised(failure_of(raised))
             except BaseException:
@@ -107,7 +98,7 @@ class AsyncEngine:
         return call.value()
 
     @staticmethod
-    def _check_cancelled(branch: _native.Branch) -> None:
+    def _check_cancelled() -> None:
         """Raises the cancellation of the caller that the code of the execution has unwound for. One that the
         code had asked for itself, with a timeout for example, is over by now."""
         task = asyncio.current_task()

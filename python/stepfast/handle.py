@@ -58,14 +58,7 @@ class AsyncHandle(Generic[R]):
 
     async def result(self) -> R:
         """Waits for the end of the execution, and returns its output, which is then durable."""
-        call = self._native.result(self._port)
-        turn = call.poll()
-        while turn == PENDING:
-            await call
-            turn = call.turn
-        if turn != DONE:
-            raise over(call, turn)
-        output: R = call.value()
+        output: R = await settle(self._native.result(self._port))
         return output
 
     async def status(self) -> str:
