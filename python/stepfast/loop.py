@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +27,9 @@ class Loop:
         #: What runs of executions wait for outside of durable calls has to be cancelled if they unwind.
         self._tasks: dict[int, asyncio.Future[Any]] = {}
         self._forked: dict[int, set[asyncio.Future[Any]]] = {}
+        #: Tasks of callers that run the code of an execution themselves, and those of them that unwind it.
+        self._callers: dict[int, asyncio.Task[Any]] = {}
+        self._unwound: set[int] = set()
         loop.add_reader(self.native.fileno(), self._drain)
         chain_factory(loop)
 
@@ -37,6 +41,20 @@ class Loop:
         """Leaves the loop alone."""
         if not self.loop.is_closed():
             self.loop.remove_reader(self.native.fileno())
+
+    def enter(self, run: int) -> asyncio.Task[Any]:
+        """The code of a run begins in this task, which is its caller's."""
+        caller = asyncio.current_task()
+        assert caller is not None
+        self._callers[run] = caller
+        return caller
+
+    def leave(self, run: int, caller: asyncio.Task[Any]) -> None:
+        """The code of a run has ended in its caller's task. If it was told to unwind, the caller was not."""
+        self._callers.pop(run, None)
+        if run in self._unwound:
+            self._unwound.discard(run)
+            caller.uncancel()
 
     def keep(self, run: int, task: asyncio.Future[Any]) -> None:
         """Keeps a task that the code of a run has made."""
@@ -55,6 +73,10 @@ class Loop:
         main = self._tasks.get(run)
         if main is not None:
             main.cancel()
+        caller = self._callers.get(run)
+        if caller is not None and run not in self._unwound:
+            self._unwound.add(run)
+            caller.cancel()
         for task in self._forked.get(run, ()):
             task.cancel()
 
@@ -98,10 +120,20 @@ async def drive(
     except Exception as raised:
         branch.fail(failure_of(raised))
     except BaseException:
+        if branch.stopped:
+            # a group of what its branches have unwound with
+            return
         branch.hand_back()
         raise
     finally:
         tasks.pop(run, None)
+
+
+def _ended(branch: _native.Branch, task: asyncio.Future[Any]) -> None:
+    branch.end()
+    if branch.stopped and not task.cancelled():
+        # code that has unwound asks no more what its tasks came to
+        task.exception()
 
 
 def made(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
@@ -126,7 +158,7 @@ def chain_factory(loop: asyncio.AbstractEventLoop) -> None:
         make = before if before is not None else made
         task = make(loop, coro, **kwargs)
         if forked is not None:
-            task.add_done_callback(lambda _: forked.end())
+            task.add_done_callback(functools.partial(_ended, forked))
             forked.watch()
             opened: Opened = forked.home
             if opened.loop is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from stepfast import _native
 from stepfast.attempt import within, within_thread
@@ -20,10 +20,14 @@ from stepfast.branch import (
     branch_var,
     unwinding,
 )
+from stepfast.current import body_var
 from stepfast.errors import Invalid
 from stepfast.failure import failure_of, raised_again
+from stepfast.qualified import qualified
 
 P = ParamSpec("P")
+A = ParamSpec("A")
+S = TypeVar("S")
 R = TypeVar("R")
 
 
@@ -45,7 +49,7 @@ class Step(Generic[P, R]):
         retry_if: Callable[[Exception], bool] | None,
     ) -> None:
         self.function = function
-        self.name = name or function.__qualname__
+        self.name = name or qualified(function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.retry_if = retry_if
         self.timeout = timeout
@@ -58,17 +62,30 @@ class Step(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.function(*args, **kwargs)
+        return cast("R", self._called(branch, args, args, kwargs))
+
+    def _called(
+        self,
+        branch: _native.Branch,
+        recorded: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Calls the step in a workflow; `recorded` tells this call apart from another one."""
         if self.is_async != branch.is_on_loop:
             raise self._misplaced()
-        call = branch.step(self.settings, args, kwargs)
-        step = cast("Step[..., Any]", self)
-        if self.is_async:
-            return cast("R", carry_out(call, branch, step, args, kwargs))
-        return cast("R", carry_out_here(call, step, args, kwargs))
+        call = branch.step(self.settings, recorded, kwargs)
+        carried = carry_out if self.is_async else carry_out_here
+        return carried(call, branch, cast("Step[..., Any]", self), args, kwargs)
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
         on meanwhile."""
+        return self._in_thread(args, args, kwargs)
+
+    def _in_thread(
+        self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, R]:
         if self.is_async:
             raise Invalid(f"step {self.name!r} is async: call it as it is, and await it")
         branch = branch_var.get()
@@ -76,8 +93,19 @@ class Step(Generic[P, R]):
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
             raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
-        call = branch.step(self.settings, args, kwargs)
+        call = branch.step(self.settings, recorded, kwargs)
         return carry_out(call, branch, cast("Step[..., Any]", self), args, kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
+
+    @overload
+    def __get__(
+        self: Step[Concatenate[S, A], R], instance: S, owner: type | None = None
+    ) -> BoundStep[A, R]: ...
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else BoundStep(self, instance)
 
     def _misplaced(self) -> Invalid:
         if self.is_async:
@@ -92,6 +120,30 @@ class Step(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.name
+
+
+class BoundStep(Generic[P, R]):
+    """A step that is a method, with the object that it is called on. The object is not recorded, and may be
+    another one in a replay: whatever a step makes of it is recorded in its outcome."""
+
+    def __init__(self, step: Step[..., R], instance: object) -> None:
+        self.step, self.instance = step, instance
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        branch = branch_var.get()
+        if branch is None:
+            return self.step.function(self.instance, *args, **kwargs)
+        return cast("R", self.step._called(branch, args, (self.instance, *args), kwargs))
+
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """See `Step.in_thread`."""
+        return self.step._in_thread(args, (self.instance, *args), kwargs)
+
+    def __repr__(self) -> str:
+        return f"<step {self.step.name} of {self.instance!r}>"
 
 
 async def carry_out(
@@ -113,6 +165,7 @@ async def carry_out(
                 return value if is_run else call.value()
             if turn == BODY:
                 token = branch_var.set(None)
+                body_token = body_var.set((branch, call, step.name))
                 try:
                     if step.is_async:
                         body = step.function(*args, **kwargs)
@@ -125,6 +178,7 @@ async def carry_out(
                     error = raised
                     turn = call.fail(failure_of(raised, step.retry_if))
                 finally:
+                    body_var.reset(body_token)
                     branch_var.reset(token)
             elif turn == PENDING:
                 await call
@@ -142,7 +196,11 @@ async def carry_out(
 
 
 def carry_out_here(
-    call: _native.Call, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    call: _native.Call,
+    branch: _native.Branch,
+    step: Step[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Carries the call of a step out in this thread."""
     value: Any = None
@@ -155,6 +213,7 @@ def carry_out_here(
                 return value if is_run else call.value()
             if turn == BODY:
                 token = branch_var.set(None)
+                body_token = body_var.set((branch, call, step.name))
                 try:
                     if step.timeout is None:
                         value = step.function(*args, **kwargs)
@@ -166,6 +225,7 @@ def carry_out_here(
                     error = raised
                     turn = call.fail(failure_of(raised, step.retry_if))
                 finally:
+                    body_var.reset(body_token)
                     branch_var.reset(token)
             elif turn == PENDING:
                 turn = call.wait()
@@ -257,4 +317,4 @@ def step(
     return made if function is None else made(function)
 
 
-__all__ = ["Step", "step"]
+__all__ = ["BoundStep", "Step", "step"]

@@ -169,7 +169,8 @@ pub(crate) fn local_run(
     fate: Option<Fate>,
 ) -> Arc<Run> {
     let first = NewRun::first(start.key, start.root, core.lane_of(start.root).generation());
-    let new = NewRun { deadline_at: start.deadline_at, fate, ..first };
+    let given_id = start.workflow_id.clone();
+    let new = NewRun { deadline_at: start.deadline_at, given_id, fate, ..first };
     Run::new(core.clone(), definition.clone(), new)
 }
 
