@@ -367,11 +367,12 @@ impl Call {
         let call = slf.get();
         let begin = call.begun.as_ref().and_then(|begun| begun.lock().take());
         let Some(Begin { branch, input, slot, .. }) = begin else { return Ok(None) };
+        let Some(input) = crate::port::readable(slf.py(), &branch.gate(), &input) else { return Ok(None) };
         call.waiter.set_owner(Some(slf.clone().unbind()));
         *call.code.lock() = Some(slot.clone());
         let port = call.port.as_ref().map(|port| port.clone_ref(slf.py()));
         let branch = Branch::new(branch, Some(slot), port).owned_by(slf.clone().unbind());
-        Ok(Some((branch, decode(slf.py(), &input)?)))
+        Ok(Some((branch, input)))
     }
 
     /// The code that the caller has run returned `output`; whose turn it is.
@@ -444,7 +445,7 @@ impl Call {
     /// The child that this thread is to run: its workflow's number, first branch and input.
     fn offered(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let begin = self.hosting.as_ref().and_then(|(port, child)| port.take_offer(*child));
-        begin.map(|begin| crate::port::begun(py, begin, None)).transpose()
+        begin.map_or(Ok(None), |begin| crate::port::begun(py, begin, None))
     }
 
     /// Blocks this thread until it is somebody's turn, or `seconds` have passed; a signal interrupts it.

@@ -331,14 +331,29 @@ fn told(py: Python<'_>, note: Note, port: Option<&Bound<'_, Port>>) -> PyResult<
     match note {
         Note::Wake(_) => Ok(py.None()),
         Note::Unwind(run) => Ok(run.into_pyobject(py)?.into_any().unbind()),
-        Note::Begin(begin) => begun(py, begin, port),
+        Note::Begin(begin) => begun(py, begin, port).map(|begun| begun.unwrap_or_else(|| py.None())),
     }
 }
 
-/// What begins, as Python knows it.
-pub(crate) fn begun(py: Python<'_>, begin: Begin, port: Option<&Bound<'_, Port>>) -> PyResult<Py<PyAny>> {
+/// What begins, as Python knows it; `None` if it was parked, because its input cannot be read.
+pub(crate) fn begun(
+    py: Python<'_>,
+    begin: Begin,
+    port: Option<&Bound<'_, Port>>,
+) -> PyResult<Option<Py<PyAny>>> {
     let Begin { workflow, branch, input, slot } = begin;
+    let Some(input) = readable(py, &branch.gate(), &input) else { return Ok(None) };
     let branch = Branch::new(branch, Some(slot), port.map(|port| port.clone().unbind()));
-    let input = crate::value::decode(py, &input)?;
-    Ok((workflow, branch, input).into_pyobject(py)?.into_any().unbind())
+    Ok(Some((workflow, branch, input).into_pyobject(py)?.into_any().unbind()))
+}
+
+/// The input of an execution; if it cannot be read, that is parked.
+pub(crate) fn readable<'py>(py: Python<'py>, gate: &Gate, input: &Payload) -> Option<Bound<'py, PyAny>> {
+    match crate::value::decode(py, input) {
+        Ok(input) => Some(input),
+        Err(error) => {
+            gate.park(&error.value(py).to_string());
+            None
+        }
+    }
 }

@@ -185,7 +185,10 @@ class AsyncEngine:
                 turn = call.turn
                 continue
             begun = call.begun()
-            assert begun is not None
+            if begun is None:
+                # its input cannot be read: it is parked
+                turn = call.poll()
+                continue
             branch, (args, kwargs) = begun
             branch.home = opened
             token = branch_var.set(branch)

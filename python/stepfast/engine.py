@@ -152,7 +152,10 @@ class Engine:
         turn = call.wait()
         while turn == BODY:
             begun = call.begun()
-            assert begun is not None
+            if begun is None:
+                # its input cannot be read: it is parked
+                turn = call.wait()
+                continue
             branch, (args, kwargs) = begun
             branch.home = opened
             function: Any = opened.workflows[number].function

@@ -87,7 +87,7 @@ class Loop:
         for note in others:
             if isinstance(note, int):
                 self.unwind(note)
-            else:
+            elif note is not None:
                 self._begin(*note)
 
     def _begin(self, number: int, branch: _native.Branch, arguments: Any) -> None:

@@ -196,7 +196,11 @@ def test_async_code_goes_on_side_by_side(url: str, suspend_after: float) -> None
 
 @workflow
 def limits_in_vain() -> None:
-    asyncio.new_event_loop().run_until_complete(limited())
+    code = limited()
+    try:
+        code.send(None)
+    finally:
+        code.close()
 
 
 async def limited() -> None:

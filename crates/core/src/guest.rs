@@ -135,6 +135,13 @@ impl Gate {
         self.0.interrupt(Interrupt::HandBack);
     }
 
+    /// Parks the execution: its input cannot be read.
+    pub fn park(&self, reason: &str) {
+        let reason = format!("workflow {:?}: its input: {reason}", &*self.0.definition.name);
+        let failure = Failure::of_kind(crate::failure::UNREADABLE, reason).permanent();
+        self.0.interrupt(Interrupt::Park(failure.into()));
+    }
+
     /// The execution's key.
     pub fn key(&self) -> Key {
         self.0.key
