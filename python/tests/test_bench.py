@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -221,3 +222,28 @@ def test_the_program_says_why_python_failed(program: pathlib.Path, tmp_path: pat
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1 and ended.stdout == ""
     assert "the benchmark in" in ended.stderr and "[SF-" in ended.stderr, ended.stderr
+
+
+def test_the_python_beside_the_program_is_the_default(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    beside = tmp_path / "python"
+    beside.write_text(f'#!/bin/sh\necho started >&2\nexec {sys.executable} "$@"\n')
+    beside.chmod(0o755)
+    shutil.copy(program, tmp_path / "stepfast")
+    sweep = [
+        "--sdk",
+        "python",
+        "--store",
+        "memory",
+        "--iterations",
+        "3",
+        "--concurrency",
+        "1",
+        "--mode",
+        "run",
+    ]
+    command = [tmp_path / "stepfast", "bench", "workflows", *sweep]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    # what Python says to people is passed on
+    assert ended.stderr == "started\n"
+    assert "| run " in ended.stdout
