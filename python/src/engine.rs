@@ -135,6 +135,12 @@ impl Engine {
         ended.map_err(|error| exception(py, &error))
     }
 
+    /// Flushes that its store has committed, and Writes in them; for benchmarks.
+    fn counted(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let counted = self.get(py)?.store().counters().counted();
+        Ok((counted.flushes, counted.writes))
+    }
+
     /// A handle to the execution with this workflow_id.
     fn get_handle(
         &self,

@@ -30,4 +30,9 @@ mod _native {
     use crate::handle::Handle;
     #[pymodule_export]
     use crate::port::Port;
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        pyo3::types::PyModuleMethods::add(module, "__version__", env!("CARGO_PKG_VERSION"))
+    }
 }

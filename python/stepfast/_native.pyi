@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable, Generator
 from contextvars import Context
-from typing import Any, final
+from typing import Any, Final, final
+
+__version__: Final[str]
 
 @final
 class StepSettings:
@@ -149,6 +151,7 @@ class Engine:
         is_inline: bool = True,
     ) -> Call: ...
     def shutdown(self, grace: float) -> None: ...
+    def counted(self) -> tuple[int, int]: ...
     def get_handle(self, workflow_id: str, port: Port | None) -> Call: ...
     def show(self, workflow_id: str, port: Port | None) -> Call: ...
     def list(
