@@ -16,7 +16,7 @@ from stepfast.failure import failure_of
 from stepfast.handle import AsyncHandle, outcomes, settle
 from stepfast.loop import Loop
 from stepfast.opened import Opened
-from stepfast.options import AsyncOptions, Order, unbound
+from stepfast.options import AsyncOptions, Order
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.step import over
 from stepfast.workflow import BoundWorkflow, Workflow
@@ -174,12 +174,11 @@ class AsyncEngine:
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Any:
         opened = self._opened
-        opened.refuse_in_workflow("run", workflow)
-        workflow, args = unbound(workflow, args)
-        number = opened.number(workflow)
+        number, args = opened.resolved("run", workflow, args)
         call = opened.run(number, args, kwargs, order, is_inline=opened.workflows[number].is_async)
+        callers = self._loop.callers
         turn = call.poll()
-        while turn in (PENDING, BODY):
+        while turn <= BODY:
             if turn == PENDING:
                 await call
                 turn = call.turn
@@ -193,7 +192,8 @@ class AsyncEngine:
             branch.home = opened
             token = branch_var.set(branch)
             branch.watch()
-            caller = self._loop.enter(branch.run)
+            run = branch.run
+            caller = callers[run] = asyncio.current_task()
             try:
                 output = await opened.workflows[number].function(*args, **kwargs)
                 turn = call.returned(output)
@@ -210,8 +210,10 @@ class AsyncEngine:
                 turn = call.unwound()
             finally:
                 branch_var.reset(token)
-                self._loop.leave(branch.run, caller)
-            if branch.stopped and caller.cancelling():
+                del callers[run]
+                if run in self._loop.unwound:
+                    self._loop.leave(run, caller)
+            if branch.stopped and caller is not None and caller.cancelling():
                 # the execution goes on; that its caller was cancelled meanwhile concerns the caller
                 raise asyncio.CancelledError
         if turn != DONE:

@@ -13,7 +13,7 @@ from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
 from stepfast.handle import Handle, outcomes, settle_here
 from stepfast.opened import Opened
-from stepfast.options import Options, Order, unbound
+from stepfast.options import Options, Order
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.step import over
 from stepfast.workflow import BoundWorkflow, Workflow
@@ -145,9 +145,7 @@ class Engine:
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Any:
         opened = self._opened
-        opened.refuse_in_workflow("run", workflow)
-        workflow, args = unbound(workflow, args)
-        number = opened.number(workflow)
+        number, args = opened.resolved("run", workflow, args)
         call = opened.run(number, args, kwargs, order)
         turn = call.wait()
         while turn == BODY:

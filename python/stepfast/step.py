@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from stepfast import _native
 from stepfast.attempt import within, within_thread
@@ -62,21 +62,22 @@ class Step(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.function(*args, **kwargs)
-        return cast("R", self._called(branch, args, args, kwargs))
+        return self._carried(branch, args, args, kwargs)  # type: ignore[no-any-return]
 
-    def _called(
+    def _carried(
         self,
         branch: _native.Branch,
         recorded: tuple[Any, ...],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Calls the step in a workflow; `recorded` tells this call apart from another one."""
+        """Carries the step out in a workflow; `recorded` tells this call apart from another one."""
         if self.is_async != branch.is_on_loop:
             raise self._misplaced()
         call = branch.step(self.settings, recorded, kwargs)
-        carried = carry_out if self.is_async else carry_out_here
-        return carried(call, branch, cast("Step[..., Any]", self), args, kwargs)
+        if self.is_async:
+            return carry_out(call, branch, self, args, kwargs)
+        return carry_out_here(call, branch, self, args, kwargs)
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
@@ -94,7 +95,7 @@ class Step(Generic[P, R]):
         if not branch.is_on_loop:
             raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
         call = branch.step(self.settings, recorded, kwargs)
-        return carry_out(call, branch, cast("Step[..., Any]", self), args, kwargs)
+        return carry_out(call, branch, self, args, kwargs)
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
@@ -136,7 +137,7 @@ class BoundStep(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.step.function(self.instance, *args, **kwargs)
-        return cast("R", self.step._called(branch, args, (self.instance, *args), kwargs))
+        return self.step._carried(branch, args, (self.instance, *args), kwargs)  # type: ignore[no-any-return]
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """See `Step.in_thread`."""
@@ -149,7 +150,7 @@ class BoundStep(Generic[P, R]):
 async def carry_out(
     call: _native.Call,
     branch: _native.Branch,
-    step: Step[..., Any],
+    step: Step[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
@@ -198,7 +199,7 @@ async def carry_out(
 def carry_out_here(
     call: _native.Call,
     branch: _native.Branch,
-    step: Step[..., Any],
+    step: Step[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
