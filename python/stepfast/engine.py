@@ -79,6 +79,8 @@ class Engine:
             except BaseException:
                 # the program is told to end: the execution goes on from the record
                 branch.hand_back()
+                # the traceback keeps it, and nobody polls it any more
+                call.close()
                 raise
             finally:
                 branch_var.reset(token)

@@ -20,7 +20,7 @@ from stepfast.branch import (
     branch_var,
     unwinding,
 )
-from stepfast.errors import Invalid
+from stepfast.errors import Cancelled, Invalid, Suspended
 from stepfast.failure import failure_of, raised_again
 
 P = ParamSpec("P")
@@ -64,7 +64,7 @@ class Step(Generic[P, R]):
         step = cast("Step[..., Any]", self)
         if self.is_async:
             return cast("R", carry_out(call, branch, step, args, kwargs))
-        return cast("R", carry_out_here(call, step, args, kwargs))
+        return cast("R", carry_out_here(call, branch, step, args, kwargs))
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
@@ -142,7 +142,11 @@ async def carry_out(
 
 
 def carry_out_here(
-    call: _native.Call, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    call: _native.Call,
+    branch: _native.Branch,
+    step: Step[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Carries the call of a step out in this thread."""
     value: Any = None
@@ -171,6 +175,12 @@ def carry_out_here(
                 turn = call.wait()
             else:
                 raise over(call, turn, error)
+    except (Exception, Suspended, Cancelled):
+        raise
+    except BaseException:
+        # the program is told to end: the call is not given up, but made again elsewhere
+        branch.hand_back()
+        raise
     finally:
         call.close()
 
