@@ -10,11 +10,13 @@ from stepfast.errors import (
     Invalid,
     NotFound,
     Parked,
+    ProcessDied,
     Unavailable,
     WorkflowCancelled,
     WorkflowFailed,
 )
 from stepfast.handle import AsyncHandle, Handle
+from stepfast.processes import ProcessStep
 from stepfast.step import Step, step
 from stepfast.waits import sleep
 from stepfast.workflow import Workflow, workflow
@@ -30,6 +32,8 @@ __all__ = [
     "Invalid",
     "NotFound",
     "Parked",
+    "ProcessDied",
+    "ProcessStep",
     "Step",
     "Unavailable",
     "Workflow",

@@ -25,9 +25,11 @@ class Engine:
         suspend_after: An execution that waits longer than so many seconds gives up its memory.
         value_limit: Largest input, step value or output, in encoded bytes.
         threads: Sync workflows that run at a time.
+        processes: Bodies of steps with `process=True` that run at a time; by default as many as there are
+            processors.
 
     Raises:
-        Invalid: The store cannot be opened.
+        Invalid: The store cannot be opened, or `processes` is less than 1.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Engine:
         suspend_after: float = 5.0,
         value_limit: int = 256 * 1024 * 1024,
         threads: int = 64,
+        processes: int | None = None,
     ) -> None:
         self._opened = Opened(
             url,
@@ -45,6 +48,7 @@ class Engine:
             suspend_after=suspend_after,
             value_limit=value_limit,
             threads=threads,
+            processes=processes,
         )
 
     def start(

@@ -7,6 +7,8 @@ from typing import Any
 from stepfast import _native
 from stepfast.errors import Invalid
 from stepfast.loop import Loop
+from stepfast.processes import Processes
+from stepfast.processes.importing import refuse_engines
 from stepfast.threads import Threads
 from stepfast.workflow import registered
 
@@ -23,7 +25,10 @@ class Opened:
         suspend_after: float,
         value_limit: int,
         threads: int,
+        processes: int | None,
     ) -> None:
+        refuse_engines()
+        self.processes = Processes(processes)
         # what cannot run here is not registered: its executions are for others to claim
         self.workflows = [workflow for workflow in registered() if loop is not None or not workflow.is_async]
         self._numbers = {workflow: number for number, workflow in enumerate(self.workflows)}
@@ -58,4 +63,5 @@ class Opened:
     def close(self, grace: float) -> None:
         """Ends the engine."""
         self.native.shutdown(grace)
+        self.processes.close()
         self.threads.stop()
