@@ -8,6 +8,8 @@ CARGO_FLAGS ?=
 KILLS ?= 500
 # stores that `make bench` measures: sqlite, memory, or URLs
 BENCH_STORES ?= sqlite
+# callers in Python
+BENCH_PYTHON := --concurrency 1,256,1000,2048,16384 --threads 64
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DEMO := $(TARGET)/demo
@@ -72,6 +74,10 @@ bench: setup ## Measure this machine (BENCH_STORES="sqlite ..."), and put the fi
 		for experiment in flush workflows steps; do \
 			.venv/bin/stepfast bench $$experiment --store $$store \
 				--json benchmarks/results/$(TODAY)-$$experiment-$${store%%:*}.json; \
+		done; \
+		for experiment in "workflows $(BENCH_PYTHON)" "steps $(BENCH_PYTHON)" payload memory; do \
+			.venv/bin/stepfast bench $$experiment --sdk python --store $$store \
+				--json benchmarks/results/$(TODAY)-$${experiment%% *}-python-$${store%%:*}.json; \
 		done; \
 	done
 	cargo run $(CARGO_FLAGS) --quiet -p stepfast-benchmarks --bin readme-table

@@ -1,6 +1,7 @@
 //! `bench flush`: the raw device and a bare commit of the store, so that everything else can be stated as a
 //! multiple of them.
 
+use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 
 use stepfast::Error;
@@ -13,9 +14,7 @@ use crate::target::{Target, io};
 
 /// A raw write of `size` bytes with `fdatasync`, `iterations` times over the same place.
 pub fn raw(target: &Target, size: usize, iterations: usize) -> Result<Row, Error> {
-    let directory = target.path().and_then(|path| path.parent().map(std::path::Path::to_owned));
-    let directory = directory.unwrap_or_else(std::env::temp_dir);
-    let mut file = tempfile::tempfile_in(&directory).map_err(|error| io("make a file", &error))?;
+    let mut file = file_beside(target)?;
     let block = vec![7u8; size];
     let bytes = bytes_written_here();
     let latencies = Latencies::new(iterations);
@@ -43,49 +42,116 @@ pub async fn commit(
     iterations: usize,
 ) -> Result<Option<Row>, Error> {
     let bytes = target.bytes_written().await;
-    let latencies = match (target.path(), target.postgres()) {
-        (Some(path), _) => sqlite(&path, durability, size, iterations)
-            .map_err(|error| Error::Unavailable(format!("a bare commit on SQLite failed: {error}")))?,
-        (None, Some(client)) => postgres(client, durability, size, iterations)
-            .await
-            .map_err(|error| Error::Unavailable(format!("a bare commit on Postgres failed: {error}")))?,
-        (None, None) => return Ok(None),
-    };
+    let Some(mut bare) = Bare::open(target, durability).await? else { return Ok(None) };
+    let data = vec![7u8; size];
+    let latencies = Latencies::new(iterations);
+    while let Some(n) = latencies.next() {
+        let begun = Instant::now();
+        let result = bare.commit(&data).await;
+        latencies.note(n, begun, result.is_ok());
+    }
     let mut row = Row { mode: Some("commit".into()), size: Some(size), ..Row::default() };
     latencies.fill(&mut row);
+    bare.close().await?;
     row.flushes = row.completed;
     row.writes_per_flush = 1.0;
     row.bytes_written = target.bytes_written().await - bytes;
     Ok(Some(row))
 }
 
-fn sqlite(
-    path: &std::path::Path,
-    durability: &str,
-    size: usize,
-    iterations: usize,
-) -> Result<Latencies, rusqlite::Error> {
+/// A file that grows by what is appended, each time synchronised.
+pub struct Appended(File);
+
+impl Appended {
+    /// An empty one beside the database, which goes away with this.
+    pub fn open(target: &Target) -> Result<Self, Error> {
+        file_beside(target).map(Self)
+    }
+
+    /// Appends `block`, and waits until the device has it.
+    pub fn append(&mut self, block: &[u8]) -> Result<(), Error> {
+        let result = self.0.write_all(block).and_then(|()| self.0.sync_data());
+        result.map_err(|error| io("append to a file", &error))
+    }
+}
+
+fn file_beside(target: &Target) -> Result<File, Error> {
+    tempfile::tempfile_in(target.folder()).map_err(|error| io("make a file", &error))
+}
+
+/// The store's database without an engine: a table of its own.
+pub enum Bare<'t> {
+    /// A file beside the engine's, with the same settings.
+    Sqlite(rusqlite::Connection),
+    /// The engine's database, and the statement that inserts.
+    Postgres(&'t tokio_postgres::Client, tokio_postgres::Statement),
+}
+
+impl<'t> Bare<'t> {
+    /// Makes the table; `None` for a store in memory.
+    pub async fn open(target: &'t Target, durability: &str) -> Result<Option<Self>, Error> {
+        match (target.path(), target.postgres()) {
+            (Some(path), _) => sqlite(&path, durability).map(|db| Some(Bare::Sqlite(db))).map_err(on_sqlite),
+            (None, Some(client)) => {
+                let insert = postgres(client, durability).await.map_err(on_postgres)?;
+                Ok(Some(Bare::Postgres(client, insert)))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Inserts a row, in a transaction of its own.
+    pub async fn commit(&mut self, data: &[u8]) -> Result<(), Error> {
+        match self {
+            Bare::Sqlite(db) => {
+                let insert = db.prepare_cached("INSERT INTO bare VALUES (?1, ?2)");
+                let inserted =
+                    insert.and_then(|mut it| it.execute((Key::mint().as_bytes().as_slice(), data)));
+                inserted.map(drop).map_err(on_sqlite)
+            }
+            Bare::Postgres(client, insert) => {
+                let inserted = client.execute(&*insert, &[&Key::mint().to_string(), &data]).await;
+                inserted.map(drop).map_err(on_postgres)
+            }
+        }
+    }
+
+    /// Removes the table from a database that was there before.
+    pub async fn close(self) -> Result<(), Error> {
+        match self {
+            Bare::Sqlite(db) => db.execute_batch("DROP TABLE bare").map_err(on_sqlite),
+            Bare::Postgres(client, _) => {
+                client.batch_execute("DROP TABLE stepfast_bare").await.map_err(on_postgres)
+            }
+        }
+    }
+}
+
+#[allow(clippy::needless_pass_by_value)] // for map_err
+fn on_sqlite(error: rusqlite::Error) -> Error {
+    Error::Unavailable(format!("a bare commit on SQLite failed: {error}"))
+}
+
+#[allow(clippy::needless_pass_by_value)] // for map_err
+fn on_postgres(error: tokio_postgres::Error) -> Error {
+    Error::Unavailable(format!("a bare commit on Postgres failed: {error}"))
+}
+
+fn sqlite(path: &std::path::Path, durability: &str) -> Result<rusqlite::Connection, rusqlite::Error> {
     let db = rusqlite::Connection::open(path.with_extension("flush.db"))?;
     db.pragma_update(None, "journal_mode", "WAL")?;
     db.pragma_update(None, "synchronous", if durability == "full" { "FULL" } else { "NORMAL" })?;
-    db.execute_batch("CREATE TABLE bare (id BLOB PRIMARY KEY, data BLOB) WITHOUT ROWID")?;
-    let mut insert = db.prepare("INSERT INTO bare VALUES (?1, ?2)")?;
-    let data = vec![7u8; size];
-    let latencies = Latencies::new(iterations);
-    while let Some(n) = latencies.next() {
-        let begun = Instant::now();
-        let result = insert.execute((Key::mint().as_bytes().as_slice(), &data));
-        latencies.note(n, begun, result.is_ok());
-    }
-    Ok(latencies)
+    // one that an interrupted run has left would be a fuller one
+    db.execute_batch(
+        "DROP TABLE IF EXISTS bare; CREATE TABLE bare (id BLOB PRIMARY KEY, data BLOB) WITHOUT ROWID",
+    )?;
+    Ok(db)
 }
 
 async fn postgres(
     client: &tokio_postgres::Client,
     durability: &str,
-    size: usize,
-    iterations: usize,
-) -> Result<Latencies, tokio_postgres::Error> {
+) -> Result<tokio_postgres::Statement, tokio_postgres::Error> {
     let commit = if durability == "full" { "on" } else { "off" };
     client
         .batch_execute(&format!(
@@ -93,14 +159,5 @@ async fn postgres(
              DROP TABLE IF EXISTS stepfast_bare; CREATE TABLE stepfast_bare (id text PRIMARY KEY, data bytea)"
         ))
         .await?;
-    let insert = client.prepare("INSERT INTO stepfast_bare VALUES ($1, $2)").await?;
-    let data = vec![7u8; size];
-    let latencies = Latencies::new(iterations);
-    while let Some(n) = latencies.next() {
-        let begun = Instant::now();
-        let result = client.execute(&insert, &[&Key::mint().to_string(), &data]).await;
-        latencies.note(n, begun, result.is_ok());
-    }
-    client.batch_execute("DROP TABLE stepfast_bare").await?;
-    Ok(latencies)
+    client.prepare("INSERT INTO stepfast_bare VALUES ($1, $2)").await
 }

@@ -72,6 +72,46 @@ impl Latencies {
     }
 }
 
+/// Times in milliseconds, all of them kept.
+#[derive(Clone, Debug, Default)]
+pub struct Samples(Vec<f64>);
+
+impl Samples {
+    /// Adds one.
+    pub fn push(&mut self, ms: f64) {
+        self.0.push(ms);
+        self.0.sort_by(f64::total_cmp);
+    }
+
+    /// The one in the middle; the mean of two if there are two. 0 if there is none.
+    pub fn median(&self) -> f64 {
+        let middle = |n: usize| self.0.get(n).copied().unwrap_or(0.0);
+        f64::midpoint(middle(self.0.len().saturating_sub(1) / 2), middle(self.0.len() / 2))
+    }
+
+    /// A row of them.
+    pub fn row(&self, mode: &str) -> Row {
+        let last = self.0.last().copied().unwrap_or(0.0);
+        let seconds = self.0.iter().sum::<f64>() / 1000.0;
+        Row {
+            mode: Some(mode.to_owned()),
+            completed: self.0.len() as u64,
+            seconds,
+            per_second: self.0.len() as f64 / seconds.max(1e-9),
+            p50_ms: self.median(),
+            p99_ms: self.0.get(self.0.len() * 99 / 100).copied().unwrap_or(last),
+            max_ms: last,
+            min_ms: self.0.first().copied(),
+            ..Row::default()
+        }
+    }
+}
+
+/// The milliseconds since `begun`.
+pub fn ms_since(begun: Instant) -> f64 {
+    begun.elapsed().as_secs_f64() * 1000.0
+}
+
 /// Bytes that this process has had written to disk.
 pub fn bytes_written_here() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
@@ -79,4 +119,22 @@ pub fn bytes_written_here() -> u64 {
         .find_map(|line| line.strip_prefix("write_bytes: "))
         .and_then(|bytes| bytes.parse().ok())
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let mut samples = Samples::default();
+        assert_eq!(samples.median().to_string(), "0");
+        for (sample, median) in [(5.0, "5"), (1.0, "3"), (2.0, "2"), (9.0, "3.5")] {
+            samples.push(sample);
+            assert_eq!(samples.median().to_string(), median);
+        }
+        let row = samples.row("commit");
+        assert_eq!((row.completed, row.min_ms), (4, Some(1.0)));
+        assert_eq!((row.p99_ms.to_string(), row.max_ms.to_string()), ("9".into(), "9".into()));
+    }
 }

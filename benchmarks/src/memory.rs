@@ -1,15 +1,102 @@
 //! `bench memory`: what an execution costs in memory while it waits in a step, and a burst of starts.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Deserialize;
+use serde_json::json;
 use stepfast::{Context, Engine, Error, Failure, Handle, Workflow};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::measure::Latencies;
-use crate::report::Row;
-use crate::target::Target;
+use crate::python::Python;
+use crate::report::{Figure, Row};
+use crate::target::{Place, Target};
+
+/// So many are there before the growth is looked at: what all of them share is there then.
+const FEW: usize = 1_000;
+/// From so many on the targets apply: for those that wait, and for a burst.
+const ENOUGH: (usize, usize) = (10_000, 100_000);
+
+/// The rows and figures for `many` executions, with Rust's API in this process.
+pub async fn run(place: &Place, many: usize) -> Result<(Vec<Row>, Vec<Figure>), Error> {
+    // first, while the allocator keeps nothing that it could give them
+    let (each, blocked) = blocked(&place.target().await?, FEW, many).await?;
+    let burst = burst(&place.target().await?, many).await?;
+    let figures = vec![
+        Figure::new("an execution that waits in a step", each, "bytes"),
+        Figure::new(format!("resident at most, {many} started at once"), peak() as f64 / 1e6, "MB"),
+    ];
+    Ok((vec![blocked, burst], figures))
+}
+
+/// What Python tells of one kind; not all of it is there for each.
+#[derive(Deserialize)]
+struct Told {
+    each_bytes: Option<f64>,
+    peak_bytes: Option<f64>,
+    longest_gap_ms: Option<f64>,
+    longest_collection_ms: Option<f64>,
+    most_in_flight: Option<f64>,
+    without_engine_ms: Option<f64>,
+}
+
+/// The rows and figures for `many` executions in Python, each kind in a process of its own, and what those had to say
+/// to people.
+///
+/// A burst is started in two ways. `burst` makes all tasks at once, as `asyncio.gather` does: it has the most in
+/// flight, so the memory counts; but asyncio itself keeps the loop for as long as so many tasks take to be made and
+/// begun. `fed` makes a hundred in each turn of the loop, so that what keeps the loop is the engine: there the
+/// heartbeat counts.
+pub async fn run_in_python(
+    python: &Path,
+    place: &Place,
+    many: usize,
+    progress: &dyn Fn(u64),
+) -> anyhow::Result<(Vec<Row>, Vec<Figure>, String)> {
+    let (mut rows, mut figures, mut said) = (Vec::new(), Vec::new(), String::new());
+    for kind in ["blocked", "burst", "fed"] {
+        let target = place.target().await?;
+        let mut asked = json!({ "kind": kind, "url": target.url, "many": many });
+        if kind == "blocked" {
+            asked["few"] = FEW.into();
+        }
+        let mut running = Python::start(python, "memory", asked)?;
+        let bytes = target.bytes_written().await;
+        let (told, mut row): (Told, Row) = running.go("measured", progress)?;
+        if target.postgres().is_some() {
+            row.bytes_written = target.bytes_written().await - bytes;
+        }
+        said += &running.end()?;
+        rows.push(row);
+        let counts = |enough: usize, limit: f64| (many >= enough).then_some(limit);
+        figures.extend(told.each_bytes.map(|bytes| {
+            let name = "an async workflow that waits in a step: 10 KB";
+            Figure::new(name, bytes, "bytes").at_most(counts(ENOUGH.0, 10_000.0))
+        }));
+        // of the other way the peak is not that of as many as were asked for
+        figures.extend(told.peak_bytes.filter(|_| kind == "burst").map(|bytes| {
+            let name = format!("resident at most, {many} started at once: 2 GB");
+            Figure::new(name, bytes / 1e6, "MB").at_most(counts(ENOUGH.1, 2_000.0))
+        }));
+        figures.extend(told.longest_gap_ms.map(|ms| {
+            match kind {
+                "fed" => Figure::new("event loop kept, started 100 in a turn: 20 ms", ms, "ms")
+                    .at_most(counts(ENOUGH.1, 20.0)),
+                _ => Figure::new("event loop kept, all tasks made at once", ms, "ms"),
+            }
+        }));
+        let name = format!("of that by Python's garbage collector, in one go, {kind}");
+        figures.extend(told.longest_collection_ms.map(|ms| Figure::new(name, ms, "ms")));
+        let name = "event loop kept by as many tasks made at once, without an engine";
+        figures.extend(told.without_engine_ms.map(|ms| Figure::new(name, ms, "ms")));
+        let name = format!("most in flight, {kind}");
+        figures.extend(told.most_in_flight.map(|most| Figure::new(name, most, "workflows")));
+    }
+    Ok((rows, figures, said))
+}
 
 /// Memory of this process now, in bytes.
 fn resident() -> u64 {
@@ -17,7 +104,7 @@ fn resident() -> u64 {
 }
 
 /// The most memory that this process has had, in bytes.
-pub fn peak() -> u64 {
+fn peak() -> u64 {
     status("VmHWM:")
 }
 
@@ -29,7 +116,7 @@ fn status(name: &str) -> u64 {
 
 /// Starts `few`, then `many` executions that all wait in a step for a channel: bytes per execution of the
 /// growth between, and the row of the run.
-pub async fn blocked(target: &Target, few: usize, many: usize) -> Result<(f64, Row), Error> {
+async fn blocked(target: &Target, few: usize, many: usize) -> Result<(f64, Row), Error> {
     let gate = Arc::new(Semaphore::new(0));
     let held = gate.clone();
     let workflow = Workflow::new("blocked", move |mut cx: Context, (): ()| {
@@ -70,7 +157,7 @@ pub async fn blocked(target: &Target, few: usize, many: usize) -> Result<(f64, R
 }
 
 /// Starts `burst` no-op executions at once and waits for all: the row of the run.
-pub async fn burst(target: &Target, burst: usize) -> Result<Row, Error> {
+async fn burst(target: &Target, burst: usize) -> Result<Row, Error> {
     let workflow = crate::workflows::workflow();
     let engine = Engine::builder(target.store().await?).register(&workflow).open().await?;
     let latencies = Arc::new(Latencies::new(burst));

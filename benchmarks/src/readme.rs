@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use crate::report::{Report, Row};
+use crate::table;
 
 /// The line before the table.
 pub const BEGIN: &str = "<!-- benchmarks: written by `make bench`, do not edit -->";
@@ -46,28 +47,62 @@ fn table(reports: &[(String, Report)]) -> String {
     // later ones replace earlier ones
     let newest: BTreeMap<_, _> = reports
         .iter()
-        .filter(|(_, report)| report.experiment == "workflows" || report.experiment == "steps")
         .map(|(name, report)| {
-            (
-                (&report.sdk, &report.store, &report.durability, report.experiment != "workflows"),
-                (name, report),
-            )
+            ((&report.sdk, &report.store, &report.durability, &report.experiment), (name, report))
         })
         .collect();
-    if newest.is_empty() {
-        return NONE.to_owned();
+    let mut text = String::new();
+    let mut last = None;
+    for (sdk, language) in [("rust", "Rust"), ("python", "Python, in one process")] {
+        let of = |experiments: &[&str]| -> Vec<&(&String, &Report)> {
+            let is_wanted = |it: &Report| it.sdk == sdk && experiments.contains(&&*it.experiment);
+            newest.values().filter(|(_, report)| is_wanted(report)).collect()
+        };
+        let mut sweeps = of(&["workflows", "steps"]);
+        // without steps first, store by store
+        sweeps.sort_by_key(|(_, it)| (&it.store, &it.durability, it.experiment != "workflows"));
+        let (payload, memory) = (of(&["payload"]), of(&["memory"]));
+        // writing to a String does not fail
+        if !sweeps.is_empty() {
+            let _ = write!(text, "**{language}**\n\n{}\n", sweep(&sweeps));
+        }
+        for (_, Report { store, durability, rows, figures, .. }) in &payload {
+            let (sizes, figures) = (table::sizes(rows), table::figures(figures));
+            let _ = write!(
+                text,
+                "**{language}: the size of values**, {store}, durability {durability}\n\n{sizes}\n\n{figures}\n\n"
+            );
+        }
+        for (_, Report { store, durability, figures, .. }) in &memory {
+            let figures = table::figures(figures);
+            let _ = write!(text, "**{language}: memory**, {store}, durability {durability}\n\n{figures}\n\n");
+        }
+        last = sweeps.last().or(payload.last()).or(memory.last()).copied().or(last);
     }
+    let Some((name, Report { machine, version, .. })) = last else { return NONE.to_owned() };
+    let gib = machine.memory_bytes >> 30;
+    let (cores, processor, system) = (machine.cores, &machine.processor, &machine.system);
+    let _ = writeln!(
+        text,
+        "Stepfast {version} on {cores} cores ({processor}), {gib} GiB, {system}. Files: [{name}]\
+         (benchmarks/results/{name}) and its neighbours."
+    );
+    text
+}
+
+/// Workflows by callers, `start` beside `run`.
+fn sweep(reports: &[&(&String, &Report)]) -> String {
     let mut text = String::from(
         "| store | durability | steps | callers | start: per second | p50 ms | p99 ms | run: per second | p50 ms \
          | p99 ms |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
-    for (_, report) in newest.values() {
+    for (_, report) in reports {
         let mut lines: BTreeMap<_, [Option<&Row>; 2]> = BTreeMap::new();
         for row in &report.rows {
-            let line = lines.entry((row.steps, row.concurrency)).or_default();
+            let line = lines.entry((row.steps, &row.callers, row.concurrency)).or_default();
             line[usize::from(row.mode.as_deref() == Some("run"))] = Some(row);
         }
-        for ((steps, callers), figures) in lines {
+        for ((steps, kind, callers), figures) in lines {
             let number = |n: Option<usize>| n.map_or(String::new(), |n| grouped(n as u64));
             let [start, run] = figures.map(|row| {
                 row.map_or("n/a | n/a | n/a".to_owned(), |row| {
@@ -76,18 +111,10 @@ fn table(reports: &[(String, Report)]) -> String {
             });
             let (store, durability) = (&report.store, &report.durability);
             let (steps, callers) = (number(steps), number(callers));
-            // writing to a String does not fail
-            let _ = writeln!(text, "| {store} | {durability} | {steps} | {callers} | {start} | {run} |");
+            let kind = kind.as_ref().map_or(String::new(), |kind| format!(" {kind}"));
+            let _ =
+                writeln!(text, "| {store} | {durability} | {steps} | {callers}{kind} | {start} | {run} |");
         }
-    }
-    if let Some((name, Report { machine, version, .. })) = newest.values().next_back() {
-        let gib = machine.memory_bytes >> 30;
-        let (cores, processor, system) = (machine.cores, &machine.processor, &machine.system);
-        let _ = write!(
-            text,
-            "\nStepfast {version} on {cores} cores ({processor}), {gib} GiB, {system}. Files: [{name}]\
-             (benchmarks/results/{name}) and its neighbours.\n"
-        );
     }
     text
 }
@@ -108,6 +135,7 @@ fn grouped(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Figure;
 
     fn report(experiment: &str, per_second: f64) -> Report {
         let row = |mode: &str| Row {
@@ -125,6 +153,7 @@ mod tests {
             version: "0.1.0".into(),
             machine: crate::report::Machine::default(),
             rows: vec![row("start"), row("run")],
+            figures: Vec::new(),
         }
     }
 
@@ -157,5 +186,49 @@ mod tests {
         );
         assert_eq!(update(&updated, &reports).unwrap(), updated);
         assert!(update("no markers", &[]).is_err());
+    }
+
+    #[test]
+    fn python_has_a_part_of_its_own() {
+        let of = |experiment: &str| Report { sdk: "python".into(), ..report(experiment, 77.0) };
+        let mut python = of("workflows");
+        for row in &mut python.rows.clone() {
+            python.rows.push(Row {
+                callers: Some("threads".into()),
+                concurrency: Some(64),
+                per_second: 5.0,
+                ..row.clone()
+            });
+        }
+        let figures = vec![
+            Figure::new("resident at most", 3_000.0, "MB").at_most(2_000.0),
+            Figure::new("an execution that waits", 7.5, "KB").at_most(10.0),
+        ];
+        let memory = Report { rows: Vec::new(), figures, ..of("memory") };
+        let row = |mode: &str, size, ms| Row {
+            mode: Some(mode.into()),
+            size,
+            steps: Some(7),
+            p50_ms: ms,
+            published_ms: Some(120.46),
+            ..Row::default()
+        };
+        let payload = Report { rows: vec![row("ordinary", Some(1_000_000), 2.0)], ..of("payload") };
+        let reports =
+            [report("workflows", 99.0), python, payload, memory].map(|it| ("1.json".to_owned(), it));
+        let table = table(&reports);
+        let (rust, rest) = table.split_once("**Python, in one process**").unwrap();
+        assert!(rust.starts_with("**Rust**\n") && rust.contains("| 2,048 | 99 |") && !rust.contains("77"));
+        let (sweep, rest) = rest.split_once("**Python, in one process: the size of values**").unwrap();
+        assert!(sweep.contains("| 3 | 2,048 | 77 |") && sweep.contains("| 3 | 64 threads | 5 |"), "{sweep}");
+        let (sizes, memory) = rest.split_once("**Python, in one process: memory**").unwrap();
+        let cells: Vec<_> =
+            sizes.lines().find(|it| it.contains("1 MB")).unwrap().split_whitespace().collect();
+        assert_eq!(cells[..7], ["|", "1", "MB", "|", "120.46", "|", "2.000"], "{sizes}");
+        assert!(cells.contains(&"60.2x"), "{sizes}");
+        let line = |name: &str| memory.lines().find(|line| line.contains(name)).unwrap();
+        assert!(line("resident").contains("3000 MB") && line("resident").contains("MISSED"), "{memory}");
+        assert!(line("waits").contains("10.0 KB") && line("waits").contains(" met "), "{memory}");
+        assert!(memory.ends_with("and its neighbours.\n"), "{memory}");
     }
 }

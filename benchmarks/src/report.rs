@@ -19,6 +19,41 @@ pub struct Report {
     pub machine: Machine,
     /// The figures.
     pub rows: Vec<Row>,
+    /// What else was measured, and what was aimed at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<Figure>,
+}
+
+/// One figure, with its target if there is one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    /// What it is, with the rule for its limit.
+    pub name: String,
+    /// What was measured.
+    pub value: f64,
+    /// Of the value and the limit.
+    pub unit: String,
+    /// The value should not be above it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<f64>,
+}
+
+impl Figure {
+    /// A figure without a target.
+    pub fn new(name: impl Into<String>, value: f64, unit: &str) -> Self {
+        Self { name: name.into(), value, unit: unit.to_owned(), limit: None }
+    }
+
+    /// The same with a limit, where there is one.
+    #[must_use]
+    pub fn at_most(self, limit: impl Into<Option<f64>>) -> Self {
+        Self { limit: limit.into(), ..self }
+    }
+
+    /// Whether the target was met, if there is one.
+    pub fn is_met(&self) -> Option<bool> {
+        self.limit.map(|limit| self.value <= limit)
+    }
 }
 
 /// Where an experiment ran.
@@ -37,12 +72,16 @@ pub struct Machine {
 /// One combination of parameters, and what it came to. Parameters that do not apply are absent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
-    /// What is measured, in `flush`: `write` (a raw write and sync) or `commit` (a bare commit of the store).
+    /// How callers start workflows (`start`, `run`), or what is measured. In `flush`: `write` (a raw write and
+    /// sync) or `commit` (a bare commit of the store).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// Concurrent callers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<usize>,
+    /// What the callers are, if not tasks: `threads`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callers: Option<String>,
     /// Steps in a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<usize>,
@@ -63,6 +102,12 @@ pub struct Row {
     pub p99_ms: f64,
     /// Largest latency in milliseconds.
     pub max_ms: f64,
+    /// Smallest latency in milliseconds, where it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_ms: Option<f64>,
+    /// The figure of somebody else's published report that this one answers, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_ms: Option<f64>,
     /// Flushes committed.
     pub flushes: u64,
     /// Writes per flush.

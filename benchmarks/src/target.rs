@@ -1,12 +1,29 @@
 //! [`Target`]: the store that an experiment runs on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stepfast::{Error, Store};
 use tempfile::TempDir;
 
 use crate::measure::bytes_written_here;
+
+/// Where targets are made, as people say it.
+pub struct Place {
+    /// A URL, or just `sqlite` (a fresh file each time), `memory`.
+    pub store: String,
+    /// `full` or `relaxed`.
+    pub durability: String,
+    /// Where fresh files go; the temporary directory by default.
+    pub directory: Option<PathBuf>,
+}
+
+impl Place {
+    /// A target.
+    pub async fn target(&self) -> Result<Target, Error> {
+        Target::open(&self.store, &self.durability, self.directory.as_ref()).await
+    }
+}
 
 /// A store for one experiment. SQLite without a path gets a fresh file in a temporary directory.
 pub struct Target {
@@ -61,7 +78,19 @@ impl Target {
     /// Where the database file is, for SQLite.
     pub fn path(&self) -> Option<PathBuf> {
         let path = self.url.strip_prefix("sqlite:")?.split('?').next()?;
+        // as `connect` counts slashes: two are the authority's, one more begins a relative path
+        let path = path.strip_prefix("//").map_or(path, |path| path.strip_prefix('/').unwrap_or(path));
         Some(PathBuf::from(path))
+    }
+
+    /// The directory on whose device a raw file is written: that of the database file, else the temporary one.
+    pub fn folder(&self) -> PathBuf {
+        let path = self.path();
+        match path.as_deref().and_then(Path::parent) {
+            Some(folder) if folder == Path::new("") => PathBuf::from("."),
+            Some(folder) => folder.to_owned(),
+            None => std::env::temp_dir(),
+        }
     }
 
     /// Bytes written so far; only differences mean something.
@@ -79,4 +108,26 @@ impl Target {
 /// An error of the file system, said in our words.
 pub(crate) fn io(what: &str, error: &std::io::Error) -> Error {
     Error::Open { store: "the benchmark's files".into(), reason: format!("could not {what}: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_beside_the_database_however_its_url_counts_slashes() {
+        let target = |url: &str| Target { url: url.to_owned(), postgres: None, directory: None };
+        for (url, path, folder) in [
+            ("sqlite:shop.db", "shop.db", "."),
+            ("sqlite://shop.db", "shop.db", "."),
+            ("sqlite:///a/shop.db", "a/shop.db", "a"),
+            ("sqlite:////a/shop.db?durability=relaxed", "/a/shop.db", "/a"),
+            ("sqlite:/a/shop.db", "/a/shop.db", "/a"),
+        ] {
+            assert_eq!(target(url).path(), Some(path.into()), "{url}");
+            assert_eq!(target(url).folder(), Path::new(folder), "{url}");
+        }
+        assert_eq!(target("memory:").path(), None);
+        assert_eq!(target("postgres://host/shop").folder(), std::env::temp_dir());
+    }
 }

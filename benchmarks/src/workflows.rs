@@ -1,13 +1,16 @@
 //! `bench workflows` and `bench steps`: no-op workflows, with any number of no-op steps, by concurrent
 //! callers.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use stepfast::{Context, Engine, Error, Failure, Workflow};
 use tokio::time::Instant;
 
 use crate::measure::Latencies;
+use crate::python::Python;
 use crate::report::Row;
 use crate::target::Target;
 
@@ -90,6 +93,41 @@ pub async fn run(target: &Target, parameters: Parameters, progress: &dyn Fn(u64)
     engine.shutdown(Duration::from_secs(10)).await?;
     row.bytes_written = target.bytes_written().await - bytes;
     Ok(row)
+}
+
+/// Runs one combination in a Python process: its row, and what it had to say to people. The callers are tasks of
+/// one event loop, or threads.
+pub async fn run_in_python(
+    python: &Path,
+    target: &Target,
+    parameters: Parameters,
+    are_threads: bool,
+    progress: &dyn Fn(u64),
+) -> anyhow::Result<(Row, String)> {
+    let Parameters { mode, concurrency, steps, .. } = parameters;
+    let asked = json!({
+        "url": target.url,
+        "mode": mode.as_str(),
+        "concurrency": concurrency,
+        "is_threads": are_threads,
+        "steps": steps,
+        "total": parameters.total(),
+    });
+    let mut python = Python::start(python, "workflows", asked)?;
+    let bytes = target.bytes_written().await;
+    let mut row: Row = python.go("row", progress)?;
+    if target.postgres().is_some() {
+        row.bytes_written = target.bytes_written().await - bytes;
+    }
+    let said = python.end()?;
+    let row = Row {
+        mode: Some(mode.as_str().to_owned()),
+        concurrency: Some(concurrency),
+        callers: are_threads.then(|| "threads".to_owned()),
+        steps: Some(steps),
+        ..row
+    };
+    Ok((row, said))
 }
 
 async fn drive(

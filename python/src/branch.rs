@@ -1,19 +1,22 @@
 //! [`Branch`]: what workflow code in Python makes its durable calls through.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::Wake;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::guest::{self, Gate};
-use stepfast::{Name, RetryPolicy, StepOptions};
+use stepfast::{Key, Name, RetryPolicy, StepOptions};
 
 use crate::call::{Call, Reply};
 use crate::engine::Engine;
-use crate::port::Port;
+use crate::port::{Port, Shared};
 use crate::slot::Slot;
 use crate::value::{encode, encode_arguments, fingerprint};
+use crate::waiter::Waiter;
 
 /// How a step is carried out; made once per step function. Limits in time are for who runs the body.
 #[pyclass(frozen)]
@@ -80,6 +83,15 @@ impl Branch {
         self
     }
 
+    /// The key of the child that is about to be called, if this thread hosts it; tells the execution.
+    fn hosted(&self, threads: Option<Arc<Shared>>) -> Option<(Arc<Shared>, Key)> {
+        if self.port.is_none() {
+            self.gate.set_in_thread(threads.is_some());
+        }
+        let child = self.branch.lock().as_ref().map(guest::Branch::next_child_key)?;
+        threads.map(|threads| (threads, child))
+    }
+
     fn call(
         &self,
         py: Python<'_>,
@@ -120,10 +132,16 @@ impl Branch {
         self.branch.lock().as_ref().map(guest::Branch::path)
     }
 
+    /// The execution's workflow_id.
+    #[getter]
+    fn workflow_id(&self) -> String {
+        self.gate.workflow_id()
+    }
+
     /// The name of the workflow.
     #[getter]
-    fn workflow(&self) -> Option<String> {
-        self.branch.lock().as_ref().map(|branch| branch.workflow().to_string())
+    fn workflow(&self) -> String {
+        self.gate.workflow().to_string()
     }
 
     /// True while what is recorded is delivered again.
@@ -183,6 +201,36 @@ impl Branch {
         Some(forked)
     }
 
+    /// A branch that is to begin: it has its place, and does not count yet.
+    fn reserve(&self, py: Python<'_>) -> PyResult<Self> {
+        let Some(branch) = self.branch.lock().as_mut().map(guest::Branch::reserve) else {
+            return Err(crate::error::unavailable("this branch of the workflow has ended"));
+        };
+        let reserved = Self::new(branch, None, self.port.as_ref().map(|port| port.clone_ref(py)));
+        *reserved.home.lock() = self.home(py);
+        Ok(reserved)
+    }
+
+    /// Begins a branch that was reserved.
+    fn begin(&self) {
+        if let Some(branch) = self.branch.lock().as_mut() {
+            branch.begin();
+        }
+    }
+
+    /// From now until the end of what this returns the branch only waits for branches of its own.
+    fn join(&self) -> Join {
+        let waiter = self.owner.as_ref().map(|owner| owner.get().waiter());
+        let join = self.branch.lock().as_ref().map(guest::Branch::join);
+        Join { is_over: AtomicBool::new(join.is_none()), join: Mutex::new(join), waiter }
+    }
+
+    /// Goes on with an execution that its caller runs while its branches are in other threads.
+    fn drive(&self, py: Python<'_>, join: &Join) -> PyResult<()> {
+        let Some(owner) = &self.owner else { return Ok(()) };
+        owner.get().drive(py, || join.is_over.load(SeqCst))
+    }
+
     /// The branch has ended.
     fn end(&self) {
         let ended = self.branch.lock().take();
@@ -201,10 +249,16 @@ impl Branch {
         // what cannot be recorded cannot be compared: the body may take anything
         let fingerprint = fingerprint(args, kwargs);
         let asked = slot.clone();
-        self.call(py, Some(slot), |branch| {
+        let mut path = None;
+        let call = self.call(py, Some(slot), |branch| {
+            path = Some(branch.coming_path());
             let options = settings.options.map(Box::new);
             let step = branch.step(&settings.name, options, fingerprint, move || asked.clone().body());
             Box::pin(async move { Reply::of(step.await) })
+        })?;
+        Ok(match path {
+            Some(path) => call.at(path),
+            None => call,
         })
     }
 
@@ -220,7 +274,7 @@ impl Branch {
         })
     }
 
-    /// Runs a child to its output.
+    /// Runs a child to its output. If this is a thread, and it may host, it runs the child itself.
     fn child(
         &self,
         py: Python<'_>,
@@ -228,11 +282,31 @@ impl Branch {
         workflow: usize,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
+        may_host: bool,
     ) -> PyResult<Call> {
+        let threads = if self.port.is_none() { engine.threads_of(workflow) } else { None };
         let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
-        self.call(py, None, |branch| {
+        let hosting = self.hosted(threads.filter(|_| may_host));
+        let call = self.call(py, None, |branch| {
             let child = branch.child(workflow, input);
             Box::pin(async move { Reply::of(child.await) })
+        })?;
+        Ok(match hosting {
+            Some((threads, child)) => call.hosting(threads, child),
+            None => call,
+        })
+    }
+
+    /// Waits for the output of a child that was started under this key.
+    fn child_result(&self, py: Python<'_>, engine: &Engine, workflow: usize, key: &str) -> PyResult<Call> {
+        let workflow = engine.workflow(workflow)?;
+        let Some(key) = Key::from_text(key) else {
+            return Err(crate::error::unavailable("this is not the key of a child"));
+        };
+        self.hosted(None);
+        self.call(py, None, |branch| {
+            let output = branch.child_result(workflow, key);
+            Box::pin(async move { Reply::of(output.await) })
         })
     }
 
@@ -271,6 +345,28 @@ impl Branch {
     fn fail(&self, failure: crate::call::PyFailure) {
         if let Some(slot) = &self.slot {
             slot.fill(Err(failure.into()));
+        }
+    }
+}
+
+/// While it has not ended, a branch only waits for branches of its own.
+#[pyclass(frozen)]
+pub(crate) struct Join {
+    join: Mutex<Option<guest::Join>>,
+    is_over: AtomicBool,
+    /// Of whoever drives the execution meanwhile.
+    waiter: Option<Arc<Waiter>>,
+}
+
+#[pymethods]
+impl Join {
+    /// The branch goes on.
+    fn end(&self) {
+        let ended = self.join.lock().take();
+        drop(ended);
+        self.is_over.store(true, SeqCst);
+        if let Some(waiter) = &self.waiter {
+            waiter.clone().wake();
         }
     }
 }

@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use stepfast::guest::Gate;
-use stepfast::{Error, Failure, Payload};
+use stepfast::guest::{Gate, Path};
+use stepfast::record::{Page, Record};
+use stepfast::write::Answer;
+use stepfast::{Error, Failure, Key, Payload};
 
 use crate::branch::{Branch, stopped};
-use crate::engine::Handle;
-use crate::port::{Begin, Port, end_burst};
+use crate::handle::Handle;
+use crate::port::{Begin, Port, Shared, end_burst};
 use crate::runtime::enter;
 use crate::slot::Slot;
 use crate::value::{decode, encode};
@@ -35,9 +37,16 @@ const FAILED: u8 = 3;
 const ERROR: u8 = 4;
 /// The code has to unwind.
 const STOPPED: u8 = 5;
+/// A child begins that this thread is to run: `offered`.
+const CHILD: u8 = 6;
 
 /// A thread that waits looks so often whether it was interrupted.
 const INTERRUPTED_WITHIN: Duration = Duration::from_millis(50);
+
+/// Now, on the clock that waits are measured by.
+fn now() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}
 
 pub(crate) type Future = Pin<Box<dyn std::future::Future<Output = Reply> + Send>>;
 
@@ -47,6 +56,10 @@ pub(crate) enum Reply {
     Nothing,
     Text(String),
     Handle(stepfast::Handle<Payload>),
+    Many(Vec<Result<Payload, Error>>),
+    Answer(Answer),
+    Page(Page),
+    Record(Box<Record>),
     Failed(Failure),
     Error(Error),
 }
@@ -59,11 +72,18 @@ impl Reply {
         }
     }
 
+    pub(crate) fn of_end(result: Result<Payload, Error>) -> Self {
+        match result {
+            Ok(payload) => Reply::Value(payload),
+            Err(error) => Reply::Error(error),
+        }
+    }
+
     fn turn(&self) -> u8 {
         match self {
-            Reply::Value(_) | Reply::Nothing | Reply::Text(_) | Reply::Handle(_) => DONE,
             Reply::Failed(_) => FAILED,
             Reply::Error(_) => ERROR,
+            _ => DONE,
         }
     }
 }
@@ -119,6 +139,8 @@ pub(crate) struct Call {
     waker: Waker,
     port: Option<Py<Port>>,
     slot: Option<Arc<Slot>>,
+    /// Of a step: its position.
+    path: Option<Path>,
     gate: Option<Gate>,
     /// A run whose code the caller runs: its first branch, once that is there.
     begun: Option<Mutex<Option<Begin>>>,
@@ -126,9 +148,13 @@ pub(crate) struct Call {
     code: Mutex<Option<Arc<Slot>>>,
     is_blocking: AtomicBool,
     is_cancelled: AtomicBool,
+    /// It was cancelled: the execution waits for what its code makes of that.
+    is_given_up: AtomicBool,
     turn: AtomicU8,
     /// The gate wakes it.
     is_listening: AtomicBool,
+    /// Of a call for a child in a thread that runs it itself: where it begins, and its key.
+    hosting: Option<(Arc<Shared>, Key)>,
     /// Of a call in a thread, if its execution is run by the thread itself: what polls that.
     owner: Option<Py<Call>>,
 }
@@ -136,6 +162,9 @@ pub(crate) struct Call {
 impl Drop for Call {
     fn drop(&mut self) {
         self.stop_listening();
+        self.stop_hosting();
+        self.give_up();
+        self.stop_cancelling();
     }
 }
 
@@ -153,14 +182,45 @@ impl Call {
             waiter,
             port: port.map(|port| port.clone().unbind()),
             slot,
+            path: None,
             gate,
             begun: None,
             code: Mutex::default(),
             is_blocking: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
             turn: AtomicU8::new(PENDING),
             is_listening: AtomicBool::new(false),
+            hosting: None,
             owner: None,
+        }
+    }
+
+    /// The call of a step at this position.
+    pub(crate) fn at(mut self, path: Path) -> Self {
+        self.path = Some(path);
+        self
+    }
+
+    /// A call for a child that its own thread runs, if that begins here.
+    pub(crate) fn hosting(mut self, port: Arc<Shared>, child: Key) -> Self {
+        port.host(child, self.waiter.clone());
+        self.hosting = Some((port, child));
+        self
+    }
+
+    /// It was cancelled, and the code has gone on.
+    fn stop_cancelling(&self) {
+        if self.is_given_up.swap(false, SeqCst)
+            && let Some(gate) = &self.gate
+        {
+            gate.add_cancelled(-1);
+        }
+    }
+
+    fn stop_hosting(&self) {
+        if let Some((port, child)) = &self.hosting {
+            port.unhost(*child);
         }
     }
 
@@ -169,6 +229,11 @@ impl Call {
         let waiter = owner.get().waiter.clone();
         (self.waker, self.waiter, self.owner) = (waiter.clone().into(), waiter, Some(owner));
         self
+    }
+
+    fn give_up(&self) {
+        let closed = std::mem::replace(&mut *self.state.lock(), State::Taken);
+        drop(closed);
     }
 
     fn stop_listening(&self) {
@@ -190,6 +255,20 @@ impl Call {
             self.is_listening.store(false, SeqCst);
         }
         is_stopped
+    }
+
+    pub(crate) fn waiter(&self) -> Arc<Waiter> {
+        self.waiter.clone()
+    }
+
+    /// Polls it whenever it is woken, until that is over.
+    pub(crate) fn drive(&self, py: Python<'_>, is_over: impl Fn() -> bool) -> PyResult<()> {
+        while !is_over() {
+            self.advance(py);
+            py.detach(|| self.waiter.park(INTERRUPTED_WITHIN));
+            py.check_signals()?;
+        }
+        Ok(())
     }
 
     /// A call whose code the caller runs when it is its turn.
@@ -302,11 +381,12 @@ impl Call {
         let call = slf.get();
         let begin = call.begun.as_ref().and_then(|begun| begun.lock().take());
         let Some(Begin { branch, input, slot, .. }) = begin else { return Ok(None) };
+        let Some(input) = crate::port::readable(slf.py(), &branch.gate(), &input) else { return Ok(None) };
         call.waiter.set_owner(Some(slf.clone().unbind()));
         *call.code.lock() = Some(slot.clone());
         let port = call.port.as_ref().map(|port| port.clone_ref(slf.py()));
         let branch = Branch::new(branch, Some(slot), port).owned_by(slf.clone().unbind());
-        Ok(Some((branch, decode(slf.py(), &input)?)))
+        Ok(Some((branch, input)))
     }
 
     /// The code that the caller has run returned `output`; whose turn it is.
@@ -332,6 +412,10 @@ impl Call {
             State::Over(Reply::Value(payload)) => Ok(decode(py, &payload)?.unbind()),
             State::Over(Reply::Text(text)) => Ok(text.into_pyobject(py)?.into_any().unbind()),
             State::Over(Reply::Handle(handle)) => Ok(Py::new(py, Handle::new(handle))?.into_any()),
+            State::Over(Reply::Many(ends)) => crate::record::ends(py, ends),
+            State::Over(Reply::Answer(answer)) => crate::record::answer(py, answer),
+            State::Over(Reply::Page(page)) => crate::record::page(py, page),
+            State::Over(Reply::Record(record)) => crate::record::record(py, *record),
             _ => Ok(py.None()),
         }
     }
@@ -358,16 +442,33 @@ impl Call {
         self.gate.as_ref().map_or(0, stopped)
     }
 
+    /// The position of a step in its execution, as people write it.
+    #[getter]
+    fn path(&self) -> Option<String> {
+        self.path.as_ref().map(ToString::to_string)
+    }
+
     /// Nobody waits for it any more.
     fn close(&self) {
         self.stop_listening();
-        let closed = std::mem::replace(&mut *self.state.lock(), State::Taken);
-        drop(closed);
+        self.stop_hosting();
+        self.give_up();
+        self.stop_cancelling();
     }
 
-    /// Blocks this thread until it is somebody's turn; a signal interrupts it.
-    fn wait(&self, py: Python<'_>) -> PyResult<u8> {
+    /// The child that this thread is to run: its workflow's number, first branch and input.
+    fn offered(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let begin = self.hosting.as_ref().and_then(|(port, child)| port.take_offer(*child));
+        begin.map_or(Ok(None), |begin| crate::port::begun(py, begin, None))
+    }
+
+    /// Blocks this thread until it is somebody's turn, or `seconds` have passed; a signal interrupts it.
+    #[pyo3(signature = (seconds=None))]
+    fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<u8> {
         end_burst();
+        let until = seconds.and_then(|seconds| {
+            Duration::try_from_secs_f64(seconds.max(0.0)).ok().and_then(|wait| now().checked_add(wait))
+        });
         loop {
             let turn = self.advance(py);
             if turn != PENDING {
@@ -381,7 +482,17 @@ impl Call {
                     return Ok(turn);
                 }
             }
-            py.detach(|| self.waiter.park(INTERRUPTED_WITHIN));
+            if self.hosting.as_ref().is_some_and(|(port, child)| port.has_offer(*child)) {
+                return Ok(CHILD);
+            }
+            let left = match until {
+                None => INTERRUPTED_WITHIN,
+                Some(until) => until.saturating_duration_since(now()).min(INTERRUPTED_WITHIN),
+            };
+            if left.is_zero() {
+                return Ok(PENDING);
+            }
+            py.detach(|| self.waiter.park(left));
             py.check_signals()?;
         }
     }
@@ -437,10 +548,19 @@ impl Call {
 
     #[pyo3(signature = (msg=None))]
     #[allow(unused_variables, clippy::needless_pass_by_value)] // asyncio's signature
-    fn cancel(&self, msg: Option<Py<PyAny>>) -> bool {
+    fn cancel(&self, py: Python<'_>, msg: Option<Py<PyAny>>) -> PyResult<bool> {
         self.is_cancelled.store(true, SeqCst);
+        if let Some(gate) = &self.gate
+            && !self.is_given_up.swap(true, SeqCst)
+        {
+            // until the code has heard of it, nothing else may be delivered
+            gate.add_cancelled(1);
+            if let Some(port) = &self.port {
+                Port::watch(port.bind(py), gate)?;
+            }
+        }
         self.waker.wake_by_ref();
-        true
+        Ok(true)
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<()> {

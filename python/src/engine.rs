@@ -1,4 +1,4 @@
-//! [`Engine`] and [`Handle`]: the engine's, with their waits as calls.
+//! [`Engine`]: the engine, with its waits as calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use stepfast::clock::Timestamp;
 use stepfast::guest::{GuestWorkflow, StartOptions};
-use stepfast::{Engine as CoreEngine, Payload};
+use stepfast::record::Filter;
+use stepfast::{Engine as CoreEngine, Payload, Status};
 
 use crate::call::{Call, Future, Reply, begin_inline};
 use crate::error::exception;
 use crate::port::{Begin, Note, Port, Shared};
+use crate::record;
 use crate::runtime::runtime;
 use crate::slot::Slot;
 use crate::value::encode_arguments;
@@ -116,7 +119,7 @@ impl Engine {
         let options = options(workflow_id, timeout, patience);
         let run =
             self.get(py)?.run_guest(self.workflow(workflow)?, encode_arguments(args, Some(kwargs))?, options);
-        let future: Future = Box::pin(async move { replied(run.await) });
+        let future: Future = Box::pin(async move { Reply::of_end(run.await) });
         let call = Call::new(port, None, None, future);
         Ok(if is_inline { call.inline() } else { call })
     }
@@ -130,6 +133,12 @@ impl Engine {
         let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
         let ended = py.detach(|| runtime().block_on(engine.shutdown(grace)));
         ended.map_err(|error| exception(py, &error))
+    }
+
+    /// Flushes that its store has committed, and Writes in them; for benchmarks.
+    fn counted(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let counted = self.get(py)?.store().counters().counted();
+        Ok((counted.flushes, counted.writes))
     }
 
     /// A handle to the execution with this workflow_id.
@@ -148,6 +157,67 @@ impl Engine {
         });
         Ok(Call::new(port, None, None, future))
     }
+
+    /// Everything recorded of an execution.
+    fn show(&self, py: Python<'_>, workflow_id: String, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let engine = self.get(py)?;
+        let future: Future = Box::pin(async move {
+            match record::shown(&engine, &workflow_id).await {
+                Ok(record) => Reply::Record(Box::new(record)),
+                Err(error) => Reply::Error(error),
+            }
+        });
+        Ok(Call::new(port, None, None, future))
+    }
+
+    /// Executions that match, newest first; or only how many, with a limit of 0.
+    #[pyo3(signature = (port, statuses, workflow, is_parked, parent, id_prefix, created_from, created_before, after, limit))]
+    #[allow(clippy::too_many_arguments)] // of one call, by name
+    fn list(
+        &self,
+        py: Python<'_>,
+        port: Option<&Bound<'_, Port>>,
+        statuses: Vec<String>,
+        workflow: Option<String>,
+        is_parked: Option<bool>,
+        parent: Option<String>,
+        id_prefix: Option<String>,
+        created_from: Option<i64>,
+        created_before: Option<i64>,
+        after: Option<String>,
+        limit: usize,
+    ) -> PyResult<Call> {
+        let engine = self.get(py)?;
+        let statuses: Result<Vec<Status>, String> = statuses.iter().map(|status| status.parse()).collect();
+        let statuses =
+            statuses.map_err(|reason| exception(py, &stepfast::Error::Invalid { what: "status", reason }))?;
+        let mut filter = Filter {
+            statuses,
+            workflow: workflow.map(Into::into),
+            is_paused: is_parked,
+            id_prefix: id_prefix.map(Into::into),
+            created_from: created_from.map(Timestamp::from_micros),
+            created_before: created_before.map(Timestamp::from_micros),
+            limit,
+            ..Filter::default()
+        };
+        let future: Future = Box::pin(async move {
+            let listed = async {
+                if let Some(parent) = parent {
+                    filter.parent = Some(engine.get::<Payload>(&parent).await?.key());
+                }
+                if let Some(after) = after {
+                    filter.after = Some(engine.get::<Payload>(&after).await?.key());
+                }
+                engine.list(&filter).await
+            };
+            match listed.await {
+                Ok(page) => Reply::Page(page),
+                Err(error) => Reply::Error(error),
+            }
+        });
+        Ok(Call::new(port, None, None, future))
+    }
 }
 
 impl Engine {
@@ -157,6 +227,11 @@ impl Engine {
 
     pub(crate) fn workflow(&self, number: usize) -> PyResult<&GuestWorkflow> {
         self.workflows.get(number).ok_or_else(|| crate::error::unavailable("no such workflow in this engine"))
+    }
+
+    /// Where the code of a workflow runs, if that is a pool of threads.
+    pub(crate) fn threads_of(&self, number: usize) -> Option<Arc<Shared>> {
+        self.ports.get(number).map(|port| port.get().shared.clone()).filter(|port| port.is_for_threads())
     }
 }
 
@@ -174,13 +249,6 @@ fn options(
         timeout: timeout.map(seconds),
         patience: patience.map(seconds),
     }))
-}
-
-fn replied(result: Result<Payload, stepfast::Error>) -> Reply {
-    match result {
-        Ok(payload) => Reply::Value(payload),
-        Err(error) => Reply::Error(error),
-    }
 }
 
 /// The workflow of a Python function, whose code is run by whoever serves `port`, or by the caller.
@@ -220,56 +288,5 @@ impl Drop for Unwinding {
         if let Some(port) = &self.port {
             port.push(Note::Unwind(self.run));
         }
-    }
-}
-
-/// A reference to an execution.
-#[pyclass(frozen)]
-pub(crate) struct Handle {
-    handle: stepfast::Handle<Payload>,
-}
-
-impl Handle {
-    pub(crate) fn new(handle: stepfast::Handle<Payload>) -> Self {
-        Self { handle }
-    }
-}
-
-#[pymethods]
-impl Handle {
-    /// Its workflow_id.
-    #[getter]
-    fn workflow_id(&self) -> String {
-        self.handle.workflow_id()
-    }
-
-    /// Its output, when it has ended.
-    fn result(&self, port: Option<&Bound<'_, Port>>) -> Call {
-        let output = self.handle.payload();
-        Call::new(port, None, None, Box::pin(async move { replied(output.await) }))
-    }
-
-    /// Its status now.
-    fn status(&self, port: Option<&Bound<'_, Port>>) -> Call {
-        let handle = self.handle.clone();
-        let future: Future = Box::pin(async move {
-            match handle.status().await {
-                Ok(status) => Reply::Text(status.to_string()),
-                Err(error) => Reply::Error(error),
-            }
-        });
-        Call::new(port, None, None, future)
-    }
-
-    /// Asks that it be cancelled.
-    fn cancel(&self, port: Option<&Bound<'_, Port>>) -> Call {
-        let handle = self.handle.clone();
-        let future: Future = Box::pin(async move {
-            match handle.cancel().await {
-                Ok(_) => Reply::Nothing,
-                Err(error) => Reply::Error(error),
-            }
-        });
-        Call::new(port, None, None, future)
     }
 }

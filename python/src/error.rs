@@ -4,7 +4,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use stepfast::{Error, Failure};
 
-/// The exception for an error of the engine: made by `stepfast.errors`.
+/// The exception for an error of the engine: made by `stepfast.failure`.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let failure = match error {
         Error::Failed(failure) | Error::Cancelled(failure) | Error::Parked(failure) => {
@@ -12,7 +12,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         }
         _ => None,
     };
-    let made = py.import("stepfast.errors").and_then(|errors| {
+    let made = py.import("stepfast.failure").and_then(|errors| {
         let kind = format!("{:?}", error.kind());
         errors.getattr("made")?.call1((kind, error.code(), error.to_string(), failure))
     });

@@ -5,7 +5,9 @@ mod branch;
 mod call;
 mod engine;
 mod error;
+mod handle;
 mod port;
+mod record;
 mod runtime;
 mod slot;
 mod value;
@@ -19,11 +21,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::branch::{Branch, StepSettings};
+    use crate::branch::{Branch, Join, StepSettings};
     #[pymodule_export]
     use crate::call::Call;
     #[pymodule_export]
-    use crate::engine::{Engine, Handle};
+    use crate::engine::Engine;
+    #[pymodule_export]
+    use crate::handle::Handle;
     #[pymodule_export]
     use crate::port::Port;
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        pyo3::types::PyModuleMethods::add(module, "__version__", env!("CARGO_PKG_VERSION"))
+    }
 }

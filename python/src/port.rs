@@ -2,9 +2,10 @@
 //! meanwhile.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::task::Wake;
 
 use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
@@ -15,8 +16,8 @@ use crate::error::unavailable;
 use crate::runtime::enter;
 use crate::slot::Slot;
 use crate::waiter::Waiter;
-use stepfast::Payload;
 use stepfast::guest::{Burst, Gate};
+use stepfast::{Key, Payload};
 
 /// So many notes are taken at a time: the loop has other things to do.
 const AT_ONCE: usize = 256;
@@ -71,14 +72,65 @@ pub(crate) struct Begin {
 
 pub(crate) struct Shared {
     notes: Mutex<VecDeque<Note>>,
+    /// Threads that wait for a child, which they run themselves: by the child's key.
+    hosts: Mutex<HashMap<Key, Host>>,
     /// Readable while there are notes; for loops.
     fd: Option<OwnedFd>,
     /// For threads.
     came: Condvar,
 }
 
+struct Host {
+    waiter: Arc<Waiter>,
+    offer: Option<Begin>,
+}
+
 impl Shared {
+    /// True if threads take its notes, and no loop.
+    pub(crate) fn is_for_threads(&self) -> bool {
+        self.fd.is_none()
+    }
+
+    /// Whoever waits with `waiter` runs this child when it begins.
+    pub(crate) fn host(&self, child: Key, waiter: Arc<Waiter>) {
+        self.hosts.lock().insert(child, Host { waiter, offer: None });
+    }
+
+    /// Any thread may run the child again.
+    pub(crate) fn unhost(&self, child: Key) {
+        let host = self.hosts.lock().remove(&child);
+        if let Some(begin) = host.and_then(|host| host.offer) {
+            self.push(Note::Begin(begin));
+        }
+    }
+
+    pub(crate) fn has_offer(&self, child: Key) -> bool {
+        self.hosts.lock().get(&child).is_some_and(|host| host.offer.is_some())
+    }
+
+    pub(crate) fn take_offer(&self, child: Key) -> Option<Begin> {
+        self.hosts.lock().get_mut(&child).and_then(|host| host.offer.take())
+    }
+
+    /// Offers what begins to the thread that waits for it; gives it back if there is none.
+    fn offer(&self, begin: Begin) -> Option<Begin> {
+        let mut hosts = self.hosts.lock();
+        let Some(host) = hosts.get_mut(&begin.branch.key()) else { return Some(begin) };
+        host.offer = Some(begin);
+        let waiter = host.waiter.clone();
+        drop(hosts);
+        waiter.wake();
+        None
+    }
+
     pub(crate) fn push(&self, note: Note) {
+        let note = match note {
+            Note::Begin(begin) if self.is_for_threads() => match self.offer(begin) {
+                Some(begin) => Note::Begin(begin),
+                None => return,
+            },
+            note => note,
+        };
         let was_empty = {
             let mut notes = self.notes.lock();
             notes.push_back(note);
@@ -172,7 +224,7 @@ impl Port {
         } else {
             None
         };
-        let shared = Shared { notes: Mutex::default(), fd, came: Condvar::new() };
+        let shared = Shared { notes: Mutex::default(), hosts: Mutex::default(), fd, came: Condvar::new() };
         Ok(Self {
             shared: Arc::new(shared),
             event_loop,
@@ -279,10 +331,29 @@ fn told(py: Python<'_>, note: Note, port: Option<&Bound<'_, Port>>) -> PyResult<
     match note {
         Note::Wake(_) => Ok(py.None()),
         Note::Unwind(run) => Ok(run.into_pyobject(py)?.into_any().unbind()),
-        Note::Begin(Begin { workflow, branch, input, slot }) => {
-            let branch = Branch::new(branch, Some(slot), port.map(|port| port.clone().unbind()));
-            let input = crate::value::decode(py, &input)?;
-            Ok((workflow, branch, input).into_pyobject(py)?.into_any().unbind())
+        Note::Begin(begin) => begun(py, begin, port).map(|begun| begun.unwrap_or_else(|| py.None())),
+    }
+}
+
+/// What begins, as Python knows it; `None` if it was parked, because its input cannot be read.
+pub(crate) fn begun(
+    py: Python<'_>,
+    begin: Begin,
+    port: Option<&Bound<'_, Port>>,
+) -> PyResult<Option<Py<PyAny>>> {
+    let Begin { workflow, branch, input, slot } = begin;
+    let Some(input) = readable(py, &branch.gate(), &input) else { return Ok(None) };
+    let branch = Branch::new(branch, Some(slot), port.map(|port| port.clone().unbind()));
+    Ok(Some((workflow, branch, input).into_pyobject(py)?.into_any().unbind()))
+}
+
+/// The input of an execution; if it cannot be read, that is parked.
+pub(crate) fn readable<'py>(py: Python<'py>, gate: &Gate, input: &Payload) -> Option<Bound<'py, PyAny>> {
+    match crate::value::decode(py, input) {
+        Ok(input) => Some(input),
+        Err(error) => {
+            gate.park(&error.value(py).to_string());
+            None
         }
     }
 }

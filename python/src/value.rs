@@ -51,8 +51,8 @@ pub(crate) fn encode_arguments(
         return Ok(Payload::from_message_pack(&bytes));
     }
     let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
-    let arguments = PyList::new(py, [args.to_list().into_any(), kwargs.into_any()])?;
-    encode(arguments.as_any())
+    let encoded = function(py, &ENCODE_ARGUMENTS, "encode_arguments")?.call1((args, kwargs))?;
+    Ok(Payload::from_message_pack(encoded.cast::<PyBytes>()?.as_bytes()))
 }
 
 /// The value of a payload. `stepfast.values.DecodeError` if it cannot be read.
@@ -68,6 +68,7 @@ pub(crate) fn decode<'py>(py: Python<'py>, payload: &Payload) -> PyResult<Bound<
 }
 
 static ENCODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static ENCODE_ARGUMENTS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 fn function<'py>(py: Python<'py>, once: &PyOnceLock<Py<PyAny>>, name: &str) -> PyResult<Bound<'py, PyAny>> {

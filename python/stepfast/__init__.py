@@ -2,6 +2,8 @@
 acts, and a thousand of them share one flush."""
 
 from stepfast.async_engine import AsyncEngine
+from stepfast.child import AsyncChild, Child
+from stepfast.current import Current, current
 from stepfast.engine import Engine
 from stepfast.errors import (
     Conflict,
@@ -15,31 +17,60 @@ from stepfast.errors import (
     WorkflowCancelled,
     WorkflowFailed,
 )
+from stepfast.fan_out import as_completed, gather, map
 from stepfast.handle import AsyncHandle, Handle
-from stepfast.processes import ProcessStep
-from stepfast.step import Step, step
+from stepfast.instances import Instance
+from stepfast.log import ReplayFilter
+from stepfast.options import AsyncOptions, Options
+from stepfast.processes import BoundProcessStep, ProcessStep
+from stepfast.records import Attempt, Checkpoint, Execution, Record
+from stepfast.step import BoundStep, Step, step
+from stepfast.timeouts import timeout, wait_for
+from stepfast.values import DecodeError, EncodeError
 from stepfast.waits import sleep
-from stepfast.workflow import Workflow, workflow
+from stepfast.workflow import BoundWorkflow, Workflow, workflow
 
 __all__ = [
+    "AsyncChild",
     "AsyncEngine",
     "AsyncHandle",
+    "AsyncOptions",
+    "Attempt",
+    "BoundProcessStep",
+    "BoundStep",
+    "BoundWorkflow",
+    "Checkpoint",
+    "Child",
     "Conflict",
     "Corrupt",
+    "Current",
+    "DecodeError",
+    "EncodeError",
     "Engine",
     "Error",
+    "Execution",
     "Handle",
+    "Instance",
     "Invalid",
     "NotFound",
+    "Options",
     "Parked",
     "ProcessDied",
     "ProcessStep",
+    "Record",
+    "ReplayFilter",
     "Step",
     "Unavailable",
     "Workflow",
     "WorkflowCancelled",
     "WorkflowFailed",
+    "as_completed",
+    "current",
+    "gather",
+    "map",
     "sleep",
     "step",
+    "timeout",
+    "wait_for",
     "workflow",
 ]

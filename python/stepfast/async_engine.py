@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from stepfast.branch import BODY, DONE, PENDING, branch_var
 from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
-from stepfast.handle import AsyncHandle, settle
+from stepfast.handle import AsyncHandle, outcomes, settle
 from stepfast.loop import Loop
 from stepfast.opened import Opened
+from stepfast.options import AsyncOptions, Order
+from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.step import over
+from stepfast.workflow import BoundWorkflow, Workflow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PLAIN = Order()
 
 
 class AsyncEngine:
     """Like `Engine`, for programs with an event loop: async workflows run on the loop that it was opened
-    on, sync ones on threads. To be used from that loop only."""
+    on, sync ones on threads. To be used from that loop only, as `async with AsyncEngine(url) as engine:`.
+
+    Args:
+        url: The store: `sqlite://shop.db`, `postgres://…`, `memory:`.
+        max_running: Executions that run at a time in this process; what is started beyond waits.
+        suspend_after: An execution that waits longer than so many seconds gives up its memory.
+        value_limit: Largest input, step value or output, in encoded bytes.
+        threads: Sync workflows that run at a time.
+    """
 
     def __init__(
         self,
@@ -42,70 +60,254 @@ class AsyncEngine:
         )
 
     async def open(self) -> Self:
-        """Opens the store, and the engine on it; `async with` does it."""
+        """Opens the store, and the engine on it; `async with` does it.
+
+        Raises:
+            Invalid: The store cannot be opened.
+        """
         self._loop = Loop(asyncio.get_running_loop())
         self._port = self._loop.native
         self._opened = await asyncio.to_thread(self._open, self._loop)
         return self
 
-    async def start(
-        self, workflow: Callable[..., Any], /, *args: Any, workflow_id: str | None = None, **kwargs: Any
-    ) -> AsyncHandle[Any]:
-        """Starts an execution. When this returns, it is durable that it will run to its end."""
-        opened = self._opened
-        call = opened.native.start(opened.number(workflow), args, kwargs, self._port, workflow_id)
-        return AsyncHandle(await settle(call), self._port)
+    @overload
+    def start(
+        self,
+        workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
 
-    async def run(
-        self, workflow: Callable[..., Any], /, *args: Any, workflow_id: str | None = None, **kwargs: Any
+    @overload
+    def start(
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+
+    @overload
+    def start(
+        self,
+        workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+
+    @overload
+    def start(
+        self,
+        workflow: Workflow[..., R] | BoundWorkflow[..., R],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+
+    def start(  # type: ignore[misc] # a workflow with a workflow_id of its own: see `options`
+        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
     ) -> Any:
-        """Starts an execution and waits for its output.
+        """Starts an execution. When this has been awaited, it is durable that it will run to its end. See
+        `Engine.start`."""
+        order = PLAIN if workflow_id is None else Order(workflow_id)
+        return self._start(workflow, args, kwargs, order)
+
+    @overload
+    def run(
+        self,
+        workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Coroutine[Any, Any, R]: ...
+
+    @overload
+    def run(
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+
+    @overload
+    def run(
+        self,
+        workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, R]: ...
+
+    @overload
+    def run(
+        self,
+        workflow: Workflow[..., R] | BoundWorkflow[..., R],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, R]: ...
+
+    def run(  # type: ignore[misc] # see `start`
+        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Starts an execution and waits for its output, which is then durable. See `Engine.run`.
 
         Its code runs in the caller's task if it can begin at once. Cancelling the caller does not cancel
         the execution: it goes on in a task of its own, from what is recorded.
         """
+        order = PLAIN if workflow_id is None else Order(workflow_id)
+        return self._run(workflow, args, kwargs, order)
+
+    def options(
+        self,
+        *,
+        workflow_id: str | None = None,
+        timeout: float | None = None,
+        patience: float | None = None,
+    ) -> AsyncOptions:
+        """The engine, to start executions with options. See `Engine.options`."""
+        return AsyncOptions(self, Order(workflow_id, timeout, patience))
+
+    async def _start(
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+    ) -> AsyncHandle[Any]:
+        return AsyncHandle(await settle(self._opened.start(workflow, args, kwargs, order)), self._port)
+
+    async def _run(
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+    ) -> Any:
         opened = self._opened
-        number = opened.number(workflow)
-        is_inline = opened.workflows[number].is_async
-        call = opened.native.run(number, args, kwargs, self._port, workflow_id, None, None, is_inline)
+        number, args = opened.resolved("run", workflow, args)
+        call = opened.run(number, args, kwargs, order, is_inline=opened.workflows[number].is_async)
+        callers = self._loop.callers
         turn = call.poll()
-        while turn in (PENDING, BODY):
+        while turn <= BODY:
             if turn == PENDING:
                 await call
                 turn = call.turn
                 continue
             begun = call.begun()
-            assert begun is not None
+            if begun is None:
+                # its input cannot be read: it is parked
+                turn = call.poll()
+                continue
             branch, (args, kwargs) = begun
             branch.home = opened
             token = branch_var.set(branch)
             branch.watch()
+            run = branch.run
+            caller = callers[run] = asyncio.current_task()
             try:
                 output = await opened.workflows[number].function(*args, **kwargs)
                 turn = call.returned(output)
-            except (Suspended, Cancelled, asyncio.CancelledError):
+            except Exception as raised:
+                turn = call.raised(failure_of(raised))
+            except BaseException as raised:
+                if not branch.stopped and not isinstance(
+                    raised, Suspended | Cancelled | asyncio.CancelledError
+                ):
+                    branch.hand_back()
+                    raise
                 # nothing happens if the gate is closed already
                 branch.hand_back()
                 turn = call.unwound()
-                self._check_cancelled()
-            except Exception as raised:
-                turn = call.raised(failure_of(raised))
-            except BaseException:
-                branch.hand_back()
-                raise
             finally:
                 branch_var.reset(token)
+                del callers[run]
+                if run in self._loop.unwound:
+                    self._loop.leave(run, caller)
+            if branch.stopped and caller is not None and caller.cancelling():
+                # the execution goes on; that its caller was cancelled meanwhile concerns the caller
+                raise asyncio.CancelledError
         if turn != DONE:
             raise over(call, turn)
         return call.value()
 
-    @staticmethod
-    def _check_cancelled() -> None:
-        """Raises the cancellation of the caller that the code of the execution has unwound for. One that the
-        code had asked for itself, with a timeout for example, is over by now."""
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise asyncio.CancelledError
+    async def get(self, workflow_id: str) -> AsyncHandle[Any]:
+        """A handle to the execution with this workflow_id, whoever has started it.
+
+        Raises:
+            NotFound: There is none.
+        """
+        return AsyncHandle(await settle(self._opened.native.get_handle(workflow_id, self._port)), self._port)
+
+    @overload
+    async def results(
+        self, handles: Iterable[AsyncHandle[R]], *, return_exceptions: Literal[False] = False
+    ) -> builtins.list[R]: ...
+
+    @overload
+    async def results(
+        self, handles: Iterable[AsyncHandle[R]], *, return_exceptions: bool
+    ) -> builtins.list[R | BaseException]: ...
+
+    async def results(self, handles: Iterable[AsyncHandle[Any]], *, return_exceptions: bool = False) -> Any:
+        """Waits for the ends of many executions at once: one wait, however many there are. See
+        `Engine.results`."""
+        return outcomes(await settle(self._opened.results(handles)), return_exceptions)
+
+    async def show(self, workflow_id: str) -> Record:
+        """Everything recorded of an execution.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
+        return record_of(await settle(self._opened.native.show(workflow_id, self._port)))
+
+    async def cancel(self, workflow_id: str) -> bool:
+        """Asks that an execution be cancelled. See `Handle.cancel`."""
+        return await (await self.get(workflow_id)).cancel()
+
+    async def resume(self, workflow_id: str) -> bool:
+        """Asks that an execution go on from what is recorded. See `Handle.resume`."""
+        return await (await self.get(workflow_id)).resume()
+
+    async def count(
+        self,
+        *,
+        status: str | Iterable[str] | None = None,
+        workflow: Workflow[..., Any] | str | None = None,
+        is_parked: bool | None = None,
+        parent: str | None = None,
+        id_prefix: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+    ) -> int:
+        """How many executions match. See `list`."""
+        counted: int = await settle(
+            self._opened.list(
+                status, workflow, is_parked, parent, id_prefix, created_from, created_before, None, 0
+            )
+        )
+        return counted
+
+    async def list(
+        self,
+        *,
+        status: str | Iterable[str] | None = None,
+        workflow: Workflow[..., Any] | str | None = None,
+        is_parked: bool | None = None,
+        parent: str | None = None,
+        id_prefix: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> builtins.list[Execution]:
+        """Executions that match, newest first. See `Engine.list`."""
+        rows = await settle(
+            self._opened.list(
+                status,
+                workflow,
+                is_parked,
+                parent,
+                id_prefix,
+                created_from,
+                created_before,
+                after,
+                max(1, limit),
+            )
+        )
+        return [execution_of(row) for row in rows]
 
     async def close(self, grace: float = 10.0) -> None:
         """Ends the engine: what runs is handed back, what is staged is flushed."""

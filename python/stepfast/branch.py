@@ -16,6 +16,7 @@ DONE: Final = 2
 FAILED: Final = 3
 ERROR: Final = 4
 STOPPED: Final = 5
+CHILD: Final = 6
 
 branch_var: Final[ContextVar[Branch | None]] = ContextVar("stepfast_branch", default=None)
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import builtins
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from stepfast.branch import BODY, DONE, PENDING, branch_var
 from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
-from stepfast.handle import Handle, settle_here
+from stepfast.handle import Handle, outcomes, settle_here
 from stepfast.opened import Opened
+from stepfast.options import Options, Order
+from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.step import over
+from stepfast.workflow import BoundWorkflow, Workflow
 
+P = ParamSpec("P")
 R = TypeVar("R")
+
+PLAIN = Order()
 
 
 class Engine:
@@ -51,25 +59,105 @@ class Engine:
             processes=processes,
         )
 
+    @overload
     def start(
-        self, workflow: Callable[..., R], /, *args: Any, workflow_id: str | None = None, **kwargs: Any
-    ) -> Handle[R]:
-        """Starts an execution. When this returns, it is durable that it will run to its end."""
-        opened = self._opened
-        number = opened.number(workflow)
-        return Handle(settle_here(opened.native.start(number, args, kwargs, None, workflow_id)))
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[R]: ...
 
+    @overload
+    def start(
+        self,
+        workflow: Workflow[..., R] | BoundWorkflow[..., R],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> Handle[R]: ...
+
+    def start(  # type: ignore[misc] # a workflow with a workflow_id of its own: see `options`
+        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Starts an execution. When this returns, it is durable that it will run to its end.
+
+        Args:
+            workflow: The workflow.
+            args: Its arguments.
+            workflow_id: The execution's id. Starting the same workflow with the same arguments and id again
+                is the same execution. A time-ordered id is minted if there is none.
+            kwargs: Its arguments by name. `options` is for workflows that have a `workflow_id` of their own.
+
+        Raises:
+            Conflict: The workflow_id is taken by another workflow, or by other arguments.
+            EncodeError: An argument cannot be recorded.
+            Invalid: The engine does not know the workflow, or this is the code of a workflow: call the
+                workflow there, or start it by `workflow.start(...)`.
+        """
+        order = PLAIN if workflow_id is None else Order(workflow_id)
+        return self._start(workflow, args, kwargs, order)
+
+    @overload
     def run(
-        self, workflow: Callable[..., R], /, *args: Any, workflow_id: str | None = None, **kwargs: Any
-    ) -> R:
-        """Starts an execution and waits for its output."""
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+
+    @overload
+    def run(
+        self,
+        workflow: Workflow[..., R] | BoundWorkflow[..., R],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> R: ...
+
+    def run(  # type: ignore[misc] # see `start`
+        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Starts an execution and waits for its output, which is then durable. Cheaper than `start` and
+        `result`: one flush for both. Its code runs in this thread, if it can begin at once.
+
+        Raises:
+            Exception: What the workflow raises, besides what `start` and `Handle.result` do.
+        """
+        order = PLAIN if workflow_id is None else Order(workflow_id)
+        return self._run(workflow, args, kwargs, order)
+
+    def options(
+        self,
+        *,
+        workflow_id: str | None = None,
+        timeout: float | None = None,
+        patience: float | None = None,
+    ) -> Options:
+        """The engine, to start executions with options: `engine.options(timeout=60).start(checkout, order)`.
+
+        Args:
+            workflow_id: See `start`.
+            timeout: After so many seconds the execution is cancelled unless it has ended.
+            patience: So long a call waits for a database that does not answer, in seconds, before it raises
+                `Unavailable`; for ever by default. The start may happen nevertheless: repeating it with the
+                same workflow_id is safe.
+        """
+        return Options(self, Order(workflow_id, timeout, patience))
+
+    def _start(
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+    ) -> Handle[Any]:
+        return Handle(settle_here(self._opened.start(workflow, args, kwargs, order)))
+
+    def _run(
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+    ) -> Any:
         opened = self._opened
-        number = opened.number(workflow)
-        call = opened.native.run(number, args, kwargs, None, workflow_id)
+        number, args = opened.resolved("run", workflow, args)
+        call = opened.run(number, args, kwargs, order)
         turn = call.wait()
         while turn == BODY:
             begun = call.begun()
-            assert begun is not None
+            if begun is None:
+                # its input cannot be read: it is parked
+                turn = call.wait()
+                continue
             branch, (args, kwargs) = begun
             branch.home = opened
             function: Any = opened.workflows[number].function
@@ -92,11 +180,127 @@ class Engine:
                 turn = call.wait()
         if turn != DONE:
             raise over(call, turn)
-        output: R = call.value()
-        return output
+        return call.value()
+
+    def get(self, workflow_id: str) -> Handle[Any]:
+        """A handle to the execution with this workflow_id, whoever has started it.
+
+        Raises:
+            NotFound: There is none.
+        """
+        return Handle(settle_here(self._opened.native.get_handle(workflow_id, None)))
+
+    @overload
+    def results(
+        self, handles: Iterable[Handle[R]], *, return_exceptions: Literal[False] = False
+    ) -> builtins.list[R]: ...
+
+    @overload
+    def results(
+        self, handles: Iterable[Handle[R]], *, return_exceptions: bool
+    ) -> builtins.list[R | BaseException]: ...
+
+    def results(self, handles: Iterable[Handle[Any]], *, return_exceptions: bool = False) -> Any:
+        """Waits for the ends of many executions at once: one wait, however many there are.
+
+        Args:
+            handles: The executions.
+            return_exceptions: Exceptions come in the places of outputs, and are not raised.
+
+        Returns:
+            The outputs, in the order of the handles.
+
+        Raises:
+            Exception: What the first execution in this order that has not completed has raised, when all have
+                ended. See `Handle.result`.
+        """
+        return outcomes(settle_here(self._opened.results(handles)), return_exceptions)
+
+    def show(self, workflow_id: str) -> Record:
+        """Everything recorded of an execution.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
+        return record_of(settle_here(self._opened.native.show(workflow_id, None)))
+
+    def cancel(self, workflow_id: str) -> bool:
+        """Asks that an execution be cancelled. See `Handle.cancel`."""
+        return self.get(workflow_id).cancel()
+
+    def resume(self, workflow_id: str) -> bool:
+        """Asks that an execution go on from what is recorded. See `Handle.resume`."""
+        return self.get(workflow_id).resume()
+
+    def count(
+        self,
+        *,
+        status: str | Iterable[str] | None = None,
+        workflow: Workflow[..., Any] | str | None = None,
+        is_parked: bool | None = None,
+        parent: str | None = None,
+        id_prefix: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+    ) -> int:
+        """How many executions match. See `list`."""
+        counted: int = settle_here(
+            self._opened.list(
+                status, workflow, is_parked, parent, id_prefix, created_from, created_before, None, 0
+            )
+        )
+        return counted
+
+    def list(
+        self,
+        *,
+        status: str | Iterable[str] | None = None,
+        workflow: Workflow[..., Any] | str | None = None,
+        is_parked: bool | None = None,
+        parent: str | None = None,
+        id_prefix: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> builtins.list[Execution]:
+        """Executions that match, newest first.
+
+        Args:
+            status: One status, or several.
+            workflow: Only of this workflow.
+            is_parked: Only those that are parked, or only those that are not.
+            parent: Only children of the execution with this workflow_id.
+            id_prefix: Only those whose workflow_id begins so.
+            created_from: Only those accepted at this time or later.
+            created_before: Only those accepted before this time.
+            after: The workflow_id of the last one of the page before.
+            limit: At most so many.
+
+        Raises:
+            Invalid: There is no such status.
+        """
+        rows = settle_here(
+            self._opened.list(
+                status,
+                workflow,
+                is_parked,
+                parent,
+                id_prefix,
+                created_from,
+                created_before,
+                after,
+                max(1, limit),
+            )
+        )
+        return [execution_of(row) for row in rows]
 
     def close(self, grace: float = 10.0) -> None:
-        """Ends the engine: what runs is handed back, what is staged is flushed."""
+        """Ends the engine: what runs is handed back, what is staged is flushed.
+
+        Args:
+            grace: Longest to wait for a database that does not answer, in seconds.
+        """
         self._opened.close(grace)
 
     def __enter__(self) -> Self:

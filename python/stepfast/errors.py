@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from stepfast.values import decode_exception
-
 __all__ = [
     "Cancelled",
     "Conflict",
@@ -87,7 +85,8 @@ class Cancelled(BaseException):
     """Unwinds the code of an execution that was cancelled. Do not keep it from leaving."""
 
 
-_KINDS: Final[dict[str, type[Error]]] = {
+#: The class for each kind of error of the engine.
+KINDS: Final[dict[str, type[Error]]] = {
     "Invalid": Invalid,
     "Conflict": Conflict,
     "NotFound": NotFound,
@@ -97,10 +96,3 @@ _KINDS: Final[dict[str, type[Error]]] = {
     "Unavailable": Unavailable,
     "Corrupt": Corrupt,
 }
-
-
-def made(kind: str, code: str, message: str, failure: tuple[str, str, bytes] | None) -> BaseException:
-    """The exception for an error of the engine; that of the workflow itself where it can be made again."""
-    if failure is not None and kind == "Failed" and failure[2]:
-        return decode_exception(failure[2])
-    return _KINDS.get(kind, Error)(message, code)

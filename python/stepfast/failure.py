@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stepfast.errors import WorkflowFailed
+from stepfast.errors import KINDS, Error, WorkflowFailed
 from stepfast.values import EncodeError, decode_exception, encode_exception
 from stepfast.values.errors import text_of
 
@@ -34,3 +34,10 @@ def raised_again(failure: tuple[str, str, list[str], bytes] | None) -> BaseExcep
         return decode_exception(detail)
     code = kind if kind.startswith("SF-") else "SF-0008"
     return WorkflowFailed(f"{kind}: {message}", code)
+
+
+def made(kind: str, code: str, message: str, failure: tuple[str, str, bytes] | None) -> BaseException:
+    """The exception for an error of the engine; that of the workflow itself where it can be made again."""
+    if failure is not None and kind == "Failed" and failure[2]:
+        return decode_exception(failure[2])
+    return KINDS.get(kind, Error)(message, code)

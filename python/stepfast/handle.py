@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+from collections.abc import Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from stepfast import _native
@@ -25,22 +26,50 @@ class Handle(Generic[R]):
         """The execution's workflow_id."""
         return self._native.workflow_id
 
-    def result(self) -> R:
-        """Waits for the end of the execution, and returns its output, which is then durable."""
-        output: R = settle_here(self._native.result(None))
+    def result(self, timeout: float | None = None) -> R:
+        """Waits for the end of the execution, and returns its output, which is then durable.
+
+        Args:
+            timeout: Longest to wait, in seconds; for ever by default. The execution goes on.
+
+        Raises:
+            TimeoutError: It has not ended in time.
+            WorkflowCancelled: It was cancelled.
+            Parked: It is parked: it goes on when somebody resumes it.
+            Exception: What the workflow has raised; `WorkflowFailed` where that cannot be made again.
+        """
+        output: R = settle_here(self._native.result(None), timeout, self)
         return output
 
     def status(self) -> str:
-        """Its status now, from the database."""
+        """Its status now, from the database: scheduled, queued, running, waiting, completed, failed or
+        cancelled."""
         status: str = settle_here(self._native.status(None))
         return status
 
-    def cancel(self) -> None:
-        """Asks that it be cancelled."""
-        settle_here(self._native.cancel(None))
+    def cancel(self) -> bool:
+        """Asks that it be cancelled, with the children it waits for. Durable when this returns.
+
+        Returns:
+            False if it had ended before.
+        """
+        is_done: bool = settle_here(self._native.cancel(None))
+        return is_done
+
+    def resume(self) -> bool:
+        """Asks that it go on from what is recorded, if it is parked, failed or cancelled.
+
+        Returns:
+            False if it is none of these.
+        """
+        is_done: bool = settle_here(self._native.resume(None))
+        return is_done
 
     def __repr__(self) -> str:
-        return f"<handle {self.workflow_id}>"
+        return f"Handle({self.workflow_id!r})"
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.workflow_id
 
 
 class AsyncHandle(Generic[R]):
@@ -57,42 +86,68 @@ class AsyncHandle(Generic[R]):
         return self._native.workflow_id
 
     async def result(self) -> R:
-        """Waits for the end of the execution, and returns its output, which is then durable."""
+        """Waits for the end of the execution, and returns its output, which is then durable. See
+        `Handle.result`; `asyncio.timeout` bounds the wait."""
         output: R = await settle(self._native.result(self._port))
         return output
 
     async def status(self) -> str:
-        """Its status now, from the database."""
+        """Its status now, from the database. See `Handle.status`."""
         status: str = await settle(self._native.status(self._port))
         return status
 
-    async def cancel(self) -> None:
-        """Asks that it be cancelled."""
-        await settle(self._native.cancel(self._port))
+    async def cancel(self) -> bool:
+        """Asks that it be cancelled. See `Handle.cancel`."""
+        is_done: bool = await settle(self._native.cancel(self._port))
+        return is_done
+
+    async def resume(self) -> bool:
+        """Asks that it go on from what is recorded. See `Handle.resume`."""
+        is_done: bool = await settle(self._native.resume(self._port))
+        return is_done
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self.result().__await__()
 
     def __repr__(self) -> str:
-        return f"<handle {self.workflow_id}>"
+        return f"AsyncHandle({self.workflow_id!r})"
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.workflow_id
 
 
 async def settle(call: _native.Call) -> Any:
     """Waits for a call without a body, in a task of the loop."""
-    while call.turn == PENDING:
-        await call
+    try:
+        while call.turn == PENDING:
+            await call
+    except asyncio.CancelledError:
+        # a traceback may keep it
+        call.close()
+        raise
     turn = call.turn
     if turn != DONE:
         raise over(call, turn)
     return call.value()
 
 
-def settle_here(call: _native.Call) -> Any:
+def settle_here(call: _native.Call, timeout: float | None = None, what: object = None) -> Any:
     """Waits for a call without a body, in this thread."""
-    turn = call.wait()
+    turn = call.wait(timeout)
+    if turn == PENDING:
+        raise TimeoutError(f"{what} has not ended within {timeout} s")
     if turn != DONE:
         raise over(call, turn)
     return call.value()
+
+
+def outcomes(ends: list[tuple[bool, Any]], return_exceptions: bool) -> list[Any]:
+    """The outputs of many executions; raises the first exception, unless they are wanted."""
+    if not return_exceptions:
+        for is_output, end in ends:
+            if not is_output:
+                raise end
+    return [end for _, end in ends]
 
 
 __all__ = ["AsyncHandle", "Handle"]

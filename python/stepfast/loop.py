@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +27,9 @@ class Loop:
         #: What runs of executions wait for outside of durable calls has to be cancelled if they unwind.
         self._tasks: dict[int, asyncio.Future[Any]] = {}
         self._forked: dict[int, set[asyncio.Future[Any]]] = {}
+        #: Tasks of callers that run the code of an execution themselves, and those of them that unwind it.
+        self.callers: dict[int, asyncio.Task[Any] | None] = {}
+        self.unwound: set[int] = set()
         loop.add_reader(self.native.fileno(), self._drain)
         chain_factory(loop)
 
@@ -37,6 +41,12 @@ class Loop:
         """Leaves the loop alone."""
         if not self.loop.is_closed():
             self.loop.remove_reader(self.native.fileno())
+
+    def leave(self, run: int, caller: asyncio.Task[Any] | None) -> None:
+        """Code that was told to unwind has ended in its caller's task: the caller was not cancelled."""
+        self.unwound.discard(run)
+        if caller is not None:
+            caller.uncancel()
 
     def keep(self, run: int, task: asyncio.Future[Any]) -> None:
         """Keeps a task that the code of a run has made."""
@@ -55,6 +65,10 @@ class Loop:
         main = self._tasks.get(run)
         if main is not None:
             main.cancel()
+        caller = self.callers.get(run)
+        if caller is not None and run not in self.unwound:
+            self.unwound.add(run)
+            caller.cancel()
         for task in self._forked.get(run, ()):
             task.cancel()
 
@@ -65,7 +79,7 @@ class Loop:
         for note in others:
             if isinstance(note, int):
                 self.unwind(note)
-            else:
+            elif note is not None:
                 self._begin(*note)
 
     def _begin(self, number: int, branch: _native.Branch, arguments: Any) -> None:
@@ -98,10 +112,20 @@ async def drive(
     except Exception as raised:
         branch.fail(failure_of(raised))
     except BaseException:
+        if branch.stopped:
+            # a group of what its branches have unwound with
+            return
         branch.hand_back()
         raise
     finally:
         tasks.pop(run, None)
+
+
+def _ended(branch: _native.Branch, task: asyncio.Future[Any]) -> None:
+    branch.end()
+    if branch.stopped and not task.cancelled():
+        # code that has unwound asks no more what its tasks came to
+        task.exception()
 
 
 def made(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
@@ -126,7 +150,7 @@ def chain_factory(loop: asyncio.AbstractEventLoop) -> None:
         make = before if before is not None else made
         task = make(loop, coro, **kwargs)
         if forked is not None:
-            task.add_done_callback(lambda _: forked.end())
+            task.add_done_callback(functools.partial(_ended, forked))
             forked.watch()
             opened: Opened = forked.home
             if opened.loop is not None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any
 
-from stepfast import _native
+from stepfast import _native, log
+from stepfast.branch import branch_var
 from stepfast.errors import Invalid
 from stepfast.loop import Loop
+from stepfast.options import Order, unbound
 from stepfast.processes import Processes
 from stepfast.processes.importing import refuse_engines
+from stepfast.records import micros
 from stepfast.threads import Threads
 from stepfast.workflow import registered
 
 
 class Opened:
-    """An open engine: the native one, its workflows by number, and where their code runs."""
+    """An open engine: the native one, its workflows by number, and where their code runs. What it is asked
+    for comes as calls, for whoever waits in a thread or on the loop."""
 
     def __init__(
         self,
@@ -31,8 +37,9 @@ class Opened:
         self.processes = Processes(processes)
         # what cannot run here is not registered: its executions are for others to claim
         self.workflows = [workflow for workflow in registered() if loop is not None or not workflow.is_async]
-        self._numbers = {workflow: number for number, workflow in enumerate(self.workflows)}
+        self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
         self.loop = loop
+        self.port = loop.native if loop is not None else None
         self.threads = Threads(self, threads)
         definitions = [
             (
@@ -42,15 +49,28 @@ class Opened:
             )
             for workflow in self.workflows
         ]
+        log.install()
         if loop is not None:
             # executions may begin as soon as it is open
             loop.serve(self)
         self.native = _native.Engine.open(url, definitions, max_running, suspend_after, value_limit)
         self.threads.start()
 
+    def resolved(
+        self, verb: str, workflow: Callable[..., Any], args: tuple[Any, ...]
+    ) -> tuple[int, tuple[Any, ...]]:
+        """The number of a workflow that a program starts or runs, and all of its arguments."""
+        if branch_var.get() is not None:
+            raise in_workflow(verb, workflow)
+        number = self.numbers.get(workflow)
+        if number is None:
+            workflow, args = unbound(workflow, args)
+            number = self.number(workflow)
+        return number, args
+
     def number(self, workflow: Any) -> int:
         """The number of a workflow in this engine."""
-        number = self._numbers.get(workflow)
+        number = self.numbers.get(workflow)
         if number is None:
             if getattr(workflow, "is_async", False) and self.loop is None:
                 raise Invalid(f"{workflow!r} is async, and runs on an event loop: use an AsyncEngine")
@@ -60,8 +80,78 @@ class Opened:
             )
         return number
 
+    def start(
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+    ) -> _native.Call:
+        """Starts an execution: a handle, when that is durable."""
+        number, args = self.resolved("start", workflow, args)
+        return self.native.start(
+            number, args, kwargs, self.port, order.workflow_id, order.timeout, order.patience
+        )
+
+    def run(
+        self,
+        number: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        order: Order,
+        *,
+        is_inline: bool = True,
+    ) -> _native.Call:
+        """Runs an execution; its code is the caller's to run, if it may begin here at once."""
+        return self.native.run(
+            number,
+            args,
+            kwargs,
+            self.port,
+            order.workflow_id,
+            order.timeout,
+            order.patience,
+            is_inline,
+        )
+
+    def list(
+        self,
+        status: str | Iterable[str] | None,
+        workflow: Any,
+        is_parked: bool | None,
+        parent: str | None,
+        id_prefix: str | None,
+        created_from: datetime | None,
+        created_before: datetime | None,
+        after: str | None,
+        limit: int,
+    ) -> _native.Call:
+        """Lists executions, or counts them with a limit of 0."""
+        statuses = [status] if isinstance(status, str) else list(status or ())
+        return self.native.list(
+            self.port,
+            statuses,
+            workflow if workflow is None or isinstance(workflow, str) else workflow.name,
+            is_parked,
+            parent,
+            id_prefix,
+            micros(created_from),
+            micros(created_before),
+            after,
+            limit,
+        )
+
+    def results(self, handles: Iterable[Any]) -> _native.Call:
+        """The ends of many executions."""
+        return _native.Handle.results([handle._native for handle in handles], self.port)
+
     def close(self, grace: float) -> None:
         """Ends the engine."""
         self.native.shutdown(grace)
         self.processes.close()
         self.threads.stop()
+
+
+def in_workflow(verb: str, workflow: Any) -> Invalid:
+    """What an engine starts in the code of a workflow would be started again by a replay."""
+    called = f"{workflow.__name__}.start(...)" if verb == "start" else f"{workflow.__name__}(...)"
+    return Invalid(
+        f"engine.{verb} is called in the code of a workflow, where a replay would {verb} it again: write "
+        f"{called}, or do it in a step"
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from stepfast import _native
 from stepfast.attempt import within, within_thread
@@ -20,13 +20,17 @@ from stepfast.branch import (
     branch_var,
     unwinding,
 )
+from stepfast.current import body_var
 from stepfast.errors import Cancelled, Invalid, Suspended
 from stepfast.failure import failure_of, raised_again
+from stepfast.qualified import qualified
 
 if TYPE_CHECKING:
     from stepfast.processes import ProcessStep
 
 P = ParamSpec("P")
+A = ParamSpec("A")
+S = TypeVar("S")
 R = TypeVar("R")
 
 
@@ -48,7 +52,7 @@ class Step(Generic[P, R]):
         retry_if: Callable[[Exception], bool] | None,
     ) -> None:
         self.function = function
-        self.name = name or function.__qualname__
+        self.name = name or qualified(function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.retry_if = retry_if
         self.timeout = timeout
@@ -61,17 +65,31 @@ class Step(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.function(*args, **kwargs)
+        return self._carried(branch, args, args, kwargs)  # type: ignore[no-any-return]
+
+    def _carried(
+        self,
+        branch: _native.Branch,
+        recorded: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Carries the step out in a workflow; `recorded` tells this call apart from another one."""
         if self.is_async != branch.is_on_loop:
             raise self._misplaced()
-        call = branch.step(self.settings, args, kwargs)
-        step = cast("Step[..., Any]", self)
+        call = branch.step(self.settings, recorded, kwargs)
         if self.is_async:
-            return cast("R", carry_out(call, branch, step, args, kwargs))
-        return cast("R", carry_out_here(call, branch, step, args, kwargs))
+            return carry_out(call, branch, self, args, kwargs)
+        return carry_out_here(call, branch, self, args, kwargs)
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
         on meanwhile."""
+        return self._in_thread(args, args, kwargs)
+
+    def _in_thread(
+        self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, R]:
         if self.is_async:
             raise Invalid(f"step {self.name!r} is async: call it as it is, and await it")
         branch = branch_var.get()
@@ -79,8 +97,19 @@ class Step(Generic[P, R]):
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
             raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
-        call = branch.step(self.settings, args, kwargs)
-        return carry_out(call, branch, cast("Step[..., Any]", self), args, kwargs)
+        call = branch.step(self.settings, recorded, kwargs)
+        return carry_out(call, branch, self, args, kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
+
+    @overload
+    def __get__(
+        self: Step[Concatenate[S, A], R], instance: S, owner: type | None = None
+    ) -> BoundStep[A, R]: ...
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else BoundStep(self, instance)
 
     def _misplaced(self) -> Invalid:
         if self.is_async:
@@ -96,11 +125,35 @@ class Step(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<step {self.name}>"
 
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.name
+
+
+class BoundStep(Generic[P, R]):
+    """A step that is a method, with the object that it is called on. The object is not recorded, and may be
+    another one in a replay: whatever a step makes of it is recorded in its outcome."""
+
+    def __init__(self, step: Step[..., R], instance: object) -> None:
+        self.step, self.instance = step, instance
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        branch = branch_var.get()
+        if branch is None:
+            return self.step.function(self.instance, *args, **kwargs)
+        return self.step._carried(branch, args, (self.instance, *args), kwargs)  # type: ignore[no-any-return]
+
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """See `Step.in_thread`."""
+        return self.step._in_thread(args, (self.instance, *args), kwargs)
+
+    def __repr__(self) -> str:
+        return f"<step {self.step.name} of {self.instance!r}>"
+
 
 async def carry_out(
     call: _native.Call,
     branch: _native.Branch,
-    step: Step[..., Any],
+    step: Step[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
@@ -116,6 +169,7 @@ async def carry_out(
                 return value if is_run else call.value()
             if turn == BODY:
                 token = branch_var.set(None)
+                body_token = body_var.set((branch, call, step.name))
                 try:
                     if step.is_async:
                         body = step.function(*args, **kwargs)
@@ -128,6 +182,7 @@ async def carry_out(
                     error = raised
                     turn = call.fail(failure_of(raised, step.retry_if))
                 finally:
+                    body_var.reset(body_token)
                     branch_var.reset(token)
             elif turn == PENDING:
                 await call
@@ -147,7 +202,7 @@ async def carry_out(
 def carry_out_here(
     call: _native.Call,
     branch: _native.Branch,
-    step: Step[..., Any],
+    step: Step[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
@@ -162,6 +217,7 @@ def carry_out_here(
                 return value if is_run else call.value()
             if turn == BODY:
                 token = branch_var.set(None)
+                body_token = body_var.set((branch, call, step.name))
                 try:
                     if step.timeout is None:
                         value = step.function(*args, **kwargs)
@@ -173,6 +229,7 @@ def carry_out_here(
                     error = raised
                     turn = call.fail(failure_of(raised, step.retry_if))
                 finally:
+                    body_var.reset(body_token)
                     branch_var.reset(token)
             elif turn == PENDING:
                 turn = call.wait()
@@ -294,4 +351,4 @@ def step(
     return made if function is None else made(function)
 
 
-__all__ = ["Step", "step"]
+__all__ = ["BoundStep", "Step", "step"]

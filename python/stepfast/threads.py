@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import threading
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from stepfast import _native
-from stepfast.branch import branch_var
+from stepfast.branch import CHILD, branch_var
 from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
+from stepfast.handle import settle_here
 
 if TYPE_CHECKING:
     from stepfast.opened import Opened
 
 #: A thread without work looks so often whether it is to end, in seconds.
 PATIENCE = 0.2
+#: A thread that waits for a child runs it itself, unless so many wait on it already.
+DEEPEST = 16
+
+
+class Nesting(threading.local):
+    """How many executions this thread has begun to run and not ended."""
+
+    depth = 0
+
+
+nesting = Nesting()
 
 
 class Threads:
@@ -55,6 +68,7 @@ class Threads:
         branch.home = self._opened
         workflow = self._opened.workflows[number]
         token = branch_var.set(branch)
+        nesting.depth += 1
         try:
             args, kwargs = arguments
             branch.succeed(workflow.function(*args, **kwargs))
@@ -66,4 +80,20 @@ class Threads:
             # the code wants the program to end: the execution goes on from the record
             branch.hand_back()
         finally:
+            nesting.depth -= 1
             branch_var.reset(token)
+
+    def child(
+        self, branch: _native.Branch, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs a child in this thread if it begins here, else waits for it."""
+        may_host = nesting.depth < DEEPEST
+        call = branch.child(self._opened.native, number, args, kwargs, may_host)
+        try:
+            while call.wait() == CHILD:
+                note = call.offered()
+                if note is not None:
+                    Context().run(self._run, *note)
+            return settle_here(call)
+        finally:
+            call.close()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 from stepfast.branch import branch_var
+from stepfast.child import AsyncChild, Child, start_child
 from stepfast.errors import Invalid
-from stepfast.handle import settle, settle_here
+from stepfast.handle import settle
+from stepfast.qualified import qualified, where
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Workflow(Generic[P, R]):
@@ -21,7 +25,7 @@ class Workflow(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], *, name: str | None, eager: bool) -> None:
         self.function = function
-        self.name = name or function.__qualname__
+        self.name = name or qualified(function)
         self.eager = eager
         self.is_async = inspect.iscoroutinefunction(function)
         functools.update_wrapper(self, function)
@@ -41,8 +45,10 @@ class Workflow(Generic[P, R]):
                 f"one: make it async, or write await {self.function.__name__}.in_thread(...)"
             )
         opened = branch.home
-        call = branch.child(opened.native, opened.number(self), args, kwargs)
-        return cast("R", settle(call) if self.is_async else settle_here(call))
+        number = opened.number(self)
+        if self.is_async:
+            return cast("R", settle(branch.child(opened.native, number, args, kwargs, False)))
+        return cast("R", opened.threads.child(branch, number, args, kwargs))
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """For async workflows: the sync workflow as a child, which runs on a thread."""
@@ -52,10 +58,88 @@ class Workflow(Generic[P, R]):
                 f"in_thread is for async workflows that call sync ones; {self.name!r} is called elsewhere"
             )
         opened = branch.home
-        return settle(branch.child(opened.native, opened.number(self), args, kwargs))
+        return settle(branch.child(opened.native, opened.number(self), args, kwargs, False))
+
+    @overload
+    def start(  # type: ignore[overload-overlap] # what is async comes first
+        self: Workflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, AsyncChild[T]]: ...
+
+    @overload
+    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
+
+    def start(self, /, *args: Any, **kwargs: Any) -> Any:
+        """In a workflow: starts a child, to be awaited later by its `result`. The child is cancelled
+        with the workflow.
+
+        Raises:
+            Invalid: This is not the code of a workflow: there `engine.start` starts executions.
+        """
+        return start_child(self, args, kwargs)
+
+    @overload
+    def start_detached(  # type: ignore[overload-overlap] # what is async comes first
+        self: Workflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, str]: ...
+
+    @overload
+    def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
+
+    def start_detached(self, /, *args: Any, **kwargs: Any) -> Any:
+        """In a workflow: starts an execution that the workflow does not wait for, and that is not cancelled
+        with it. Returns its workflow_id.
+
+        Raises:
+            Invalid: This is not the code of a workflow: there `engine.start` starts executions.
+        """
+        return start_child(self, args, kwargs, is_detached=True)
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Workflow[P, R]: ...
+
+    @overload
+    def __get__(
+        self: Workflow[Concatenate[S, P], R], instance: S, owner: type | None = None
+    ) -> BoundWorkflow[P, R]: ...
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else BoundWorkflow(self, instance)
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.name
+
+
+class BoundWorkflow(Generic[P, R]):
+    """A workflow that is a method, with the object that it is called on: its first argument, which is
+    recorded with the others."""
+
+    def __init__(self, workflow: Workflow[..., R], instance: object) -> None:
+        self.workflow, self.instance = workflow, instance
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.workflow(self.instance, *args, **kwargs)
+
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """See `Workflow.in_thread`."""
+        return self.workflow.in_thread(self.instance, *args, **kwargs)
+
+    @overload
+    def start(  # type: ignore[overload-overlap] # what is async comes first
+        self: BoundWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, AsyncChild[T]]: ...
+
+    @overload
+    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
+
+    def start(self, /, *args: Any, **kwargs: Any) -> Any:
+        """See `Workflow.start`."""
+        return start_child(self.workflow, (self.instance, *args), kwargs)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.workflow.name} of {self.instance!r}>"
 
 
 _registered: Final[dict[str, Workflow[..., Any]]] = {}
@@ -69,17 +153,12 @@ def registered() -> list[Workflow[..., Any]]:
 def register(workflow: Workflow[..., Any]) -> None:
     """Keeps a workflow for engines to find."""
     known = _registered.get(workflow.name)
-    if known is not None and where(known) != where(workflow):
+    if known is not None and where(known.function) != where(workflow.function):
         raise Invalid(
-            f"two workflows are called {workflow.name!r}, in {where(known)} and in {where(workflow)}; "
-            "give one of them another name: @workflow(name=...)"
+            f"two workflows are called {workflow.name!r}, in {where(known.function)} and in "
+            f"{where(workflow.function)}; give one of them another name: @workflow(name=...)"
         )
     _registered[workflow.name] = workflow
-
-
-def where(workflow: Workflow[..., Any]) -> str:
-    """Where the workflow is defined."""
-    return f"{workflow.function.__module__}.{workflow.function.__qualname__}"
 
 
 @overload
@@ -95,12 +174,15 @@ def workflow(
 def workflow(
     function: Callable[..., Any] | None = None, /, *, name: str | None = None, eager: bool = True
 ) -> Any:
-    """Makes a workflow of a function.
+    """Makes a workflow of a function, or of a method.
 
     Args:
-        name: what is recorded, and how its code is found again after a crash or a deploy; the function's
+        name: What is recorded, and how its code is found again after a crash or a deploy; the function's
             qualified name by default.
-        eager: with False its code sees a step's outcome only when that is durable.
+        eager: With False its code sees a step's outcome only when that is durable.
+
+    Raises:
+        Invalid: It is no function, or another workflow has the name.
     """
 
     def made(function: Callable[..., Any]) -> Workflow[..., Any]:
@@ -111,4 +193,4 @@ def workflow(
     return made if function is None else made(function)
 
 
-__all__ = ["Workflow", "workflow"]
+__all__ = ["BoundWorkflow", "Workflow", "workflow"]

@@ -4,6 +4,7 @@ child process imports it."""
 import asyncio
 import ctypes
 import dataclasses
+import logging
 import os
 import pathlib
 import resource
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 
-from stepfast import ProcessDied, step, workflow
+from stepfast import Current, Instance, ProcessDied, current, gather, map, step, workflow
 
 
 def tell(path: str, text: str = "") -> None:
@@ -62,6 +63,47 @@ def turns_there(order: Order) -> Order:
 @workflow
 async def turns_there_async(order: Order) -> Order:
     return await turned_there.in_process(order, times=2)
+
+
+@step(process=True)
+def where_am_i() -> tuple[Current | None, str, int]:
+    record = logging.getLogger("bodies").makeRecord("bodies", 20, "file", 1, "text", (), None)
+    return current(), f"{record.workflow_id} {record.step}", os.getpid()
+
+
+@workflow
+def asks_where() -> list[object]:
+    return [*where_am_i(), current()]
+
+
+class Shop(Instance):
+    def __init__(self, name: str, factor: int) -> None:
+        super().__init__(name)
+        self.factor = factor
+
+    @step(process=True)
+    def times(self, n: int) -> tuple[int, int]:
+        return n * self.factor, os.getpid()
+
+    @classmethod
+    @step(process=True)
+    def called(cls, n: int) -> str:
+        return f"{cls.__name__} {n}"
+
+    @workflow
+    def sells(self, n: int) -> tuple[int, int]:
+        return self.times(n)
+
+    @workflow
+    async def sells_async(self, n: int) -> tuple[int, int]:
+        return await self.times.in_process(n)
+
+    @workflow
+    def calls(self, n: int) -> str:
+        return self.called(n)
+
+
+shop = Shop("corner", 3)
 
 
 @step(process=True)
@@ -293,6 +335,11 @@ async def all_act(hows: list[str]) -> list[str]:
 
 
 @step(process=True)
+def act_in_crowd(n: int) -> int:
+    return n * n
+
+
+@step(process=True)
 def meet(come: str, go: str) -> int:
     """Returns when another process is in it at the same time, with the pipes changed over."""
     if come < go:
@@ -306,6 +353,16 @@ def meet(come: str, go: str) -> int:
 @workflow
 async def meeting(one: str, two: str) -> list[int]:
     return await asyncio.gather(meet.in_process(one, two), meet.in_process(two, one))
+
+
+@workflow
+def meeting_of_threads(one: str, two: str) -> tuple[int, int]:
+    return gather(lambda: meet(one, two), lambda: meet(two, one))
+
+
+@workflow
+def spread(n: int) -> list[int]:
+    return map(act_in_crowd, range(n))
 
 
 @workflow

@@ -12,7 +12,7 @@ import bodies
 import pytest
 from watched import HANGS, Pipe, Watched, children
 
-from stepfast import AsyncEngine, Engine, Invalid, ProcessDied, Workflow, WorkflowCancelled, step
+from stepfast import AsyncEngine, Current, Engine, Invalid, ProcessDied, Workflow, WorkflowCancelled, step
 from stepfast.processes import child
 from stepfast.values import EncodeError, RemoteError
 
@@ -24,7 +24,7 @@ def pipe(tmp_path: pathlib.Path) -> Pipe:
 
 def run(url: str, workflow: Workflow, *args: object, **options: int) -> object:
     """Runs a sync or an async workflow."""
-    if not workflow.is_async:
+    if not getattr(workflow, "workflow", workflow).is_async:
         with Engine(url, **options) as engine:
             return engine.run(workflow, *args)
 
@@ -80,7 +80,8 @@ def test_bodies_run_side_by_side_in_at_most_so_many_processes(tmp_path: pathlib.
     os.mkfifo(one)
     os.mkfifo(two)
     url = f"sqlite:{tmp_path}/a.db"
-    assert len(set(run(url, bodies.meeting, str(one), str(two), processes=2))) == 2
+    for meeting in (bodies.meeting, bodies.meeting_of_threads):
+        assert len(set(run(url, meeting, str(one), str(two), processes=2))) == 2
     assert 1 <= len(set(run(url, bodies.fan_out, 12, processes=3))) <= 3
     for engine in (Engine(url), Engine(url, processes=1)):
         engine.close()
@@ -179,10 +180,10 @@ def test_an_argument_that_cannot_go_there_is_an_error(tmp_path: pathlib.Path) ->
         with pytest.raises(EncodeError) as raised:
             engine.run(bodies.passes_a_lock, "order-7")
         assert str(raised.value).startswith(
-            "step 'turned' runs in a process, where its arguments go as values are recorded: times cannot be "
-            "recorded: it is a _thread.lock"
+            "step 'turned' runs in a process, where its arguments go as values are recorded: argument "
+            "'times' cannot be recorded: it is a _thread.lock"
         )
-        assert raised.value.path == "times"
+        assert raised.value.path == "argument 'times'"
         assert children() == mine
 
 
@@ -223,6 +224,27 @@ def test_every_body_comes_to_its_own_end(url: str) -> None:
 def test_the_loop_goes_on_while_a_body_runs(url: str, tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "talk")
     assert run(url, bodies.talks, str(tmp_path / "talk")).strip() == "the loop goes on"
+
+
+def test_a_sync_workflow_spreads_items_over_processes(url: str) -> None:
+    assert run(url, bodies.spread, 12, processes=3) == [n * n for n in range(12)]
+
+
+def test_a_body_knows_its_execution(url: str) -> None:
+    with Engine(url) as engine:
+        inside, logged, pid, outside = engine.run(bodies.asks_where, workflow_id="where")
+    assert inside == Current("where", "asks_where", "where_am_i", "1")
+    assert (logged, outside) == ("where where_am_i", Current("where", "asks_where"))
+    assert pid != os.getpid()
+
+
+def test_methods_are_steps_too(url: str) -> None:
+    mine = os.getpid()
+    assert bodies.shop.times(7) == (21, mine)
+    for sells in (bodies.shop.sells, bodies.shop.sells_async):
+        value, pid = run(url, sells, 7)
+        assert value == 21 and pid != mine
+    assert run(url, bodies.shop.calls, 8) == "Shop 8"
 
 
 def test_calls_in_a_body_are_plain_calls(url: str, tmp_path: pathlib.Path) -> None:

@@ -133,11 +133,20 @@ impl<O: DeserializeOwned> ChildHandle<O> {
     /// Waits for the child's output, as a call of the branch `cx`.
     pub async fn result(self, cx: &mut Context) -> Result<O, Failure> {
         let path = cx.next_path();
-        let call = Call::begin(&cx.run, path, &self.name.clone().into(), CallKind::Child, None);
-        match call.recorded().await {
-            Some(delivery) => recorded(&call, delivery.kind, delivery.outcome).await,
-            None => until_end(&call, self.key).await,
-        }
+        result(begin_result(&cx.run, path, &self.name), self.key).await
+    }
+}
+
+/// Begins the call that waits for a child which was started.
+pub(crate) fn begin_result(run: &Arc<Run>, path: Path, name: &Arc<str>) -> Call {
+    Call::begin(run, path, &name.clone().into(), CallKind::Child, None)
+}
+
+/// Waits for the output of a child that was started.
+pub(crate) async fn result<O: FromPayload>(call: Call, key: Key) -> Result<O, Failure> {
+    match call.recorded().await {
+        Some(delivery) => recorded(&call, delivery.kind, delivery.outcome).await,
+        None => until_end(&call, key).await,
     }
 }
 

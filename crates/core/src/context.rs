@@ -42,6 +42,11 @@ impl Context {
         Self { run: self.run.clone(), path: path.child(n), next: 1 }
     }
 
+    /// The path that the next call will have.
+    pub(crate) fn coming_path(&self) -> Path {
+        self.path.child(self.next)
+    }
+
     /// The path of the next call.
     pub(crate) fn next_path(&mut self) -> Path {
         let path = self.path.child(self.next);

@@ -11,12 +11,13 @@ use crate::call::{CallState, Delivery, Phase, Rest, Settling, Turn, WaitingFor};
 use crate::clock::Timestamp;
 use crate::commit::Lsn;
 use crate::failure::{Failure, NON_DETERMINISTIC};
+use crate::key::Key;
 use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::record::Armed;
 use crate::replay::{CallKind, described};
-use crate::run::{Interrupt, Run, RunState};
+use crate::run::{ChildState, InThread, Interrupt, Run, RunState};
 use crate::write::{Checkpoint, CheckpointKind, Move, State, Write};
 
 /// Calls and their deliveries.
@@ -350,6 +351,16 @@ impl Run {
         (state.activity, state.is_closed || !state.is_restless())
     }
 
+    /// True if a thread does nothing while its code waits for this child, which may need one itself.
+    pub(crate) fn wastes_a_thread(&self, child: Key) -> bool {
+        let state = self.state();
+        match state.thread {
+            None => false,
+            Some(InThread::Idle) => true,
+            Some(InThread::Hosting) => !matches!(state.children.get(&child), Some(ChildState::Local)),
+        }
+    }
+
     /// Wakes `waker` when the guest's code has to unwind; false if it has to already.
     pub(crate) fn on_stop(&self, waker: &Waker) -> bool {
         let mut state = self.state();
@@ -435,7 +446,7 @@ impl RunState {
     }
 
     /// True if something may be delivered once all branches are at rest.
-    fn has_undelivered(&self) -> bool {
+    pub(crate) fn has_undelivered(&self) -> bool {
         self.replay.is_some() || !self.completed.is_empty()
     }
 
@@ -448,7 +459,7 @@ impl RunState {
     /// True if branches that somebody else polls may be running: one has yet to hear something, or is in no
     /// durable call and not known to be waiting.
     fn is_restless(&self) -> bool {
-        self.unheard > 0 || (!self.is_quiet && self.outstanding < self.leaves)
+        self.unheard > 0 || self.cancelled > 0 || (!self.is_quiet && self.outstanding < self.leaves)
     }
 
     /// The failure of code that has returned although more is recorded.

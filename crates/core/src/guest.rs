@@ -23,9 +23,10 @@ use crate::key::Key;
 use crate::name::Name;
 use crate::order::Order;
 pub use crate::order::StartOptions;
+pub use crate::path::Path;
 use crate::payload::Payload;
 pub use crate::run::Stopped;
-use crate::run::{Interrupt, Run};
+use crate::run::{InThread, Interrupt, Run};
 use crate::start::{Running, Starting};
 use crate::step::{StepOptions, begin, carry_out};
 use crate::workflow::{BodyFuture, Workflow};
@@ -134,9 +135,45 @@ impl Gate {
         self.0.interrupt(Interrupt::HandBack);
     }
 
+    /// Parks the execution: its input cannot be read.
+    pub fn park(&self, reason: &str) {
+        let reason = format!("workflow {:?}: its input: {reason}", &*self.0.definition.name);
+        let failure = Failure::of_kind(crate::failure::UNREADABLE, reason).permanent();
+        self.0.interrupt(Interrupt::Park(failure.into()));
+    }
+
     /// The execution's key.
     pub fn key(&self) -> Key {
         self.0.key
+    }
+
+    /// The execution's workflow_id.
+    pub fn workflow_id(&self) -> String {
+        self.0.given_id.as_ref().map_or_else(|| self.0.key.to_string(), ToString::to_string)
+    }
+
+    /// Adds to the number of calls that have been cancelled, and whose branches have not gone on yet: until then
+    /// nothing is delivered.
+    pub fn add_cancelled(&self, by: i32) {
+        let has_undelivered = {
+            let mut state = self.0.state();
+            state.cancelled = state.cancelled.saturating_add_signed(by);
+            state.cancelled == 0 && state.has_undelivered()
+        };
+        if has_undelivered {
+            self.0.poke();
+        }
+    }
+
+    /// The name of its workflow.
+    pub fn workflow(&self) -> Arc<str> {
+        self.0.definition.name.clone()
+    }
+
+    /// Says that the code holds a thread. While it waits for a child, it is suspended at once: unless the thread
+    /// hosts the child, and that begins here.
+    pub fn set_in_thread(&self, is_hosting: bool) {
+        self.0.state().thread = Some(if is_hosting { InThread::Hosting } else { InThread::Idle });
     }
 
     /// Tells the runs of this process apart: another run of the same execution has another one.
@@ -177,6 +214,46 @@ impl Branch {
         let cx = self.cx.branch(&path, 0);
         let leaf = Leaf::new(&cx.run);
         Self { cx, _leaf: Some(leaf) }
+    }
+
+    /// A branch that is to begin: it has its place, and does not count yet.
+    #[must_use]
+    pub fn reserve(&mut self) -> Self {
+        let path = self.cx.next_path();
+        Self { cx: self.cx.branch(&path, 0), _leaf: None }
+    }
+
+    /// Begins a branch that was reserved.
+    pub fn begin(&mut self) {
+        self._leaf = Some(Leaf::new(&self.cx.run));
+    }
+
+    /// While it lives, this branch only waits for branches of its own.
+    #[must_use]
+    pub fn join(&self) -> Join {
+        self.cx.run.add_leaves(-1);
+        Join(self.cx.run.clone())
+    }
+
+    /// The path that the next call will have.
+    pub fn coming_path(&self) -> Path {
+        self.cx.coming_path()
+    }
+
+    /// The key that the next child of this branch gets.
+    pub fn next_child_key(&self) -> Key {
+        Key::derived(self.cx.run.key, self.cx.run.run_no, &self.cx.coming_path())
+    }
+
+    /// The output of a child that was started; see [`ChildHandle::result`](crate::ChildHandle::result).
+    pub fn child_result(
+        &mut self,
+        workflow: &GuestWorkflow,
+        key: Key,
+    ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<> {
+        let path = self.cx.next_path();
+        let call = crate::child::begin_result(&self.cx.run, path, &workflow.definition.name);
+        crate::child::result(call, key)
     }
 
     /// A step; see [`Context::step`]. `body` is called once per attempt.
@@ -246,13 +323,17 @@ impl Branch {
         self.cx.path.to_string()
     }
 
-    /// The name of the workflow.
-    pub fn workflow(&self) -> Arc<str> {
-        self.cx.run.definition.name.clone()
-    }
-
     /// True if an earlier run of the execution may have come further than this one has yet.
     pub fn is_replaying(&self) -> bool {
         self.cx.run.state().replay.is_some()
+    }
+}
+
+/// A branch that waits for branches of its own.
+pub struct Join(Arc<Run>);
+
+impl Drop for Join {
+    fn drop(&mut self) {
+        self.0.add_leaves(1);
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use crate::commit::{Fate, Lsn, Slot, Staged};
+use futures_util::FutureExt;
+
+use crate::commit::{Durable, Fate, Lsn, Slot, Staged};
 use crate::engine::Core;
 use crate::error::Error;
 use crate::handle::{Handle, decode};
@@ -169,7 +171,8 @@ pub(crate) fn local_run(
     fate: Option<Fate>,
 ) -> Arc<Run> {
     let first = NewRun::first(start.key, start.root, core.lane_of(start.root).generation());
-    let new = NewRun { deadline_at: start.deadline_at, fate, ..first };
+    let given_id = start.workflow_id.clone();
+    let new = NewRun { deadline_at: start.deadline_at, given_id, fate, ..first };
     Run::new(core.clone(), definition.clone(), new)
 }
 
@@ -239,9 +242,14 @@ impl Order<'_> {
         let run = local_run_of(core, definition, start, room);
         let task = Some(RunTask::executing(run.clone(), &self.input));
         let mut attended = Attended { task, input: Payload::empty(), claim };
+        let mut landing = None;
         let conclusion = poll_fn(|cx| {
             let polled = attended.poll_conclusion(cx);
-            if attended.claim.is_some() && run.is_start_settled() {
+            // whoever waits for the id hears that it landed, whatever the code waits for
+            if attended.claim.is_some()
+                && let Some(lsn) = run.start_lsn()
+                && landing.get_or_insert_with(|| Durable::new(run.clone(), lsn)).poll_unpin(cx).is_ready()
+            {
                 attended.claim = None;
             }
             polled

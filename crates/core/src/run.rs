@@ -25,6 +25,8 @@ pub(crate) struct Run {
     pub(crate) key: Key,
     pub(crate) root: Key,
     pub(crate) parent: Option<Parent>,
+    /// The id that its caller gave.
+    pub(crate) given_id: Option<Arc<str>>,
     pub(crate) run_no: u32,
     pub(crate) deadline_at: Option<Timestamp>,
     /// True if it was claimed: what it starts may exist already.
@@ -117,8 +119,12 @@ pub(crate) struct RunState {
     pub(crate) unheard: u32,
     /// Of code that somebody else polls: nothing of it has run for long enough, or can.
     pub(crate) is_quiet: bool,
+    /// Calls of a guest that were cancelled, and whose branches have not gone on yet.
+    pub(crate) cancelled: u32,
     /// Counts what branches do.
     pub(crate) activity: u32,
+    /// Its code holds a thread while it waits.
+    pub(crate) thread: Option<InThread>,
     /// Why the gate was closed before the code had returned.
     pub(crate) stopped: Option<Stopped>,
     /// Who waits for calls of a guest, and has to hear when it is stopped.
@@ -131,6 +137,15 @@ pub(crate) struct RunState {
     pub(crate) children: BTreeMap<Key, ChildState>,
     /// Branches spawned and not yet taken up by the task.
     pub(crate) spawned: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+/// What code that holds a thread does while it waits for a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InThread {
+    /// The thread runs the child, if that begins here.
+    Hosting,
+    /// Whatever the child runs on, it is not this thread.
+    Idle,
 }
 
 /// What is known of a child.
@@ -156,6 +171,7 @@ pub(crate) struct NewRun {
     pub(crate) key: Key,
     pub(crate) root: Key,
     pub(crate) parent: Option<Parent>,
+    pub(crate) given_id: Option<Arc<str>>,
     pub(crate) run_no: u32,
     pub(crate) deadline_at: Option<Timestamp>,
     /// A Start that is staged when something depends on it, and the room taken for it.
@@ -176,6 +192,7 @@ impl NewRun {
             key,
             root,
             parent: None,
+            given_id: None,
             run_no: 1,
             deadline_at: None,
             start: None,
@@ -198,6 +215,7 @@ impl Run {
             key: new.key,
             root: new.root,
             parent: new.parent,
+            given_id: new.given_id,
             run_no: new.run_no,
             deadline_at: new.deadline_at,
             is_replayed: new.is_replayed,
@@ -224,7 +242,9 @@ impl Run {
                 outstanding: 0,
                 unheard: 0,
                 is_quiet: false,
+                cancelled: 0,
                 activity: 0,
+                thread: None,
                 stopped: None,
                 stop_wakers: Vec::new(),
                 busy: 0,

@@ -175,8 +175,10 @@ impl RunTask {
                 WaitingFor::Child(_) => true,
             });
             if is_far {
-                let since = waits.iter().filter_map(|(_, waiting_for, begun_at)| {
-                    matches!(waiting_for, WaitingFor::Child(_)).then_some(begun_at.plus(patience))
+                let since = waits.iter().filter_map(|(_, waiting_for, begun_at)| match waiting_for {
+                    WaitingFor::Child(key) if run.wastes_a_thread(*key) => Some(now),
+                    WaitingFor::Child(_) => Some(begun_at.plus(patience)),
+                    WaitingFor::Timer(_) => None,
                 });
                 match since.max() {
                     Some(at) if at > now => look_at = Some(look_at.map_or(at, |other| other.min(at))),

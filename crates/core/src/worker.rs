@@ -404,6 +404,7 @@ fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) {
             key: execution.key,
             root: execution.root,
             parent: execution.parent.clone(),
+            given_id: execution.given_id.clone(),
             run_no: execution.run_no,
             deadline_at: execution.deadline_at,
             start: None,

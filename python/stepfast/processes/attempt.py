@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 class Attempt:
     """One attempt of a process step. It leaves its outcome with the call, once, unless it is given up."""
 
-    def __init__(self, call: _native.Call, step: ProcessStep[..., Any]) -> None:
+    def __init__(
+        self, call: _native.Call, step: ProcessStep[Any, Any], where: tuple[str, str, str | None]
+    ) -> None:
         self.step = step
+        #: The workflow_id, the name of the workflow, and the position of the step.
+        self.where = where
         self.arguments = b""
         #: What it failed with.
         self.error: BaseException | None = None

@@ -17,7 +17,8 @@ from typing import Any
 from ormsgpack import packb, unpackb
 
 from stepfast.failure import Failure
-from stepfast.processes.place import Place, main_of_program
+from stepfast.processes.attempt import Attempt
+from stepfast.processes.place import main_of_program
 from stepfast.values import decode_exception
 
 #: What a child begins with: it has to find modules as the program does before it imports any of them.
@@ -101,16 +102,14 @@ class Child:
         with contextlib.suppress(OSError):
             self._connection.send_bytes(json.dumps(told).encode())
 
-    def carry_out(
-        self, place: Place, arguments: bytes, timeout: float | None
-    ) -> Returned | Failed | Unfit | Ended | None:
-        """Runs the body of a step; `None` if that took longer than `timeout`, in seconds, and was killed."""
-        has_begun = False
+    def carry_out(self, attempt: Attempt) -> Returned | Failed | Unfit | Ended | None:
+        """Runs the body of a step; `None` if that took longer than its timeout, and was killed."""
+        step, has_begun = attempt.step, False
         try:
-            self._connection.send_bytes(packb([*astuple(place), place.file]))
-            self._connection.send_bytes(arguments)
+            self._connection.send_bytes(packb([astuple(step.place), step.place.file, attempt.where]))
+            self._connection.send_bytes(attempt.arguments)
             while True:
-                if not self._is_heard(timeout if has_begun else None):
+                if not self._is_heard(step.timeout if has_begun else None):
                     self.kill()
                     return None
                 match unpackb(self._connection.recv_bytes()):

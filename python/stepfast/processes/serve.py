@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 from ormsgpack import packb, unpackb
 
+from stepfast import log
+from stepfast.current import body_var
 from stepfast.processes.attempt import judged
 from stepfast.processes.importing import Unfindable
 from stepfast.processes.imports import Imports
@@ -20,10 +23,20 @@ from stepfast.values import DecodeError, decode, encode
 from stepfast.values.errors import unicode_of
 
 
+@dataclass(frozen=True)
+class Here:
+    """The execution and the position of the body that runs here, as `current` asks a branch and a call."""
+
+    workflow_id: str
+    workflow: str
+    path: str | None
+
+
 def serve(connection: Connection[Any, Any], told: dict[str, Any]) -> None:
     """Runs the bodies that the program asks for."""
     settle_in(connection, told["parent"])
     sys.argv[:] = told["arguments"]
+    log.install()
     imports = Imports(Main(**told["main"]))
     # the program has ended, or the engine is closed
     with contextlib.suppress(EOFError, ConnectionError):
@@ -36,14 +49,17 @@ def serve(connection: Connection[Any, Any], told: dict[str, Any]) -> None:
 def answer(connection: Connection[Any, Any], imports: Imports, request: list[Any], arguments: bytes) -> None:
     """Runs one body, and sends what it comes to."""
     try:
-        *place, file = request
+        place, file, where = request
         step = imports.step(Place(*place), file)
         args, kwargs = read(imports, arguments)
     except Unfindable as error:
         connection.send_bytes(packb(["unfit", unicode_of(str(error)), error.is_final]))
         return
     connection.send_bytes(packb(["begun"]))
+    here = Here(*where)
+    body_var.set(cast("Any", (here, here, step.name)))
     encoded, report = outcome(step, args, kwargs)
+    body_var.set(None)
     flush()
     connection.send_bytes(packb(report))
     if encoded is not None:

@@ -55,7 +55,7 @@ class Slot:
         child = self._child = self._child or Child()
         if not attempt.enter(child):
             return
-        outcome = child.carry_out(step.place, attempt.arguments, step.timeout)
+        outcome = child.carry_out(attempt)
         is_wanted = attempt.leave()
         if isinstance(outcome, Ended):
             self._child = None

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from stepfast import _native
 from stepfast.branch import BODY, DONE, PENDING, branch_var, unwinding
 from stepfast.errors import Cancelled, Invalid, Suspended
 from stepfast.processes.attempt import Attempt
 from stepfast.processes.place import place_of, steps
-from stepfast.step import Step, over
-from stepfast.values import EncodeError, encode
+from stepfast.step import BoundStep, Step, over
+from stepfast.values import EncodeError
+from stepfast.values.arguments import encode_arguments
 
 P = ParamSpec("P")
+A = ParamSpec("A")
+S = TypeVar("S")
 R = TypeVar("R")
 
 
@@ -32,28 +35,46 @@ class ProcessStep(Step[P, R]):
         self.place = place_of(self.name, function)
         steps[self.place] = self
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        branch = branch_var.get()
-        if branch is None:
-            return self.function(*args, **kwargs)
+    def _carried(
+        self,
+        branch: _native.Branch,
+        recorded: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         if branch.is_on_loop:
             raise self._misplaced()
-        call = branch.step(self.settings, args, kwargs)
-        return cast("R", carry_out_here(call, branch, self, args, kwargs))
+        return carry_out_here(branch.step(self.settings, recorded, kwargs), branch, self, args, kwargs)
 
     def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """For async code: the step, to be awaited; the loop goes on meanwhile."""
+        return self._in_process(args, args, kwargs)
+
+    def _in_process(
+        self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, R]:
         branch = branch_var.get()
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
             raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
-        call = branch.step(self.settings, args, kwargs)
-        return carry_out(call, branch, self, args, kwargs)
+        return carry_out(branch.step(self.settings, recorded, kwargs), branch, self, args, kwargs)
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Not for steps that run in a process: use `in_process`."""
+    def _in_thread(
+        self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, R]:
         raise self._misplaced()
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> ProcessStep[P, R]: ...
+
+    @overload
+    def __get__(
+        self: ProcessStep[Concatenate[S, A], R], instance: S, owner: type | None = None
+    ) -> BoundProcessStep[A, R]: ...
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else BoundProcessStep(self, instance)
 
     def _misplaced(self) -> Invalid:
         return Invalid(
@@ -62,10 +83,23 @@ class ProcessStep(Step[P, R]):
         )
 
 
+class BoundProcessStep(BoundStep[P, R]):
+    """A process step that is a method, with the object that it is called on. That is not recorded, but goes
+    to the process as the arguments do."""
+
+    def __init__(self, step: ProcessStep[..., R], instance: object) -> None:
+        super().__init__(step, instance)
+        self._process_step = step
+
+    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """See `ProcessStep.in_process`."""
+        return self._process_step._in_process(args, (self.instance, *args), kwargs)
+
+
 async def carry_out(
     call: _native.Call,
     branch: _native.Branch,
-    step: ProcessStep[..., Any],
+    step: ProcessStep[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
@@ -95,7 +129,7 @@ async def carry_out(
 def carry_out_here(
     call: _native.Call,
     branch: _native.Branch,
-    step: ProcessStep[..., Any],
+    step: ProcessStep[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
@@ -125,12 +159,12 @@ def carry_out_here(
 def begun(
     call: _native.Call,
     branch: _native.Branch,
-    step: ProcessStep[..., Any],
+    step: ProcessStep[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Attempt:
     """An attempt, whose outcome wakes whoever waits for `call`."""
-    attempt = Attempt(call, step)
+    attempt = Attempt(call, step, (branch.workflow_id, branch.workflow, call.path))
     try:
         if steps[step.place] is not step:
             raise Invalid(
@@ -145,23 +179,15 @@ def begun(
     return attempt
 
 
-def encoded(step: ProcessStep[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+def encoded(step: ProcessStep[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """The arguments as they go to the child: encoded like recorded values.
 
     Raises:
         EncodeError: One of them cannot be recorded.
     """
     try:
-        return encode([list(args), kwargs], path="arguments")
-    except EncodeError as refused:
-        error = refused
-        named = [*((f"argument {number}", value) for number, value in enumerate(args, 1)), *kwargs.items()]
-        for name, value in named:
-            try:
-                encode(value, path=name)
-            except EncodeError as found:
-                error = found
-                break
+        return encode_arguments(args, kwargs)
+    except EncodeError as error:
         raise EncodeError(
             f"step {step.name!r} runs in a process, where its arguments go as values are recorded: {error}",
             path=error.path,
@@ -169,4 +195,4 @@ def encoded(step: ProcessStep[..., Any], args: tuple[Any, ...], kwargs: dict[str
         ) from None
 
 
-__all__ = ["ProcessStep"]
+__all__ = ["BoundProcessStep", "ProcessStep"]

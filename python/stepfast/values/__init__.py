@@ -5,6 +5,7 @@ None, bool, int, float, str, bytes, list and dict are plain MessagePack; all els
 whose codes are in `stepfast.values.codes` and in docs/guide/values.md.
 """
 
+from .arguments import encode_arguments
 from .decoder import decode
 from .encoder import encode
 from .errors import DecodeError, EncodeError
@@ -19,6 +20,7 @@ __all__ = [
     "decode",
     "decode_exception",
     "encode",
+    "encode_arguments",
     "encode_exception",
     "register",
 ]

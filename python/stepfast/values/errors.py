@@ -2,37 +2,38 @@
 
 from typing import Final
 
+from stepfast.errors import Error
+
 ADVICE: Final = (
     "convert it to a type that can be recorded, return an id by which it is found again, "
     "or register a codec for it with stepfast.values.register"
 )
 
 
-class EncodeError(TypeError):
+class EncodeError(Error, TypeError):
     """A value cannot be recorded so that it comes back as it was.
 
     Attributes:
-        code: The stable code of this error.
+        code: SF-0030.
         path: Where in the value, such as `value.items[3].price`.
         type_name: The type of what stands there.
     """
 
-    code: Final = "SF-0030"
-
     def __init__(self, message: str, *, path: str = "value", type_name: str = "") -> None:
-        super().__init__(message)
+        super().__init__(message, "SF-0030")
         self.path = path
         self.type_name = type_name
 
 
-class DecodeError(ValueError):
+class DecodeError(Error, ValueError):
     """A recorded value cannot be read back by this program.
 
     Attributes:
-        code: The stable code of this error.
+        code: SF-0031.
     """
 
-    code: Final = "SF-0031"
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message, "SF-0031")
 
 
 class Refusal(Exception):

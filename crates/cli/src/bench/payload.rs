@@ -1,0 +1,38 @@
+//! `stepfast bench payload`.
+
+use clap::Args;
+use stepfast_benchmarks::{payload, table};
+
+use super::{Common, Python, Sdk, bar, pass_on};
+
+#[derive(Args)]
+pub(crate) struct Payload {
+    #[command(flatten)]
+    common: Common,
+    /// Rounds that count; in each, every way runs once.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(5..))]
+    iterations: u32,
+    /// Which language's API is driven.
+    #[arg(long, value_enum, default_value = "python")]
+    sdk: Sdk,
+    #[command(flatten)]
+    python: Python,
+}
+
+impl Payload {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let sdk = match self.sdk {
+            Sdk::Rust => payload::Sdk::Rust,
+            Sdk::Python => payload::Sdk::Python(self.python.find()),
+        };
+        let runs = self.iterations as usize;
+        let bar = bar(payload::rounds(runs));
+        bar.set_message("rounds");
+        let progress = |done| bar.set_position(done);
+        let (rows, figures, said) = payload::run(&self.common.place(), &sdk, runs, &progress).await?;
+        bar.finish_and_clear();
+        pass_on(&said);
+        let report = self.common.report("payload", self.sdk, rows, figures).await?;
+        self.common.show(&report, &table::sizes(&report.rows))
+    }
+}

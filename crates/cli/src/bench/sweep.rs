@@ -1,0 +1,97 @@
+//! `stepfast bench workflows` and `stepfast bench steps`.
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use stepfast_benchmarks::workflows::{self, Mode, Parameters};
+use stepfast_benchmarks::{Row, table};
+
+use super::{Common, Python, Sdk, bar, pass_on};
+
+/// Callers by default.
+const CONCURRENCY: [usize; 4] = [1, 256, 2_048, 16_384];
+
+#[derive(Args)]
+pub(crate) struct Sweep {
+    #[command(flatten)]
+    common: Common,
+    /// Workflows in all, for each row [default: 400 per caller, 2,000 to 300,000, fewer with steps].
+    #[arg(long)]
+    iterations: Option<usize>,
+    /// Concurrent callers, which are tasks; a list sweeps [default: 1,256,2048,16384, unless there are --threads].
+    #[arg(long, value_delimiter = ',')]
+    concurrency: Vec<usize>,
+    /// For --sdk python: concurrent callers that are threads, with sync workflows; a list sweeps.
+    #[arg(long, value_delimiter = ',')]
+    threads: Vec<usize>,
+    /// Steps in each workflow; a list sweeps [default: 0 for workflows, 3 for steps].
+    #[arg(long, value_delimiter = ',')]
+    steps: Vec<usize>,
+    /// How callers start workflows [default: both].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    mode: Vec<ModeName>,
+    /// Which language's API is driven; Python's in one process.
+    #[arg(long, value_enum, default_value = "rust")]
+    sdk: Sdk,
+    #[command(flatten)]
+    python: Python,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ModeName {
+    Start,
+    Run,
+}
+
+impl Sweep {
+    pub(super) async fn run(mut self, experiment: &str, default_steps: usize) -> anyhow::Result<()> {
+        if self.sdk == Sdk::Rust && !self.threads.is_empty() {
+            bail!("--threads is for --sdk python: in Rust every caller is a task");
+        }
+        if self.steps.is_empty() {
+            self.steps.push(default_steps);
+        }
+        if self.mode.is_empty() {
+            self.mode = vec![ModeName::Start, ModeName::Run];
+        }
+        if self.concurrency.is_empty() && self.threads.is_empty() {
+            self.concurrency = CONCURRENCY.to_vec();
+        }
+        let tasks = self.concurrency.iter().map(|&callers| (callers, false));
+        let callers: Vec<_> = tasks.chain(self.threads.iter().map(|&callers| (callers, true))).collect();
+        let mut rows = Vec::new();
+        for &steps in &self.steps {
+            for &(concurrency, are_threads) in &callers {
+                for mode in &self.mode {
+                    let mode = match mode {
+                        ModeName::Start => Mode::Start,
+                        ModeName::Run => Mode::Run,
+                    };
+                    let concurrency = concurrency.max(1);
+                    let parameters = Parameters { mode, concurrency, steps, iterations: self.iterations };
+                    rows.push(self.row(parameters, are_threads).await?);
+                }
+            }
+        }
+        let report = self.common.report(experiment, self.sdk, rows, Vec::new()).await?;
+        self.common.show(&report, &table::rows(&report.rows))
+    }
+
+    async fn row(&self, parameters: Parameters, are_threads: bool) -> anyhow::Result<Row> {
+        let Parameters { mode, concurrency, steps, .. } = parameters;
+        let bar = bar(parameters.total() as u64);
+        let callers = if are_threads { "threads" } else { "callers" };
+        bar.set_message(format!("{} {concurrency} {callers}, {steps} steps", mode.as_str()));
+        let progress = |done| bar.set_position(done);
+        let target = self.common.place().target().await?;
+        let (row, said) = match self.sdk {
+            Sdk::Rust => (workflows::run(&target, parameters, &progress).await?, String::new()),
+            Sdk::Python => {
+                let python = self.python.find();
+                workflows::run_in_python(&python, &target, parameters, are_threads, &progress).await?
+            }
+        };
+        bar.finish_and_clear();
+        pass_on(&said);
+        Ok(row)
+    }
+}

@@ -1,0 +1,142 @@
+//! `stepfast bench` as somebody at a terminal sees it. What runs in Python is tested with the package.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_stepfast")).arg("bench").args(arguments).output().unwrap()
+}
+
+/// What it prints and writes to `--json`; it must succeed.
+fn measured(arguments: &[&str]) -> (String, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("report.json");
+    let output = bench(&[arguments, &["--json", json.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    (String::from_utf8(output.stdout).unwrap(), report)
+}
+
+fn refusal(arguments: &[&str]) -> String {
+    let output = bench(arguments);
+    assert!(output.stdout.is_empty() && output.status.code() == Some(1), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn rows<'r>(report: &'r Value, mode: &str) -> Vec<&'r Value> {
+    report["rows"].as_array().unwrap().iter().filter(|row| row["mode"] == mode).collect()
+}
+
+#[test]
+fn steps_have_a_row_for_each_combination() {
+    let sweep = ["steps", "--iterations", "20", "--concurrency", "1,4", "--steps", "0,2"];
+    let (printed, report) = measured(&sweep);
+    assert!(
+        printed.starts_with("steps on SQLite") && printed.contains(", rust, durability full,"),
+        "{printed}"
+    );
+    assert_eq!(report["sdk"], "rust");
+    for mode in ["start", "run"] {
+        let rows = rows(&report, mode);
+        let of: Vec<_> =
+            rows.iter().map(|row| (row["steps"].as_u64(), row["concurrency"].as_u64())).collect();
+        assert_eq!(of, [(0, 1), (0, 4), (2, 1), (2, 4)].map(|(steps, callers)| (Some(steps), Some(callers))));
+        for row in rows {
+            assert_eq!((row["completed"].as_u64(), row["failed"].as_u64()), (Some(20), Some(0)), "{row}");
+            assert!(row["flushes"].as_u64() > Some(0) && row["bytes_written"].as_u64().is_some(), "{row}");
+        }
+    }
+}
+
+#[test]
+fn payload_has_every_size_and_judges_itself() {
+    let (printed, report) = measured(&["payload", "--sdk", "rust", "--iterations", "5"]);
+    for arm in ["ordinary", "durable", "speculative"] {
+        let sizes: Vec<_> = rows(&report, arm).iter().map(|row| row["size"].as_u64()).collect();
+        let wanted: Vec<_> = (0..7).map(|i| Some(10u64.pow(i))).chain([None]).collect();
+        assert_eq!(sizes, wanted, "{arm}");
+    }
+    for row in report["rows"].as_array().unwrap() {
+        let [min, median, max] = ["min_ms", "p50_ms", "max_ms"].map(|name| row[name].as_f64().unwrap());
+        assert!(0.0 < min && min <= median && median <= max, "{row}");
+        assert!(row["completed"].as_u64() >= Some(5), "{row}");
+    }
+    assert_eq!(rows(&report, "batched")[0]["published_ms"], 157.82);
+    assert_eq!(rows(&report, "commit").len(), 2);
+    let figures = report["figures"].as_array().unwrap();
+    assert_eq!(figures.iter().filter(|figure| figure["limit"].is_f64()).count(), 6, "{figures:?}");
+    let judged = printed.matches(" met ").count() + printed.matches(" MISSED ").count();
+    assert_eq!(judged, 6, "{printed}");
+    assert!(printed.contains("| 1 MB ") && printed.contains("| 120.46 "), "{printed}");
+}
+
+#[test]
+fn a_store_in_memory_has_no_bare_commit_to_be_judged_by() {
+    let (_, report) = measured(&["payload", "--sdk", "rust", "--iterations", "5", "--store", "memory"]);
+    assert!(rows(&report, "commit").is_empty() && rows(&report, "append").len() == 1);
+    let figures = report["figures"].as_array().unwrap();
+    assert_eq!(figures.iter().filter(|figure| figure["limit"].is_f64()).count(), 2, "{figures:?}");
+}
+
+#[test]
+fn flush_measures_a_named_file_again_and_again() {
+    let folder = tempfile::tempdir().unwrap();
+    for slashes in ["", "//"] {
+        let store = format!("sqlite:{slashes}bench.db");
+        let output = Command::new(env!("CARGO_BIN_EXE_stepfast"))
+            .args(["bench", "flush", "--iterations", "3", "--size", "10,20", "--store", &store])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(String::from_utf8(output.stdout).unwrap().matches("| commit ").count(), 2);
+    }
+    assert!(folder.path().join("bench.flush.db").exists());
+}
+
+#[test]
+fn memory_says_what_an_execution_weighs() {
+    let (printed, report) = measured(&["memory", "--iterations", "2000"]);
+    let weighs = &report["figures"][0];
+    assert!(weighs["name"].as_str().unwrap().contains("waits in a step"), "{weighs}");
+    assert!(printed.contains("bytes") && rows(&report, "blocked")[0]["completed"] == 2000, "{printed}");
+}
+
+#[test]
+fn what_is_no_python_with_the_package_is_refused() {
+    let missing = refusal(&["payload", "--python", "/nowhere/python"]);
+    assert!(
+        missing.contains("cannot start /nowhere/python") && missing.contains("--python PATH"),
+        "{missing}"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    for (name, code, says) in [
+        ("talks", "echo whatever", "is no Python"),
+        (
+            "lacks",
+            "echo No module named stepfast >&2; exit 1",
+            "(No module named stepfast): install the package",
+        ),
+        ("dies", "exit 3", "(exit status: 3): install the package"),
+        ("other", r#"echo '{"stepfast": "0.0.1"}'"#, "is version 0.0.1, this program is"),
+    ] {
+        let program = script(&folder.path().join(name), code);
+        let refused = refusal(&["workflows", "--sdk", "python", "--python", &program]);
+        assert!(refused.contains(says) && refused.contains(&program), "{name}: {refused}");
+    }
+    let rust = refusal(&["workflows", "--threads", "2"]);
+    assert!(rust.contains("--threads is for --sdk python"), "{rust}");
+}
+
+/// A program of a line of shell. Written by a process of its own: one that another test forks meanwhile would
+/// hold a file of this process open, and what is open for writing cannot be run.
+fn script(path: &Path, code: &str) -> String {
+    let path = path.to_str().unwrap();
+    let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#;
+    assert!(Command::new("sh").args(["-c", write, path, code]).status().unwrap().success());
+    path.to_owned()
+}

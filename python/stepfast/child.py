@@ -1,0 +1,98 @@
+"""Children that a workflow starts, to be awaited later or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from stepfast import _native
+from stepfast.branch import branch_var
+from stepfast.errors import Invalid
+from stepfast.handle import settle, settle_here
+
+if TYPE_CHECKING:
+    from stepfast.opened import Opened
+    from stepfast.workflow import Workflow
+
+R = TypeVar("R")
+
+
+class Reference:
+    """What a workflow knows of a child that it has started."""
+
+    __slots__ = ("_number", "_opened", "workflow_id")
+
+    def __init__(self, opened: Opened, number: int, workflow_id: str) -> None:
+        self._opened, self._number = opened, number
+        #: The child's workflow_id.
+        self.workflow_id = workflow_id
+
+    def _call(self) -> _native.Call:
+        branch = branch_var.get()
+        if branch is None:
+            raise Invalid(
+                f"the result of child {self.workflow_id} is for the code of the workflow that started it; "
+                "elsewhere use engine.get(workflow_id).result()"
+            )
+        return branch.child_result(self._opened.native, self._number, self.workflow_id)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.workflow_id!r})"
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.workflow_id
+
+
+class Child(Reference, Generic[R]):
+    """A child that a sync workflow has started."""
+
+    __slots__ = ()
+
+    def result(self) -> R:
+        """Waits for the child's output: a durable call, in the workflow that started it."""
+        output: R = settle_here(self._call())
+        return output
+
+
+class AsyncChild(Reference, Generic[R]):
+    """A child that an async workflow has started; awaiting it is awaiting its output."""
+
+    __slots__ = ()
+
+    def result(self) -> Coroutine[Any, Any, R]:
+        """Waits for the child's output: a durable call, in the workflow that started it."""
+        return settle(self._call())
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.result().__await__()
+
+
+def start_child(
+    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_detached: bool = False
+) -> Any:
+    """Starts a child of the workflow whose code calls this. In async code it is to be awaited.
+
+    Returns:
+        A reference to it; only its workflow_id if it is detached.
+    """
+    branch = branch_var.get()
+    if branch is None:
+        raise Invalid(
+            f"workflow {workflow.name!r} is started as a child, but this is not the code of a workflow: use "
+            "engine.start(...) here"
+        )
+    opened: Opened = branch.home
+    number = opened.number(workflow)
+    call = branch.start_child(opened.native, number, args, kwargs, is_detached)
+    if branch.is_on_loop:
+        return _started(call, opened, number, is_detached)
+    key = settle_here(call)
+    return key if is_detached else Child[Any](opened, number, key)
+
+
+async def _started(call: _native.Call, opened: Opened, number: int, is_detached: bool) -> Any:
+    key = await settle(call)
+    return key if is_detached else AsyncChild[Any](opened, number, key)
+
+
+__all__ = ["AsyncChild", "Child"]

@@ -1,0 +1,178 @@
+"""Calls side by side: `gather`, `map` and `as_completed`, which a replay repeats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar, overload
+
+from stepfast.branch import branch_var, unwinding
+from stepfast.fan_threads import run_side_by_side
+
+R = TypeVar("R")
+R1 = TypeVar("R1")
+R2 = TypeVar("R2")
+R3 = TypeVar("R3")
+R4 = TypeVar("R4")
+T = TypeVar("T")
+
+#: So many items of a sync `map` are worked on at a time.
+THREADS = 16
+
+
+@overload
+def gather(first: Awaitable[R1], second: Awaitable[R2], /) -> Coroutine[Any, Any, tuple[R1, R2]]: ...
+
+
+@overload
+def gather(
+    first: Awaitable[R1], second: Awaitable[R2], third: Awaitable[R3], /
+) -> Coroutine[Any, Any, tuple[R1, R2, R3]]: ...
+
+
+@overload
+def gather(
+    first: Awaitable[R1], second: Awaitable[R2], third: Awaitable[R3], fourth: Awaitable[R4], /
+) -> Coroutine[Any, Any, tuple[R1, R2, R3, R4]]: ...
+
+
+@overload
+def gather(*calls: Awaitable[R]) -> Coroutine[Any, Any, tuple[R, ...]]: ...
+
+
+@overload
+def gather(first: Callable[[], R1], second: Callable[[], R2], /) -> tuple[R1, R2]: ...
+
+
+@overload
+def gather(
+    first: Callable[[], R1], second: Callable[[], R2], third: Callable[[], R3], /
+) -> tuple[R1, R2, R3]: ...
+
+
+@overload
+def gather(*calls: Callable[[], R]) -> tuple[R, ...]: ...
+
+
+def gather(*calls: Any) -> Any:
+    """Carries out calls side by side and waits for all of them.
+
+    Args:
+        calls: In async code awaitables: `await gather(reserve(1), charge(2))`. In sync code functions without
+            arguments, each of which runs in a thread: `gather(lambda: reserve(1), lambda: charge(2))`.
+
+    Returns:
+        Their outputs, in the order of the calls.
+
+    Raises:
+        Exception: What the first of them to fail has raised. In async code the others are cancelled, in sync
+            code they are waited for.
+    """
+    if any(not callable(call) for call in calls) or (not calls and is_on_loop()):
+        return _gathered(calls)
+    return tuple(run_side_by_side(list(calls), len(calls) or 1))
+
+
+@overload
+def map(  # type: ignore[overload-overlap] # what is to be awaited comes first
+    function: Callable[[T], Awaitable[R]], items: Iterable[T], *, concurrency: int | None = None
+) -> Coroutine[Any, Any, list[R]]: ...
+
+
+@overload
+def map(function: Callable[[T], R], items: Iterable[T], *, concurrency: int | None = None) -> list[R]: ...
+
+
+def map(function: Callable[[Any], Any], items: Iterable[Any], *, concurrency: int | None = None) -> Any:
+    """Calls `function` for every item, side by side, and waits for all of them.
+
+    Args:
+        function: A step, a workflow, or any function that calls some. In async code it is to be awaited.
+        items: What it is called with, one by one.
+        concurrency: So many at a time; in async code all at once by default, in sync code, where each takes a
+            thread, 16. A replay must find the same number.
+
+    Returns:
+        The outputs, in the order of the items.
+
+    Raises:
+        Exception: What the first of them to fail has raised; no further ones are begun.
+    """
+    items = list(items)
+    if is_on_loop():
+        if concurrency is None:
+            return _gathered([function(item) for item in items], list)
+        return _limited(function, items, max(1, concurrency))
+    calls = [_call(function, item) for item in items]
+    return run_side_by_side(calls, max(1, THREADS if concurrency is None else concurrency))
+
+
+def _call(function: Callable[[T], R], item: T) -> Callable[[], R]:
+    return lambda: function(item)
+
+
+async def _limited(function: Callable[[Any], Awaitable[R]], items: list[Any], concurrency: int) -> list[R]:
+    places = asyncio.Semaphore(concurrency)
+
+    async def one(item: Any) -> R:
+        async with places:
+            return await function(item)
+
+    return list(await _gathered([one(item) for item in items]))
+
+
+async def _gathered(calls: Iterable[Awaitable[R]], made: Callable[[Iterable[R]], Any] = tuple) -> Any:
+    tasks = [task_of(call) for call in calls]
+    if not tasks:
+        return made(())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        failed = next((task for task in tasks if is_failed(task)), None)
+    finally:
+        for task in tasks:
+            task.cancel()
+    if failed is None:
+        return made(task.result() for task in tasks)
+    await asyncio.wait(tasks)
+    branch = branch_var.get()
+    if branch is not None and branch.stopped:
+        raise unwinding(branch.stopped)
+    return failed.result()
+
+
+class as_completed:
+    """Awaitables in the order in which they come to their ends:
+    `async for task in as_completed(calls): print(await task)`. A replay repeats it, unlike that of asyncio.
+
+    Args:
+        calls: Calls, coroutines or tasks.
+    """
+
+    def __init__(self, calls: Iterable[Awaitable[R]]) -> None:
+        self._tasks = [task_of(call) for call in calls]
+
+    async def __aiter__(self) -> AsyncIterator[asyncio.Future[Any]]:
+        ended: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
+        for task in self._tasks:
+            task.add_done_callback(ended.put_nowait)
+        for _ in self._tasks:
+            yield await ended.get()
+
+
+def task_of(call: Awaitable[R]) -> asyncio.Future[R]:
+    """The task that awaits it: a branch of its own, from its creation on."""
+    return asyncio.ensure_future(call)
+
+
+def is_failed(task: asyncio.Future[Any]) -> bool:
+    """True if it ended, and not with an output."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+def is_on_loop() -> bool:
+    """True in async code."""
+    branch = branch_var.get()
+    return branch.is_on_loop if branch is not None else asyncio._get_running_loop() is not None
+
+
+__all__ = ["as_completed", "gather", "map"]

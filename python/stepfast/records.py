@@ -1,0 +1,190 @@
+"""What is recorded of executions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from stepfast.failure import raised_again
+from stepfast.values import DecodeError, decode
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """An execution, as lists show it.
+
+    Attributes:
+        workflow_id: Its workflow_id.
+        workflow: The name of its workflow.
+        status: scheduled, queued, running, waiting, completed, failed or cancelled.
+        is_parked: True if it goes on only when somebody resumes it.
+        parent: The workflow_id of the parent, for a child whose parent was given none: its key.
+        run_no: How often it was resumed, plus one.
+        recoveries: How often it was continued after its worker was lost.
+        created_at: When it was accepted.
+        ended_at: When it ended.
+        deadline_at: When it is cancelled unless it has ended.
+        wake_at: When the earliest of its sleeps is over, while it waits.
+    """
+
+    workflow_id: str
+    workflow: str
+    status: str
+    is_parked: bool
+    parent: str | None
+    run_no: int
+    recoveries: int
+    created_at: datetime
+    ended_at: datetime | None
+    deadline_at: datetime | None
+    wake_at: datetime | None
+
+    @property
+    def took(self) -> timedelta | None:
+        """From its acceptance to its end."""
+        return None if self.ended_at is None else self.ended_at - self.created_at
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A recorded outcome.
+
+    Attributes:
+        path: Its position in the execution, such as `3` or `2.1`.
+        name: The name of the step, or of the child's workflow; `sleep`.
+        kind: step, failed (a step's error), abandoned (nobody waited for it any more), sleep, child (that
+            ended; the value is its key) or started (a child that was; the value is its key).
+        value: The value of a step, the exception of a failed one. A `DecodeError` if this program cannot
+            read it.
+        recorded_at: When it was delivered.
+        took: From the call to its delivery.
+    """
+
+    path: str
+    name: str
+    kind: str
+    value: Any
+    recorded_at: datetime
+    took: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A failed attempt of a step.
+
+    Attributes:
+        path: The position of the step.
+        number: Number of the attempt, from 1.
+        error: What it failed with.
+        failed_at: When.
+    """
+
+    path: str
+    number: int
+    error: BaseException
+    failed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Everything recorded of an execution.
+
+    Attributes:
+        execution: The execution itself.
+        args: Arguments of its workflow by position; a `DecodeError` stands for what cannot be read.
+        kwargs: Arguments by name.
+        output: Its output, once it has completed.
+        error: What it failed with, why it was cancelled, or why it is parked.
+        checkpoints: The recorded outcomes, in the order in which they were delivered.
+        attempts: Failed attempts of steps.
+    """
+
+    execution: Execution
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    output: Any = None
+    error: BaseException | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.execution
+        yield "args", self.args, ()
+        yield "kwargs", self.kwargs, {}
+        yield "output", self.output, None
+        yield "error", self.error, None
+        yield "checkpoints", list(self.checkpoints), []
+        yield "attempts", list(self.attempts), []
+
+
+def execution_of(row: Any) -> Execution:
+    """The execution of a row of the engine."""
+    (workflow_id, workflow, status, is_parked, parent, run_no, recoveries, *instants) = row
+    created_at, ended_at, deadline_at, wake_at = instants
+    return Execution(
+        workflow_id=workflow_id,
+        workflow=workflow,
+        status=status,
+        is_parked=is_parked,
+        parent=parent,
+        run_no=run_no,
+        recoveries=recoveries,
+        created_at=instant(created_at),
+        ended_at=perhaps(ended_at),
+        deadline_at=perhaps(deadline_at),
+        wake_at=perhaps(wake_at),
+    )
+
+
+def record_of(shown: Any) -> Record:
+    """The record of what the engine shows."""
+    row, arguments, outcome, checkpoints, attempts = shown
+    execution = execution_of(row)
+    read = readable(arguments)
+    args, kwargs = read if isinstance(read, list) and len(read) == 2 else ([read], {})
+    value = readable(outcome)
+    is_output = execution.status == "completed"
+    return Record(
+        execution,
+        tuple(args),
+        kwargs,
+        output=value if is_output else None,
+        error=None if is_output else value,
+        checkpoints=tuple(
+            Checkpoint(path, name, kind, readable(value), instant(at), timedelta(milliseconds=took))
+            for path, name, kind, value, at, took in checkpoints
+        ),
+        attempts=tuple(
+            Attempt(path, number, readable(failure), instant(at)) for path, number, failure, at in attempts
+        ),
+    )
+
+
+def readable(recorded: Any) -> Any:
+    """The value of recorded bytes, the exception of a recorded failure, or why it cannot be read."""
+    try:
+        if isinstance(recorded, bytes):
+            return decode(recorded)
+        return None if recorded is None else raised_again(recorded)
+    except DecodeError as error:
+        return error
+
+
+def instant(micros: int) -> datetime:
+    """The time so many microseconds after 1970, in UTC."""
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
+
+
+def perhaps(micros: int | None) -> datetime | None:
+    """The same where there may be none."""
+    return None if micros is None else instant(micros)
+
+
+def micros(at: datetime | None) -> int | None:
+    """Microseconds since 1970; a time without a zone is local."""
+    return None if at is None else round(at.timestamp() * 1_000_000)
+
+
+__all__ = ["Attempt", "Checkpoint", "Execution", "Record"]

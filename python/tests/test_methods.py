@@ -1,0 +1,126 @@
+"""Steps and workflows that are methods."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from stepfast import Engine, Instance, Invalid, step, workflow
+
+
+class Shop(Instance):
+    def __init__(self, name: str, currency: str) -> None:
+        super().__init__(name)
+        self.currency = currency
+
+    @step
+    def price(self, amount: int) -> str:
+        return f"{amount} {self.currency}"
+
+    @workflow
+    def checkout(self, amount: int) -> str:
+        return f"{self.name}: {self.price(amount)}"
+
+    @classmethod
+    @step
+    def tax(cls, amount: int) -> str:
+        return f"{cls.__name__} {amount}"
+
+    @staticmethod
+    @step
+    def rounded(amount: float) -> int:
+        return round(amount)
+
+    @workflow
+    def all_kinds(self, amount: float) -> list[str]:
+        whole = self.rounded(amount)
+        return [self.price(whole), Shop.tax(whole), self.tax(whole), self.checkout(whole)]
+
+    @classmethod
+    @workflow
+    def opening(cls, amount: int) -> str:
+        return cls.tax(amount)
+
+
+@dataclasses.dataclass
+class Basket:
+    items: list[str]
+
+    @step
+    def count(self) -> int:
+        return len(self.items)
+
+    @workflow
+    def total(self) -> int:
+        return self.count()
+
+
+def test_steps_and_workflows_are_methods(url: str) -> None:
+    eu = Shop("eu", "EUR")
+    with Engine(url) as engine:
+        assert engine.run(eu.checkout, 3) == "eu: 3 EUR"
+        assert engine.start(eu.all_kinds, 2.6, workflow_id="all").result() == [
+            "3 EUR",
+            "Shop 3",
+            "Shop 3",
+            "eu: 3 EUR",
+        ]
+        assert engine.run(Shop.opening, 4) == "Shop 4"
+        assert engine.run(Basket(["a", "b"]).total) == 2
+        assert engine.show("all").args[0] is eu
+    # outside of workflows they are plain methods
+    assert eu.price(1) == "1 EUR" and Shop.tax(2) == "Shop 2" and eu.checkout(3) == "eu: 3 EUR"
+
+
+def test_decorators_in_the_wrong_order_are_told() -> None:
+    with pytest.raises(Invalid, match="write @classmethod above @step or @workflow"):
+
+        class Wrong:
+            @step  # type: ignore[arg-type]
+            @classmethod
+            def odd(cls) -> None: ...
+
+    with pytest.raises(Invalid, match="needs a name"):
+        Shop("", "EUR")
+
+
+PROGRAM = """
+import sys
+from stepfast import Engine, Instance, Parked, sleep, step, workflow
+
+class Mill(Instance):
+    @step
+    def grind(self, n: int) -> int:
+        print("ground by", self.name, flush=True)
+        return n + 1
+
+    @workflow
+    def work(self, n: int) -> int:
+        return self.grind(n) + (sleep(0.2) or 0)
+
+if sys.argv[2] != "nobody":
+    mill = Mill("north")
+with Engine(sys.argv[1], suspend_after=0.01) as engine:
+    if sys.argv[2] == "begin":
+        engine.start(mill.work, 1, workflow_id="w")
+    else:
+        try:
+            print(engine.get("w").result())
+        except Parked as parked:
+            print("parked:", parked)
+        if sys.argv[2] == "resume":
+            engine.resume("w")
+            print(engine.get("w").result())
+"""
+
+
+def test_instances_are_found_again_by_name(url: str) -> None:
+    def ran(how: str) -> str:
+        command = [sys.executable, "-c", PROGRAM, url, how]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    ran("begin")
+    said = ran("nobody")
+    assert "parked:" in said and "no instance 'north' of Mill" in said, said
+    assert ran("resume").strip().splitlines()[-1] == "2"
