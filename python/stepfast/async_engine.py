@@ -47,6 +47,7 @@ class AsyncEngine:
         suspend_after: float = 5.0,
         value_limit: int = 256 * 1024 * 1024,
         threads: int = 64,
+        processes: int | None = None,
     ) -> None:
         self._open = functools.partial(
             Opened,
@@ -55,6 +56,7 @@ class AsyncEngine:
             suspend_after=suspend_after,
             value_limit=value_limit,
             threads=threads,
+            processes=processes,
         )
 
     async def open(self) -> Self:

@@ -11,6 +11,8 @@ from stepfast.branch import branch_var
 from stepfast.errors import Invalid
 from stepfast.loop import Loop
 from stepfast.options import Order, unbound
+from stepfast.processes import Processes
+from stepfast.processes.importing import refuse_engines
 from stepfast.records import micros
 from stepfast.threads import Threads
 from stepfast.workflow import registered
@@ -29,7 +31,10 @@ class Opened:
         suspend_after: float,
         value_limit: int,
         threads: int,
+        processes: int | None,
     ) -> None:
+        refuse_engines()
+        self.processes = Processes(processes)
         # what cannot run here is not registered: its executions are for others to claim
         self.workflows = [workflow for workflow in registered() if loop is not None or not workflow.is_async]
         self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
@@ -139,6 +144,7 @@ class Opened:
     def close(self, grace: float) -> None:
         """Ends the engine."""
         self.native.shutdown(grace)
+        self.processes.close()
         self.threads.stop()
 
 

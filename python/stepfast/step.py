@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from stepfast import _native
 from stepfast.attempt import within, within_thread
@@ -21,9 +21,12 @@ from stepfast.branch import (
     unwinding,
 )
 from stepfast.current import body_var
-from stepfast.errors import Invalid
+from stepfast.errors import Cancelled, Invalid, Suspended
 from stepfast.failure import failure_of, raised_again
 from stepfast.qualified import qualified
+
+if TYPE_CHECKING:
+    from stepfast.processes import ProcessStep
 
 P = ParamSpec("P")
 A = ParamSpec("A")
@@ -232,11 +235,17 @@ def carry_out_here(
                 turn = call.wait()
             else:
                 raise over(call, turn, error)
+    except (Exception, Suspended, Cancelled):
+        raise
+    except BaseException:
+        # the program is told to end: the call is not given up, but made again elsewhere
+        branch.hand_back()
+        raise
     finally:
         call.close()
 
 
-def over(call: _native.Call, turn: int, error: Exception | None = None) -> BaseException:
+def over(call: _native.Call, turn: int, error: BaseException | None = None) -> BaseException:
     """The exception that a call which has not gone well ends with."""
     if turn == STOPPED:
         return unwinding(call.stopped)
@@ -259,6 +268,23 @@ def step(function: Callable[P, R], /) -> Step[P, R]: ...
 @overload
 def step(
     *,
+    process: Literal[True],
+    name: str | None = None,
+    retries: int = 0,
+    backoff: float = 1.0,
+    factor: float = 2.0,
+    max_backoff: float = 60.0,
+    jitter: float = 0.5,
+    timeout: float | None = None,
+    speculative: bool = False,
+    retry_if: Callable[[Exception], bool] | None = None,
+) -> Callable[[Callable[P, R]], ProcessStep[P, R]]: ...
+
+
+@overload
+def step(
+    *,
+    process: bool = False,
     name: str | None = None,
     retries: int = 0,
     backoff: float = 1.0,
@@ -275,6 +301,7 @@ def step(
     function: Callable[..., Any] | None = None,
     /,
     *,
+    process: bool = False,
     name: str | None = None,
     retries: int = 0,
     backoff: float = 1.0,
@@ -288,6 +315,8 @@ def step(
     """Makes a step of a function.
 
     Args:
+        process: the body, which is sync, runs in a child process: a crash there is a failed attempt. Async
+            workflows call such a step by `await crunch.in_process(...)`.
         name: what is recorded; the function's qualified name by default.
         retries: attempts after a failed one.
         backoff: seconds before the second attempt; each further pause is `factor` times longer.
@@ -296,13 +325,17 @@ def step(
         jitter: share of a pause that is random, 0 to 1.
         timeout: longest an attempt may take, in seconds; no limit by default. It then fails with
             `TimeoutError`. An async body is cancelled; a thread cannot be stopped: it goes on, and what it
-            comes to is dropped.
+            comes to is dropped. A process is killed.
         speculative: the body may run before the outcomes of earlier steps are durable.
         retry_if: tells which exceptions are worth another attempt; all by default.
     """
 
+    made_of: Callable[..., Step[..., Any]] = Step
+    if process:
+        from stepfast.processes import ProcessStep as made_of
+
     def made(function: Callable[..., Any]) -> Step[..., Any]:
-        return Step(
+        return made_of(
             function,
             name=name,
             retries=retries,
