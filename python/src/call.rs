@@ -361,6 +361,20 @@ impl Call {
         self.advance(py)
     }
 
+    /// From any thread: the body, which ran in another process, has returned the value with this encoding.
+    fn deliver(&self, py: Python<'_>, encoded: &[u8]) {
+        if let Some(slot) = &self.slot {
+            slot.fill(Ok(py.detach(|| Payload::from_message_pack(encoded))));
+        }
+    }
+
+    /// From any thread: the body, which ran in another process, has failed.
+    fn deliver_failure(&self, failure: PyFailure) {
+        if let Some(slot) = &self.slot {
+            slot.fill(Err(failure.into()));
+        }
+    }
+
     /// The first branch of the code that the caller is to run, and its arguments. From here on a wake polls the
     /// call, until the code has returned.
     fn begun<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<(Branch, Bound<'py, PyAny>)>> {

@@ -12,6 +12,7 @@ from stepfast.errors import (
     Invalid,
     NotFound,
     Parked,
+    ProcessDied,
     Unavailable,
     WorkflowCancelled,
     WorkflowFailed,
@@ -21,6 +22,7 @@ from stepfast.handle import AsyncHandle, Handle
 from stepfast.instances import Instance
 from stepfast.log import ReplayFilter
 from stepfast.options import AsyncOptions, Options
+from stepfast.processes import BoundProcessStep, ProcessStep
 from stepfast.records import Attempt, Checkpoint, Execution, Record
 from stepfast.step import BoundStep, Step, step
 from stepfast.timeouts import timeout, wait_for
@@ -34,6 +36,7 @@ __all__ = [
     "AsyncHandle",
     "AsyncOptions",
     "Attempt",
+    "BoundProcessStep",
     "BoundStep",
     "BoundWorkflow",
     "Checkpoint",
@@ -52,6 +55,8 @@ __all__ = [
     "NotFound",
     "Options",
     "Parked",
+    "ProcessDied",
+    "ProcessStep",
     "Record",
     "ReplayFilter",
     "Step",

@@ -16,7 +16,7 @@ from stepfast.failure import failure_of
 from stepfast.handle import AsyncHandle, outcomes, settle
 from stepfast.loop import Loop
 from stepfast.opened import Opened
-from stepfast.options import AsyncOptions, Order, unbound
+from stepfast.options import AsyncOptions, Order
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.step import over
 from stepfast.workflow import BoundWorkflow, Workflow
@@ -47,6 +47,7 @@ class AsyncEngine:
         suspend_after: float = 5.0,
         value_limit: int = 256 * 1024 * 1024,
         threads: int = 64,
+        processes: int | None = None,
     ) -> None:
         self._open = functools.partial(
             Opened,
@@ -55,6 +56,7 @@ class AsyncEngine:
             suspend_after=suspend_after,
             value_limit=value_limit,
             threads=threads,
+            processes=processes,
         )
 
     async def open(self) -> Self:
@@ -174,12 +176,11 @@ class AsyncEngine:
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Any:
         opened = self._opened
-        opened.refuse_in_workflow("run", workflow)
-        workflow, args = unbound(workflow, args)
-        number = opened.number(workflow)
+        number, args = opened.resolved("run", workflow, args)
         call = opened.run(number, args, kwargs, order, is_inline=opened.workflows[number].is_async)
+        callers = self._loop.callers
         turn = call.poll()
-        while turn in (PENDING, BODY):
+        while turn <= BODY:
             if turn == PENDING:
                 await call
                 turn = call.turn
@@ -193,7 +194,8 @@ class AsyncEngine:
             branch.home = opened
             token = branch_var.set(branch)
             branch.watch()
-            caller = self._loop.enter(branch.run)
+            run = branch.run
+            caller = callers[run] = asyncio.current_task()
             try:
                 output = await opened.workflows[number].function(*args, **kwargs)
                 turn = call.returned(output)
@@ -210,8 +212,10 @@ class AsyncEngine:
                 turn = call.unwound()
             finally:
                 branch_var.reset(token)
-                self._loop.leave(branch.run, caller)
-            if branch.stopped and caller.cancelling():
+                del callers[run]
+                if run in self._loop.unwound:
+                    self._loop.leave(run, caller)
+            if branch.stopped and caller is not None and caller.cancelling():
                 # the execution goes on; that its caller was cancelled meanwhile concerns the caller
                 raise asyncio.CancelledError
         if turn != DONE:

@@ -13,7 +13,7 @@ from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
 from stepfast.handle import Handle, outcomes, settle_here
 from stepfast.opened import Opened
-from stepfast.options import Options, Order, unbound
+from stepfast.options import Options, Order
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.step import over
 from stepfast.workflow import BoundWorkflow, Workflow
@@ -33,9 +33,11 @@ class Engine:
         suspend_after: An execution that waits longer than so many seconds gives up its memory.
         value_limit: Largest input, step value or output, in encoded bytes.
         threads: Sync workflows that run at a time.
+        processes: Bodies of steps with `process=True` that run at a time; by default as many as there are
+            processors.
 
     Raises:
-        Invalid: The store cannot be opened.
+        Invalid: The store cannot be opened, or `processes` is less than 1.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Engine:
         suspend_after: float = 5.0,
         value_limit: int = 256 * 1024 * 1024,
         threads: int = 64,
+        processes: int | None = None,
     ) -> None:
         self._opened = Opened(
             url,
@@ -53,6 +56,7 @@ class Engine:
             suspend_after=suspend_after,
             value_limit=value_limit,
             threads=threads,
+            processes=processes,
         )
 
     @overload
@@ -145,9 +149,7 @@ class Engine:
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Any:
         opened = self._opened
-        opened.refuse_in_workflow("run", workflow)
-        workflow, args = unbound(workflow, args)
-        number = opened.number(workflow)
+        number, args = opened.resolved("run", workflow, args)
         call = opened.run(number, args, kwargs, order)
         turn = call.wait()
         while turn == BODY:
@@ -169,6 +171,8 @@ class Engine:
             except BaseException:
                 # the program is told to end: the execution goes on from the record
                 branch.hand_back()
+                # the traceback keeps it, and nobody polls it any more
+                call.close()
                 raise
             finally:
                 branch_var.reset(token)

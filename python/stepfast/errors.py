@@ -12,6 +12,7 @@ __all__ = [
     "Invalid",
     "NotFound",
     "Parked",
+    "ProcessDied",
     "Suspended",
     "Unavailable",
     "WorkflowCancelled",
@@ -59,6 +60,21 @@ class Unavailable(Error):
 
 class Corrupt(Error):
     """What is recorded cannot be read."""
+
+
+class ProcessDied(Error):
+    """The process of a step with `process=True` ended before the body had returned: a failed attempt.
+
+    Attributes:
+        exit_code: What it ended with: an exit code, or minus the number of the signal that killed it; `None`
+            if it could not be reached any more.
+    """
+
+    exit_code: int | None
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        super().__init__(message, "SF-0032")
+        self.exit_code = exit_code
 
 
 class Suspended(BaseException):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from stepfast.errors import KINDS, Error, WorkflowFailed
 from stepfast.values import EncodeError, decode_exception, encode_exception
+from stepfast.values.errors import text_of
 
 Failure = tuple[str, str, list[str], bool, bytes]
 
@@ -15,10 +16,10 @@ def failure_of(raised: Exception, retry_if: Callable[[Exception], bool] | None =
     causes: list[str] = []
     cause = raised.__cause__
     while cause is not None and len(causes) < 16:
-        causes.append(f"{type(cause).__qualname__}: {cause}")
+        causes.append(f"{type(cause).__qualname__}: {text_of(cause)}")
         cause = cause.__cause__
     kind = type(raised).__qualname__
-    message = str(raised) or kind
+    message = text_of(raised) or kind
     # what cannot be recorded cannot be recorded at the next attempt either
     is_retryable = not isinstance(raised, EncodeError) and (retry_if is None or retry_if(raised))
     return (kind, message, causes, is_retryable, encode_exception(raised))

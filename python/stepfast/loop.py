@@ -28,8 +28,8 @@ class Loop:
         self._tasks: dict[int, asyncio.Future[Any]] = {}
         self._forked: dict[int, set[asyncio.Future[Any]]] = {}
         #: Tasks of callers that run the code of an execution themselves, and those of them that unwind it.
-        self._callers: dict[int, asyncio.Task[Any]] = {}
-        self._unwound: set[int] = set()
+        self.callers: dict[int, asyncio.Task[Any] | None] = {}
+        self.unwound: set[int] = set()
         loop.add_reader(self.native.fileno(), self._drain)
         chain_factory(loop)
 
@@ -42,18 +42,10 @@ class Loop:
         if not self.loop.is_closed():
             self.loop.remove_reader(self.native.fileno())
 
-    def enter(self, run: int) -> asyncio.Task[Any]:
-        """The code of a run begins in this task, which is its caller's."""
-        caller = asyncio.current_task()
-        assert caller is not None
-        self._callers[run] = caller
-        return caller
-
-    def leave(self, run: int, caller: asyncio.Task[Any]) -> None:
-        """The code of a run has ended in its caller's task. If it was told to unwind, the caller was not."""
-        self._callers.pop(run, None)
-        if run in self._unwound:
-            self._unwound.discard(run)
+    def leave(self, run: int, caller: asyncio.Task[Any] | None) -> None:
+        """Code that was told to unwind has ended in its caller's task: the caller was not cancelled."""
+        self.unwound.discard(run)
+        if caller is not None:
             caller.uncancel()
 
     def keep(self, run: int, task: asyncio.Future[Any]) -> None:
@@ -73,9 +65,9 @@ class Loop:
         main = self._tasks.get(run)
         if main is not None:
             main.cancel()
-        caller = self._callers.get(run)
-        if caller is not None and run not in self._unwound:
-            self._unwound.add(run)
+        caller = self.callers.get(run)
+        if caller is not None and run not in self.unwound:
+            self.unwound.add(run)
             caller.cancel()
         for task in self._forked.get(run, ()):
             task.cancel()

@@ -11,6 +11,8 @@ from stepfast.branch import branch_var
 from stepfast.errors import Invalid
 from stepfast.loop import Loop
 from stepfast.options import Order, unbound
+from stepfast.processes import Processes
+from stepfast.processes.importing import refuse_engines
 from stepfast.records import micros
 from stepfast.threads import Threads
 from stepfast.workflow import registered
@@ -29,10 +31,13 @@ class Opened:
         suspend_after: float,
         value_limit: int,
         threads: int,
+        processes: int | None,
     ) -> None:
+        refuse_engines()
+        self.processes = Processes(processes)
         # what cannot run here is not registered: its executions are for others to claim
         self.workflows = [workflow for workflow in registered() if loop is not None or not workflow.is_async]
-        self._numbers = {workflow: number for number, workflow in enumerate(self.workflows)}
+        self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
         self.loop = loop
         self.port = loop.native if loop is not None else None
         self.threads = Threads(self, threads)
@@ -51,9 +56,21 @@ class Opened:
         self.native = _native.Engine.open(url, definitions, max_running, suspend_after, value_limit)
         self.threads.start()
 
+    def resolved(
+        self, verb: str, workflow: Callable[..., Any], args: tuple[Any, ...]
+    ) -> tuple[int, tuple[Any, ...]]:
+        """The number of a workflow that a program starts or runs, and all of its arguments."""
+        if branch_var.get() is not None:
+            raise in_workflow(verb, workflow)
+        number = self.numbers.get(workflow)
+        if number is None:
+            workflow, args = unbound(workflow, args)
+            number = self.number(workflow)
+        return number, args
+
     def number(self, workflow: Any) -> int:
         """The number of a workflow in this engine."""
-        number = self._numbers.get(workflow)
+        number = self.numbers.get(workflow)
         if number is None:
             if getattr(workflow, "is_async", False) and self.loop is None:
                 raise Invalid(f"{workflow!r} is async, and runs on an event loop: use an AsyncEngine")
@@ -67,22 +84,10 @@ class Opened:
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> _native.Call:
         """Starts an execution: a handle, when that is durable."""
-        self.refuse_in_workflow("start", workflow)
-        workflow, args = unbound(workflow, args)
-        number = self.number(workflow)
+        number, args = self.resolved("start", workflow, args)
         return self.native.start(
             number, args, kwargs, self.port, order.workflow_id, order.timeout, order.patience
         )
-
-    @staticmethod
-    def refuse_in_workflow(verb: str, workflow: Any) -> None:
-        """What an engine starts in the code of a workflow would be started again by a replay."""
-        if branch_var.get() is not None:
-            called = f"{workflow.__name__}.start(...)" if verb == "start" else f"{workflow.__name__}(...)"
-            raise Invalid(
-                f"engine.{verb} is called in the code of a workflow, where a replay would {verb} it again: "
-                f"write {called}, or do it in a step"
-            )
 
     def run(
         self,
@@ -139,4 +144,14 @@ class Opened:
     def close(self, grace: float) -> None:
         """Ends the engine."""
         self.native.shutdown(grace)
+        self.processes.close()
         self.threads.stop()
+
+
+def in_workflow(verb: str, workflow: Any) -> Invalid:
+    """What an engine starts in the code of a workflow would be started again by a replay."""
+    called = f"{workflow.__name__}.start(...)" if verb == "start" else f"{workflow.__name__}(...)"
+    return Invalid(
+        f"engine.{verb} is called in the code of a workflow, where a replay would {verb} it again: write "
+        f"{called}, or do it in a step"
+    )

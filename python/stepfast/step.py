@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from stepfast import _native
 from stepfast.attempt import within, within_thread
@@ -21,9 +21,12 @@ from stepfast.branch import (
     unwinding,
 )
 from stepfast.current import body_var
-from stepfast.errors import Invalid
+from stepfast.errors import Cancelled, Invalid, Suspended
 from stepfast.failure import failure_of, raised_again
 from stepfast.qualified import qualified
+
+if TYPE_CHECKING:
+    from stepfast.processes import ProcessStep
 
 P = ParamSpec("P")
 A = ParamSpec("A")
@@ -62,21 +65,22 @@ class Step(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.function(*args, **kwargs)
-        return cast("R", self._called(branch, args, args, kwargs))
+        return self._carried(branch, args, args, kwargs)  # type: ignore[no-any-return]
 
-    def _called(
+    def _carried(
         self,
         branch: _native.Branch,
         recorded: tuple[Any, ...],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Calls the step in a workflow; `recorded` tells this call apart from another one."""
+        """Carries the step out in a workflow; `recorded` tells this call apart from another one."""
         if self.is_async != branch.is_on_loop:
             raise self._misplaced()
         call = branch.step(self.settings, recorded, kwargs)
-        carried = carry_out if self.is_async else carry_out_here
-        return carried(call, branch, cast("Step[..., Any]", self), args, kwargs)
+        if self.is_async:
+            return carry_out(call, branch, self, args, kwargs)
+        return carry_out_here(call, branch, self, args, kwargs)
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
@@ -94,7 +98,7 @@ class Step(Generic[P, R]):
         if not branch.is_on_loop:
             raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
         call = branch.step(self.settings, recorded, kwargs)
-        return carry_out(call, branch, cast("Step[..., Any]", self), args, kwargs)
+        return carry_out(call, branch, self, args, kwargs)
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
@@ -136,7 +140,7 @@ class BoundStep(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.step.function(self.instance, *args, **kwargs)
-        return cast("R", self.step._called(branch, args, (self.instance, *args), kwargs))
+        return self.step._carried(branch, args, (self.instance, *args), kwargs)  # type: ignore[no-any-return]
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """See `Step.in_thread`."""
@@ -149,7 +153,7 @@ class BoundStep(Generic[P, R]):
 async def carry_out(
     call: _native.Call,
     branch: _native.Branch,
-    step: Step[..., Any],
+    step: Step[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
@@ -198,7 +202,7 @@ async def carry_out(
 def carry_out_here(
     call: _native.Call,
     branch: _native.Branch,
-    step: Step[..., Any],
+    step: Step[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
@@ -231,11 +235,17 @@ def carry_out_here(
                 turn = call.wait()
             else:
                 raise over(call, turn, error)
+    except (Exception, Suspended, Cancelled):
+        raise
+    except BaseException:
+        # the program is told to end: the call is not given up, but made again elsewhere
+        branch.hand_back()
+        raise
     finally:
         call.close()
 
 
-def over(call: _native.Call, turn: int, error: Exception | None = None) -> BaseException:
+def over(call: _native.Call, turn: int, error: BaseException | None = None) -> BaseException:
     """The exception that a call which has not gone well ends with."""
     if turn == STOPPED:
         return unwinding(call.stopped)
@@ -258,6 +268,23 @@ def step(function: Callable[P, R], /) -> Step[P, R]: ...
 @overload
 def step(
     *,
+    process: Literal[True],
+    name: str | None = None,
+    retries: int = 0,
+    backoff: float = 1.0,
+    factor: float = 2.0,
+    max_backoff: float = 60.0,
+    jitter: float = 0.5,
+    timeout: float | None = None,
+    speculative: bool = False,
+    retry_if: Callable[[Exception], bool] | None = None,
+) -> Callable[[Callable[P, R]], ProcessStep[P, R]]: ...
+
+
+@overload
+def step(
+    *,
+    process: bool = False,
     name: str | None = None,
     retries: int = 0,
     backoff: float = 1.0,
@@ -274,6 +301,7 @@ def step(
     function: Callable[..., Any] | None = None,
     /,
     *,
+    process: bool = False,
     name: str | None = None,
     retries: int = 0,
     backoff: float = 1.0,
@@ -287,6 +315,8 @@ def step(
     """Makes a step of a function.
 
     Args:
+        process: the body, which is sync, runs in a child process: a crash there is a failed attempt. Async
+            workflows call such a step by `await crunch.in_process(...)`.
         name: what is recorded; the function's qualified name by default.
         retries: attempts after a failed one.
         backoff: seconds before the second attempt; each further pause is `factor` times longer.
@@ -295,13 +325,17 @@ def step(
         jitter: share of a pause that is random, 0 to 1.
         timeout: longest an attempt may take, in seconds; no limit by default. It then fails with
             `TimeoutError`. An async body is cancelled; a thread cannot be stopped: it goes on, and what it
-            comes to is dropped.
+            comes to is dropped. A process is killed.
         speculative: the body may run before the outcomes of earlier steps are durable.
         retry_if: tells which exceptions are worth another attempt; all by default.
     """
 
+    made_of: Callable[..., Step[..., Any]] = Step
+    if process:
+        from stepfast.processes import ProcessStep as made_of
+
     def made(function: Callable[..., Any]) -> Step[..., Any]:
-        return Step(
+        return made_of(
             function,
             name=name,
             retries=retries,

@@ -268,7 +268,7 @@ def test_parents_need_no_thread_of_their_own(url: str, threads: int) -> None:
 
 
 @workflow
-async def hangs(n: int) -> None:
+async def hangs_inline(n: int) -> None:
     begun.set()
     await asyncio.Event().wait()
 
@@ -281,9 +281,9 @@ def test_an_execution_that_its_caller_runs_can_be_cancelled(url: str) -> None:
         global begun
         begun = asyncio.Event()
         async with AsyncEngine(url) as engine:
-            caller = asyncio.create_task(engine.run(hangs, 1, workflow_id="h"))
+            caller = asyncio.create_task(engine.run(hangs_inline, 1, workflow_id="h"))
             await begun.wait()
-            handle = await engine.start(hangs, 1, workflow_id="h")
+            handle = await engine.start(hangs_inline, 1, workflow_id="h")
             assert await handle.cancel()
             with pytest.raises(stepfast.WorkflowCancelled):
                 await caller

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from stepfast import Engine, WorkflowCancelled, sleep, step, workflow
+from stepfast.values import RemoteError
 
 
 @step
@@ -129,3 +130,19 @@ def test_a_sync_execution_that_its_caller_runs_can_be_cancelled(url: str) -> Non
         handle.cancel()
         thread.join(60)
         assert [type(error) for error in errors] == [WorkflowCancelled]
+
+
+@step
+def fails_strangely(n: int) -> int:
+    raise ValueError("no Unicode: \udcff") from KeyError("\udcff")
+
+
+@workflow
+def strange(n: int) -> int:
+    return fails_strangely(n)
+
+
+def test_an_error_whose_text_cannot_be_recorded_is_no_other_error(url: str) -> None:
+    with Engine(url) as engine, pytest.raises(RemoteError) as raised:
+        engine.run(strange, 1)
+    assert (raised.value.kind, raised.value.message) == ("ValueError", "no Unicode: \\udcff")

@@ -1,0 +1,76 @@
+"""`Attempt`: one attempt of a process step, between who waits for its outcome and the slot that makes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stepfast import _native
+from stepfast.failure import Failure, failure_of
+
+if TYPE_CHECKING:
+    from stepfast.processes.child import Child
+    from stepfast.processes.step import ProcessStep
+
+
+class Attempt:
+    """One attempt of a process step. It leaves its outcome with the call, once, unless it is given up."""
+
+    def __init__(
+        self, call: _native.Call, step: ProcessStep[Any, Any], where: tuple[str, str, str | None]
+    ) -> None:
+        self.step = step
+        #: The workflow_id, the name of the workflow, and the position of the step.
+        self.where = where
+        self.arguments = b""
+        #: What it failed with.
+        self.error: BaseException | None = None
+        self._call = call
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self._is_given_up = False
+
+    def enter(self, child: Child) -> bool:
+        """It is about to be made in `child`; false if it has been given up."""
+        with self._lock:
+            if not self._is_given_up:
+                self._child = child
+            return not self._is_given_up
+
+    def leave(self) -> bool:
+        """It is not in its child any more; false if it has been given up."""
+        with self._lock:
+            self._child = None
+            return not self._is_given_up
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more: a body under way is killed, with its child."""
+        with self._lock:
+            self._is_given_up = True
+            if self._child is not None:
+                self._child.kill()
+
+    def succeed(self, encoded: bytes) -> None:
+        """The body has returned the value with this encoding."""
+        self._call.deliver(encoded)
+
+    def fail(self, error: Exception, *, is_final: bool = False) -> None:
+        """The attempt has failed outside of the body; it is tried again if the step says so, and it is not
+        final."""
+        self.error = error
+        kind, message, causes, is_retryable, detail = judged(error, self.step.retry_if)
+        self._call.deliver_failure((kind, message, causes, is_retryable and not is_final, detail))
+
+    def fail_with(self, failure: Failure, error: BaseException) -> None:
+        """The body has failed, as it is recorded in `failure`; raised again, that is `error`."""
+        self.error = error
+        self._call.deliver_failure(failure)
+
+
+def judged(error: Exception, retry_if: Callable[[Exception], bool] | None) -> Failure:
+    """What is recorded of an exception. If `retry_if` fails, that is what the step fails with, for good."""
+    try:
+        return failure_of(error, retry_if)
+    except Exception as wrong:
+        return failure_of(wrong, lambda _: False)

@@ -1,0 +1,28 @@
+"""Ctrl-C in a step."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+
+from watched import HANGS, Pipe
+
+PROGRAM = str(pathlib.Path(__file__).with_name("interrupted.py"))
+
+
+def test_a_step_that_is_interrupted_is_not_given_up(url: str, tmp_path: pathlib.Path) -> None:
+    pipe = Pipe(tmp_path / "pipe")
+    with subprocess.Popen([sys.executable, PROGRAM, url, pipe.path], stderr=subprocess.PIPE) as program:
+        try:
+            first = pipe.process().pid
+            program.send_signal(signal.SIGINT)
+            said = program.communicate(timeout=HANGS)[1].decode()
+        finally:
+            program.kill()
+    assert (program.returncode, said.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
+    again = subprocess.run(
+        [sys.executable, PROGRAM, url, "-"], capture_output=True, text=True, timeout=HANGS, check=True
+    )
+    one, stayed, last = map(int, again.stdout.split())
+    # the step before it did not run again, and the one that was interrupted did
+    assert one == first != stayed == last
