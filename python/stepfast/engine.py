@@ -296,7 +296,8 @@ class Engine:
         return [execution_of(row) for row in rows]
 
     def close(self, grace: float = 10.0) -> None:
-        """Ends the engine: what runs is handed back, what is staged is flushed.
+        """Ends the engine: what runs is handed back, what is staged is flushed. Does not wait for executions
+        to end, but for bodies of sync steps that run on its threads: those cannot be interrupted.
 
         Args:
             grace: Longest to wait for a database that does not answer, in seconds.
