@@ -163,7 +163,7 @@ class AsyncEngine:
         patience: float | None = None,
     ) -> AsyncOptions:
         """The engine, to start executions with options. See `Engine.options`."""
-        return AsyncOptions(self, Order(workflow_id, timeout, patience))
+        return AsyncOptions(self._start, self._run, Order(workflow_id, timeout, patience))
 
     async def _start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stepfast.opened import Opened
     from stepfast.workflow import Workflow
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
 
 
 class Reference:

@@ -134,7 +134,7 @@ class Engine:
                 `Unavailable`; for ever by default. The start may happen nevertheless: repeating it with the
                 same workflow_id is safe.
         """
-        return Options(self, Order(workflow_id, timeout, patience))
+        return Options(self._start, self._run, Order(workflow_id, timeout, patience))
 
     def _start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order

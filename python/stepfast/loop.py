@@ -157,5 +157,5 @@ def chain_factory(loop: asyncio.AbstractEventLoop) -> None:
                 opened.loop.keep(forked.run, task)
         return task
 
-    factory.is_stepfasts = True  # type: ignore[attr-defined]
+    factory.is_stepfasts = True  # type: ignore[attr-defined] # pyright: ignore[reportFunctionMemberAccess]
     loop.set_task_factory(cast("Any", factory))

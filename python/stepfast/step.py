@@ -1,12 +1,15 @@
 """Steps: functions whose outcome is recorded once."""
 
+# a `BoundStep` is a part of its `Step`
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, final, overload
 
 from stepfast import _native
 from stepfast.attempt import within, within_thread
@@ -28,7 +31,13 @@ from stepfast.qualified import qualified
 P = ParamSpec("P")
 A = ParamSpec("A")
 S = TypeVar("S")
-R = TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R", covariant=True)
+
+
+@final
+class Nobody:
+    """A class of its own: only a parameter that takes anything takes one of these."""
 
 
 class Step(Generic[P, R]):
@@ -97,13 +106,27 @@ class Step(Generic[P, R]):
         call = branch.step(self.settings, recorded, kwargs)
         return carry_out(call, branch, self, args, kwargs)
 
+    # Checkers drop @classmethod and @staticmethod above a decorated function, so the kind of method shows in
+    # its first parameter alone: a `type`, the instance, or neither. Of one that takes anything it cannot be
+    # told. mypy learns the first parameter of a Callable only, of which a Step is one, whatever it says.
     @overload
-    def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Nobody, A], R], instance: object, owner: type
+    ) -> Step[..., Any]: ...
 
     @overload
-    def __get__(
-        self: Step[Concatenate[S, A], R], instance: S, owner: type | None = None
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[type[T], A], R], instance: T | None, owner: type[T]
     ) -> BoundStep[A, R]: ...
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Step[P, R]: ...
+
+    @overload
+    def __get__(self: Callable[Concatenate[S, A], R], instance: S, owner: type) -> BoundStep[A, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> Step[P, R]: ...
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else BoundStep(self, instance)

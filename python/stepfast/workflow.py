@@ -12,9 +12,11 @@ from stepfast.child import AsyncChild, Child, start_child
 from stepfast.errors import Invalid
 from stepfast.handle import settle
 from stepfast.qualified import qualified, where
+from stepfast.step import Nobody
 
 P = ParamSpec("P")
-R = TypeVar("R")
+A = ParamSpec("A")
+R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -95,12 +97,23 @@ class Workflow(Generic[P, R]):
         return start_child(self, args, kwargs, is_detached=True)
 
     @overload
-    def __get__(self, instance: None, owner: type | None = None) -> Workflow[P, R]: ...
+    def __get__(  # type: ignore[misc] # see `Step.__get__`
+        self: Callable[Concatenate[Nobody, A], R], instance: object, owner: type
+    ) -> Workflow[..., Any]: ...
 
     @overload
-    def __get__(
-        self: Workflow[Concatenate[S, P], R], instance: S, owner: type | None = None
-    ) -> BoundWorkflow[P, R]: ...
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[type[T], A], R], instance: T | None, owner: type[T]
+    ) -> BoundWorkflow[A, R]: ...
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Workflow[P, R]: ...
+
+    @overload
+    def __get__(self: Callable[Concatenate[S, A], R], instance: S, owner: type) -> BoundWorkflow[A, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> Workflow[P, R]: ...
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else BoundWorkflow(self, instance)

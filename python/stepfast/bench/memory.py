@@ -94,7 +94,7 @@ async def wait_at_the_gate(url: str, few: int, many: int) -> Outcome:
                 say(done=len(handles))
             await gate.filled(most)
 
-        with counted(row, engine._opened.native):
+        with counted(row, engine):
             begun = time.perf_counter()
             await grow(few)
             # what nobody needs any more must not hide growth; what is garbage after it counts
@@ -224,10 +224,10 @@ async def started(
                 raise AssertionError(f"workflow {n} returned {output!r}")
             tally.took.append(time.perf_counter() - begun)
 
-        callers = [call(n) for n in range(many)]
+        callers: list[Coroutine[Any, Any, None]] = [call(n) for n in range(many)]
         heartbeat = Heartbeat()
         await heartbeat.settle()
-        with counted(row, engine._opened.native), Collections() as collections:
+        with counted(row, engine), Collections() as collections:
             begun = time.perf_counter()
             await begin(callers)
             row |= tally.row(time.perf_counter() - begun)
