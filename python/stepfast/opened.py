@@ -13,7 +13,7 @@ from stepfast.loop import Loop
 from stepfast.options import Order, unbound
 from stepfast.records import micros
 from stepfast.threads import Threads
-from stepfast.workflow import registered
+from stepfast.workflow import Workflow, registered
 
 
 class Opened:
@@ -108,7 +108,7 @@ class Opened:
     def list(
         self,
         status: str | Iterable[str] | None,
-        workflow: Any,
+        workflow: Callable[..., Any] | str | None,
         is_parked: bool | None,
         parent: str | None,
         id_prefix: str | None,
@@ -122,7 +122,7 @@ class Opened:
         return self.native.list(
             self.port,
             statuses,
-            workflow if workflow is None or isinstance(workflow, str) else workflow.name,
+            name_of(workflow) if callable(workflow) else workflow,
             is_parked,
             parent,
             id_prefix,
@@ -142,9 +142,23 @@ class Opened:
         self.threads.stop()
 
 
+def name_of(workflow: Callable[..., Any]) -> str:
+    """The name under which a workflow is recorded.
+
+    Raises:
+        Invalid: It is no workflow.
+    """
+    found, _ = unbound(workflow, ())
+    if not isinstance(found, Workflow):
+        raise Invalid(f"{workflow!r} is no workflow")
+    return found.name
+
+
 def in_workflow(verb: str, workflow: Any) -> Invalid:
     """What an engine starts in the code of a workflow would be started again by a replay."""
-    called = f"{workflow.__name__}.start(...)" if verb == "start" else f"{workflow.__name__}(...)"
+    found, bound = unbound(workflow, ())
+    name = f"{'self.' if bound else ''}{getattr(found, '__name__', found)}"
+    called = f"{name}.start(...)" if verb == "start" else f"{name}(...)"
     return Invalid(
         f"engine.{verb} is called in the code of a workflow, where a replay would {verb} it again: write "
         f"{called}, or do it in a step"

@@ -43,6 +43,10 @@ class Nobody:
 class Step(Generic[P, R]):
     """A step function. Called in a workflow, its outcome is recorded once; elsewhere it is a plain call."""
 
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[P, R]
+
     def __init__(
         self,
         function: Callable[P, R],

@@ -25,6 +25,10 @@ class Workflow(Generic[P, R]):
     """A workflow function. Engines know it by its name. Called in a workflow it runs as a child; elsewhere
     it is a plain call."""
 
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[P, R]
+
     def __init__(self, function: Callable[P, R], *, name: str | None, eager: bool) -> None:
         self.function = function
         self.name = name or qualified(function)
@@ -150,6 +154,18 @@ class BoundWorkflow(Generic[P, R]):
     def start(self, /, *args: Any, **kwargs: Any) -> Any:
         """See `Workflow.start`."""
         return start_child(self.workflow, (self.instance, *args), kwargs)
+
+    @overload
+    def start_detached(  # type: ignore[overload-overlap] # what is async comes first
+        self: BoundWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, str]: ...
+
+    @overload
+    def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
+
+    def start_detached(self, /, *args: Any, **kwargs: Any) -> Any:
+        """See `Workflow.start_detached`."""
+        return start_child(self.workflow, (self.instance, *args), kwargs, is_detached=True)
 
     def __repr__(self) -> str:
         return f"<workflow {self.workflow.name} of {self.instance!r}>"
