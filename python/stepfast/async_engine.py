@@ -69,38 +69,38 @@ class AsyncEngine:
         return self
 
     @overload
-    def start(
+    async def start(
         self,
         workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     @overload
-    def start(
+    async def start(
         self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     @overload
-    def start(
+    async def start(
         self,
         workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
         /,
         *args: Any,
         workflow_id: str | None,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     @overload
-    def start(
+    async def start(
         self,
         workflow: Workflow[..., R] | BoundWorkflow[..., R],
         /,
         *args: Any,
         workflow_id: str | None,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     def start(  # type: ignore[misc] # a workflow with a workflow_id of its own: see `options`
         self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
@@ -111,38 +111,38 @@ class AsyncEngine:
         return self._start(workflow, args, kwargs, order)
 
     @overload
-    def run(
+    async def run(
         self,
         workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     @overload
-    def run(
+    async def run(
         self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     @overload
-    def run(
+    async def run(
         self,
         workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
         /,
         *args: Any,
         workflow_id: str | None,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     @overload
-    def run(
+    async def run(
         self,
         workflow: Workflow[..., R] | BoundWorkflow[..., R],
         /,
         *args: Any,
         workflow_id: str | None,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     def run(  # type: ignore[misc] # see `start`
         self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any

@@ -22,7 +22,7 @@ class Loop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.native = _native.Port(loop)
+        self.native: _native.Port = _native.Port(loop)
         self._opened: Opened | None = None
         #: What runs of executions wait for outside of durable calls has to be cancelled if they unwind.
         self._tasks: dict[int, asyncio.Future[Any]] = {}

@@ -31,11 +31,13 @@ class Opened:
         threads: int,
     ) -> None:
         # what cannot run here is not registered: its executions are for others to claim
-        self.workflows = [workflow for workflow in registered() if loop is not None or not workflow.is_async]
+        self.workflows: list[Workflow[..., Any]] = [
+            workflow for workflow in registered() if loop is not None or not workflow.is_async
+        ]
         self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
         self.loop = loop
-        self.port = loop.native if loop is not None else None
-        self.threads = Threads(self, threads)
+        self.port: _native.Port | None = loop.native if loop is not None else None
+        self.threads: Threads = Threads(self, threads)
         definitions = [
             (
                 workflow.name,
@@ -48,7 +50,9 @@ class Opened:
         if loop is not None:
             # executions may begin as soon as it is open
             loop.serve(self)
-        self.native = _native.Engine.open(url, definitions, max_running, suspend_after, value_limit)
+        self.native: _native.Engine = _native.Engine.open(
+            url, definitions, max_running, suspend_after, value_limit
+        )
         self.threads.start()
 
     def resolved(

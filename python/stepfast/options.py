@@ -59,36 +59,36 @@ class AsyncOptions:
         self._start, self._run, self._order = start, run, order
 
     @overload
-    def start(
+    async def start(
         self,
         workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     @overload
-    def start(
+    async def start(
         self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """See `AsyncEngine.start`."""
         return self._start(workflow, args, kwargs, self._order)
 
     @overload
-    def run(
+    async def run(
         self,
         workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     @overload
-    def run(
+    async def run(
         self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     def run(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """See `AsyncEngine.run`."""

@@ -62,11 +62,11 @@ class Step(Generic[P, R]):
         retry_if: Callable[[Exception], bool] | None,
     ) -> None:
         self.function = function
-        self.name = name or qualified(function)
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.name: str = name or qualified(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
         self.retry_if = retry_if
         self.timeout = timeout
-        self.settings = _native.StepSettings(
+        self.settings: _native.StepSettings = _native.StepSettings(
             self.name, retries, backoff, factor, max_backoff, jitter, speculative
         )
         functools.update_wrapper(self, function)
@@ -92,14 +92,14 @@ class Step(Generic[P, R]):
             return carry_out(call, branch, self, args, kwargs)
         return carry_out_here(call, branch, self, args, kwargs)
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
         on meanwhile."""
         return self._in_thread(args, args, kwargs)
 
     def _in_thread(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Coroutine[Any, Any, R]:
+    ) -> Coroutine[object, None, R]:
         if self.is_async:
             raise Invalid(f"step {self.name!r} is async: call it as it is, and await it")
         branch = branch_var.get()
@@ -158,7 +158,8 @@ class BoundStep(Generic[P, R]):
     another one in a replay: whatever a step makes of it is recorded in its outcome."""
 
     def __init__(self, step: Step[..., R], instance: object) -> None:
-        self.step, self.instance = step, instance
+        self.step: Step[..., R] = step
+        self.instance: object = instance
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         branch = branch_var.get()
@@ -166,7 +167,7 @@ class BoundStep(Generic[P, R]):
             return self.step.function(self.instance, *args, **kwargs)
         return self.step._carried(branch, args, (self.instance, *args), kwargs)  # type: ignore[no-any-return]
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """See `Step.in_thread`."""
         return self.step._in_thread(args, (self.instance, *args), kwargs)
 

@@ -31,9 +31,9 @@ class Workflow(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], *, name: str | None, eager: bool) -> None:
         self.function = function
-        self.name = name or qualified(function)
+        self.name: str = name or qualified(function)
         self.eager = eager
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -56,7 +56,7 @@ class Workflow(Generic[P, R]):
             return cast("R", settle(branch.child(opened.native, number, args, kwargs, False)))
         return cast("R", opened.threads.child(branch, number, args, kwargs))
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async workflows: the sync workflow as a child, which runs on a thread."""
         branch = branch_var.get()
         if self.is_async or branch is None or not branch.is_on_loop:
@@ -67,9 +67,9 @@ class Workflow(Generic[P, R]):
         return settle(branch.child(opened.native, opened.number(self), args, kwargs, False))
 
     @overload
-    def start(  # type: ignore[overload-overlap] # what is async comes first
+    async def start(  # type: ignore[overload-overlap] # what is async comes first
         self: Workflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, AsyncChild[T]]: ...
+    ) -> AsyncChild[T]: ...
 
     @overload
     def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
@@ -84,9 +84,9 @@ class Workflow(Generic[P, R]):
         return start_child(self, args, kwargs)
 
     @overload
-    def start_detached(  # type: ignore[overload-overlap] # what is async comes first
+    async def start_detached(  # type: ignore[overload-overlap] # what is async comes first
         self: Workflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, str]: ...
+    ) -> str: ...
 
     @overload
     def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
@@ -134,19 +134,20 @@ class BoundWorkflow(Generic[P, R]):
     recorded with the others."""
 
     def __init__(self, workflow: Workflow[..., R], instance: object) -> None:
-        self.workflow, self.instance = workflow, instance
+        self.workflow: Workflow[..., R] = workflow
+        self.instance: object = instance
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.workflow(self.instance, *args, **kwargs)
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """See `Workflow.in_thread`."""
         return self.workflow.in_thread(self.instance, *args, **kwargs)
 
     @overload
-    def start(  # type: ignore[overload-overlap] # what is async comes first
+    async def start(  # type: ignore[overload-overlap] # what is async comes first
         self: BoundWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, AsyncChild[T]]: ...
+    ) -> AsyncChild[T]: ...
 
     @overload
     def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
@@ -156,9 +157,9 @@ class BoundWorkflow(Generic[P, R]):
         return start_child(self.workflow, (self.instance, *args), kwargs)
 
     @overload
-    def start_detached(  # type: ignore[overload-overlap] # what is async comes first
+    async def start_detached(  # type: ignore[overload-overlap] # what is async comes first
         self: BoundWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, str]: ...
+    ) -> str: ...
 
     @overload
     def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...

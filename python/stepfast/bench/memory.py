@@ -115,7 +115,7 @@ class Heartbeat:
     """A task that wants to go on every millisecond, and notes how long it had to wait at most."""
 
     def __init__(self) -> None:
-        self.longest = 0.0
+        self.longest: float = 0.0
         self._task = asyncio.create_task(self._beat())
 
     async def _beat(self) -> None:
@@ -141,7 +141,7 @@ class Collections:
     """Notes how long the garbage collector, left as Python has it, kept everybody at most."""
 
     def __init__(self) -> None:
-        self.longest = 0.0
+        self.longest: float = 0.0
         self._begun = 0.0
 
     def _note(self, phase: str, _: dict[str, int]) -> None:
@@ -163,7 +163,7 @@ class Flight:
     """How many workflows are between their start and their result."""
 
     def __init__(self) -> None:
-        self.most = 0
+        self.most: int = 0
         self._now = 0
 
     def __enter__(self) -> None:
