@@ -138,7 +138,7 @@ class Engine:
                 `Unavailable`; for ever by default. The start may happen nevertheless: repeating it with the
                 same workflow_id is safe.
         """
-        return Options(self, Order(workflow_id, timeout, patience))
+        return Options(self._start, self._run, Order(workflow_id, timeout, patience))
 
     def _start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
@@ -236,7 +236,7 @@ class Engine:
         self,
         *,
         status: str | Iterable[str] | None = None,
-        workflow: Workflow[..., Any] | str | None = None,
+        workflow: Workflow[..., Any] | BoundWorkflow[..., Any] | str | None = None,
         is_parked: bool | None = None,
         parent: str | None = None,
         id_prefix: str | None = None,
@@ -255,7 +255,7 @@ class Engine:
         self,
         *,
         status: str | Iterable[str] | None = None,
-        workflow: Workflow[..., Any] | str | None = None,
+        workflow: Workflow[..., Any] | BoundWorkflow[..., Any] | str | None = None,
         is_parked: bool | None = None,
         parent: str | None = None,
         id_prefix: str | None = None,

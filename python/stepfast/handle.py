@@ -10,7 +10,7 @@ from stepfast import _native
 from stepfast.branch import DONE, PENDING
 from stepfast.step import over
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
 
 
 class Handle(Generic[R]):

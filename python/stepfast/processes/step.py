@@ -1,5 +1,8 @@
 """`ProcessStep`: a step whose body runs in a child process."""
 
+# what is here belongs together
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -11,14 +14,15 @@ from stepfast.branch import BODY, DONE, PENDING, branch_var, unwinding
 from stepfast.errors import Cancelled, Invalid, Suspended
 from stepfast.processes.attempt import Attempt
 from stepfast.processes.place import place_of, steps
-from stepfast.step import BoundStep, Step, over
+from stepfast.step import BoundStep, Nobody, Step, over
 from stepfast.values import EncodeError
 from stepfast.values.arguments import encode_arguments
 
 P = ParamSpec("P")
 A = ParamSpec("A")
 S = TypeVar("S")
-R = TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R", covariant=True)
 
 
 class ProcessStep(Step[P, R]):
@@ -65,15 +69,27 @@ class ProcessStep(Step[P, R]):
     ) -> Coroutine[Any, Any, R]:
         raise self._misplaced()
 
+    # as those of Step
     @overload
-    def __get__(self, instance: None, owner: type | None = None) -> ProcessStep[P, R]: ...
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Nobody, A], R], instance: object, owner: type
+    ) -> Step[..., Any]: ...
 
     @overload
-    def __get__(
-        self: ProcessStep[Concatenate[S, A], R], instance: S, owner: type | None = None
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[type[T], A], R], instance: T | None, owner: type[T]
     ) -> BoundProcessStep[A, R]: ...
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
+    @overload
+    def __get__(self, instance: None, owner: type) -> ProcessStep[P, R]: ...
+
+    @overload
+    def __get__(self: Callable[Concatenate[S, A], R], instance: S, owner: type) -> BoundProcessStep[A, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> ProcessStep[P, R]: ...
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] # it binds as Step does
         return self if instance is None else BoundProcessStep(self, instance)
 
     def _misplaced(self) -> Invalid:
