@@ -34,7 +34,7 @@ class Opened:
         processes: int | None,
     ) -> None:
         refuse_engines()
-        self.processes = Processes(processes)
+        self.processes: Processes = Processes(processes)
         # what cannot run here is not registered: its executions are for others to claim
         self.workflows: list[Workflow[..., Any]] = [
             workflow for workflow in registered() if loop is not None or not workflow.is_async

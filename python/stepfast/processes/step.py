@@ -13,7 +13,7 @@ from stepfast import _native
 from stepfast.branch import BODY, DONE, PENDING, branch_var, unwinding
 from stepfast.errors import Cancelled, Invalid, Suspended
 from stepfast.processes.attempt import Attempt
-from stepfast.processes.place import place_of, steps
+from stepfast.processes.place import Place, place_of, steps
 from stepfast.step import BoundStep, Nobody, Step, over
 from stepfast.values import EncodeError
 from stepfast.values.arguments import encode_arguments
@@ -36,7 +36,7 @@ class ProcessStep(Step[P, R]):
                 f"step {self.name!r} is async, and process=True is for sync functions: make it sync, or "
                 "leave process=True out"
             )
-        self.place = place_of(self.name, function)
+        self.place: Place = place_of(self.name, function)
         steps[self.place] = self
 
     def _carried(
