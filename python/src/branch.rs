@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Wake;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -12,6 +13,7 @@ use stepfast::guest::{self, Gate};
 use stepfast::{Key, Name, RetryPolicy, StepOptions};
 
 use crate::call::{Call, Reply};
+use crate::code::Code;
 use crate::engine::Engine;
 use crate::port::{Port, Shared};
 use crate::slot::Slot;
@@ -61,6 +63,10 @@ pub(crate) struct Branch {
     /// `None` once it has ended.
     branch: Mutex<Option<guest::Branch>>,
     gate: Gate,
+    /// The thread that makes its calls.
+    thread: Mutex<Option<ThreadId>>,
+    /// It is none: what closes an async generator that was left has no place in the workflow.
+    is_torn_off: bool,
     /// Of the first branch: where the code's outcome goes.
     slot: Option<Arc<Slot>>,
     /// The loop that its code runs on; none for a thread.
@@ -74,7 +80,25 @@ pub(crate) struct Branch {
 impl Branch {
     pub(crate) fn new(branch: guest::Branch, slot: Option<Arc<Slot>>, port: Option<Py<Port>>) -> Self {
         let gate = branch.gate();
-        Self { branch: Mutex::new(Some(branch)), gate, slot, port, owner: None, home: Mutex::default() }
+        Self {
+            branch: Mutex::new(Some(branch)),
+            gate,
+            thread: Mutex::new(Some(std::thread::current().id())),
+            is_torn_off: false,
+            slot,
+            port,
+            owner: None,
+            home: Mutex::default(),
+        }
+    }
+
+    /// A branch whose code is run by another thread, if it does not run on a loop.
+    fn for_another_thread(branch: guest::Branch, port: Option<Py<Port>>) -> Self {
+        let branch = Self::new(branch, None, port);
+        if branch.port.is_none() {
+            *branch.thread.lock() = None;
+        }
+        branch
     }
 
     /// The first branch of an execution whose code the caller of `owner` runs.
@@ -98,6 +122,12 @@ impl Branch {
         slot: Option<Arc<Slot>>,
         make: impl FnOnce(&mut guest::Branch) -> crate::call::Future,
     ) -> PyResult<Call> {
+        if self.is_torn_off {
+            return Err(crate::error::torn_off(py));
+        }
+        if !self.is_here() {
+            return Err(crate::error::foreign_thread(py));
+        }
         let mut branch = self.branch.lock();
         let Some(branch) = branch.as_mut() else {
             return Err(crate::error::unavailable("this branch of the workflow has ended"));
@@ -176,7 +206,7 @@ impl Branch {
         *self.home.lock() = Some(home);
     }
 
-    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled.
+    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
     #[getter]
     fn stopped(&self) -> u8 {
         stopped(&self.gate)
@@ -184,7 +214,31 @@ impl Branch {
 
     /// Lets its loop watch for the moment at which the execution comes to rest.
     fn watch(&self, py: Python<'_>) -> PyResult<()> {
-        self.port.as_ref().map_or(Ok(()), |port| Port::watch(port.bind(py), &self.gate))
+        let Some(port) = self.port.as_ref().filter(|_| self.gate.code_runs()) else { return Ok(()) };
+        Port::watch(port.bind(py), &self.gate)
+    }
+
+    /// True if its code has to unwind, or will have to in a moment: nothing of it is recorded any more.
+    #[getter]
+    fn is_closing(&self) -> bool {
+        self.gate.is_closing()
+    }
+
+    /// True in the thread that makes its calls: the first that has made one.
+    #[getter]
+    fn is_here(&self) -> bool {
+        let here = std::thread::current().id();
+        *self.thread.lock().get_or_insert(here) == here
+    }
+
+    /// The coroutine of its code, for the task that runs it.
+    fn code(slf: &Bound<'_, Self>, coroutine: Py<PyAny>) -> PyResult<Code> {
+        let branch = slf.get();
+        let Some(port) = &branch.port else {
+            return Err(crate::error::unavailable("its code runs in a thread"));
+        };
+        let owned = branch.is_inline().then(|| slf.clone().unbind());
+        Ok(Code::new(coroutine, branch.gate.clone(), port.clone_ref(slf.py()), owned))
     }
 
     /// True if its code runs on an event loop.
@@ -196,7 +250,7 @@ impl Branch {
     /// A branch that goes on beside this one until it ends; `None` if this one has ended.
     fn fork(&self, py: Python<'_>) -> Option<Self> {
         let branch = self.branch.lock().as_mut()?.fork();
-        let forked = Self::new(branch, None, self.port.as_ref().map(|port| port.clone_ref(py)));
+        let forked = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
         *forked.home.lock() = self.home(py);
         Some(forked)
     }
@@ -206,7 +260,7 @@ impl Branch {
         let Some(branch) = self.branch.lock().as_mut().map(guest::Branch::reserve) else {
             return Err(crate::error::unavailable("this branch of the workflow has ended"));
         };
-        let reserved = Self::new(branch, None, self.port.as_ref().map(|port| port.clone_ref(py)));
+        let reserved = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
         *reserved.home.lock() = self.home(py);
         Ok(reserved)
     }
@@ -229,6 +283,20 @@ impl Branch {
     fn drive(&self, py: Python<'_>, join: &Join) -> PyResult<()> {
         let Some(owner) = &self.owner else { return Ok(()) };
         owner.get().drive(py, || join.is_over.load(SeqCst))
+    }
+
+    /// What stands for a branch where there is none, and refuses durable calls.
+    fn torn_off(&self, py: Python<'_>) -> Self {
+        Self {
+            branch: Mutex::default(),
+            gate: self.gate.clone(),
+            thread: Mutex::default(),
+            is_torn_off: true,
+            slot: None,
+            port: self.port.as_ref().map(|port| port.clone_ref(py)),
+            owner: None,
+            home: Mutex::new(self.home(py)),
+        }
     }
 
     /// The branch has ended.
@@ -376,5 +444,6 @@ pub(crate) fn stopped(gate: &Gate) -> u8 {
         None => 0,
         Some(guest::Stopped::Suspended) => 1,
         Some(guest::Stopped::Cancelled) => 2,
+        Some(guest::Stopped::Ended) => 3,
     }
 }

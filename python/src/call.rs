@@ -271,6 +271,14 @@ impl Call {
         Ok(())
     }
 
+    /// What is raised if the value cannot be read: for code of an execution, which is parked, what unwinds it.
+    fn unreadable(&self, py: Python<'_>, error: PyErr) -> PyErr {
+        let Some(gate) = &self.gate else { return error };
+        let place = self.path.as_ref().map_or_else(String::new, |path| format!(", position {path}"));
+        gate.park(&format!("a recorded value{place}: {}", error.value(py)));
+        crate::error::suspended(py)
+    }
+
     /// A call whose code the caller runs when it is its turn.
     pub(crate) fn inline(mut self) -> Self {
         self.begun = Some(Mutex::new(None));
@@ -290,7 +298,7 @@ impl Call {
         if turn != PENDING
             && turn != BODY
             && let (Some(gate), Some(port)) = (&self.gate, &self.port)
-            && gate.needs_watching()
+            && gate.code_runs()
             && let Err(error) = Port::watch(port.bind(py), gate)
         {
             error.write_unraisable(py, None);
@@ -409,7 +417,10 @@ impl Call {
     /// What it came to: a value, text, a handle, or nothing.
     fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match std::mem::replace(&mut *self.state.lock(), State::Taken) {
-            State::Over(Reply::Value(payload)) => Ok(decode(py, &payload)?.unbind()),
+            State::Over(Reply::Value(payload)) => match decode(py, &payload) {
+                Ok(value) => Ok(value.unbind()),
+                Err(error) => Err(self.unreadable(py, error)),
+            },
             State::Over(Reply::Text(text)) => Ok(text.into_pyobject(py)?.into_any().unbind()),
             State::Over(Reply::Handle(handle)) => Ok(Py::new(py, Handle::new(handle))?.into_any()),
             State::Over(Reply::Many(ends)) => crate::record::ends(py, ends),
@@ -436,7 +447,7 @@ impl Call {
         }
     }
 
-    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled.
+    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
     #[getter]
     fn stopped(&self) -> u8 {
         self.gate.as_ref().map_or(0, stopped)
@@ -513,6 +524,12 @@ impl Call {
         }
         slf.get().is_blocking.store(true, SeqCst);
         Some(slf)
+    }
+
+    /// True for a call of an execution's code.
+    #[getter]
+    fn is_durable(&self) -> bool {
+        self.gate.is_some()
     }
 
     /// Whose turn it is, after it was awaited.

@@ -3,11 +3,13 @@
 
 mod branch;
 mod call;
+mod code;
 mod engine;
 mod error;
 mod handle;
 mod port;
 mod record;
+mod running;
 mod runtime;
 mod slot;
 mod value;
@@ -24,6 +26,8 @@ mod _native {
     use crate::branch::{Branch, Join, StepSettings};
     #[pymodule_export]
     use crate::call::Call;
+    #[pymodule_export]
+    use crate::code::Code;
     #[pymodule_export]
     use crate::engine::Engine;
     #[pymodule_export]

@@ -64,16 +64,6 @@ pub(crate) enum Turn {
     Delivered(Delivery),
 }
 
-/// What the run's task does next when all branches are at rest.
-pub(crate) enum Rest {
-    /// Something was delivered: poll again.
-    Delivered,
-    /// Wait to be woken.
-    Idle,
-    /// Code that somebody else polls may be running: wait to be told.
-    Restless,
-}
-
 /// What a run waits for while nothing can be delivered.
 pub(crate) enum Settling {
     /// There is something to do first.

@@ -15,6 +15,7 @@ pub mod counters;
 #[doc(hidden)]
 pub mod crash;
 mod delivery;
+mod disagreement;
 mod ear;
 mod engine;
 pub mod error;
@@ -31,6 +32,7 @@ pub mod path;
 pub mod payload;
 pub mod record;
 mod replay;
+mod rest;
 mod run;
 mod runs;
 mod start;

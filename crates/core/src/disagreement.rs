@@ -1,0 +1,57 @@
+//! Disagreements of code and record, in words.
+
+use crate::failure::{Failure, NON_DETERMINISTIC};
+use crate::path::Path;
+use crate::replay::{CallKind, described};
+use crate::write::Checkpoint;
+
+/// Parks an execution whose code does not repeat its record.
+pub(crate) fn non_deterministic(disagreement: &str) -> Failure {
+    Failure::of_kind(
+        NON_DETERMINISTIC,
+        format!(
+            "the code does not repeat what was recorded: {disagreement}. Restore the code that started this \
+             execution (or its order of steps) and resume it, or cancel it"
+        ),
+    )
+    .permanent()
+}
+
+/// The code waits, and does not make or await the call whose delivery comes next.
+pub(crate) fn missing(next: &Checkpoint) -> String {
+    format!(
+        "the record goes on with {} {:?} at position {}, the code now does not call it",
+        described(next.kind),
+        &*next.name,
+        next.path
+    )
+}
+
+/// The code returns while more is recorded.
+pub(crate) fn ends_early(next: &Checkpoint) -> String {
+    format!(
+        "the record goes on with {} {:?} at position {}, the code now returns before it",
+        described(next.kind),
+        &*next.name,
+        next.path
+    )
+}
+
+/// The code waits for a call that was given up when it was recorded.
+pub(crate) fn not_given_up(next: &Checkpoint, time_limit: &str) -> String {
+    format!(
+        "the call {:?} at position {} was given up when it was recorded, now the code goes on waiting for it \
+         (a time limit that a replay repeats is {time_limit})",
+        &*next.name, next.path
+    )
+}
+
+/// The code gives a call up whose outcome is recorded, or while the record goes on.
+pub(crate) fn given_up(kind: CallKind, name: &str, path: &Path, is_recorded: bool, time_limit: &str) -> String {
+    let what = if is_recorded { "whose outcome is recorded" } else { "which was not given up by then" };
+    format!(
+        "the code now gives up {} {name:?} at position {path}, {what} (a time limit that a replay repeats is \
+         {time_limit})",
+        kind.word()
+    )
+}

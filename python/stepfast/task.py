@@ -1,0 +1,74 @@
+"""The tasks of workflow code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from stepfast.branch import branch_var
+
+if TYPE_CHECKING:
+    from stepfast._native import Branch
+
+#: While the body of a step runs: the branch that called it.
+body_var: Final[ContextVar[Branch | None]] = ContextVar("stepfast_body", default=None)
+
+
+class WorkflowTask(asyncio.Task[Any]):
+    """A task that runs a branch of an execution.
+
+    Code of the execution may cancel it. Whoever else does so, such as a program that cancels all tasks before
+    it ends, does not cancel the execution, which goes on from what is recorded.
+    """
+
+    branch: Branch | None = None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Asks that it be cancelled."""
+        hand_back_from_outside(self.branch)
+        return super().cancel(msg)
+
+
+def guard(task: asyncio.Future[Any], branch: Branch) -> None:
+    """Lets nobody outside of the execution cancel what it does in the task."""
+    if isinstance(task, WorkflowTask):
+        task.branch = branch
+        return
+    # made by a factory that was there before ours
+    cancel: Callable[..., bool] = task.cancel
+
+    def guarded(msg: Any | None = None) -> bool:
+        hand_back_from_outside(branch)
+        return cancel(msg)
+
+    task.cancel = guarded  # type: ignore[method-assign]
+    task.add_done_callback(lambda task: task.__dict__.pop("cancel"))
+
+
+def hand_back_from_outside(branch: Branch | None) -> None:
+    """Hands the execution of the branch back, if it is not its own code that asks."""
+    if branch is None or branch.is_closing:
+        return
+    here = branch_var.get() or body_var.get()
+    if here is None or here.run != branch.run:
+        branch.hand_back()
+
+
+def thrown(branch: Branch, raised: Any) -> None:
+    """An exception enters code that its caller runs in a task of its own: whoever cancels that task does not
+    cancel the execution."""
+    # the body of a step may have asked for it, with a timeout of its own, and is asked first
+    if isinstance(raised, asyncio.CancelledError) and body_var.get() is None:
+        hand_back_from_caller(branch)
+
+
+def hand_back_from_caller(branch: Branch) -> None:
+    """Hands the execution back if the code runs in its caller's task, and that is cancelled."""
+    task = asyncio.current_task()
+    if branch.is_inline and task is not None and not isinstance(task, WorkflowTask) and task.cancelling():
+        branch.hand_back()
+
+
+__all__ = ["WorkflowTask", "body_var", "guard", "hand_back_from_caller", "thrown"]
