@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from stepfast.branch import BODY, DONE, PENDING, branch_var
-from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
 from stepfast.handle import AsyncHandle, outcomes, settle
 from stepfast.loop import Loop
@@ -193,29 +192,23 @@ class AsyncEngine:
             branch, (args, kwargs) = begun
             branch.home = opened
             token = branch_var.set(branch)
-            branch.watch()
             run = branch.run
             caller = callers[run] = asyncio.current_task()
             try:
-                output = await opened.workflows[number].function(*args, **kwargs)
+                output = await branch.code(opened.workflows[number].function(*args, **kwargs))
                 turn = call.returned(output)
-            except Exception as raised:
-                turn = call.raised(failure_of(raised))
-            except BaseException as raised:
-                if not branch.stopped and not isinstance(
-                    raised, Suspended | Cancelled | asyncio.CancelledError
-                ):
-                    branch.hand_back()
-                    raise
-                # nothing happens if the gate is closed already
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
                 branch.hand_back()
-                turn = call.unwound()
+                raise
+            except BaseException as raised:
+                # of code that unwinds nothing counts
+                turn = call.unwound() if branch.is_closing else call.raised(failure_of(raised))
             finally:
                 branch_var.reset(token)
                 del callers[run]
                 if run in self._loop.unwound:
                     self._loop.leave(run, caller)
-            if branch.stopped and caller is not None and caller.cancelling():
+            if branch.stopped in (1, 2) and caller is not None and caller.cancelling():
                 # the execution goes on; that its caller was cancelled meanwhile concerns the caller
                 raise asyncio.CancelledError
         if turn != DONE:

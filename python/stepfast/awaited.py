@@ -1,4 +1,4 @@
-"""Durable calls without a body, as workflow code waits for them."""
+"""Durable calls without a body, as async code waits for them."""
 
 from __future__ import annotations
 
@@ -6,42 +6,24 @@ import asyncio
 from typing import Any
 
 from stepfast import _native
-from stepfast.branch import DONE, FAILED, PENDING, unwinding
+from stepfast.branch import DONE, FAILED, PENDING
 from stepfast.step import over
+from stepfast.task import cancelled
 
 
 async def awaited(call: _native.Call, branch: _native.Branch) -> Any:
-    """Waits for a call of the branch, in a task of the loop."""
+    """Waits for a call of the branch."""
     try:
-        turn = PENDING
-        while turn == PENDING:
+        while call.turn == PENDING:
             await call
-            turn = call.turn
-        return outcome(call, turn)
+        return outcome(call, call.turn)
     except asyncio.CancelledError:
-        if branch.is_closing:
-            raise unwinding(call.stopped) from None
-        turn = call.poll()
+        turn = cancelled(call, branch)
         if turn in (DONE, FAILED):
-            # delivered, and recorded, in the same moment: that is what a replay will see
             return outcome(call, turn)
         raise
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        # the code is cut off, and has not given the call up
-        branch.hand_back()
-        raise
     finally:
-        call.close()
-
-
-def awaited_here(call: _native.Call, branch: _native.Branch) -> Any:
-    """Waits for a call of the branch, in this thread."""
-    try:
-        return outcome(call, call.wait())
-    except (KeyboardInterrupt, SystemExit):
-        branch.hand_back()
-        raise
-    finally:
+        # a traceback may keep it
         call.close()
 
 
@@ -52,4 +34,4 @@ def outcome(call: _native.Call, turn: int) -> Any:
     return call.value()
 
 
-__all__ = ["awaited", "awaited_here"]
+__all__ = ["awaited"]

@@ -25,4 +25,6 @@ def unwinding(stopped: int) -> BaseException:
     """What unwinds code that has been stopped."""
     if stopped == 2:
         return Cancelled("the execution was cancelled")
+    if stopped == 3:
+        return Suspended("the workflow has returned, and did not wait for this")
     return Suspended("the execution goes on later, from what is recorded")

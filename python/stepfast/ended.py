@@ -1,51 +1,38 @@
-"""What the code of workflows and steps came to when it raised."""
+"""What code came to when it raised: an outcome, or nothing that counts."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from typing import TYPE_CHECKING
 
 from stepfast.errors import Cancelled, Suspended
 from stepfast.values import RemoteError
 
-if TYPE_CHECKING:
-    from stepfast._native import Branch
-
-#: What tells a program, a task or a thread to end. As an outcome it would end whoever gets it.
-_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit, Suspended, Cancelled)
+#: What tells a program or a task to end, and what unwinds code. None of them is an outcome.
+_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, Suspended, Cancelled)
 
 
-def is_interruption(raised: BaseException) -> bool:
-    """True if it is not the code that fails: the program is told to end, or the code is cut off."""
-    if isinstance(raised, (KeyboardInterrupt, SystemExit)):
-        # signals raise in the main thread
-        return threading.current_thread() is threading.main_thread()
-    return isinstance(raised, GeneratorExit)
+def is_outcome(raised: BaseException) -> bool:
+    """True if the body of a step has failed with it."""
+    if isinstance(raised, Exception):
+        return True
+    if isinstance(raised, asyncio.CancelledError):
+        # code may raise that by itself, or await something that was cancelled
+        return not is_cancelled()
+    return not isinstance(raised, _ENDS)
 
 
-def is_cancelled(raised: BaseException) -> bool:
-    """True if somebody has cancelled the running task; code may also raise that by itself."""
-    if not isinstance(raised, asyncio.CancelledError):
+def is_cancelled() -> bool:
+    """True if somebody has cancelled the running task."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        # a thread
         return False
-    task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def has_failed(branch: Branch, raised: BaseException) -> bool:
-    """True if what left the code of an execution is its outcome.
-
-    False if the code was unwinding: then nothing counts. Hands the execution back, and raises it again, if it
-    is no matter of the code.
-    """
-    if is_interruption(raised):
-        branch.hand_back()
-        raise raised
-    return not branch.is_closing
-
-
 def recordable(raised: BaseException) -> BaseException:
-    """What is recorded of an exception."""
+    """What is recorded of an exception. One that tells to end would end whoever gets it as an outcome."""
     if isinstance(raised, asyncio.CancelledError):
         text = str(raised) or "nobody cancelled this code: it awaited something that was cancelled"
         return RemoteError("CancelledError", text)
@@ -54,4 +41,4 @@ def recordable(raised: BaseException) -> BaseException:
     return raised
 
 
-__all__ = ["has_failed", "is_cancelled", "is_interruption", "recordable"]
+__all__ = ["is_cancelled", "is_outcome", "recordable"]

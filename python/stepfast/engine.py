@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from stepfast.branch import BODY, DONE, PENDING, branch_var
-from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
 from stepfast.handle import Handle, outcomes, settle_here
 from stepfast.opened import Opened
@@ -164,16 +163,15 @@ class Engine:
             token = branch_var.set(branch)
             try:
                 turn = call.returned(function(*args, **kwargs))
-            except (Suspended, Cancelled):
-                turn = call.unwound()
-            except Exception as raised:
-                turn = call.raised(failure_of(raised))
-            except BaseException:
+            except (KeyboardInterrupt, SystemExit):
                 # the program is told to end: the execution goes on from the record
                 branch.hand_back()
                 # the traceback keeps it, and nobody polls it any more
                 call.close()
                 raise
+            except BaseException as raised:
+                # of code that unwinds nothing counts
+                turn = call.unwound() if branch.is_closing else call.raised(failure_of(raised))
             finally:
                 branch_var.reset(token)
             if turn == PENDING:

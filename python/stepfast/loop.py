@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from stepfast import _native
 from stepfast.branch import branch_var
-from stepfast.errors import Cancelled, Suspended
+from stepfast.factory import chained
 from stepfast.failure import failure_of
+from stepfast.rest import OUTSIDE, waits_of
 
 if TYPE_CHECKING:
     from stepfast.opened import Opened
@@ -31,7 +29,8 @@ class Loop:
         self.callers: dict[int, asyncio.Task[Any] | None] = {}
         self.unwound: set[int] = set()
         loop.add_reader(self.native.fileno(), self._drain)
-        chain_factory(loop)
+        self._factory = chained(loop)
+        self.native.set_waits(self._waits)
 
     def serve(self, opened: Opened) -> None:
         """Runs the async workflows of `opened`."""
@@ -59,6 +58,12 @@ class Loop:
             tasks.discard(task)
             if not tasks:
                 del self._forked[run]
+
+    def _waits(self, run: int) -> int:
+        """What the branches of a run wait for."""
+        main = self._tasks.get(run)
+        # where a caller runs the code in a task of its own, nobody knows what that does besides
+        return OUTSIDE if main is None else waits_of({main, *self._forked.get(run, ())})
 
     def unwind(self, run: int) -> None:
         """Cancels what a run waits for outside of durable calls, which unwind by themselves."""
@@ -89,7 +94,7 @@ class Loop:
         branch.home = opened
         run = branch.run
         code = drive(opened.workflows[number].function, branch, arguments, self._tasks, run)
-        task = self.loop.create_task(code)
+        task = self._factory.task(self.loop, code, branch)
         # an eager factory may have run it to its end
         if not task.done():
             self._tasks[run] = task
@@ -100,62 +105,15 @@ async def drive(
 ) -> None:
     """Runs the code of an execution, and leaves what it came to; then forgets its task."""
     branch_var.set(branch)
-    branch.watch()
     try:
         args, kwargs = arguments
         branch.succeed(await function(*args, **kwargs))
-    except (Suspended, Cancelled):
-        pass
-    except asyncio.CancelledError:
-        # the loop ends, or the code was told to unwind: it goes on from the record, if it was not over
-        branch.hand_back()
-    except Exception as raised:
-        branch.fail(failure_of(raised))
-    except BaseException:
-        if branch.stopped:
-            # a group of what its branches have unwound with
-            return
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
         branch.hand_back()
         raise
+    except BaseException as raised:
+        # of code that unwinds nothing counts, be it a group of what its branches unwind with
+        if not branch.is_closing:
+            branch.fail(failure_of(raised))
     finally:
         tasks.pop(run, None)
-
-
-def _ended(branch: _native.Branch, task: asyncio.Future[Any]) -> None:
-    branch.end()
-    if branch.stopped and not task.cancelled():
-        # code that has unwound asks no more what its tasks came to
-        task.exception()
-
-
-def made(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
-    """A task as the loop makes it without a factory."""
-    return asyncio.Task(coro, loop=loop, **kwargs)
-
-
-def chain_factory(loop: asyncio.AbstractEventLoop) -> None:
-    """Lets every task that workflow code makes on the loop be a branch, from its creation on."""
-    before = cast("Callable[..., asyncio.Future[Any]] | None", loop.get_task_factory())
-    if getattr(before, "is_stepfasts", False):
-        return
-
-    def factory(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        branch = branch_var.get()
-        forked = branch.fork() if branch is not None else None
-        if forked is not None:
-            context = kwargs.get("context")
-            context = copy_context() if context is None else context.copy()
-            context.run(branch_var.set, forked)
-            kwargs["context"] = context
-        make = before if before is not None else made
-        task = make(loop, coro, **kwargs)
-        if forked is not None:
-            task.add_done_callback(functools.partial(_ended, forked))
-            forked.watch()
-            opened: Opened = forked.home
-            if opened.loop is not None:
-                opened.loop.keep(forked.run, task)
-        return task
-
-    factory.is_stepfasts = True  # type: ignore[attr-defined] # pyright: ignore[reportFunctionMemberAccess]
-    loop.set_task_factory(cast("Any", factory))

@@ -1,19 +1,14 @@
-"""The tasks of workflow code."""
+"""The tasks of workflow code, and who may cancel them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-from stepfast.branch import branch_var
-
-if TYPE_CHECKING:
-    from stepfast._native import Branch
-
-#: While the body of a step runs: the branch that called it.
-body_var: Final[ContextVar[Branch | None]] = ContextVar("stepfast_body", default=None)
+from stepfast._native import Branch, Call
+from stepfast.branch import branch_var, unwinding
+from stepfast.current import body_var
 
 
 class WorkflowTask(asyncio.Task[Any]):
@@ -27,7 +22,8 @@ class WorkflowTask(asyncio.Task[Any]):
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Asks that it be cancelled."""
-        hand_back_from_outside(self.branch)
+        if self.branch is not None:
+            hand_back_from_outside(self.branch)
         return super().cancel(msg)
 
 
@@ -47,12 +43,19 @@ def guard(task: asyncio.Future[Any], branch: Branch) -> None:
     task.add_done_callback(lambda task: task.__dict__.pop("cancel"))
 
 
-def hand_back_from_outside(branch: Branch | None) -> None:
+def hand_back_from_outside(branch: Branch) -> None:
     """Hands the execution of the branch back, if it is not its own code that asks."""
-    if branch is None or branch.is_closing:
-        return
-    here = branch_var.get() or body_var.get()
+    here, body = branch_var.get(), body_var.get()
+    if here is None and body is not None:
+        here = body[0]
     if here is None or here.run != branch.run:
+        branch.hand_back()
+
+
+def hand_back_from_caller(branch: Branch) -> None:
+    """Hands the execution back if its code runs in its caller's task, and that is cancelled."""
+    task = asyncio.current_task()
+    if branch.is_inline and task is not None and not isinstance(task, WorkflowTask) and task.cancelling():
         branch.hand_back()
 
 
@@ -64,11 +67,17 @@ def thrown(branch: Branch, raised: Any) -> None:
         hand_back_from_caller(branch)
 
 
-def hand_back_from_caller(branch: Branch) -> None:
-    """Hands the execution back if the code runs in its caller's task, and that is cancelled."""
-    task = asyncio.current_task()
-    if branch.is_inline and task is not None and not isinstance(task, WorkflowTask) and task.cancelling():
-        branch.hand_back()
+def cancelled(call: Call, branch: Branch) -> int:
+    """Code that waits for the call is cancelled: whose turn it is. If the outcome was delivered in the same
+    moment it is recorded, and a replay will see that, and no cancellation.
+
+    Raises:
+        Suspended: It is not the execution's own code that asked: the code unwinds, and goes on elsewhere.
+    """
+    hand_back_from_caller(branch)
+    if branch.is_closing:
+        raise unwinding(call.stopped) from None
+    return call.poll()
 
 
-__all__ = ["WorkflowTask", "body_var", "guard", "hand_back_from_caller", "thrown"]
+__all__ = ["WorkflowTask", "cancelled", "guard", "hand_back_from_caller", "thrown"]

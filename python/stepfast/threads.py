@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native
 from stepfast.branch import CHILD, branch_var
-from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
 from stepfast.handle import settle_here
 
@@ -72,13 +71,11 @@ class Threads:
         try:
             args, kwargs = arguments
             branch.succeed(workflow.function(*args, **kwargs))
-        except (Suspended, Cancelled):
-            pass
-        except Exception as raised:
+        except BaseException as raised:
+            if not branch.is_closing and isinstance(raised, (KeyboardInterrupt, SystemExit)):
+                # the code wants the program to end: the execution goes on from the record
+                branch.hand_back()
             branch.fail(failure_of(raised))
-        except BaseException:
-            # the code wants the program to end: the execution goes on from the record
-            branch.hand_back()
         finally:
             nesting.depth -= 1
             branch_var.reset(token)

@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
+from stepfast.awaited import awaited
 from stepfast.branch import branch_var
 from stepfast.child import AsyncChild, Child, start_child
 from stepfast.errors import Invalid
-from stepfast.handle import settle
 from stepfast.qualified import qualified, where
 from stepfast.step import Nobody
 
@@ -53,7 +53,7 @@ class Workflow(Generic[P, R]):
         opened = branch.home
         number = opened.number(self)
         if self.is_async:
-            return cast("R", settle(branch.child(opened.native, number, args, kwargs, False)))
+            return cast("R", awaited(branch.child(opened.native, number, args, kwargs, False), branch))
         return cast("R", opened.threads.child(branch, number, args, kwargs))
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
@@ -64,7 +64,7 @@ class Workflow(Generic[P, R]):
                 f"in_thread is for async workflows that call sync ones; {self.name!r} is called elsewhere"
             )
         opened = branch.home
-        return settle(branch.child(opened.native, opened.number(self), args, kwargs, False))
+        return awaited(branch.child(opened.native, opened.number(self), args, kwargs, False), branch)
 
     @overload
     async def start(  # type: ignore[overload-overlap] # what is async comes first

@@ -47,7 +47,13 @@ pub(crate) fn not_given_up(next: &Checkpoint, time_limit: &str) -> String {
 }
 
 /// The code gives a call up whose outcome is recorded, or while the record goes on.
-pub(crate) fn given_up(kind: CallKind, name: &str, path: &Path, is_recorded: bool, time_limit: &str) -> String {
+pub(crate) fn given_up(
+    kind: CallKind,
+    name: &str,
+    path: &Path,
+    is_recorded: bool,
+    time_limit: &str,
+) -> String {
     let what = if is_recorded { "whose outcome is recorded" } else { "which was not given up by then" };
     format!(
         "the code now gives up {} {name:?} at position {path}, {what} (a time limit that a replay repeats is \

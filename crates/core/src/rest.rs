@@ -116,8 +116,12 @@ impl Run {
     pub(crate) fn code_runs(&self) -> bool {
         let mut state = self.state();
         state.stir();
-        let is_lonely = state.leaves <= 1 && state.replay.is_none() && self.deadline_at.is_none();
-        !is_lonely && !state.is_closed && !std::mem::replace(&mut state.is_watched, true)
+        // a single branch concerns nobody else, unless something is to be done when it has come to rest
+        let is_alone = state.leaves <= 1
+            && state.start.is_none()
+            && state.replay.is_none()
+            && self.deadline_at.is_none();
+        !is_alone && !state.is_closed && !std::mem::replace(&mut state.is_watched, true)
     }
 
     /// Changes with everything that branches of a guest do; `None` if nobody needs to watch them any more.
@@ -142,10 +146,12 @@ impl Run {
         let patience = self.core.options.suspend_after;
         let now = self.core.now();
         state.outstanding > 0
-            && state.calls.iter().flatten().filter(|call| call.is_awaited).all(|call| match &call.waiting_for {
-                Some(WaitingFor::Timer(due_at)) => due_at.since(now) > patience,
-                Some(WaitingFor::Child(_)) => true,
-                None => false,
+            && state.calls.iter().flatten().filter(|call| call.is_awaited).all(|call| {
+                match &call.waiting_for {
+                    Some(WaitingFor::Timer(due_at)) => due_at.since(now) > patience,
+                    Some(WaitingFor::Child(_)) => true,
+                    None => false,
+                }
             })
     }
 

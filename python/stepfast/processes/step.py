@@ -10,11 +10,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from stepfast import _native
-from stepfast.branch import BODY, DONE, PENDING, branch_var, unwinding
+from stepfast.branch import BODY, DONE, FAILED, PENDING, branch_var
 from stepfast.errors import Cancelled, Invalid, Suspended
 from stepfast.processes.attempt import Attempt
 from stepfast.processes.place import Place, place_of, steps
 from stepfast.step import BoundStep, Nobody, Step, over
+from stepfast.task import cancelled
 from stepfast.values import EncodeError
 from stepfast.values.arguments import encode_arguments
 
@@ -131,10 +132,11 @@ async def carry_out(
             raise over(call, turn, None if attempt is None else attempt.error)
         return call.value()
     except asyncio.CancelledError:
-        if branch.is_inline:
-            # the caller is cancelled, not the execution: its code unwinds, and it goes on elsewhere
-            branch.hand_back()
-            raise unwinding(1) from None
+        turn = cancelled(call, branch)
+        if turn == DONE:
+            return call.value()
+        if turn == FAILED:
+            raise over(call, turn, None if attempt is None else attempt.error) from None
         raise
     finally:
         call.close()
