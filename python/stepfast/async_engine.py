@@ -209,7 +209,9 @@ class AsyncEngine:
                 if run in self._loop.unwound:
                     self._loop.leave(run, caller)
             if branch.stopped in (1, 2) and caller is not None and caller.cancelling():
-                # the execution goes on; that its caller was cancelled meanwhile concerns the caller
+                # the execution goes on; that its caller was cancelled meanwhile concerns the caller, whose
+                # traceback would keep it here, where nobody polls it any more
+                call.close()
                 raise asyncio.CancelledError
         if turn != DONE:
             raise over(call, turn)

@@ -39,7 +39,7 @@ _NUMBERED: Final = frozenset({"carry_out", "awaited"})
 
 def refuse_unordered(coro: Any) -> None:
     """Raises `Invalid` if asyncio makes this task in the order of a set, which is that of addresses."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code.co_name in _BETWEEN:
         frame = frame.f_back
     if frame is None or frame.f_code not in _UNORDERED:

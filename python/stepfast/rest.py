@@ -11,7 +11,7 @@ import asyncio
 import gc
 from collections.abc import Collection, Iterator
 from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType, MethodType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from stepfast import _native
 
@@ -22,25 +22,23 @@ LIMITED: Final = 1
 #: All wait for the execution's own calls, or for each other.
 INSIDE: Final = 2
 
-_FRAMED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
+_FRAMED: Final[tuple[type[Any], ...]] = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 #: Code of asyncio that waits until other tasks do something.
 _TOGETHER: Final[frozenset[CodeType]] = frozenset(
-    function.__code__
-    for function in (
-        asyncio.Queue.get,
-        asyncio.Queue.put,
-        asyncio.Lock.acquire,
-        asyncio.Event.wait,
-        asyncio.Condition.wait,
-        asyncio.Semaphore.acquire,
-        asyncio.TaskGroup.__aexit__,
-        getattr(asyncio.TaskGroup, "_aexit", None),
-        asyncio.wait_for,
-        getattr(asyncio.tasks, "_wait", None),
-        getattr(asyncio.tasks, "_cancel_and_wait", None),
+    getattr(place, name).__code__
+    for place, names in (
+        (asyncio.Queue, ("get", "put")),
+        (asyncio.Lock, ("acquire",)),
+        (asyncio.Event, ("wait",)),
+        (asyncio.Condition, ("wait",)),
+        (asyncio.Semaphore, ("acquire",)),
+        (asyncio.TaskGroup, ("__aexit__", "_aexit")),
+        (asyncio.tasks, ("wait_for", "_wait", "_cancel_and_wait")),
     )
-    if function is not None
+    for name in names
+    # some versions of Python do without one of them
+    if hasattr(place, name)
 )
 
 _GATHERING: Final = getattr(asyncio.tasks, "_GatheringFuture", ())
@@ -72,19 +70,23 @@ def _is_own(future: Any, tasks: Collection[asyncio.Future[Any]]) -> bool:
 
 def _chain(code: Any) -> Iterator[Any]:
     """What a task runs: a coroutine, what that awaits, and so on."""
-    if isinstance(code, _native.Code):
-        code = code.coroutine
+    if type(code) is _native.Code:
+        code = cast("Any", code).coroutine
     while code is not None:
         yield code
         following = next(
             (getattr(code, name) for name in ("cr_await", "gi_yieldfrom", "ag_await") if hasattr(code, name)),
             None,
         )
-        if following is not None and not isinstance(following, _FRAMED):
+        if following is not None and not _is_framed(following):
             # what awaits an async generator, or an object with an __await__, does not say so
-            within = gc.get_referents(following)
-            following = next((each for each in within if isinstance(each, _FRAMED)), None)
+            within: list[Any] = gc.get_referents(following)
+            following = next(filter(_is_framed, within), None)
         code = following
+
+
+def _is_framed(code: Any) -> bool:
+    return isinstance(code, _FRAMED)
 
 
 def _code_of(code: Any) -> CodeType | None:

@@ -11,6 +11,7 @@ from stepfast.awaited import awaited
 from stepfast.branch import branch_var
 from stepfast.child import AsyncChild, Child, start_child
 from stepfast.errors import Invalid
+from stepfast.limits import warn_of_limits
 from stepfast.qualified import qualified, where
 from stepfast.step import Nobody
 
@@ -218,6 +219,8 @@ def workflow(
     def made(function: Callable[..., Any]) -> Workflow[..., Any]:
         made = Workflow(function, name=name, eager=eager)
         register(made)
+        if made.is_async:
+            warn_of_limits(made.name, function)
         return made
 
     return made if function is None else made(function)

@@ -1,9 +1,11 @@
 """Replays within one process: an engine is closed while the step `hold` runs, and another one goes on."""
 
 import asyncio
+import warnings
+from collections.abc import Callable
 from typing import Any
 
-from stepfast import AsyncEngine, Workflow, step
+from stepfast import AsyncEngine, StepfastWarning, Workflow, step, workflow
 
 _held: asyncio.Event | None = None
 _runs = 0
@@ -21,6 +23,13 @@ async def hold() -> None:
 def is_replay() -> bool:
     """True in the run that repeats what the first has recorded. Only for what no workflow should do."""
     return _runs > 0
+
+
+def warned(function: Callable[..., Any]) -> Workflow[..., Any]:
+    """A workflow that limits its calls by the clock of the loop."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StepfastWarning)
+        return workflow(function)
 
 
 async def run_to_hold(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from replaying import hold, is_replay, replayed, run_to_hold
+from replaying import hold, is_replay, replayed, run_to_hold, warned
 
 from stepfast import AsyncEngine, Invalid, Parked, Workflow, sleep, step, workflow
 
@@ -146,7 +146,7 @@ def test_nothing_is_delivered_to_code_that_the_clock_has_woken(url: str) -> None
             break
 
 
-@workflow
+@warned
 async def gives_up_and_waits(n: int) -> list[str]:
     """A branch gives its call up because of the clock, and goes on to wait for another branch."""
     queue: asyncio.Queue[str] = asyncio.Queue()
@@ -370,7 +370,7 @@ def test_a_call_is_not_cancelled_once_its_outcome_is_recorded(url: str) -> None:
     assert seen == [outcome, outcome]
 
 
-@workflow
+@warned
 async def limits_a_call(way: str) -> str:
     try:
         if way == "timeout":

@@ -88,7 +88,7 @@ def test_branches_that_all_sleep_are_suspended(
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-@workflow
+@replaying.warned
 async def limited_by_asyncio() -> str:
     try:
         async with asyncio.timeout(0.2):

@@ -26,6 +26,13 @@ pub(crate) struct CallState {
     pub(crate) waker: Option<Waker>,
 }
 
+impl CallState {
+    /// True if its branch waits for it, and nothing has been delivered.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.is_awaited && !matches!(self.phase, Phase::Delivered(_) | Phase::Heard | Phase::Stuck)
+    }
+}
+
 pub(crate) enum Phase {
     /// Recorded; its delivery will come.
     Recorded,

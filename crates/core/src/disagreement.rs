@@ -1,9 +1,15 @@
 //! Disagreements of code and record, in words.
 
+use std::fmt::Write;
+
+use crate::call::CallState;
 use crate::failure::{Failure, NON_DETERMINISTIC};
 use crate::path::Path;
 use crate::replay::{CallKind, described};
 use crate::write::Checkpoint;
+
+/// So many calls are named that the code waits for.
+const MOST_NAMED: usize = 3;
 
 /// Parks an execution whose code does not repeat its record.
 pub(crate) fn non_deterministic(disagreement: &str) -> Failure {
@@ -17,14 +23,23 @@ pub(crate) fn non_deterministic(disagreement: &str) -> Failure {
     .permanent()
 }
 
-/// The code waits, and does not make or await the call whose delivery comes next.
-pub(crate) fn missing(next: &Checkpoint) -> String {
-    format!(
+/// The code waits for other calls, and does not make or await the one whose delivery comes next.
+pub(crate) fn missing<'c>(next: &Checkpoint, others: impl Iterator<Item = &'c CallState>) -> String {
+    let mut text = format!(
         "the record goes on with {} {:?} at position {}, the code now does not call it",
         described(next.kind),
         &*next.name,
         next.path
-    )
+    );
+    for (n, call) in others.enumerate() {
+        if n == MOST_NAMED {
+            text.push_str(", and for more");
+            break;
+        }
+        text.push_str(if n == 0 { "; it waits for " } else { ", for " });
+        let _ = write!(text, "{} {:?} at position {}", call.kind.word(), &*call.name, call.path);
+    }
+    text
 }
 
 /// The code returns while more is recorded.

@@ -80,7 +80,7 @@ impl Run {
             }
             let disagreement = match call {
                 Some(_) => not_given_up(next, self.definition.time_limit),
-                None => missing(next),
+                None => missing(next, calls.iter().flatten().filter(|call| call.is_waited_for())),
             };
             state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement).into()));
             return Rest::Delivered;
