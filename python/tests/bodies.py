@@ -12,8 +12,19 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
-from stepfast import Current, Instance, ProcessDied, current, gather, map, step, workflow
+import stepfast
+from stepfast import Current, Instance, ProcessDied, Workflow, current, gather, map, step
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def workflow(function: Callable[P, R]) -> Workflow[P, R]:
+    """A workflow with a name that no other test has."""
+    return stepfast.workflow(name=f"processes.{function.__qualname__}")(function)
 
 
 def tell(path: str, text: str = "") -> None:

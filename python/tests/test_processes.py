@@ -233,8 +233,8 @@ def test_a_sync_workflow_spreads_items_over_processes(url: str) -> None:
 def test_a_body_knows_its_execution(url: str) -> None:
     with Engine(url) as engine:
         inside, logged, pid, outside = engine.run(bodies.asks_where, workflow_id="where")
-    assert inside == Current("where", "asks_where", "where_am_i", "1")
-    assert (logged, outside) == ("where where_am_i", Current("where", "asks_where"))
+    assert inside == Current("where", "processes.asks_where", "where_am_i", "1")
+    assert (logged, outside) == ("where where_am_i", Current("where", "processes.asks_where"))
     assert pid != os.getpid()
 
 
