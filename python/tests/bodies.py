@@ -178,7 +178,7 @@ def third_time(path: str) -> int:
 
 
 @workflow
-def tries(path: str) -> int:
+def tries_in_processes(path: str) -> int:
     return third_time(path)
 
 
@@ -411,7 +411,7 @@ async def heard(pipe: str) -> str:
 
 
 @workflow
-async def first_of(pipe: str, marks: str, other: str) -> str:
+async def first_of_processes(pipe: str, marks: str, other: str) -> str:
     """The second one wins, and the first is cancelled."""
     slow = asyncio.create_task(stay.in_process(pipe, marks))
     fast = asyncio.create_task(heard(other))

@@ -126,7 +126,7 @@ def test_a_death_is_recorded(url: str) -> None:
 
 def test_a_death_is_followed_by_another_attempt(url: str, tmp_path: pathlib.Path) -> None:
     with Engine(url) as engine:
-        assert engine.run(bodies.tries, str(tmp_path / "marks")) == 3
+        assert engine.run(bodies.tries_in_processes, str(tmp_path / "marks")) == 3
         assert engine.run(bodies.is_picky, str(tmp_path / "once")) == "died"
         assert (tmp_path / "once").read_text() == "."
 
@@ -304,7 +304,7 @@ def test_the_body_that_comes_second_is_killed(url: str, pipe: Pipe, tmp_path: pa
 
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            handle = await engine.start(bodies.first_of, pipe.path, str(tmp_path / "marks"), str(other))
+            handle = await engine.start(bodies.first_of_processes, pipe.path, str(tmp_path / "marks"), str(other))
             loser = await asyncio.to_thread(pipe.process)
             await asyncio.to_thread(other.write_text, "first")
             assert await handle == "first"

@@ -22,6 +22,7 @@ super::cases![
     the_same_start_again_is_the_first,
     two_starts_at_once_are_one,
     two_starts_at_once_in_two_engines_are_one,
+    an_id_that_is_run_is_known_while_its_code_waits,
     a_run_of_an_id_that_is_taken_returns_the_outcome_of_the_first,
     another_workflow_or_input_is_a_conflict,
     bad_ids_are_refused_at_the_door,
@@ -113,6 +114,34 @@ async fn two_starts_at_once_in_two_engines_are_one(fixture: &dyn StoreFixture) {
     assert_eq!((one.running(), two.running()), (0, 0));
     shut_down(one).await;
     shut_down(two).await;
+}
+
+async fn an_id_that_is_run_is_known_while_its_code_waits(fixture: &dyn StoreFixture) {
+    let latch = Latch::new();
+    let passed = latch.clone();
+    // it waits for something that the engine knows nothing of
+    let outside = Workflow::new("outside", move |_: Context, x: i64| {
+        let latch = passed.clone();
+        async move {
+            latch.passed().await;
+            Returns::Ok(x)
+        }
+    });
+    let (engine, _) = engine(fixture, |b| b.register(&outside)).await;
+    let running = tokio::spawn({
+        let (engine, outside) = (engine.clone(), outside.clone());
+        async move { engine.run(&outside, 7).workflow_id("x").await }
+    });
+    while engine.running() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let handle = engine.start(&outside, 7).workflow_id("x").await.unwrap();
+    assert!(!latch.is_open());
+    latch.open();
+    assert_eq!(handle.result().await.unwrap(), 7);
+    assert_eq!(running.await.unwrap().unwrap(), 7);
+    assert_eq!(engine.count(&Filter::default()).await.unwrap(), 1);
+    shut_down(engine).await;
 }
 
 async fn a_run_of_an_id_that_is_taken_returns_the_outcome_of_the_first(fixture: &dyn StoreFixture) {
