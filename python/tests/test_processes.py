@@ -304,7 +304,9 @@ def test_the_body_that_comes_second_is_killed(url: str, pipe: Pipe, tmp_path: pa
 
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            handle = await engine.start(bodies.first_of_processes, pipe.path, str(tmp_path / "marks"), str(other))
+            handle = await engine.start(
+                bodies.first_of_processes, pipe.path, str(tmp_path / "marks"), str(other)
+            )
             loser = await asyncio.to_thread(pipe.process)
             await asyncio.to_thread(other.write_text, "first")
             assert await handle == "first"
