@@ -400,6 +400,17 @@ def stays(pipe: str, marks: str) -> list[int]:
     return [before(f"{marks}.before"), stay(pipe, marks)]
 
 
+@step
+async def fail_when_told(other: str) -> None:
+    await asyncio.to_thread(pathlib.Path(other).read_text)
+    raise LookupError
+
+
+@workflow
+async def leaves_a_body_behind(pipe: str, marks: str, other: str) -> None:
+    await asyncio.gather(stay.in_process(pipe, marks), fail_when_told(other))
+
+
 @workflow
 async def stays_async(pipe: str, marks: str) -> int:
     return await stay.in_process(pipe, marks)

@@ -315,6 +315,23 @@ def test_the_body_that_comes_second_is_killed(url: str, pipe: Pipe, tmp_path: pa
     asyncio.run(main())
 
 
+def test_a_body_that_is_left_behind_is_killed(url: str, pipe: Pipe, tmp_path: pathlib.Path) -> None:
+    other = tmp_path / "other"
+    os.mkfifo(other)
+
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            arguments = pipe.path, str(tmp_path / "marks"), str(other)
+            handle = await engine.start(bodies.leaves_a_body_behind, *arguments)
+            left = await asyncio.to_thread(pipe.process)
+            await asyncio.to_thread(other.write_text, "fail")
+            with pytest.raises(LookupError):
+                await handle
+            assert await asyncio.to_thread(left.is_gone)
+
+    asyncio.run(main())
+
+
 def test_an_engine_that_is_closed_ends_bodies_and_they_run_again(
     url: str, pipe: Pipe, tmp_path: pathlib.Path
 ) -> None:

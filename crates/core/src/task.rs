@@ -230,6 +230,11 @@ impl RunTask {
             }
         }
         run.close();
+        if run.definition.is_guest {
+            // branches that its code has left behind unwind by themselves
+            run.state().stopped = Some(Stopped::Suspended);
+            run.wake_stopped();
+        }
         self.drop_code();
         self.end(status, outcome);
     }
