@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from stepfast import Engine, step, workflow
+from stepfast import Engine, Step, step, workflow
 
 SIZES = [10**i for i in range(7)]
 #: Milliseconds that were published for the seven steps, all of them, and the single one.
@@ -43,7 +43,7 @@ def speculative_batch_size_step(count: int) -> bytes:
     return b"".join(payload(10**i) for i in range(count))
 
 
-def timed(call, argument: int, size: int) -> float:
+def timed(call: Step[[int], bytes], argument: int, size: int) -> float:
     begun = time.perf_counter()
     value = call(argument)
     took = time.perf_counter() - begun
@@ -67,7 +67,7 @@ def one_batched_step(is_speculative: bool) -> list[float]:
 
 def made(engine: Engine) -> list[tuple[str, list[float], float, float]]:
     """Name, milliseconds of each step, of the seven, and of the single one."""
-    rows = []
+    rows: list[tuple[str, list[float], float, float]] = []
     for is_speculative in (False, True):
         begun = time.perf_counter()
         steps = engine.run(seven_steps, is_speculative)

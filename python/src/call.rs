@@ -377,16 +377,16 @@ impl Call {
 
     /// The first branch of the code that the caller is to run, and its arguments. From here on a wake polls the
     /// call, until the code has returned.
-    fn begun<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<(Branch, Bound<'py, PyAny>)>> {
+    fn begun<'py>(slf: &Bound<'py, Self>) -> Option<(Branch, Bound<'py, PyAny>)> {
         let call = slf.get();
         let begin = call.begun.as_ref().and_then(|begun| begun.lock().take());
-        let Some(Begin { branch, input, slot, .. }) = begin else { return Ok(None) };
-        let Some(input) = crate::port::readable(slf.py(), &branch.gate(), &input) else { return Ok(None) };
+        let Begin { branch, input, slot, .. } = begin?;
+        let input = crate::port::readable(slf.py(), &branch.gate(), &input)?;
         call.waiter.set_owner(Some(slf.clone().unbind()));
         *call.code.lock() = Some(slot.clone());
         let port = call.port.as_ref().map(|port| port.clone_ref(slf.py()));
         let branch = Branch::new(branch, Some(slot), port).owned_by(slf.clone().unbind());
-        Ok(Some((branch, input)))
+        Some((branch, input))
     }
 
     /// The code that the caller has run returned `output`; whose turn it is.
@@ -414,8 +414,8 @@ impl Call {
             State::Over(Reply::Handle(handle)) => Ok(Py::new(py, Handle::new(handle))?.into_any()),
             State::Over(Reply::Many(ends)) => crate::record::ends(py, ends),
             State::Over(Reply::Answer(answer)) => crate::record::answer(py, answer),
-            State::Over(Reply::Page(page)) => crate::record::page(py, page),
-            State::Over(Reply::Record(record)) => crate::record::record(py, *record),
+            State::Over(Reply::Page(page)) => crate::record::page(py, &page),
+            State::Over(Reply::Record(record)) => crate::record::record(py, &record),
             _ => Ok(py.None()),
         }
     }

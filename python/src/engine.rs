@@ -172,7 +172,7 @@ impl Engine {
 
     /// Executions that match, newest first; or only how many, with a limit of 0.
     #[pyo3(signature = (port, statuses, workflow, is_parked, parent, id_prefix, created_from, created_before, after, limit))]
-    #[allow(clippy::too_many_arguments)] // of one call, by name
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // of one call, by name
     fn list(
         &self,
         py: Python<'_>,

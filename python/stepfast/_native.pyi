@@ -5,6 +5,8 @@ from collections.abc import Callable, Generator
 from contextvars import Context
 from typing import Any, Final, final
 
+__all__ = ["Branch", "Call", "Engine", "Handle", "Join", "Port", "StepSettings", "__version__"]
+
 __version__: Final[str]
 
 @final

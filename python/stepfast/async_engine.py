@@ -71,38 +71,38 @@ class AsyncEngine:
         return self
 
     @overload
-    def start(
+    async def start(
         self,
         workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     @overload
-    def start(
+    async def start(
         self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     @overload
-    def start(
+    async def start(
         self,
         workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
         /,
         *args: Any,
         workflow_id: str | None,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     @overload
-    def start(
+    async def start(
         self,
         workflow: Workflow[..., R] | BoundWorkflow[..., R],
         /,
         *args: Any,
         workflow_id: str | None,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     def start(  # type: ignore[misc] # a workflow with a workflow_id of its own: see `options`
         self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
@@ -113,38 +113,38 @@ class AsyncEngine:
         return self._start(workflow, args, kwargs, order)
 
     @overload
-    def run(
+    async def run(
         self,
         workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     @overload
-    def run(
+    async def run(
         self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     @overload
-    def run(
+    async def run(
         self,
         workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
         /,
         *args: Any,
         workflow_id: str | None,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     @overload
-    def run(
+    async def run(
         self,
         workflow: Workflow[..., R] | BoundWorkflow[..., R],
         /,
         *args: Any,
         workflow_id: str | None,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     def run(  # type: ignore[misc] # see `start`
         self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
@@ -165,7 +165,7 @@ class AsyncEngine:
         patience: float | None = None,
     ) -> AsyncOptions:
         """The engine, to start executions with options. See `Engine.options`."""
-        return AsyncOptions(self, Order(workflow_id, timeout, patience))
+        return AsyncOptions(self._start, self._run, Order(workflow_id, timeout, patience))
 
     async def _start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
@@ -265,7 +265,7 @@ class AsyncEngine:
         self,
         *,
         status: str | Iterable[str] | None = None,
-        workflow: Workflow[..., Any] | str | None = None,
+        workflow: Workflow[..., Any] | BoundWorkflow[..., Any] | str | None = None,
         is_parked: bool | None = None,
         parent: str | None = None,
         id_prefix: str | None = None,
@@ -284,7 +284,7 @@ class AsyncEngine:
         self,
         *,
         status: str | Iterable[str] | None = None,
-        workflow: Workflow[..., Any] | str | None = None,
+        workflow: Workflow[..., Any] | BoundWorkflow[..., Any] | str | None = None,
         is_parked: bool | None = None,
         parent: str | None = None,
         id_prefix: str | None = None,

@@ -14,8 +14,9 @@ R = TypeVar("R")
 
 async def within(seconds: float, body: Awaitable[R]) -> R:
     """Awaits `body` for so long, then cancels it and raises `TimeoutError`."""
+    limit = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds) as limit:
+        async with limit:
             return await body
     except TimeoutError:
         if limit.expired():

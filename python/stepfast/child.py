@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stepfast.opened import Opened
     from stepfast.workflow import Workflow
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
 
 
 class Reference:
@@ -25,7 +25,7 @@ class Reference:
     def __init__(self, opened: Opened, number: int, workflow_id: str) -> None:
         self._opened, self._number = opened, number
         #: The child's workflow_id.
-        self.workflow_id = workflow_id
+        self.workflow_id: str = workflow_id
 
     def _call(self) -> _native.Call:
         branch = branch_var.get()
@@ -59,7 +59,7 @@ class AsyncChild(Reference, Generic[R]):
 
     __slots__ = ()
 
-    def result(self) -> Coroutine[Any, Any, R]:
+    def result(self) -> Coroutine[object, None, R]:
         """Waits for the child's output: a durable call, in the workflow that started it."""
         return settle(self._call())
 

@@ -138,7 +138,7 @@ class Engine:
                 `Unavailable`; for ever by default. The start may happen nevertheless: repeating it with the
                 same workflow_id is safe.
         """
-        return Options(self, Order(workflow_id, timeout, patience))
+        return Options(self._start, self._run, Order(workflow_id, timeout, patience))
 
     def _start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
@@ -236,7 +236,7 @@ class Engine:
         self,
         *,
         status: str | Iterable[str] | None = None,
-        workflow: Workflow[..., Any] | str | None = None,
+        workflow: Workflow[..., Any] | BoundWorkflow[..., Any] | str | None = None,
         is_parked: bool | None = None,
         parent: str | None = None,
         id_prefix: str | None = None,
@@ -255,7 +255,7 @@ class Engine:
         self,
         *,
         status: str | Iterable[str] | None = None,
-        workflow: Workflow[..., Any] | str | None = None,
+        workflow: Workflow[..., Any] | BoundWorkflow[..., Any] | str | None = None,
         is_parked: bool | None = None,
         parent: str | None = None,
         id_prefix: str | None = None,
@@ -296,7 +296,8 @@ class Engine:
         return [execution_of(row) for row in rows]
 
     def close(self, grace: float = 10.0) -> None:
-        """Ends the engine: what runs is handed back, what is staged is flushed.
+        """Ends the engine: what runs is handed back, what is staged is flushed. Does not wait for executions
+        to end, but for bodies of sync steps that run on its threads: those cannot be interrupted.
 
         Args:
             grace: Longest to wait for a database that does not answer, in seconds.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from typing import Any, TypeVar, overload
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Generic, TypeVar, overload
 
 from stepfast.branch import branch_var, unwinding
 from stepfast.fan_threads import run_side_by_side
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
 R1 = TypeVar("R1")
 R2 = TypeVar("R2")
 R3 = TypeVar("R3")
@@ -21,23 +21,23 @@ THREADS = 16
 
 
 @overload
-def gather(first: Awaitable[R1], second: Awaitable[R2], /) -> Coroutine[Any, Any, tuple[R1, R2]]: ...
+async def gather(first: Awaitable[R1], second: Awaitable[R2], /) -> tuple[R1, R2]: ...
 
 
 @overload
-def gather(
+async def gather(
     first: Awaitable[R1], second: Awaitable[R2], third: Awaitable[R3], /
-) -> Coroutine[Any, Any, tuple[R1, R2, R3]]: ...
+) -> tuple[R1, R2, R3]: ...
 
 
 @overload
-def gather(
+async def gather(
     first: Awaitable[R1], second: Awaitable[R2], third: Awaitable[R3], fourth: Awaitable[R4], /
-) -> Coroutine[Any, Any, tuple[R1, R2, R3, R4]]: ...
+) -> tuple[R1, R2, R3, R4]: ...
 
 
 @overload
-def gather(*calls: Awaitable[R]) -> Coroutine[Any, Any, tuple[R, ...]]: ...
+async def gather(*calls: Awaitable[R]) -> tuple[R, ...]: ...
 
 
 @overload
@@ -48,6 +48,12 @@ def gather(first: Callable[[], R1], second: Callable[[], R2], /) -> tuple[R1, R2
 def gather(
     first: Callable[[], R1], second: Callable[[], R2], third: Callable[[], R3], /
 ) -> tuple[R1, R2, R3]: ...
+
+
+@overload
+def gather(
+    first: Callable[[], R1], second: Callable[[], R2], third: Callable[[], R3], fourth: Callable[[], R4], /
+) -> tuple[R1, R2, R3, R4]: ...
 
 
 @overload
@@ -74,9 +80,9 @@ def gather(*calls: Any) -> Any:
 
 
 @overload
-def map(  # type: ignore[overload-overlap] # what is to be awaited comes first
+async def map(  # type: ignore[overload-overlap] # what is to be awaited comes first
     function: Callable[[T], Awaitable[R]], items: Iterable[T], *, concurrency: int | None = None
-) -> Coroutine[Any, Any, list[R]]: ...
+) -> list[R]: ...
 
 
 @overload
@@ -140,7 +146,7 @@ async def _gathered(calls: Iterable[Awaitable[R]], made: Callable[[Iterable[R]],
     return failed.result()
 
 
-class as_completed:
+class as_completed(Generic[R]):
     """Awaitables in the order in which they come to their ends:
     `async for task in as_completed(calls): print(await task)`. A replay repeats it, unlike that of asyncio.
 
@@ -151,8 +157,8 @@ class as_completed:
     def __init__(self, calls: Iterable[Awaitable[R]]) -> None:
         self._tasks = [task_of(call) for call in calls]
 
-    async def __aiter__(self) -> AsyncIterator[asyncio.Future[Any]]:
-        ended: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
+    async def __aiter__(self) -> AsyncIterator[asyncio.Future[R]]:
+        ended: asyncio.Queue[asyncio.Future[R]] = asyncio.Queue()
         for task in self._tasks:
             task.add_done_callback(ended.put_nowait)
         for _ in self._tasks:

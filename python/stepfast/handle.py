@@ -10,7 +10,7 @@ from stepfast import _native
 from stepfast.branch import DONE, PENDING
 from stepfast.step import over
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
 
 
 class Handle(Generic[R]):
@@ -57,7 +57,8 @@ class Handle(Generic[R]):
         return is_done
 
     def resume(self) -> bool:
-        """Asks that it go on from what is recorded, if it is parked, failed or cancelled.
+        """Asks that it go on from what is recorded, if it is parked, failed or cancelled. A handle keeps the
+        end that it has seen: take a new one from the engine.
 
         Returns:
             False if it is none of these.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from stepfast.errors import Invalid
 from stepfast.values import DecodeError, register
@@ -35,7 +35,8 @@ class Instance:
     """
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str) or not name:
+        # a name of another type would be looked for in vain after a crash
+        if not isinstance(cast("object", name), str) or not name:
             raise Invalid(f"an instance of {type(self).__qualname__} needs a name, not {name!r}")
         self.name: Final = name
         _instances[type(self), name] = self

@@ -22,7 +22,7 @@ class Loop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.native = _native.Port(loop)
+        self.native: _native.Port = _native.Port(loop)
         self._opened: Opened | None = None
         #: What runs of executions wait for outside of durable calls has to be cancelled if they unwind.
         self._tasks: dict[int, asyncio.Future[Any]] = {}
@@ -157,5 +157,5 @@ def chain_factory(loop: asyncio.AbstractEventLoop) -> None:
                 opened.loop.keep(forked.run, task)
         return task
 
-    factory.is_stepfasts = True  # type: ignore[attr-defined]
+    factory.is_stepfasts = True  # type: ignore[attr-defined] # pyright: ignore[reportFunctionMemberAccess]
     loop.set_task_factory(cast("Any", factory))

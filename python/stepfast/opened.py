@@ -15,7 +15,7 @@ from stepfast.processes import Processes
 from stepfast.processes.importing import refuse_engines
 from stepfast.records import micros
 from stepfast.threads import Threads
-from stepfast.workflow import registered
+from stepfast.workflow import Workflow, registered
 
 
 class Opened:
@@ -34,13 +34,15 @@ class Opened:
         processes: int | None,
     ) -> None:
         refuse_engines()
-        self.processes = Processes(processes)
+        self.processes: Processes = Processes(processes)
         # what cannot run here is not registered: its executions are for others to claim
-        self.workflows = [workflow for workflow in registered() if loop is not None or not workflow.is_async]
+        self.workflows: list[Workflow[..., Any]] = [
+            workflow for workflow in registered() if loop is not None or not workflow.is_async
+        ]
         self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
         self.loop = loop
-        self.port = loop.native if loop is not None else None
-        self.threads = Threads(self, threads)
+        self.port: _native.Port | None = loop.native if loop is not None else None
+        self.threads: Threads = Threads(self, threads)
         definitions = [
             (
                 workflow.name,
@@ -53,7 +55,9 @@ class Opened:
         if loop is not None:
             # executions may begin as soon as it is open
             loop.serve(self)
-        self.native = _native.Engine.open(url, definitions, max_running, suspend_after, value_limit)
+        self.native: _native.Engine = _native.Engine.open(
+            url, definitions, max_running, suspend_after, value_limit
+        )
         self.threads.start()
 
     def resolved(
@@ -113,7 +117,7 @@ class Opened:
     def list(
         self,
         status: str | Iterable[str] | None,
-        workflow: Any,
+        workflow: Callable[..., Any] | str | None,
         is_parked: bool | None,
         parent: str | None,
         id_prefix: str | None,
@@ -127,7 +131,7 @@ class Opened:
         return self.native.list(
             self.port,
             statuses,
-            workflow if workflow is None or isinstance(workflow, str) else workflow.name,
+            name_of(workflow) if callable(workflow) else workflow,
             is_parked,
             parent,
             id_prefix,
@@ -148,9 +152,23 @@ class Opened:
         self.threads.stop()
 
 
+def name_of(workflow: Callable[..., Any]) -> str:
+    """The name under which a workflow is recorded.
+
+    Raises:
+        Invalid: It is no workflow.
+    """
+    found, _ = unbound(workflow, ())
+    if not isinstance(found, Workflow):
+        raise Invalid(f"{workflow!r} is no workflow")
+    return found.name
+
+
 def in_workflow(verb: str, workflow: Any) -> Invalid:
     """What an engine starts in the code of a workflow would be started again by a replay."""
-    called = f"{workflow.__name__}.start(...)" if verb == "start" else f"{workflow.__name__}(...)"
+    found, bound = unbound(workflow, ())
+    name = f"{'self.' if bound else ''}{getattr(found, '__name__', found)}"
+    called = f"{name}.start(...)" if verb == "start" else f"{name}(...)"
     return Invalid(
         f"engine.{verb} is called in the code of a workflow, where a replay would {verb} it again: write "
         f"{called}, or do it in a step"

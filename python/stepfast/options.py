@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from types import MethodType
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from stepfast.handle import AsyncHandle, Handle
 from stepfast.workflow import BoundWorkflow, Workflow
-
-if TYPE_CHECKING:
-    from stepfast.async_engine import AsyncEngine
-    from stepfast.engine import Engine
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,65 +29,70 @@ class Order:
     patience: float | None = None
 
 
+#: How an engine does as it is ordered: with a workflow, its arguments by position and by name, and the order.
+Doing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], Order], Any]
+
+
 class Options:
     """An engine that starts executions with options: `engine.options(timeout=60).start(checkout, order)`."""
 
-    def __init__(self, engine: Engine, order: Order) -> None:
-        self._engine, self._order = engine, order
+    def __init__(self, start: Doing, run: Doing, order: Order) -> None:
+        self._start, self._run, self._order = start, run, order
 
     def start(
         self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Handle[R]:
         """See `Engine.start`."""
-        return self._engine._start(workflow, args, kwargs, self._order)
+        handle: Handle[R] = self._start(workflow, args, kwargs, self._order)
+        return handle
 
     def run(self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Engine.run`."""
-        output: R = self._engine._run(workflow, args, kwargs, self._order)
+        output: R = self._run(workflow, args, kwargs, self._order)
         return output
 
 
 class AsyncOptions:
     """An engine that starts executions with options: `engine.options(timeout=60).start(checkout, order)`."""
 
-    def __init__(self, engine: AsyncEngine, order: Order) -> None:
-        self._engine, self._order = engine, order
+    def __init__(self, start: Doing, run: Doing, order: Order) -> None:
+        self._start, self._run, self._order = start, run, order
 
     @overload
-    def start(
+    async def start(
         self,
         workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     @overload
-    def start(
+    async def start(
         self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
+    ) -> AsyncHandle[R]: ...
 
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """See `AsyncEngine.start`."""
-        return self._engine._start(workflow, args, kwargs, self._order)
+        return self._start(workflow, args, kwargs, self._order)
 
     @overload
-    def run(
+    async def run(
         self,
         workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     @overload
-    def run(
+    async def run(
         self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> R: ...
 
     def run(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """See `AsyncEngine.run`."""
-        return self._engine._run(workflow, args, kwargs, self._order)
+        return self._run(workflow, args, kwargs, self._order)
 
 
 def unbound(
@@ -98,11 +100,12 @@ def unbound(
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The workflow itself and all of its arguments, if it is a method."""
     if isinstance(workflow, BoundWorkflow):
-        return workflow.workflow, (workflow.instance, *args)
-    function = getattr(workflow, "__func__", None)
-    if isinstance(function, Workflow):
-        # a classmethod
-        return function, (workflow.__self__, *args)  # type: ignore[attr-defined]
+        bound = cast("Any", workflow)
+        return bound.workflow, (bound.instance, *args)
+    if isinstance(workflow, MethodType):
+        # a classmethod, in Python 3.13 and newer
+        function: Any = workflow.__func__
+        return function, (workflow.__self__, *args)
     return workflow, args
 
 

@@ -15,10 +15,8 @@ def qualified(function: Callable[..., Any]) -> str:
         Invalid: It is no function.
     """
     if isinstance(function, classmethod | staticmethod):
-        kind = type(function).__name__
-        raise Invalid(
-            f"{function.__func__.__qualname__} is a {kind} already: write @{kind} above @step or @workflow"
-        )
+        kind = "classmethod" if isinstance(function, classmethod) else "staticmethod"
+        raise Invalid(f"{function.__qualname__} is a {kind} already: write @{kind} above @step or @workflow")
     name = getattr(function, "__qualname__", None)
     if not callable(function) or not isinstance(name, str):
         raise Invalid(f"{function!r} is no function: steps and workflows are made of functions")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from stepfast.failure import raised_again
 from stepfast.values import DecodeError, decode
@@ -103,7 +103,7 @@ class Record:
 
     execution: Execution
     args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     output: Any = None
     error: BaseException | None = None
     checkpoints: tuple[Checkpoint, ...] = ()
@@ -142,13 +142,12 @@ def record_of(shown: Any) -> Record:
     """The record of what the engine shows."""
     row, arguments, outcome, checkpoints, attempts = shown
     execution = execution_of(row)
-    read = readable(arguments)
-    args, kwargs = read if isinstance(read, list) and len(read) == 2 else ([read], {})
+    args, kwargs = arguments_of(readable(arguments))
     value = readable(outcome)
     is_output = execution.status == "completed"
     return Record(
         execution,
-        tuple(args),
+        args,
         kwargs,
         output=value if is_output else None,
         error=None if is_output else value,
@@ -160,6 +159,14 @@ def record_of(shown: Any) -> Record:
             Attempt(path, number, readable(failure), instant(at)) for path, number, failure, at in attempts
         ),
     )
+
+
+def arguments_of(read: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments by position and by name; what is no list of both stands for the first."""
+    both = cast("Sequence[Any]", read)
+    if isinstance(read, list) and len(both) == 2:
+        return tuple(both[0]), both[1]
+    return (cast("Any", read),), {}
 
 
 def readable(recorded: Any) -> Any:

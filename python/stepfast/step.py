@@ -1,12 +1,15 @@
 """Steps: functions whose outcome is recorded once."""
 
+# a `BoundStep` is a part of its `Step`
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, final, overload
 
 from stepfast import _native
 from stepfast.attempt import within, within_thread
@@ -31,11 +34,21 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 A = ParamSpec("A")
 S = TypeVar("S")
-R = TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R", covariant=True)
+
+
+@final
+class Nobody:
+    """A class of its own: only a parameter that takes anything takes one of these."""
 
 
 class Step(Generic[P, R]):
     """A step function. Called in a workflow, its outcome is recorded once; elsewhere it is a plain call."""
+
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[P, R]
 
     def __init__(
         self,
@@ -52,11 +65,11 @@ class Step(Generic[P, R]):
         retry_if: Callable[[Exception], bool] | None,
     ) -> None:
         self.function = function
-        self.name = name or qualified(function)
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.name: str = name or qualified(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
         self.retry_if = retry_if
         self.timeout = timeout
-        self.settings = _native.StepSettings(
+        self.settings: _native.StepSettings = _native.StepSettings(
             self.name, retries, backoff, factor, max_backoff, jitter, speculative
         )
         functools.update_wrapper(self, function)
@@ -82,14 +95,14 @@ class Step(Generic[P, R]):
             return carry_out(call, branch, self, args, kwargs)
         return carry_out_here(call, branch, self, args, kwargs)
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
         on meanwhile."""
         return self._in_thread(args, args, kwargs)
 
     def _in_thread(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Coroutine[Any, Any, R]:
+    ) -> Coroutine[object, None, R]:
         if self.is_async:
             raise Invalid(f"step {self.name!r} is async: call it as it is, and await it")
         branch = branch_var.get()
@@ -100,13 +113,27 @@ class Step(Generic[P, R]):
         call = branch.step(self.settings, recorded, kwargs)
         return carry_out(call, branch, self, args, kwargs)
 
+    # Checkers drop @classmethod and @staticmethod above a decorated function, so the kind of method shows in
+    # its first parameter alone: a `type`, the instance, or neither. Of one that takes anything it cannot be
+    # told. mypy learns the first parameter of a Callable only, of which a Step is one, whatever it says.
     @overload
-    def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Nobody, A], R], instance: object, owner: type
+    ) -> Step[..., Any]: ...
 
     @overload
-    def __get__(
-        self: Step[Concatenate[S, A], R], instance: S, owner: type | None = None
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[type[T], A], R], instance: T | None, owner: type[T]
     ) -> BoundStep[A, R]: ...
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Step[P, R]: ...
+
+    @overload
+    def __get__(self: Callable[Concatenate[S, A], R], instance: S, owner: type) -> BoundStep[A, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> Step[P, R]: ...
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else BoundStep(self, instance)
@@ -134,7 +161,8 @@ class BoundStep(Generic[P, R]):
     another one in a replay: whatever a step makes of it is recorded in its outcome."""
 
     def __init__(self, step: Step[..., R], instance: object) -> None:
-        self.step, self.instance = step, instance
+        self.step: Step[..., R] = step
+        self.instance: object = instance
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         branch = branch_var.get()
@@ -142,7 +170,7 @@ class BoundStep(Generic[P, R]):
             return self.step.function(self.instance, *args, **kwargs)
         return self.step._carried(branch, args, (self.instance, *args), kwargs)  # type: ignore[no-any-return]
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """See `Step.in_thread`."""
         return self.step._in_thread(args, (self.instance, *args), kwargs)
 

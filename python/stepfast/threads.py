@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native
 from stepfast.branch import CHILD, branch_var
@@ -27,14 +27,14 @@ class Nesting(threading.local):
     depth = 0
 
 
-nesting = Nesting()
+nesting: Final[Nesting] = Nesting()
 
 
 class Threads:
     """A pool of threads, which grows with the work that waits, up to a bound."""
 
     def __init__(self, opened: Opened, most: int) -> None:
-        self.native = _native.Port(None)
+        self.native: _native.Port = _native.Port(None)
         self._opened, self._most = opened, most
         self._is_over = False
         self._threads: list[threading.Thread] = []

@@ -12,9 +12,11 @@ from stepfast.child import AsyncChild, Child, start_child
 from stepfast.errors import Invalid
 from stepfast.handle import settle
 from stepfast.qualified import qualified, where
+from stepfast.step import Nobody
 
 P = ParamSpec("P")
-R = TypeVar("R")
+A = ParamSpec("A")
+R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -23,11 +25,15 @@ class Workflow(Generic[P, R]):
     """A workflow function. Engines know it by its name. Called in a workflow it runs as a child; elsewhere
     it is a plain call."""
 
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[P, R]
+
     def __init__(self, function: Callable[P, R], *, name: str | None, eager: bool) -> None:
         self.function = function
-        self.name = name or qualified(function)
+        self.name: str = name or qualified(function)
         self.eager = eager
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -50,7 +56,7 @@ class Workflow(Generic[P, R]):
             return cast("R", settle(branch.child(opened.native, number, args, kwargs, False)))
         return cast("R", opened.threads.child(branch, number, args, kwargs))
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async workflows: the sync workflow as a child, which runs on a thread."""
         branch = branch_var.get()
         if self.is_async or branch is None or not branch.is_on_loop:
@@ -61,9 +67,9 @@ class Workflow(Generic[P, R]):
         return settle(branch.child(opened.native, opened.number(self), args, kwargs, False))
 
     @overload
-    def start(  # type: ignore[overload-overlap] # what is async comes first
+    async def start(  # type: ignore[overload-overlap] # what is async comes first
         self: Workflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, AsyncChild[T]]: ...
+    ) -> AsyncChild[T]: ...
 
     @overload
     def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
@@ -78,9 +84,9 @@ class Workflow(Generic[P, R]):
         return start_child(self, args, kwargs)
 
     @overload
-    def start_detached(  # type: ignore[overload-overlap] # what is async comes first
+    async def start_detached(  # type: ignore[overload-overlap] # what is async comes first
         self: Workflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, str]: ...
+    ) -> str: ...
 
     @overload
     def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
@@ -95,12 +101,23 @@ class Workflow(Generic[P, R]):
         return start_child(self, args, kwargs, is_detached=True)
 
     @overload
-    def __get__(self, instance: None, owner: type | None = None) -> Workflow[P, R]: ...
+    def __get__(  # type: ignore[misc] # see `Step.__get__`
+        self: Callable[Concatenate[Nobody, A], R], instance: object, owner: type
+    ) -> Workflow[..., Any]: ...
 
     @overload
-    def __get__(
-        self: Workflow[Concatenate[S, P], R], instance: S, owner: type | None = None
-    ) -> BoundWorkflow[P, R]: ...
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[type[T], A], R], instance: T | None, owner: type[T]
+    ) -> BoundWorkflow[A, R]: ...
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Workflow[P, R]: ...
+
+    @overload
+    def __get__(self: Callable[Concatenate[S, A], R], instance: S, owner: type) -> BoundWorkflow[A, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> Workflow[P, R]: ...
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else BoundWorkflow(self, instance)
@@ -117,19 +134,20 @@ class BoundWorkflow(Generic[P, R]):
     recorded with the others."""
 
     def __init__(self, workflow: Workflow[..., R], instance: object) -> None:
-        self.workflow, self.instance = workflow, instance
+        self.workflow: Workflow[..., R] = workflow
+        self.instance: object = instance
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.workflow(self.instance, *args, **kwargs)
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """See `Workflow.in_thread`."""
         return self.workflow.in_thread(self.instance, *args, **kwargs)
 
     @overload
-    def start(  # type: ignore[overload-overlap] # what is async comes first
+    async def start(  # type: ignore[overload-overlap] # what is async comes first
         self: BoundWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, AsyncChild[T]]: ...
+    ) -> AsyncChild[T]: ...
 
     @overload
     def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
@@ -137,6 +155,18 @@ class BoundWorkflow(Generic[P, R]):
     def start(self, /, *args: Any, **kwargs: Any) -> Any:
         """See `Workflow.start`."""
         return start_child(self.workflow, (self.instance, *args), kwargs)
+
+    @overload
+    async def start_detached(  # type: ignore[overload-overlap] # what is async comes first
+        self: BoundWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> str: ...
+
+    @overload
+    def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
+
+    def start_detached(self, /, *args: Any, **kwargs: Any) -> Any:
+        """See `Workflow.start_detached`."""
+        return start_child(self.workflow, (self.instance, *args), kwargs, is_detached=True)
 
     def __repr__(self) -> str:
         return f"<workflow {self.workflow.name} of {self.instance!r}>"

@@ -16,9 +16,20 @@ import sys
 
 import pytest
 
+import stepfast
+
 ROOT = pathlib.Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "docs/quickstart.md", "docs/guide/python.md"]
+#: All documents, as paths from the root.
+DOCUMENTS = [
+    path.relative_to(ROOT).as_posix() for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+#: Those with code; that of the guide to values runs as a module, in a test of its own.
+WITH_CODE = [
+    name
+    for name in DOCUMENTS
+    if name != "docs/guide/values.md" and "```python" in (ROOT / name).read_text(encoding="utf-8")
+]
 #: Where `python` is found, as in an activated environment.
 PROGRAMS = pathlib.Path(sys.executable).parent
 
@@ -54,7 +65,7 @@ def typed(text: str) -> list[tuple[list[str], str]]:
     return [(shlex.split(command), printed) for command, _, printed in pairs]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", WITH_CODE)
 def test_code_runs(document: str, tmp_path: pathlib.Path) -> None:
     together, saved, ran = "", set(), set()
     for language, markers, text, lines_before in blocks(document):
@@ -87,11 +98,36 @@ def test_code_runs(document: str, tmp_path: pathlib.Path) -> None:
     assert together or saved, "nothing was run"
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md"])
+def anchors(document: pathlib.Path) -> set[str]:
+    """What links can name in a document: its headings, as sites that show Markdown write them."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_somewhere(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
-    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
-        assert link.startswith("http") or (ROOT / document).parent.joinpath(link).exists(), link
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)[^)]*\)", text):
+        if link.startswith("http"):
+            continue
+        target = (ROOT / document).parent / link if link else ROOT / document
+        assert target.exists(), link
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{link}#{anchor}"
+
+
+def test_every_exception_is_in_the_guide() -> None:
+    table = (ROOT / "docs/guide/python-errors.md").read_text(encoding="utf-8")
+    missing = [
+        name
+        for name in stepfast.__all__
+        if isinstance(known := getattr(stepfast, name), type)
+        and issubclass(known, stepfast.Error)
+        and known is not stepfast.Error
+        and f"\n| `{name}` |" not in table
+    ]
+    assert not missing
 
 
 def test_the_sentence_is_the_same_everywhere() -> None:

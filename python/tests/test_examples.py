@@ -15,10 +15,18 @@ SAYS = {
         "the sum is 210\n"
         "process 2 ended; steps that it ran: 11 12 13 14 15 16 17 18 19 20 \n"
     ),
+    "fan_out": "tea reserved, 3 EUR\nbread reserved, 5 EUR\nbutter reserved, 6 EUR\n",
     "hello": "Hello, world!\n",
+    "log": "parcel parcel-7 : begun\nparcel parcel-7 pack: packing tea\nparcel parcel-7 : done\n",
+    "many": (
+        "499300\n998 completed\n"
+        "order-800 failed: order 800 has no card\norder-400 failed: order 400 has no card\n"
+    ),
+    "methods": "8 EUR from europe\n",
     "parallel": "14\n",
     "retries": "paid order-7 at attempt 3\n",
     "sleep": "Ada, your tea is ready\n",
+    "timeouts": "answered at attempt 2\nnobody has confirmed\n",
 }
 
 

@@ -37,10 +37,22 @@ class Shop(Instance):
         whole = self.rounded(amount)
         return [self.price(whole), Shop.tax(whole), self.tax(whole), self.checkout(whole)]
 
+    @workflow
+    def closing(self, amount: int) -> str:
+        return self.checkout.start_detached(amount)
+
+    @workflow
+    def in_vain(self, amount: int) -> str:
+        return others[0].start(self.checkout, amount).result()
+
     @classmethod
     @workflow
     def opening(cls, amount: int) -> str:
         return cls.tax(amount)
+
+
+#: Engines that workflows must not use.
+others: list[Engine] = []
 
 
 @dataclasses.dataclass
@@ -69,6 +81,14 @@ def test_steps_and_workflows_are_methods(url: str) -> None:
         assert engine.run(Shop.opening, 4) == "Shop 4"
         assert engine.run(Basket(["a", "b"]).total) == 2
         assert engine.show("all").args[0] is eu
+        detached = engine.run(eu.closing, 5)
+        assert engine.get(detached).result() == "eu: 5 EUR"
+        # methods name workflows, too
+        assert [each.workflow for each in engine.list(workflow=Shop.opening)] == ["Shop.opening"]
+        assert engine.count(workflow=eu.checkout) == engine.count(workflow=Shop.checkout) == 3
+        others.append(engine)
+        with pytest.raises(Invalid, match=r"write self\.checkout\.start\(\.\.\.\)"):
+            engine.run(eu.in_vain, 6)
     # outside of workflows they are plain methods
     assert eu.price(1) == "1 EUR" and Shop.tax(2) == "Shop 2" and eu.checkout(3) == "eu: 3 EUR"
 
@@ -83,6 +103,8 @@ def test_decorators_in_the_wrong_order_are_told() -> None:
 
     with pytest.raises(Invalid, match="needs a name"):
         Shop("", "EUR")
+    with Engine("memory:") as engine, pytest.raises(Invalid, match="is no workflow"):
+        engine.count(workflow=Shop.price)  # type: ignore[arg-type]
 
 
 PROGRAM = """

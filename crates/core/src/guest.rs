@@ -46,7 +46,7 @@ impl GuestWorkflow {
         Fut: Future<Output = Result<Payload, Failure>> + Send + 'static,
     {
         let body = move |cx: Context, input: &Payload| -> Result<BodyFuture, Failure> {
-            Ok(Box::pin(body(Branch { cx, _leaf: None }, input.clone())))
+            Ok(Box::pin(body(Branch { cx, leaf: None }, input.clone())))
         };
         Self::guest(name, is_eager, Box::new(body))
     }
@@ -203,7 +203,7 @@ impl Gate {
 pub struct Branch {
     cx: Context,
     /// The first branch counts without one.
-    _leaf: Option<Leaf>,
+    leaf: Option<Leaf>,
 }
 
 impl Branch {
@@ -213,19 +213,19 @@ impl Branch {
         let path = self.cx.next_path();
         let cx = self.cx.branch(&path, 0);
         let leaf = Leaf::new(&cx.run);
-        Self { cx, _leaf: Some(leaf) }
+        Self { cx, leaf: Some(leaf) }
     }
 
     /// A branch that is to begin: it has its place, and does not count yet.
     #[must_use]
     pub fn reserve(&mut self) -> Self {
         let path = self.cx.next_path();
-        Self { cx: self.cx.branch(&path, 0), _leaf: None }
+        Self { cx: self.cx.branch(&path, 0), leaf: None }
     }
 
     /// Begins a branch that was reserved.
     pub fn begin(&mut self) {
-        self._leaf = Some(Leaf::new(&self.cx.run));
+        self.leaf = Some(Leaf::new(&self.cx.run));
     }
 
     /// While it lives, this branch only waits for branches of its own.

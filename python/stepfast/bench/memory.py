@@ -94,7 +94,7 @@ async def wait_at_the_gate(url: str, few: int, many: int) -> Outcome:
                 say(done=len(handles))
             await gate.filled(most)
 
-        with counted(row, engine._opened.native):
+        with counted(row, engine):
             begun = time.perf_counter()
             await grow(few)
             # what nobody needs any more must not hide growth; what is garbage after it counts
@@ -115,7 +115,7 @@ class Heartbeat:
     """A task that wants to go on every millisecond, and notes how long it had to wait at most."""
 
     def __init__(self) -> None:
-        self.longest = 0.0
+        self.longest: float = 0.0
         self._task = asyncio.create_task(self._beat())
 
     async def _beat(self) -> None:
@@ -141,7 +141,7 @@ class Collections:
     """Notes how long the garbage collector, left as Python has it, kept everybody at most."""
 
     def __init__(self) -> None:
-        self.longest = 0.0
+        self.longest: float = 0.0
         self._begun = 0.0
 
     def _note(self, phase: str, _: dict[str, int]) -> None:
@@ -163,7 +163,7 @@ class Flight:
     """How many workflows are between their start and their result."""
 
     def __init__(self) -> None:
-        self.most = 0
+        self.most: int = 0
         self._now = 0
 
     def __enter__(self) -> None:
@@ -224,10 +224,10 @@ async def started(
                 raise AssertionError(f"workflow {n} returned {output!r}")
             tally.took.append(time.perf_counter() - begun)
 
-        callers = [call(n) for n in range(many)]
+        callers: list[Coroutine[Any, Any, None]] = [call(n) for n in range(many)]
         heartbeat = Heartbeat()
         await heartbeat.settle()
-        with counted(row, engine._opened.native), Collections() as collections:
+        with counted(row, engine), Collections() as collections:
             begun = time.perf_counter()
             await begin(callers)
             row |= tally.row(time.perf_counter() - begun)

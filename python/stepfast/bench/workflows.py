@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from stepfast import AsyncEngine, Engine, _native, step, workflow
+from stepfast import AsyncEngine, Engine, step, workflow
 from stepfast.bench.tally import Tally, bytes_written
 from stepfast.bench.wire import hear, say
 
@@ -86,12 +86,14 @@ def main(**parameters: Any) -> None:
 
 
 @contextmanager
-def counted(row: dict[str, Any], engine: _native.Engine) -> Iterator[None]:
+def counted(row: dict[str, Any], engine: Engine | AsyncEngine) -> Generator[None]:
     """Adds what the store has done meanwhile to the row."""
-    flushes, writes = engine.counted()
+    # these figures are for no program but this one
+    native = engine._opened.native  # pyright: ignore[reportPrivateUsage]
+    flushes, writes = native.counted()
     yield
     flushes, writes = (
-        after - before for after, before in zip(engine.counted(), (flushes, writes), strict=True)
+        after - before for after, before in zip(native.counted(), (flushes, writes), strict=True)
     )
     row |= {"flushes": flushes, "writes_per_flush": writes / max(flushes, 1)}
 
@@ -106,7 +108,7 @@ async def by_tasks(asked: Parameters) -> dict[str, Any]:
         hear()
         written, tally = bytes_written(), Tally(asked.total)
         telling = asyncio.create_task(tell(tally))
-        with counted(row, engine._opened.native):
+        with counted(row, engine):
             begun = time.perf_counter()
             await drive(engine, asked, asked.concurrency, tally)
             row |= tally.row(time.perf_counter() - begun)
@@ -157,7 +159,7 @@ def by_threads(asked: Parameters) -> dict[str, Any]:
         say(ready=True)
         hear()
         written, tally = bytes_written(), Tally(asked.total)
-        with counted(row, engine._opened.native):
+        with counted(row, engine):
             begun = time.perf_counter()
             drive_here(engine, asked, asked.concurrency, tally)
             row |= tally.row(time.perf_counter() - begun)

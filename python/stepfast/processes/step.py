@@ -1,5 +1,8 @@
 """`ProcessStep`: a step whose body runs in a child process."""
 
+# what is here belongs together
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -10,15 +13,16 @@ from stepfast import _native
 from stepfast.branch import BODY, DONE, PENDING, branch_var, unwinding
 from stepfast.errors import Cancelled, Invalid, Suspended
 from stepfast.processes.attempt import Attempt
-from stepfast.processes.place import place_of, steps
-from stepfast.step import BoundStep, Step, over
+from stepfast.processes.place import Place, place_of, steps
+from stepfast.step import BoundStep, Nobody, Step, over
 from stepfast.values import EncodeError
 from stepfast.values.arguments import encode_arguments
 
 P = ParamSpec("P")
 A = ParamSpec("A")
 S = TypeVar("S")
-R = TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R", covariant=True)
 
 
 class ProcessStep(Step[P, R]):
@@ -32,7 +36,7 @@ class ProcessStep(Step[P, R]):
                 f"step {self.name!r} is async, and process=True is for sync functions: make it sync, or "
                 "leave process=True out"
             )
-        self.place = place_of(self.name, function)
+        self.place: Place = place_of(self.name, function)
         steps[self.place] = self
 
     def _carried(
@@ -46,13 +50,13 @@ class ProcessStep(Step[P, R]):
             raise self._misplaced()
         return carry_out_here(branch.step(self.settings, recorded, kwargs), branch, self, args, kwargs)
 
-    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async code: the step, to be awaited; the loop goes on meanwhile."""
         return self._in_process(args, args, kwargs)
 
     def _in_process(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Coroutine[Any, Any, R]:
+    ) -> Coroutine[object, None, R]:
         branch = branch_var.get()
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
@@ -62,18 +66,30 @@ class ProcessStep(Step[P, R]):
 
     def _in_thread(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Coroutine[Any, Any, R]:
+    ) -> Coroutine[object, None, R]:
         raise self._misplaced()
 
+    # as those of Step
     @overload
-    def __get__(self, instance: None, owner: type | None = None) -> ProcessStep[P, R]: ...
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Nobody, A], R], instance: object, owner: type
+    ) -> Step[..., Any]: ...
 
     @overload
-    def __get__(
-        self: ProcessStep[Concatenate[S, A], R], instance: S, owner: type | None = None
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[type[T], A], R], instance: T | None, owner: type[T]
     ) -> BoundProcessStep[A, R]: ...
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
+    @overload
+    def __get__(self, instance: None, owner: type) -> ProcessStep[P, R]: ...
+
+    @overload
+    def __get__(self: Callable[Concatenate[S, A], R], instance: S, owner: type) -> BoundProcessStep[A, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> ProcessStep[P, R]: ...
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] # it binds as Step does
         return self if instance is None else BoundProcessStep(self, instance)
 
     def _misplaced(self) -> Invalid:
@@ -91,7 +107,7 @@ class BoundProcessStep(BoundStep[P, R]):
         super().__init__(step, instance)
         self._process_step = step
 
-    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """See `ProcessStep.in_process`."""
         return self._process_step._in_process(args, (self.instance, *args), kwargs)
 

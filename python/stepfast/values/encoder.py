@@ -1,7 +1,7 @@
 """`encode`: common values in one call of the library, all else by codec."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from ormsgpack import Ext, packb
 
@@ -59,6 +59,11 @@ def _too_deep(value: Any) -> Ext:
 
 
 # One function for each depth, so that the depth needs no state.
-_default: Callable[[Any], Ext] = _too_deep
-for _ in range(MAX_DEPTH):
-    _default = _default_above(_default)
+def _default_of(depth: int) -> Callable[[Any], Ext]:
+    default: Callable[[Any], Ext] = _too_deep
+    for _ in range(depth):
+        default = _default_above(default)
+    return default
+
+
+_default: Final = _default_of(MAX_DEPTH)

@@ -40,7 +40,7 @@ class Shape:
     def __init__(self, cls: type, names: list[str], defaults: dict[str, Callable[[Any], object]]) -> None:
         self.cls: Any = cls
         self.names = names
-        self.known = frozenset(names)
+        self.known: frozenset[str] = frozenset(names)
         self.upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(cls, _UPGRADE, None)
         self.defaults = defaults
         members = [
@@ -49,18 +49,18 @@ class Shape:
             for name, member in vars(base).items()
             if type(member) is MemberDescriptorType
         ]
-        self.slots = [name for name in members if name not in self.known | _IGNORED]
-        self.computed = {
+        self.slots: list[str] = [name for name in members if name not in self.known | _IGNORED]
+        self.computed: set[str] = {
             name
             for base in cls.__mro__
             for name, member in vars(base).items()
             if isinstance(member, functools.cached_property)
         }
-        self.has_dict = bool(cls.__dictoffset__)
-        self.is_direct = self.has_dict and not any(
+        self.has_dict: bool = bool(cls.__dictoffset__)
+        self.is_direct: bool = self.has_dict and not any(
             _is_setter(inspect.getattr_static(cls, name, None)) for name in names
         )
-        self.hides_hash = "_attrs_cached_hash" in members
+        self.hides_hash: bool = "_attrs_cached_hash" in members
 
     def take(self, value: Any) -> tuple[dict[str, Any], Extra]:
         """The fields that have a value, in the order of the class, and what else there is."""
@@ -151,9 +151,9 @@ class StructShape(Shape):
         structs = sys.modules["msgspec"].structs
         optional = [field.name for field in structs.fields(cls) if not field.required]
         super().__init__(cls, list(cls.__struct_fields__), dict.fromkeys(optional, _constant(None)))
-        self.slots = []
+        self.slots: list[str] = []
         self.force: Callable[[Any, str, Any], None] = structs.force_setattr
-        self.has_post_init = hasattr(cls, "__post_init__")
+        self.has_post_init: bool = hasattr(cls, "__post_init__")
 
     def make(self, fields: dict[str, Any], extra: Extra) -> object:
         made = self.cls(**fields)
@@ -172,10 +172,10 @@ class ModelShape(Shape):
         defaults = {name: _model_default(info) for name, info in infos.items() if not info.is_required()}
         super().__init__(cls, list(infos), defaults)
         self.is_direct = True
-        self.slots = []
+        self.slots: list[str] = []
         # a RootModel has neither, and the class says so
         static = inspect.getattr_static(cls, "__pydantic_extra__")
-        self.has_more = isinstance(static, MemberDescriptorType)
+        self.has_more: bool = isinstance(static, MemberDescriptorType)
         self.privates: dict[str, Any] = cls.__private_attributes__
 
     def take(self, value: Any) -> tuple[dict[str, Any], Extra]:

@@ -1,0 +1,25 @@
+"""Many executions: started, awaited at once, counted and looked at: python many.py"""
+
+from stepfast import Engine, step, workflow
+
+
+@step
+def charge(order: int) -> int:
+    if order % 400 == 0:
+        raise ValueError(f"order {order} has no card")
+    return order
+
+
+@workflow
+def checkout(order: int) -> int:
+    return charge(order)
+
+
+with Engine("sqlite://many.db") as engine:
+    handles = [engine.start(checkout, n, workflow_id=f"order-{n}") for n in range(1, 1001)]
+    results = engine.results(handles, return_exceptions=True)
+    print(sum(result for result in results if isinstance(result, int)))
+
+    print(engine.count(status="completed"), "completed")
+    for execution in engine.list(status="failed"):
+        print(execution.workflow_id, "failed:", engine.show(execution.workflow_id).error)

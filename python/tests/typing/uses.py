@@ -1,0 +1,362 @@
+"""What programs do, and what type checkers make of it. Run with the URL of a store, it does all of it."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Self, TypeVar, assert_type
+
+import stepfast
+from stepfast import (
+    AsyncChild,
+    AsyncEngine,
+    AsyncHandle,
+    BoundProcessStep,
+    BoundStep,
+    BoundWorkflow,
+    Child,
+    Current,
+    Engine,
+    Execution,
+    Handle,
+    Instance,
+    ProcessStep,
+    Record,
+    Workflow,
+    as_completed,
+    current,
+    gather,
+    sleep,
+    step,
+    timeout,
+    wait_for,
+    workflow,
+)
+from stepfast.values import decode, encode, register
+
+T = TypeVar("T")
+
+
+@step
+def weigh(item: str, *, is_boxed: bool = False) -> int:
+    return len(item) + is_boxed
+
+
+@step(name="price", retries=2, backoff=0.01, retry_if=lambda error: isinstance(error, OSError))
+async def price(item: str, amount: float = 1.0) -> float:
+    return amount * len(item)
+
+
+@step(process=True, timeout=600, retries=1)
+def crunch(n: int, *, is_fast: bool = False) -> list[int]:
+    return [n, is_fast]
+
+
+@dataclass
+class Press:
+    factor: int
+
+    @step(process=True)
+    def press(self, amount: int) -> list[int]:
+        return [self.factor] * amount
+
+
+@step(timeout=60)
+async def label(item: str) -> str:
+    return f"[{item}]"
+
+
+@step
+def first(items: list[T]) -> T:
+    return items[0]
+
+
+@workflow
+def total(items: list[str]) -> int:
+    return sum(weigh(item) for item in items)
+
+
+@workflow(name="order", eager=False)
+async def order(item: str, *, amount: float = 1.0) -> float:
+    return await price(item, amount)
+
+
+@workflow
+def parcel(item: str, amount: int = 1) -> str:
+    assert_type(weigh(item, is_boxed=True), int)
+    assert_type(first([item]), str)
+    assert_type(total([item]), int)
+    child = total.start([item])
+    assert_type(child, Child[int])
+    assert_type(child.result(), int)
+    assert_type(total.start_detached([item]), str)
+
+    sleep(0.001)
+    sleep(minutes=0.00001)
+    assert_type(gather(lambda: weigh(item), lambda: label.name), tuple[int, str])
+    assert_type(gather(lambda: 1, lambda: "b", lambda: 2.0), tuple[int, str, float])
+    assert_type(gather(lambda: 1, lambda: "b", lambda: 2.0, lambda: b"d"), tuple[int, str, float, bytes])
+    assert_type(gather(*[lambda: weigh(item) for _ in range(2)]), tuple[int, ...])
+    assert_type(stepfast.map(weigh, [item, item], concurrency=2), list[int])
+    assert_type(stepfast.map(lambda n: n / 2, range(3)), list[float])
+    crunching: ProcessStep[..., list[int]] = crunch
+    assert_type(crunch(3, is_fast=True), list[int])
+    assert_type(stepfast.map(crunch, range(3)), list[list[int]])
+    assert_type(crunching(3), list[int])
+    pressing: BoundProcessStep[[int], list[int]] = Press(2).press
+    assert_type(pressing(3), list[int])
+    assert_type(Press(2).press(3), list[int])
+    assert_type(stepfast.map(total, [[item]]), list[int])
+
+    now = current()
+    assert_type(now, Current | None)
+    return f"{amount} {item} {now.workflow_id if now is not None else ''}"
+
+
+@workflow
+async def cart(items: list[str]) -> dict[str, float]:
+    assert_type(await price(items[0], amount=2.0), float)
+    crunching = crunch.in_process(3, is_fast=True)
+    assert_type(await assert_type(crunching, Coroutine[object, None, list[int]]), list[int])
+    assert_type(await Press(2).press.in_process(3), list[int])
+    assert_type(await gather(crunch.in_process(3), price("a")), tuple[list[int], float])
+    weighing = weigh.in_thread(items[0], is_boxed=True)
+    assert_type(await assert_type(weighing, Coroutine[object, None, int]), int)
+    assert_type(await asyncio.create_task(weigh.in_thread(items[0])), int)
+    assert_type(await weigh.in_thread(items[0]), int)
+    assert_type(await order(items[0], amount=3.0), float)
+    assert_type(await total.in_thread(items), int)
+    child = await order.start(items[0])
+    assert_type(child, AsyncChild[float])
+    assert_type(await child, float)
+    assert_type(await child.result(), float)
+    assert_type(await order.start_detached(items[0]), str)
+
+    slept = sleep(0.001)
+    assert_type(slept, Awaitable[None])
+    await slept
+    async with timeout(60) as limit:
+        await sleep(0.001)
+    assert_type(limit.expired(), bool)
+    assert_type(await wait_for(price(items[0]), 60), float)
+    assert_type(await wait_for(sleep(0.001), 60), None)
+
+    assert_type(await gather(price(items[0]), label(items[0])), tuple[float, str])
+    assert_type(await gather(sleep(0), price("a"), label("b")), tuple[None, float, str])
+    assert_type(
+        await gather(price("a"), label("b"), weigh.in_thread("c"), order("d")),
+        tuple[float, str, int, float],
+    )
+    assert_type(await gather(*[price(item) for item in items]), tuple[float, ...])
+    assert_type(await asyncio.gather(price("a"), label("b")), tuple[float, str])
+    assert_type(await stepfast.map(label, items, concurrency=2), list[str])
+    assert_type(await stepfast.map(order, items), list[float])
+    later: list[float] = await stepfast.map(lambda item: price(item), items)
+    assert len(later) == len(items)
+    prices: dict[str, float] = {}
+    async for task in as_completed([price(item) for item in items]):
+        assert_type(await task, float)
+    async with asyncio.TaskGroup() as group:
+        tasks = {item: group.create_task(price(item)) for item in items}
+    for item, done in tasks.items():
+        prices[item] = done.result()
+    return prices
+
+
+class Shop(Instance):
+    def __init__(self, name: str, currency: str) -> None:
+        super().__init__(name)
+        self.currency = currency
+
+    @step
+    def tag(self, amount: int) -> str:
+        return f"{amount} {self.currency}"
+
+    @step(retries=1)
+    async def rate(self, of: str) -> float:
+        return len(of) / 2
+
+    @step
+    def same(self) -> Self:
+        return self
+
+    @classmethod
+    @step
+    def tax(cls, amount: int, *, rate: float = 0.5) -> float:
+        return amount * rate
+
+    @classmethod
+    @step
+    async def codes(cls, amount: int) -> list[int]:
+        return [amount]
+
+    @staticmethod
+    @step
+    def rounded(amount: float) -> int:
+        return round(amount)
+
+    @staticmethod
+    @step
+    def shown(value: object) -> str:
+        return str(value)
+
+    @workflow
+    def checkout(self, amount: float) -> str:
+        tag: BoundStep[[int], str] = self.tag
+        assert_type(tag(1), str)
+        assert_type(self.rounded(amount), int)
+        assert_type(self.tax(3, rate=0.25), float)
+        return self.tag(self.rounded(amount))
+
+    @workflow
+    async def exchange(self, of: str) -> float:
+        assert_type(await self.tag.in_thread(1), str)
+        assert_type(await self.codes(1), list[int])
+        return await self.rate(of)
+
+    @workflow
+    def all_kinds(self) -> None:
+        checkout: BoundWorkflow[[float], str] = self.checkout
+        assert_type(checkout(2.5), str)
+        assert_type(self.checkout(2.5), str)
+        assert_type(self.checkout.start(2.5).result(), str)
+        assert_type(self.checkout.start_detached(2.5), str)
+        assert_type(Shop.tag(self, 1), str)
+        assert_type(Shop.tax(3), float)
+        assert_type(Shop.rounded(2.5), int)
+        Shop.shown(self)
+        self.same()
+
+    @classmethod
+    @workflow
+    def opening(cls, hour: int) -> str:
+        assert_type(cls.tax(hour), float)
+        return f"{cls.__name__} {hour}"
+
+    @staticmethod
+    @workflow
+    def closing(hour: int) -> int:
+        return hour
+
+
+class Market(Shop):
+    @workflow
+    def stalls(self) -> str:
+        return self.tag(1) + self.checkout(1)
+
+
+@register
+@dataclass
+class Crate:
+    items: list[str]
+
+    @step
+    def count(self) -> int:
+        return len(self.items)
+
+    @workflow
+    def unpack(self) -> int:
+        return self.count()
+
+
+def use_engine(url: str) -> None:
+    shop = Shop("eu", "EUR")
+    with Engine(url, max_running=100, threads=8, suspend_after=1.0) as engine:
+        assert_type(engine.run(total, ["tea"]), int)
+        assert_type(engine.run(parcel, "tea", amount=2, workflow_id="p"), str)
+        handle = engine.start(parcel, "tea", 2)
+        assert_type(handle, Handle[str])
+        assert_type(handle.result(), str)
+        assert_type(handle.result(timeout=60), str)
+        assert_type(handle.status(), str)
+        assert_type(handle.cancel(), bool)
+        assert_type(engine.start(total, ["tea"], workflow_id=None).result(), int)
+        assert_type(engine.start(total, items=["tea"]), Handle[int])
+
+        patient = engine.options(workflow_id="t", timeout=60, patience=60)
+        assert_type(patient.start(total, ["tea"]), Handle[int])
+        assert_type(patient.run(total, ["tea"]), int)
+        assert_type(engine.options().run(total, items=["tea"]), int)
+
+        assert_type(engine.run(shop.checkout, 2.5), str)
+        assert_type(engine.run(Market("uk", "GBP").stalls), str)
+        assert_type(engine.start(shop.checkout, amount=2.5, workflow_id="c").result(), str)
+        assert_type(engine.run(shop.all_kinds), None)
+        assert_type(engine.run(Shop.opening, 9), str)
+        assert_type(engine.run(Shop.closing, 18), int)
+        assert_type(engine.run(Crate(["tea"]).unpack), int)
+
+        handles = [engine.start(total, [item]) for item in ("tea", "bread")]
+        assert_type(engine.results(handles), list[int])
+        assert_type(engine.results(handles, return_exceptions=True), list[int | BaseException])
+        mixed: list[Handle[int] | Handle[str]] = [*handles, handle]
+        outputs: list[int | str] = engine.results(mixed)
+        assert len(outputs) == 3
+
+        assert_type(engine.get("p"), Handle[Any])
+        record = engine.show("p")
+        assert_type(record, Record)
+        assert_type(record.checkpoints[0].took, timedelta)
+        executions = engine.list(status=["completed", "failed"], workflow=total, limit=10)
+        assert_type(executions, list[Execution])
+        assert_type(executions[0].created_at, datetime)
+        assert_type(
+            engine.list(workflow=shop.checkout, created_from=executions[0].created_at), list[Execution]
+        )
+        assert_type(engine.count(workflow="order", is_parked=False), int)
+
+
+async def use_async_engine(url: str) -> None:
+    shop = Shop("eu", "EUR")
+    async with AsyncEngine(url) as engine:
+        assert_type(await engine.run(order, "tea", amount=2.0), float)
+        assert_type(await engine.run(total, ["tea"]), int)
+        assert_type(await engine.run(order, "tea", workflow_id="ao"), float)
+        assert_type(await engine.run(total, ["tea"], workflow_id="at"), int)
+        handle = await engine.start(cart, ["tea", "bread"])
+        assert_type(handle, AsyncHandle[dict[str, float]])
+        assert_type(await handle, dict[str, float])
+        assert_type(await handle.result(), dict[str, float])
+        assert_type(await handle.status(), str)
+        assert_type(await engine.start(parcel, "tea"), AsyncHandle[str])
+        assert_type(await engine.start(order, "tea", workflow_id="ap"), AsyncHandle[float])
+        assert_type(await engine.start(total, ["tea"], workflow_id="au"), AsyncHandle[int])
+        assert_type(await asyncio.create_task(engine.run(order, "tea")), float)
+
+        patient = engine.options(timeout=60)
+        assert_type(await patient.start(order, "tea"), AsyncHandle[float])
+        assert_type(await patient.start(total, ["tea"]), AsyncHandle[int])
+        assert_type(await patient.run(order, "tea"), float)
+        assert_type(await patient.run(total, ["tea"]), int)
+
+        assert_type(await engine.run(shop.exchange, "USD"), float)
+        assert_type(await engine.run(shop.checkout, 2.5), str)
+        assert_type(await engine.run(Shop.opening, 9), str)
+
+        handles = [await engine.start(order, item) for item in ("tea", "bread")]
+        assert_type(await engine.results(handles), list[float])
+        assert_type(await engine.results(handles, return_exceptions=True), list[float | BaseException])
+        assert_type(await engine.show("ao"), Record)
+        assert_type(await engine.list(workflow=order), list[Execution])
+        assert_type(await engine.cancel("ao"), bool)
+
+
+def use_elsewhere() -> None:
+    """Outside of workflows all of these are plain calls, and plain functions for whoever takes some."""
+    assert_type(weigh("tea"), int)
+    assert_type(asyncio.run(order("tea")), float)
+    assert_type(Shop.rounded(2.5), int)
+    assert_type([*map(weigh, ["tea"])], list[int])
+    assert_type(parcel.__name__, str)
+    # what returns a bool returns an int
+    wide: Workflow[[list[str]], float] = total
+    assert wide is total
+    assert_type(decode(encode(["tea"])), Any)
+    assert current() is None
+
+
+if __name__ == "__main__":
+    use_elsewhere()
+    use_engine(sys.argv[1])
+    asyncio.run(use_async_engine(sys.argv[1]))
