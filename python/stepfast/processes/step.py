@@ -51,13 +51,13 @@ class ProcessStep(Step[P, R]):
             raise self._misplaced()
         return carry_out_here(branch.step(self.settings, recorded, kwargs), branch, self, args, kwargs)
 
-    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async code: the step, to be awaited; the loop goes on meanwhile."""
         return self._in_process(args, args, kwargs)
 
     def _in_process(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Coroutine[Any, Any, R]:
+    ) -> Coroutine[object, None, R]:
         branch = branch_var.get()
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
@@ -67,7 +67,7 @@ class ProcessStep(Step[P, R]):
 
     def _in_thread(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Coroutine[Any, Any, R]:
+    ) -> Coroutine[object, None, R]:
         raise self._misplaced()
 
     # as those of Step
@@ -108,7 +108,7 @@ class BoundProcessStep(BoundStep[P, R]):
         super().__init__(step, instance)
         self._process_step = step
 
-    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """See `ProcessStep.in_process`."""
         return self._process_step._in_process(args, (self.instance, *args), kwargs)
 
