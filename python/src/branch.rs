@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple};
 use stepfast::guest::{self, Gate};
 use stepfast::{Key, Name, RetryPolicy, StepOptions};
 
 use crate::call::{Call, Reply};
+use crate::carried::Carried;
 use crate::code::Code;
 use crate::engine::Engine;
 use crate::port::{Port, Shared};
@@ -26,22 +27,44 @@ pub(crate) struct StepSettings {
     name: Name,
     /// `None` for the defaults.
     options: Option<StepOptions>,
+    /// What makes the coroutine of the body; it gets the step's arguments.
+    function: Py<PyAny>,
+    /// Whether an exception may be retried; `None` if all may.
+    #[pyo3(get)]
+    retry_if: Option<Py<PyAny>>,
+    shown_name: Py<PyString>,
+}
+
+impl StepSettings {
+    pub(crate) fn name(&self) -> String {
+        self.name.to_string()
+    }
+
+    pub(crate) fn shown_name<'py>(&self, py: Python<'py>) -> &Bound<'py, PyString> {
+        self.shown_name.bind(py)
+    }
+
+    pub(crate) fn function<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
+        self.function.bind(py)
+    }
 }
 
 #[pymethods]
 impl StepSettings {
     #[new]
-    #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, is_speculative))]
+    #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, is_speculative, function, retry_if))]
     #[allow(clippy::too_many_arguments)] // called by name, once per step function
     fn new(
-        name: &str,
+        name: &Bound<'_, PyString>,
         retries: u32,
         backoff: f64,
         factor: f64,
         max_backoff: f64,
         jitter: f64,
         is_speculative: bool,
-    ) -> Self {
+        function: Py<PyAny>,
+        retry_if: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
         let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let is_default = retries == 0 && !is_speculative;
         let retry = RetryPolicy {
@@ -53,7 +76,18 @@ impl StepSettings {
             retry_if: None,
         };
         let options = StepOptions { retry, timeout: None, is_speculative };
-        Self { name: name.to_owned().into(), options: (!is_default).then_some(options) }
+        Ok(Self {
+            name: name.to_str()?.to_owned().into(),
+            options: (!is_default).then_some(options),
+            function,
+            retry_if,
+            shown_name: name.clone().unbind(),
+        })
+    }
+
+    fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
+        visit.call(&self.function)?;
+        visit.call(&self.retry_if)
     }
 }
 
@@ -328,6 +362,23 @@ impl Branch {
             Some(path) => call.at(path),
             None => call,
         })
+    }
+
+    /// A step, to be awaited: its body gets `args` and `kwargs`. `None` if this code cannot await.
+    fn carry(
+        slf: &Bound<'_, Self>,
+        settings: &Bound<'_, StepSettings>,
+        recorded: &Bound<'_, PyTuple>,
+        args: Py<PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
+    ) -> PyResult<Option<Call>> {
+        let branch = slf.get();
+        if branch.port.is_none() && branch.is_here() {
+            return Ok(None);
+        }
+        let call = branch.step(slf.py(), settings.get(), recorded, kwargs)?;
+        let (settings, kwargs) = (settings.clone().unbind(), kwargs.clone().unbind());
+        Ok(Some(call.carried(Carried::step(slf.clone().unbind(), settings, args, kwargs))))
     }
 
     /// A durable sleep.

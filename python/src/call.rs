@@ -18,6 +18,7 @@ use stepfast::write::Answer;
 use stepfast::{Error, Failure, Key, Payload};
 
 use crate::branch::{Branch, stopped};
+use crate::carried::Carried;
 use crate::handle::Handle;
 use crate::port::{Begin, Port, Shared, end_burst};
 use crate::runtime::enter;
@@ -26,13 +27,13 @@ use crate::value::{decode, encode};
 use crate::waiter::{Callback, Waiter};
 
 /// Not yet: wait.
-const PENDING: u8 = 0;
+pub(crate) const PENDING: u8 = 0;
 /// The body is to be run, once; then `succeed` or `fail`.
-const BODY: u8 = 1;
+pub(crate) const BODY: u8 = 1;
 /// It is over, and went well.
-const DONE: u8 = 2;
+pub(crate) const DONE: u8 = 2;
 /// It is over with a failure of the user's code.
-const FAILED: u8 = 3;
+pub(crate) const FAILED: u8 = 3;
 /// It is over with an error of the engine.
 const ERROR: u8 = 4;
 /// The code has to unwind.
@@ -157,14 +158,16 @@ pub(crate) struct Call {
     hosting: Option<(Arc<Shared>, Key)>,
     /// Of a call in a thread, if its execution is run by the thread itself: what polls that.
     owner: Option<Py<Call>>,
+    /// Of a call that comes to its value when it is awaited.
+    carried: Option<Box<Carried>>,
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.stop_listening();
-        self.stop_hosting();
-        self.give_up();
-        self.stop_cancelling();
+        self.end();
+        if let Some(name) = self.carried.as_ref().and_then(|carried| carried.name_of_unawaited()) {
+            Python::attach(|py| crate::error::warn_unawaited(py, &name));
+        }
     }
 }
 
@@ -193,6 +196,7 @@ impl Call {
             is_listening: AtomicBool::new(false),
             hosting: None,
             owner: None,
+            carried: None,
         }
     }
 
@@ -207,6 +211,20 @@ impl Call {
         port.host(child, self.waiter.clone());
         self.hosting = Some((port, child));
         self
+    }
+
+    /// A call that comes to its value when it is awaited.
+    pub(crate) fn carried(mut self, carried: Carried) -> Self {
+        self.carried = Some(Box::new(carried));
+        self
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn end(&self) {
+        self.stop_listening();
+        self.stop_hosting();
+        self.give_up();
+        self.stop_cancelling();
     }
 
     /// It was cancelled, and the code has gone on.
@@ -285,6 +303,22 @@ impl Call {
         self
     }
 
+    /// Whoever awaits it goes on: what is awaited next.
+    fn go_on<'py>(slf: &Bound<'py, Self>, thrown: Option<PyErr>) -> PyResult<Bound<'py, PyAny>> {
+        let call = slf.get();
+        let Some(carried) = &call.carried else {
+            return match thrown {
+                Some(thrown) => Err(thrown),
+                None => Self::__next__(slf)?.ok_or_else(|| crate::interpreter::returned(slf.py().None().into_bound(slf.py()))),
+            };
+        };
+        if let Some(awaited) = carried.go_on(slf, thrown)? {
+            return Ok(awaited);
+        }
+        call.is_blocking.store(true, SeqCst);
+        Ok(slf.clone().into_any())
+    }
+
     fn over(&self, py: Python<'_>, outcome: Result<Payload, Failure>) -> u8 {
         self.waiter.set_owner(None);
         if let Some(slot) = self.code.lock().take() {
@@ -353,7 +387,7 @@ impl Call {
     }
 
     /// The body has returned `value`; whose turn it is.
-    fn succeed(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<u8> {
+    pub(crate) fn succeed(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<u8> {
         let value = encode(value)?;
         if let Some(slot) = &self.slot {
             slot.fill_quietly(Ok(value));
@@ -415,7 +449,7 @@ impl Call {
     }
 
     /// What it came to: a value, text, a handle, or nothing.
-    fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    pub(crate) fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match std::mem::replace(&mut *self.state.lock(), State::Taken) {
             State::Over(Reply::Value(payload)) => match decode(py, &payload) {
                 Ok(value) => Ok(value.unbind()),
@@ -460,11 +494,10 @@ impl Call {
     }
 
     /// Nobody waits for it any more.
-    fn close(&self) {
-        self.stop_listening();
-        self.stop_hosting();
-        self.give_up();
-        self.stop_cancelling();
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = self.carried.as_ref().map_or(Ok(()), |carried| carried.close(py));
+        self.end();
+        closed
     }
 
     /// The child that this thread is to run: its workflow's number, first branch and input.
@@ -508,22 +541,51 @@ impl Call {
         }
     }
 
-    fn __await__(slf: Py<Self>) -> Py<Self> {
-        slf
+    fn __await__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        if let Some(carried) = &slf.get().carried {
+            carried.set_awaited()?;
+        }
+        Ok(slf)
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {
         slf
     }
 
-    fn __next__(slf: Bound<'_, Self>) -> Option<Bound<'_, Self>> {
-        let turn = slf.get().advance(slf.py());
-        if turn != PENDING {
-            slf.get().turn.store(turn, SeqCst);
-            return None;
+    fn __next__<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let call = slf.get();
+        if call.carried.is_some() {
+            return Self::go_on(slf, None).map(Some);
         }
-        slf.get().is_blocking.store(true, SeqCst);
-        Some(slf)
+        let turn = call.advance(slf.py());
+        if turn != PENDING {
+            call.turn.store(turn, SeqCst);
+            return Ok(None);
+        }
+        call.is_blocking.store(true, SeqCst);
+        Ok(Some(slf.clone().into_any()))
+    }
+
+    /// As of a coroutine.
+    #[allow(clippy::needless_pass_by_value, unused_variables)] // what Python hands over
+    fn send<'py>(slf: &Bound<'py, Self>, value: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        Self::go_on(slf, None)
+    }
+
+    /// As of a coroutine.
+    #[pyo3(signature = (raised, value=None, traceback=None))]
+    #[allow(clippy::needless_pass_by_value, unused_variables)] // what Python hands over
+    fn throw<'py>(
+        slf: &Bound<'py, Self>,
+        raised: Bound<'py, PyAny>,
+        value: Option<Bound<'py, PyAny>>,
+        traceback: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Self::go_on(slf, Some(PyErr::from_value(value.unwrap_or(raised))))
+    }
+
+    fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
+        self.carried.as_ref().map_or(Ok(()), |carried| carried.traverse(&visit))
     }
 
     /// True for a call of an execution's code.
@@ -538,9 +600,11 @@ impl Call {
         self.turn.load(SeqCst)
     }
 
+    /// A call that is awaited like a coroutine is none of asyncio's futures, but for the task that awaits it.
     #[getter(_asyncio_future_blocking)]
-    fn is_blocking(&self) -> bool {
-        self.is_blocking.load(SeqCst)
+    fn is_blocking(&self) -> Option<bool> {
+        let is_blocking = self.is_blocking.load(SeqCst);
+        (is_blocking || self.carried.is_none()).then_some(is_blocking)
     }
 
     #[setter(_asyncio_future_blocking)]

@@ -1,6 +1,6 @@
 //! The engine's errors as Python's exceptions: one table, from kind to class.
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning};
 use pyo3::prelude::*;
 use stepfast::{Error, Failure};
 
@@ -37,6 +37,17 @@ pub(crate) fn torn_off(py: Python<'_>) -> PyErr {
                 closed whenever the collector finds it, which no replay can repeat. Close it in the workflow's \
                 own code: async with contextlib.aclosing(...)";
     exception(py, &Error::Invalid { what: "async generator", reason: text.to_owned() })
+}
+
+/// A step was called, and that is all.
+pub(crate) fn warn_unawaited(py: Python<'_>, name: &str) {
+    let text = format!("step {name:?} was called, and never awaited: it was not carried out");
+    let warned = py
+        .import("warnings")
+        .and_then(|warnings| warnings.call_method1("warn", (text, py.get_type::<PyRuntimeWarning>())));
+    if let Err(error) = warned {
+        error.write_unraisable(py, None);
+    }
 }
 
 /// What unwinds code that is to go on later.

@@ -3,10 +3,12 @@
 
 mod branch;
 mod call;
+mod carried;
 mod code;
 mod engine;
 mod error;
 mod handle;
+mod interpreter;
 mod port;
 mod record;
 mod running;

@@ -71,8 +71,9 @@ class Step(Generic[P, R]):
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self.retry_if = retry_if
         self.timeout = timeout
+        body = function if timeout is None else functools.partial(limited, timeout, function)
         self.settings: _native.StepSettings = _native.StepSettings(
-            self.name, retries, backoff, factor, max_backoff, jitter, speculative
+            self.name, retries, backoff, factor, max_backoff, jitter, speculative, body, retry_if
         )
         functools.update_wrapper(self, function)
 
@@ -90,12 +91,14 @@ class Step(Generic[P, R]):
         kwargs: dict[str, Any],
     ) -> Any:
         """Carries the step out in a workflow; `recorded` tells this call apart from another one."""
-        if self.is_async != branch.is_on_loop and branch.is_here:
-            raise self._misplaced()
-        call = branch.step(self.settings, recorded, kwargs)
         if self.is_async:
-            return carry_out(call, branch, self, args, kwargs)
-        return carry_out_here(call, branch, self, args, kwargs)
+            carried = branch.carry(self.settings, recorded, args, kwargs)
+            if carried is None:
+                raise self._misplaced()
+            return carried
+        if branch.is_on_loop and branch.is_here:
+            raise self._misplaced()
+        return carry_out_here(branch.step(self.settings, recorded, kwargs), branch, self, args, kwargs)
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
@@ -180,6 +183,13 @@ class BoundStep(Generic[P, R]):
         return f"<step {self.step.name} of {self.instance!r}>"
 
 
+async def limited(
+    timeout: float, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """The body of an async step that has a limit in time."""
+    return await within(timeout, function(*args, **kwargs))
+
+
 async def carry_out(
     call: _native.Call,
     branch: _native.Branch,
@@ -187,7 +197,7 @@ async def carry_out(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Carries the call of a step out in a task of the loop; the body of a sync one runs in a thread."""
+    """Carries the call of a sync step out in a task of the loop; its body runs in a thread."""
     value: Any = None
     error: BaseException | None = None
     is_run = False
@@ -201,10 +211,7 @@ async def carry_out(
                 token = branch_var.set(None)
                 body_token = body_var.set((branch, call, step.name))
                 try:
-                    if step.is_async:
-                        body = step.function(*args, **kwargs)
-                    else:
-                        body = asyncio.to_thread(step.function, *args, **kwargs)
+                    body = asyncio.to_thread(step.function, *args, **kwargs)
                     value = await (body if step.timeout is None else within(step.timeout, body))
                     turn = call.succeed(value)
                     is_run = True

@@ -1,0 +1,59 @@
+//! What the interpreter can do at once, and pyo3 only in steps: the way of a coroutine through a call is the
+//! hottest there is. With `tests/src/vfs.rs` the only `unsafe` code.
+
+#![allow(unsafe_code)] // functions of the C API, each with objects that live and the interpreter's lock held
+
+use pyo3::exceptions::{PyBaseException, PyStopIteration};
+use pyo3::prelude::*;
+use pyo3::ffi;
+use pyo3::types::PyTuple;
+
+/// How far a coroutine came.
+pub(crate) enum Sent<'py> {
+    /// It waits for this.
+    Yielded(Bound<'py, PyAny>),
+    Returned(Bound<'py, PyAny>),
+}
+
+/// Lets a coroutine, or any other iterator, go on.
+pub(crate) fn send<'py>(code: &Bound<'py, PyAny>) -> PyResult<Sent<'py>> {
+    let py = code.py();
+    let mut result = std::ptr::null_mut();
+    // SAFETY: both objects live, and the lock is held; a result that is not an error is ours
+    unsafe {
+        match ffi::PyIter_Send(code.as_ptr(), ffi::Py_None(), &raw mut result) {
+            ffi::PySendResult::PYGEN_NEXT => Ok(Sent::Yielded(Bound::from_owned_ptr(py, result))),
+            ffi::PySendResult::PYGEN_RETURN => Ok(Sent::Returned(Bound::from_owned_ptr(py, result))),
+            ffi::PySendResult::PYGEN_ERROR => Err(PyErr::fetch(py)),
+        }
+    }
+}
+
+/// Ends an iterator with a value, as `return` does.
+pub(crate) fn returned(value: Bound<'_, PyAny>) -> PyErr {
+    if value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyBaseException>() {
+        // it would be taken for the arguments of StopIteration, or for one
+        return PyStopIteration::new_err((value.unbind(),));
+    }
+    PyStopIteration::new_err(value.unbind())
+}
+
+/// Sets a context variable; what resets it.
+pub(crate) fn set<'py>(variable: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
+    let py = variable.py();
+    // SAFETY: both objects live, and the lock is held; a token is ours
+    unsafe {
+        let token = ffi::PyContextVar_Set(variable.as_ptr(), value.as_ptr());
+        Bound::from_owned_ptr_or_err(py, token).map(Bound::unbind)
+    }
+}
+
+/// Resets a context variable. False in another context than that in which it was set.
+pub(crate) fn reset(variable: &Bound<'_, PyAny>, token: &Py<PyAny>) -> bool {
+    // SAFETY: both objects live, and the lock is held
+    let is_reset = unsafe { ffi::PyContextVar_Reset(variable.as_ptr(), token.as_ptr()) == 0 };
+    if !is_reset {
+        drop(PyErr::take(variable.py()));
+    }
+    is_reset
+}
