@@ -153,8 +153,16 @@ impl Branch {
     fn call(
         &self,
         py: Python<'_>,
-        slot: Option<Arc<Slot>>,
         make: impl FnOnce(&mut guest::Branch) -> crate::call::Future,
+    ) -> PyResult<Call> {
+        self.made(py, |branch, port, gate| Call::new(port, Some(gate), make(branch)))
+    }
+
+    /// A call of this branch: refused where that has no place for it.
+    fn made(
+        &self,
+        py: Python<'_>,
+        make: impl FnOnce(&mut guest::Branch, Option<&Bound<'_, Port>>, Gate) -> Call,
     ) -> PyResult<Call> {
         if self.is_torn_off {
             return Err(crate::error::torn_off(py));
@@ -166,9 +174,7 @@ impl Branch {
         let Some(branch) = branch.as_mut() else {
             return Err(crate::error::unavailable("this branch of the workflow has ended"));
         };
-        let future = make(branch);
-        let port = self.port.as_ref().map(|port| port.bind(py));
-        let call = Call::new(port, slot, Some(self.gate.clone()), future);
+        let call = make(branch, self.port.as_ref().map(|port| port.bind(py)), self.gate.clone());
         Ok(match &self.owner {
             Some(owner) if self.port.is_none() => call.beside(owner.clone_ref(py)),
             _ => call,
@@ -347,20 +353,12 @@ impl Branch {
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
     ) -> PyResult<Call> {
-        let slot = Arc::new(Slot::default());
         // what cannot be recorded cannot be compared: the body may take anything
         let fingerprint = fingerprint(args, kwargs);
-        let asked = slot.clone();
-        let mut path = None;
-        let call = self.call(py, Some(slot), |branch| {
-            path = Some(branch.coming_path());
+        self.made(py, |branch, port, gate| {
+            let path = branch.coming_path();
             let options = settings.options.map(Box::new);
-            let step = branch.step(&settings.name, options, fingerprint, move || asked.clone().body());
-            Box::pin(async move { Reply::of(step.await) })
-        })?;
-        Ok(match path {
-            Some(path) => call.at(path),
-            None => call,
+            Call::step(port, gate, path, branch.step(&settings.name, options, fingerprint))
         })
     }
 
@@ -384,7 +382,7 @@ impl Branch {
     /// A durable sleep.
     fn sleep(&self, py: Python<'_>, seconds: f64) -> PyResult<Call> {
         let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        self.call(py, None, |branch| {
+        self.call(py, |branch| {
             let sleep = branch.sleep(duration);
             Box::pin(async move {
                 sleep.await;
@@ -406,7 +404,7 @@ impl Branch {
         let threads = if self.port.is_none() { engine.threads_of(workflow) } else { None };
         let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
         let hosting = self.hosted(threads.filter(|_| may_host));
-        let call = self.call(py, None, |branch| {
+        let call = self.call(py, |branch| {
             let child = branch.child(workflow, input);
             Box::pin(async move { Reply::of(child.await) })
         })?;
@@ -423,7 +421,7 @@ impl Branch {
             return Err(crate::error::unavailable("this is not the key of a child"));
         };
         self.hosted(None);
-        self.call(py, None, |branch| {
+        self.call(py, |branch| {
             let output = branch.child_result(workflow, key);
             Box::pin(async move { Reply::of(output.await) })
         })
@@ -440,7 +438,7 @@ impl Branch {
         is_detached: bool,
     ) -> PyResult<Call> {
         let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
-        self.call(py, None, |branch| {
+        self.call(py, |branch| {
             let started = branch.start_child(workflow, input, is_detached);
             Box::pin(async move {
                 match started.await {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use stepfast::guest::{Gate, Path};
+use stepfast::guest::{Gate, Path, StepCall, StepTurn};
 use stepfast::record::{Page, Record};
 use stepfast::write::Answer;
 use stepfast::{Error, Failure, Key, Payload};
@@ -128,6 +128,7 @@ impl From<PyFailure> for Failure {
 
 enum State {
     Waiting(Future),
+    Step(StepCall),
     Over(Reply),
     Taken,
 }
@@ -139,7 +140,6 @@ pub(crate) struct Call {
     waiter: Arc<Waiter>,
     waker: Waker,
     port: Option<Py<Port>>,
-    slot: Option<Arc<Slot>>,
     /// Of a step: its position.
     path: Option<Path>,
     gate: Option<Gate>,
@@ -172,19 +172,24 @@ impl Drop for Call {
 }
 
 impl Call {
-    pub(crate) fn new(
-        port: Option<&Bound<'_, Port>>,
-        slot: Option<Arc<Slot>>,
-        gate: Option<Gate>,
-        future: Future,
-    ) -> Self {
+    pub(crate) fn new(port: Option<&Bound<'_, Port>>, gate: Option<Gate>, future: Future) -> Self {
+        Self::of(port, gate, State::Waiting(future))
+    }
+
+    /// The call of a step.
+    pub(crate) fn step(port: Option<&Bound<'_, Port>>, gate: Gate, path: Path, step: StepCall) -> Self {
+        let mut call = Self::of(port, Some(gate), State::Step(step));
+        call.path = Some(path);
+        call
+    }
+
+    fn of(port: Option<&Bound<'_, Port>>, gate: Option<Gate>, state: State) -> Self {
         let waiter = Waiter::new(port.map(|port| port.get().shared.clone()));
         Self {
-            state: Mutex::new(State::Waiting(future)),
+            state: Mutex::new(state),
             waker: waiter.clone().into(),
             waiter,
             port: port.map(|port| port.clone().unbind()),
-            slot,
             path: None,
             gate,
             begun: None,
@@ -198,12 +203,6 @@ impl Call {
             owner: None,
             carried: None,
         }
-    }
-
-    /// The call of a step at this position.
-    pub(crate) fn at(mut self, path: Path) -> Self {
-        self.path = Some(path);
-        self
     }
 
     /// A call for a child that its own thread runs, if that begins here.
@@ -342,39 +341,52 @@ impl Call {
 
     fn poll_future(&self) -> u8 {
         let mut state = self.state.lock();
-        let future = match &mut *state {
-            State::Waiting(future) => future,
+        let mut cx = Context::from_waker(&self.waker);
+        let reply = match &mut *state {
             State::Over(reply) => return reply.turn(),
             State::Taken => return DONE,
+            State::Step(step) => {
+                let _entered = enter();
+                match step.poll(&mut cx) {
+                    Poll::Ready(StepTurn::Body) => return BODY,
+                    Poll::Ready(StepTurn::Over(outcome)) => Some(Reply::of(outcome)),
+                    Poll::Pending => None,
+                }
+            }
+            State::Waiting(future) => {
+                let _entered = enter();
+                match self.poll_and_begin(future, &mut cx) {
+                    (_, true) => return BODY,
+                    (Poll::Ready(reply), false) => Some(reply),
+                    (Poll::Pending, false) => None,
+                }
+            }
         };
-        let _entered = enter();
-        if self.begun.is_some() {
-            INLINE.set(Inline::Wanted);
-        }
-        let polled = future.as_mut().poll(&mut Context::from_waker(&self.waker));
-        let mut is_wanted = false;
-        if let Some(begun) = &self.begun
-            && let Inline::Begun(begin) = INLINE.replace(Inline::Elsewhere)
-        {
-            *begun.lock() = Some(begin);
-            is_wanted = true;
-        }
-        match polled {
-            Poll::Ready(reply) => {
+        match reply {
+            Some(reply) => {
                 let turn = reply.turn();
                 *state = State::Over(reply);
                 turn
             }
-            Poll::Pending if is_wanted => BODY,
-            Poll::Pending => {
-                if self.slot.as_ref().is_some_and(|slot| slot.take_wanted()) {
-                    BODY
-                } else if self.is_stopped() {
-                    STOPPED
-                } else {
-                    PENDING
-                }
-            }
+            None if self.is_stopped() => STOPPED,
+            None => PENDING,
+        }
+    }
+
+    /// Polls it; true if the code that it waits for begins here.
+    fn poll_and_begin(&self, future: &mut Future, cx: &mut Context<'_>) -> (Poll<Reply>, bool) {
+        let Some(begun) = &self.begun else { return (future.as_mut().poll(cx), false) };
+        INLINE.set(Inline::Wanted);
+        let polled = future.as_mut().poll(cx);
+        let Inline::Begun(begin) = INLINE.replace(Inline::Elsewhere) else { return (polled, false) };
+        *begun.lock() = Some(begin);
+        (polled, true)
+    }
+
+    /// The body of its step came to this.
+    fn finish(&self, outcome: Result<Payload, Failure>) {
+        if let State::Step(step) = &mut *self.state.lock() {
+            step.finish(outcome);
         }
     }
 }
@@ -388,33 +400,26 @@ impl Call {
 
     /// The body has returned `value`; whose turn it is.
     pub(crate) fn succeed(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<u8> {
-        let value = encode(value)?;
-        if let Some(slot) = &self.slot {
-            slot.fill_quietly(Ok(value));
-        }
+        self.finish(Ok(encode(value)?));
         Ok(self.advance(py))
     }
 
     /// The body has failed; whose turn it is.
     fn fail(&self, py: Python<'_>, failure: PyFailure) -> u8 {
-        if let Some(slot) = &self.slot {
-            slot.fill_quietly(Err(failure.into()));
-        }
+        self.finish(Err(failure.into()));
         self.advance(py)
     }
 
     /// From any thread: the body, which ran in another process, has returned the value with this encoding.
     fn deliver(&self, py: Python<'_>, encoded: &[u8]) {
-        if let Some(slot) = &self.slot {
-            slot.fill(Ok(py.detach(|| Payload::from_message_pack(encoded))));
-        }
+        self.finish(Ok(py.detach(|| Payload::from_message_pack(encoded))));
+        self.waker.wake_by_ref();
     }
 
     /// From any thread: the body, which ran in another process, has failed.
     fn deliver_failure(&self, failure: PyFailure) {
-        if let Some(slot) = &self.slot {
-            slot.fill(Err(failure.into()));
-        }
+        self.finish(Err(failure.into()));
+        self.waker.wake_by_ref();
     }
 
     /// The first branch of the code that the caller is to run, and its arguments. From here on a wake polls the

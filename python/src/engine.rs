@@ -99,7 +99,7 @@ impl Engine {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(port, None, None, future))
+        Ok(Call::new(port, None, future))
     }
 
     /// Runs an execution to its output; its code is the caller's to run if it runs here at once.
@@ -121,7 +121,7 @@ impl Engine {
         let run =
             self.get(py)?.run_guest(self.workflow(workflow)?, encode_arguments(args, Some(kwargs))?, options);
         let future: Future = Box::pin(async move { Reply::of_end(run.await) });
-        let call = Call::new(port, None, None, future);
+        let call = Call::new(port, None, future);
         Ok(if is_inline { call.inline() } else { call })
     }
 
@@ -156,7 +156,7 @@ impl Engine {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(port, None, None, future))
+        Ok(Call::new(port, None, future))
     }
 
     /// Everything recorded of an execution.
@@ -168,7 +168,7 @@ impl Engine {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(port, None, None, future))
+        Ok(Call::new(port, None, future))
     }
 
     /// Executions that match, newest first; or only how many, with a limit of 0.
@@ -217,7 +217,7 @@ impl Engine {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(port, None, None, future))
+        Ok(Call::new(port, None, future))
     }
 }
 

@@ -30,7 +30,7 @@ impl Handle {
     /// Its output, when it has ended.
     fn result(&self, port: Option<&Bound<'_, Port>>) -> Call {
         let output = self.handle.payload();
-        Call::new(port, None, None, Box::pin(async move { Reply::of_end(output.await) }))
+        Call::new(port, None, Box::pin(async move { Reply::of_end(output.await) }))
     }
 
     /// Its status now.
@@ -42,7 +42,7 @@ impl Handle {
                 Err(error) => Reply::Error(error),
             }
         });
-        Call::new(port, None, None, future)
+        Call::new(port, None, future)
     }
 
     /// Asks that it be cancelled.
@@ -54,7 +54,7 @@ impl Handle {
                 Err(error) => Reply::Error(error),
             }
         });
-        Call::new(port, None, None, future)
+        Call::new(port, None, future)
     }
 
     /// Asks that it go on, if it is parked, failed or cancelled.
@@ -66,7 +66,7 @@ impl Handle {
                 Err(error) => Reply::Error(error),
             }
         });
-        Call::new(port, None, None, future)
+        Call::new(port, None, future)
     }
 
     /// The outputs of all of `handles`, or the errors they ended with: one call for all of them.
@@ -74,6 +74,6 @@ impl Handle {
     #[allow(clippy::needless_pass_by_value)] // what Python hands over
     fn results(handles: Vec<PyRef<'_, Self>>, port: Option<&Bound<'_, Port>>) -> Call {
         let outputs: Vec<_> = handles.iter().map(|handle| handle.handle.payload()).collect();
-        Call::new(port, None, None, Box::pin(async move { Reply::Many(join_all(outputs).await) }))
+        Call::new(port, None, Box::pin(async move { Reply::Many(join_all(outputs).await) }))
     }
 }

@@ -1,4 +1,4 @@
-//! [`Slot`]: where code in Python is asked for, and leaves what it came to.
+//! [`Slot`]: where the code of an execution leaves what it came to.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,24 +9,18 @@ use stepfast::{Failure, Payload};
 
 type Outcome = Result<Payload, Failure>;
 
-/// Between a future of the engine, which waits for a body, and the Python code that is the body.
+/// Between a future of the engine, which waits for the code, and Python, where that runs.
 #[derive(Default)]
 pub(crate) struct Slot(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    is_wanted: bool,
     outcome: Option<Outcome>,
     waker: Option<Waker>,
 }
 
 impl Slot {
-    /// True once after a body was asked for.
-    pub(crate) fn take_wanted(&self) -> bool {
-        std::mem::take(&mut self.0.lock().is_wanted)
-    }
-
-    /// The body came to `outcome`.
+    /// The code came to `outcome`.
     pub(crate) fn fill(&self, outcome: Outcome) {
         let waker = {
             let mut inner = self.0.lock();
@@ -45,28 +39,20 @@ impl Slot {
         inner.waker = None;
     }
 
-    /// Asks for a body and waits for its outcome. What an earlier body has left is forgotten: it came too late.
+    /// Waits for the outcome.
     pub(crate) fn body(self: Arc<Self>) -> Body {
-        self.0.lock().outcome = None;
-        Body { slot: self, has_asked: false }
+        Body(self)
     }
 }
 
-/// Resolves when the body has come to its outcome.
-pub(crate) struct Body {
-    slot: Arc<Slot>,
-    has_asked: bool,
-}
+/// Resolves when the code has come to its outcome.
+pub(crate) struct Body(Arc<Slot>);
 
 impl Future for Body {
     type Output = Outcome;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let has_asked = std::mem::replace(&mut self.has_asked, true);
-        let mut inner = self.slot.0.lock();
-        if !has_asked {
-            inner.is_wanted = true;
-        }
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let mut inner = self.0.0.lock();
         match inner.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => {

@@ -9,6 +9,7 @@ from contextvars import copy_context
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from stepfast import _native
 from stepfast.branch import branch_var
 from stepfast.errors import Invalid
 
@@ -43,6 +44,8 @@ def refuse_unordered(coro: Any) -> None:
     while frame is not None and frame.f_code.co_name in _BETWEEN:
         frame = frame.f_back
     if frame is None or frame.f_code not in _UNORDERED:
+        return
+    if type(coro) is _native.Call:
         return
     code: CodeType | None = getattr(coro, "cr_code", None)
     if code is not None and code.co_name in _NUMBERED and "stepfast" in code.co_filename:

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use crate::call::{Delivery, Turn, WaitingFor};
@@ -114,24 +114,35 @@ impl Call {
         Self { run: run.clone(), path, id, is_live }
     }
 
-    /// Waits for the call's turn: the recorded delivery, or `None` if it has to be done.
-    pub(crate) async fn recorded(&self) -> Option<Delivery> {
+    /// Its branch waits for it from here on.
+    pub(crate) fn set_awaited(&self) {
         if self.run.definition.is_guest {
             self.run.await_call(self.id);
         }
-        if self.is_live {
-            return None;
-        }
-        self.delivery().await
     }
 
-    async fn delivery(&self) -> Option<Delivery> {
-        poll_fn(|cx| match self.run.turn(self.id, cx.waker()) {
+    /// Waits for the call's turn: the recorded delivery, or `None` if it has to be done.
+    pub(crate) async fn recorded(&self) -> Option<Delivery> {
+        self.set_awaited();
+        poll_fn(|cx| self.poll_recorded(cx)).await
+    }
+
+    /// The same for a call that is awaited.
+    pub(crate) fn poll_recorded(&self, cx: &mut TaskContext<'_>) -> Poll<Option<Delivery>> {
+        if self.is_live { Poll::Ready(None) } else { self.poll_delivery(cx) }
+    }
+
+    /// What is delivered to it; `None` if it is to be done now.
+    pub(crate) fn poll_delivery(&self, cx: &mut TaskContext<'_>) -> Poll<Option<Delivery>> {
+        match self.run.turn(self.id, cx.waker()) {
             Turn::Wait => Poll::Pending,
             Turn::Live => Poll::Ready(None),
             Turn::Delivered(delivery) => Poll::Ready(Some(delivery)),
-        })
-        .await
+        }
+    }
+
+    async fn delivery(&self) -> Option<Delivery> {
+        poll_fn(|cx| self.poll_delivery(cx)).await
     }
 
     /// Waits until `due_at`, as something that the run may suspend for.

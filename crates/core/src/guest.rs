@@ -30,7 +30,8 @@ pub use crate::rest::Waits;
 pub use crate::run::Stopped;
 use crate::run::{InThread, Interrupt, Run};
 use crate::start::{Running, Starting};
-use crate::step::{StepOptions, begin, carry_out};
+use crate::step::{StepOptions, begin};
+pub use crate::step_call::{StepCall, StepTurn};
 use crate::workflow::{BodyFuture, Workflow};
 
 /// A workflow of a guest.
@@ -275,26 +276,15 @@ impl Branch {
         crate::child::result(call, key)
     }
 
-    /// A step; see [`Context::step`]. `body` is called once per attempt.
-    pub fn step<F, Fut>(
+    /// A step; see [`Context::step`]. Whoever polls it runs its body.
+    pub fn step(
         &mut self,
         name: &Name,
         options: Option<Box<StepOptions>>,
         fingerprint: Option<u64>,
-        body: F,
-    ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<F, Fut>
-    where
-        F: FnMut() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Payload, Failure>> + Send + 'static,
-    {
+    ) -> StepCall {
         let path = self.cx.next_path();
-        let begun = begin(&self.cx.run, path, name, fingerprint.map(Ok));
-        async move {
-            match begun {
-                Ok(call) => carry_out(call, body, options).await,
-                Err(failure) => Err(failure),
-            }
-        }
+        StepCall::new(begin(&self.cx.run, path, name, fingerprint.map(Ok)), options)
     }
 
     /// A durable sleep; see [`Context::sleep`].

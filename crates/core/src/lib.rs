@@ -37,6 +37,7 @@ mod run;
 mod runs;
 mod start;
 mod step;
+mod step_call;
 pub mod store;
 mod store_time;
 mod strays;

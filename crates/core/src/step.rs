@@ -258,14 +258,14 @@ where
 }
 
 /// The encoded value of a step, if it can be recorded.
-fn checked<T: ToPayload>(call: &Call, value: &T) -> Result<Payload, Failure> {
+pub(crate) fn checked<T: ToPayload>(call: &Call, value: &T) -> Result<Payload, Failure> {
     let payload = value.to_payload().and_then(|payload| check_size(call, payload));
     payload.map_err(|error| Failure::from(error).permanent())
 }
 
 /// Records a failed attempt and waits until it is time for the next; or records the failure as the outcome,
 /// and returns it, if there is to be no other.
-async fn after_failure(
+pub(crate) async fn after_failure(
     call: &Call,
     attempt: u32,
     failure: Failure,
@@ -282,7 +282,7 @@ async fn after_failure(
 }
 
 /// The outcome that was recorded.
-async fn replayed<T: FromPayload>(call: &Call, delivery: Delivery) -> Result<T, Failure> {
+pub(crate) async fn replayed<T: FromPayload>(call: &Call, delivery: Delivery) -> Result<T, Failure> {
     let payload = call.fetch(delivery.outcome).await;
     match delivery.kind {
         CheckpointKind::Failed => match payload.decode::<Failure>() {
@@ -301,7 +301,7 @@ async fn replayed<T: FromPayload>(call: &Call, delivery: Delivery) -> Result<T, 
 
 /// Attempts may have failed before a crash: were there to be more, and is some of the pause left? The number
 /// of the next one.
-async fn after_crash(call: &Call, policy: RetryPolicy) -> Result<u32, Failure> {
+pub(crate) async fn after_crash(call: &Call, policy: RetryPolicy) -> Result<u32, Failure> {
     let failed = call.run.take_attempts(&call.path);
     let attempt = failed.len() as u32 + 1;
     let Some(last) = failed.last() else { return Ok(attempt) };
@@ -319,22 +319,29 @@ async fn after_crash(call: &Call, policy: RetryPolicy) -> Result<u32, Failure> {
 /// The body starts only now: all that came before it is durable.
 async fn before_body(call: &Call, is_speculative: bool) {
     let run = &call.run;
-    if let Some(barrier) = run.barrier(is_speculative) {
-        match run.lane().durable(barrier).await {
-            _ if run.is_lost() => {}
-            Outcome::Applied | Outcome::Answered(..) => return in_time(run).await,
-            // a child that a run before this one has started: it is there
-            Outcome::Duplicate(existing) if existing.parent == Some(run.key) => return in_time(run).await,
-            _ => {}
-        }
+    if let Some(barrier) = run.barrier(is_speculative)
+        && may_begin(run, &run.lane().durable(barrier).await)
+    {
+        return in_time(run).await;
     }
     // a Start that lost, a fence: there is no body to run any more
     run.interrupt(Interrupt::Lost);
     std::future::pending::<()>().await;
 }
 
+/// True if a body may begin after the Write that it had to wait for has come to `outcome`.
+pub(crate) fn may_begin(run: &Run, outcome: &Outcome) -> bool {
+    !run.is_lost()
+        && match outcome {
+            Outcome::Applied | Outcome::Answered(..) => true,
+            // a child that a run before this one has started: it is there
+            Outcome::Duplicate(existing) => existing.parent == Some(run.key),
+            _ => false,
+        }
+}
+
 /// A worker that could not renew for a lease may have been taken over: no body begins before it has.
-async fn in_time(run: &Run) {
+pub(crate) async fn in_time(run: &Run) {
     let lease = &run.core.lease;
     if lease.is_held() {
         return;
@@ -381,14 +388,14 @@ fn check_size(call: &Call, payload: Payload) -> Result<Payload, Error> {
 }
 
 /// Room for a payload that goes into its row, if it can be had without waiting.
-fn room_for(call: &Call, payload: &Payload) -> Option<u32> {
+pub(crate) fn room_for(call: &Call, payload: &Payload) -> Option<u32> {
     if payload.len() > INLINE_LIMIT {
         return None;
     }
     Some(call.run.lane().room_now(payload.len() + 256)).filter(|room| *room > 0)
 }
 
-async fn stored(call: &Call, payload: Payload) -> (Payload, u32) {
+pub(crate) async fn stored(call: &Call, payload: Payload) -> (Payload, u32) {
     crate::value::store(Place::of(&call.run, call.run.key), payload).await
 }
 
