@@ -5,14 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Wake;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use pyo3::exceptions::{PyException, PyKeyboardInterrupt, PySystemExit};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::guest::{self, Gate};
+use stepfast::lock::Mutex;
 use stepfast::{Key, Name, RetryPolicy, StepOptions};
 
 use crate::call::{Call, Reply};
 use crate::engine::Engine;
+use crate::forked::Process;
 use crate::port::{Port, Shared};
 use crate::slot::Slot;
 use crate::value::{encode, encode_arguments, fingerprint};
@@ -69,12 +72,25 @@ pub(crate) struct Branch {
     owner: Option<Py<Call>>,
     /// What the package knows the engine by.
     home: Mutex<Option<Py<PyAny>>>,
+    /// Of the first branch: the code has come to its end.
+    is_over: AtomicBool,
+    process: Process,
+}
+
+impl Drop for Branch {
+    fn drop(&mut self) {
+        if self.process.is_current() && self.is_lost() {
+            self.gate.put_off();
+        }
+        self.process.drop_here(self.branch.get_mut().take());
+    }
 }
 
 impl Branch {
     pub(crate) fn new(branch: guest::Branch, slot: Option<Arc<Slot>>, port: Option<Py<Port>>) -> Self {
         let gate = branch.gate();
-        Self { branch: Mutex::new(Some(branch)), gate, slot, port, owner: None, home: Mutex::default() }
+        let (branch, home, is_over) = (Mutex::new(Some(branch)), Mutex::default(), AtomicBool::new(false));
+        Self { branch, gate, slot, port, owner: None, home, is_over, process: Process::current() }
     }
 
     /// The first branch of an execution whose code the caller of `owner` runs.
@@ -92,12 +108,33 @@ impl Branch {
         threads.map(|threads| (threads, child))
     }
 
+    /// True if code that has begun has not come to its end, and never will: the first branch of it goes away.
+    fn is_lost(&self) -> bool {
+        match &self.owner {
+            Some(owner) => owner.get().has_code(),
+            None => self.slot.is_some() && !self.is_over.load(SeqCst),
+        }
+    }
+
+    fn stop(&self, py: Python<'_>, stop: impl FnOnce(&Gate)) {
+        if !self.process.is_current() {
+            return;
+        }
+        stop(&self.gate);
+        if let Some(owner) = &self.owner {
+            // its task is polled by us
+            owner.get().advance(py);
+        }
+    }
+
     fn call(
         &self,
         py: Python<'_>,
         slot: Option<Arc<Slot>>,
         make: impl FnOnce(&mut guest::Branch) -> crate::call::Future,
     ) -> PyResult<Call> {
+        self.process.check(py)?;
+        self.check_not_ending(py)?;
         let mut branch = self.branch.lock();
         let Some(branch) = branch.as_mut() else {
             return Err(crate::error::unavailable("this branch of the workflow has ended"));
@@ -109,6 +146,42 @@ impl Branch {
             Some(owner) if self.port.is_none() => call.beside(owner.clone_ref(py)),
             _ => call,
         })
+    }
+}
+
+impl Branch {
+    /// A durable call that is made while the code unwinds, since the program is to end or its caller is cancelled,
+    /// is not made: a replay, which has no reason to unwind, would not make it.
+    fn check_not_ending(&self, py: Python<'_>) -> PyResult<()> {
+        static HANDLED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let handled = HANDLED
+            .get_or_try_init(py, || Ok::<_, PyErr>(py.import("sys")?.getattr("exception")?.unbind()))?
+            .call0(py)?
+            .into_bound(py);
+        if handled.is_none() || handled.is_instance_of::<PyException>() {
+            return Ok(());
+        }
+        let ends = handled.is_instance_of::<PyKeyboardInterrupt>() || handled.is_instance_of::<PySystemExit>();
+        if !ends && !self.is_caller_cancelled(py)? {
+            return Ok(());
+        }
+        // what the caller handles meanwhile is none of this code's business
+        if !py.import("stepfast.ending")?.getattr("is_raised_here")?.call1((&handled,))?.is_truthy()? {
+            return Ok(());
+        }
+        self.stop(py, if ends { Gate::put_off } else { Gate::hand_back });
+        Err(PyErr::from_value(handled))
+    }
+
+    /// True if its code is run by a caller on a loop who was cancelled.
+    fn is_caller_cancelled(&self, py: Python<'_>) -> PyResult<bool> {
+        match (&self.port, self.home(py)) {
+            (Some(_), Some(home)) => {
+                let event_loop = home.bind(py).getattr("loop")?;
+                event_loop.call_method1("is_caller_cancelled", (self.run(),))?.is_truthy()
+            }
+            _ => Ok(false),
+        }
     }
 }
 
@@ -147,16 +220,18 @@ impl Branch {
     /// True while what is recorded is delivered again.
     #[getter]
     fn is_replaying(&self) -> bool {
-        self.branch.lock().as_ref().is_some_and(guest::Branch::is_replaying)
+        self.process.is_current() && self.branch.lock().as_ref().is_some_and(guest::Branch::is_replaying)
     }
 
     /// Closes the gate and hands the execution back: whoever claims it goes on from the record.
     fn hand_back(&self, py: Python<'_>) {
-        self.gate.hand_back();
-        if let Some(owner) = &self.owner {
-            // its task is polled by us
-            owner.get().advance(py);
-        }
+        self.stop(py, Gate::hand_back);
+    }
+
+    /// The code wants the program to end: closes the gate; if the program goes on nevertheless, hands the execution
+    /// back after a while.
+    fn put_off(&self, py: Python<'_>) {
+        self.stop(py, Gate::put_off);
     }
 
     /// True for the first branch of an execution whose code its caller runs.
@@ -179,11 +254,12 @@ impl Branch {
     /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled.
     #[getter]
     fn stopped(&self) -> u8 {
-        stopped(&self.gate)
+        if self.process.is_current() { stopped(&self.gate) } else { 0 }
     }
 
     /// Lets its loop watch for the moment at which the execution comes to rest.
     fn watch(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
         self.port.as_ref().map_or(Ok(()), |port| Port::watch(port.bind(py), &self.gate))
     }
 
@@ -195,6 +271,9 @@ impl Branch {
 
     /// A branch that goes on beside this one until it ends; `None` if this one has ended.
     fn fork(&self, py: Python<'_>) -> Option<Self> {
+        if !self.process.is_current() {
+            return None;
+        }
         let branch = self.branch.lock().as_mut()?.fork();
         let forked = Self::new(branch, None, self.port.as_ref().map(|port| port.clone_ref(py)));
         *forked.home.lock() = self.home(py);
@@ -228,13 +307,18 @@ impl Branch {
     /// Goes on with an execution that its caller runs while its branches are in other threads.
     fn drive(&self, py: Python<'_>, join: &Join) -> PyResult<()> {
         let Some(owner) = &self.owner else { return Ok(()) };
-        owner.get().drive(py, || join.is_over.load(SeqCst))
+        let driven = owner.get().drive(py, || join.is_over.load(SeqCst));
+        driven.inspect_err(|raised| {
+            if !raised.is_instance_of::<PyException>(py) {
+                self.put_off(py);
+            }
+        })
     }
 
     /// The branch has ended.
     fn end(&self) {
         let ended = self.branch.lock().take();
-        drop(ended);
+        self.process.drop_here(ended);
     }
 
     /// A step. `arguments` are told apart by a hash of them.
@@ -334,7 +418,9 @@ impl Branch {
 
     /// The code has returned `output`.
     fn succeed(&self, output: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.process.check(output.py())?;
         let output = encode(output)?;
+        self.is_over.store(true, SeqCst);
         if let Some(slot) = &self.slot {
             slot.fill(Ok(output));
         }
@@ -343,7 +429,8 @@ impl Branch {
 
     /// The code has failed.
     fn fail(&self, failure: crate::call::PyFailure) {
-        if let Some(slot) = &self.slot {
+        self.is_over.store(true, SeqCst);
+        if let (Some(slot), true) = (&self.slot, self.process.is_current()) {
             slot.fill(Err(failure.into()));
         }
     }

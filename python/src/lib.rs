@@ -5,6 +5,7 @@ mod branch;
 mod call;
 mod engine;
 mod error;
+mod forked;
 mod handle;
 mod port;
 mod record;
@@ -26,6 +27,8 @@ mod _native {
     use crate::call::Call;
     #[pymodule_export]
     use crate::engine::Engine;
+    #[pymodule_export]
+    use crate::forked::{after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]
     use crate::handle::Handle;
     #[pymodule_export]

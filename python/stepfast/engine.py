@@ -143,7 +143,7 @@ class Engine:
     def _start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Handle[Any]:
-        return Handle(settle_here(self._opened.start(workflow, args, kwargs, order)))
+        return Handle(settle_here(self._opened.start(workflow, args, kwargs, order)), self._opened)
 
     def _run(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
@@ -159,7 +159,7 @@ class Engine:
                 turn = call.wait()
                 continue
             branch, (args, kwargs) = begun
-            branch.home = opened
+            opened.begun(call, branch)
             function: Any = opened.workflows[number].function
             token = branch_var.set(branch)
             try:
@@ -170,12 +170,13 @@ class Engine:
                 turn = call.raised(failure_of(raised))
             except BaseException:
                 # the program is told to end: the execution goes on from the record
-                branch.hand_back()
+                branch.put_off()
                 # the traceback keeps it, and nobody polls it any more
                 call.close()
                 raise
             finally:
                 branch_var.reset(token)
+                opened.inline.pop(call, None)
             if turn == PENDING:
                 turn = call.wait()
         if turn != DONE:
@@ -188,7 +189,7 @@ class Engine:
         Raises:
             NotFound: There is none.
         """
-        return Handle(settle_here(self._opened.native.get_handle(workflow_id, None)))
+        return Handle(settle_here(self._opened.native.get_handle(workflow_id, None)), self._opened)
 
     @overload
     def results(
@@ -297,10 +298,11 @@ class Engine:
 
     def close(self, grace: float = 10.0) -> None:
         """Ends the engine: what runs is handed back, what is staged is flushed. Does not wait for executions
-        to end, but for bodies of sync steps that run on its threads: those cannot be interrupted.
+        to end. What is asked of it afterwards raises `Unavailable`.
 
         Args:
-            grace: Longest to wait for a database that does not answer, in seconds.
+            grace: Longest to wait for a database that does not answer, and for bodies in threads, which
+                cannot be stopped, in seconds. What they come to is dropped.
         """
         self._opened.close(grace)
 

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import os
+import time
+import weakref
 from collections.abc import Callable
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, cast
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from stepfast import _native
+from stepfast import _native, ending
 from stepfast.branch import branch_var
-from stepfast.errors import Cancelled, Suspended
+from stepfast.errors import Cancelled, Invalid, Suspended, elsewhere, forked
 from stepfast.failure import failure_of
+from stepfast.loop_end import LoopEnd, finished, in_thread
 
 if TYPE_CHECKING:
     from stepfast.opened import Opened
+
+
+#: The loop that runs in this thread, or None.
+loop_here: Final = asyncio._get_running_loop
 
 
 class Loop:
@@ -22,25 +31,76 @@ class Loop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self._process = os.getpid()
         self.native: _native.Port = _native.Port(loop)
-        self._opened: Opened | None = None
+        self._opened: Callable[[], Opened | None] = lambda: None
+        self._ending: asyncio.Task[None] | None = None
         #: What runs of executions wait for outside of durable calls has to be cancelled if they unwind.
-        self._tasks: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: dict[int, tuple[asyncio.Future[Any], _native.Branch]] = {}
         self._forked: dict[int, set[asyncio.Future[Any]]] = {}
         #: Tasks of callers that run the code of an execution themselves, and those of them that unwind it.
         self.callers: dict[int, asyncio.Task[Any] | None] = {}
         self.unwound: set[int] = set()
         loop.add_reader(self.native.fileno(), self._drain)
         chain_factory(loop)
+        self._loop_end = LoopEnd(loop, self._put_off, self._end_unclosed)
 
     def serve(self, opened: Opened) -> None:
         """Runs the async workflows of `opened`."""
-        self._opened = opened
+        self._opened = weakref.ref(opened)
+
+    def check(self, what: str = "the engine") -> None:
+        """Raises `Invalid` unless it is this loop that runs, in this thread."""
+        if loop_here() is not self.loop:
+            raise elsewhere(what) if os.getpid() == self._process else forked()
+
+    async def end(self, opened: Opened, grace: float) -> None:
+        """Ends the engine, whatever becomes of who asks for it."""
+        if self._ending is None:
+            end = self._end(opened, grace)
+            self._ending = self.loop.create_task(end, name="stepfast-close", context=Context())
+        await asyncio.shield(self._ending)
+
+    async def _end(self, opened: Opened, grace: float) -> None:
+        over = time.monotonic() + grace
+        closed = in_thread(self.loop, functools.partial(opened.close, grace))
+        await finished([closed])
+        # what unwinds has heard of it by now, or hears of it here
+        self._drain()
+        unwinding = [task for task, _ in self._tasks.values()]
+        unwinding += [task for tasks in self._forked.values() for task in tasks]
+        await finished(unwinding, max(0.0, over - time.monotonic()))
+        self.close()
+        closed.result()
+
+    async def _end_unclosed(self) -> None:
+        """The loop ends, and nobody has closed the engine."""
+        opened = self._opened()
+        if opened is not None and self._ending is None:
+            ending.warn_unclosed("an AsyncEngine")
+            await self.end(opened, ending.GRACE)
+
+    def _put_off(self) -> None:
+        """The loop ends: nothing is recorded of what the code of executions does about that."""
+        for _, branch in list(self._tasks.values()):
+            branch.put_off()
 
     def close(self) -> None:
         """Leaves the loop alone."""
+        self._loop_end.close()
         if not self.loop.is_closed():
             self.loop.remove_reader(self.native.fileno())
+
+    def let_go(self) -> None:
+        """The same, from any thread, some time."""
+        if not self.loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                self.loop.call_soon_threadsafe(self.close)
+
+    def is_caller_cancelled(self, run: int) -> bool:
+        """True if the code of a run is run by its caller, who was cancelled."""
+        caller = self.callers.get(run)
+        return caller is not None and run not in self.unwound and caller.cancelling() > 0
 
     def leave(self, run: int, caller: asyncio.Task[Any] | None) -> None:
         """Code that was told to unwind has ended in its caller's task: the caller was not cancelled."""
@@ -64,7 +124,7 @@ class Loop:
         """Cancels what a run waits for outside of durable calls, which unwind by themselves."""
         main = self._tasks.get(run)
         if main is not None:
-            main.cancel()
+            main[0].cancel()
         caller = self.callers.get(run)
         if caller is not None and run not in self.unwound:
             self.unwound.add(run)
@@ -84,19 +144,20 @@ class Loop:
 
     def _begin(self, number: int, branch: _native.Branch, arguments: Any) -> None:
         """An execution begins here, in a task of its own."""
-        opened = self._opened
-        assert opened is not None
+        opened = self._opened()
+        if opened is None:
+            return
         branch.home = opened
         run = branch.run
         code = drive(opened.workflows[number].function, branch, arguments, self._tasks, run)
         task = self.loop.create_task(code)
         # an eager factory may have run it to its end
         if not task.done():
-            self._tasks[run] = task
+            self._tasks[run] = (task, branch)
 
 
 async def drive(
-    function: Any, branch: _native.Branch, arguments: Any, tasks: dict[int, asyncio.Future[Any]], run: int
+    function: Any, branch: _native.Branch, arguments: Any, tasks: dict[int, Any], run: int
 ) -> None:
     """Runs the code of an execution, and leaves what it came to; then forgets its task."""
     branch_var.set(branch)
@@ -107,16 +168,21 @@ async def drive(
     except (Suspended, Cancelled):
         pass
     except asyncio.CancelledError:
-        # the loop ends, or the code was told to unwind: it goes on from the record, if it was not over
-        branch.hand_back()
+        if ending.is_cancelled() or branch.stopped:
+            # the loop ends, or the code was told to unwind: it goes on from the record, if it was not over
+            branch.put_off()
+        else:
+            branch.fail(failure_of(ending.left_by_itself(f"workflow {branch.workflow!r}")))
     except Exception as raised:
         branch.fail(failure_of(raised))
-    except BaseException:
-        if branch.stopped:
-            # a group of what its branches have unwound with
-            return
-        branch.hand_back()
-        raise
+    except BaseException as raised:
+        if not ending.is_unwinding(raised):
+            branch.put_off()
+            task = asyncio.current_task()
+            assert task is not None
+            # the loop says what ends it: nobody has to ask the task
+            task.add_done_callback(lambda task: task.exception())
+            raise
     finally:
         tasks.pop(run, None)
 
@@ -126,6 +192,17 @@ def _ended(branch: _native.Branch, task: asyncio.Future[Any]) -> None:
     if branch.stopped and not task.cancelled():
         # code that has unwound asks no more what its tasks came to
         task.exception()
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The loop that runs, in this thread."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise Invalid(
+            "an AsyncEngine needs a running event loop of asyncio (trio has another kind): open it in a "
+            "coroutine that asyncio.run runs; programs without a loop use Engine"
+        ) from None
 
 
 def made(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:

@@ -21,9 +21,11 @@ from stepfast.branch import (
     PENDING,
     STOPPED,
     branch_var,
+    is_of_caller,
     unwinding,
 )
 from stepfast.current import body_var
+from stepfast.ending import is_cancelled, left_by_itself
 from stepfast.errors import Cancelled, Invalid, Suspended
 from stepfast.failure import failure_of, raised_again
 from stepfast.qualified import qualified
@@ -209,6 +211,11 @@ async def carry_out(
                 except Exception as raised:
                     error = raised
                     turn = call.fail(failure_of(raised, step.retry_if))
+                except asyncio.CancelledError:
+                    if is_cancelled() or call.stopped:
+                        raise
+                    error = left_by_itself(f"step {step.name!r}")
+                    turn = call.fail(failure_of(error, step.retry_if))
                 finally:
                     body_var.reset(body_token)
                     branch_var.reset(token)
@@ -218,10 +225,16 @@ async def carry_out(
             else:
                 raise over(call, turn, error)
     except asyncio.CancelledError:
-        if branch.is_inline:
+        if is_of_caller(branch):
             # the caller is cancelled, not the execution: its code unwinds, and it goes on elsewhere
             branch.hand_back()
             raise unwinding(1) from None
+        raise
+    except (Exception, Suspended, Cancelled, GeneratorExit):
+        raise
+    except BaseException:
+        # the program is told to end: nothing more is recorded of the code, which unwinds
+        branch.put_off()
         raise
     finally:
         call.close()
@@ -266,8 +279,8 @@ def carry_out_here(
     except (Exception, Suspended, Cancelled):
         raise
     except BaseException:
-        # the program is told to end: the call is not given up, but made again elsewhere
-        branch.hand_back()
+        # the program is told to end: nothing more is recorded of the code, which unwinds
+        branch.put_off()
         raise
     finally:
         call.close()

@@ -77,6 +77,8 @@ pub(crate) enum Interrupt {
     Park(Box<Failure>),
     /// The engine shuts down: hand it back.
     HandBack,
+    /// Its code wants the program to end: hand it back after a while, if the program has not ended by then.
+    PutOff,
     /// Another worker owns it now, or its Start lost.
     Lost,
 }
@@ -127,6 +129,8 @@ pub(crate) struct RunState {
     pub(crate) thread: Option<InThread>,
     /// Why the gate was closed before the code had returned.
     pub(crate) stopped: Option<Stopped>,
+    /// It is put off: there is no code any more, and what stops it still counts.
+    pub(crate) is_put_off: bool,
     /// Who waits for calls of a guest, and has to hear when it is stopped.
     pub(crate) stop_wakers: Vec<Waker>,
     /// Deliveries whose values are still being fetched or made durable: nothing else is delivered.
@@ -246,6 +250,7 @@ impl Run {
                 activity: 0,
                 thread: None,
                 stopped: None,
+                is_put_off: false,
                 stop_wakers: Vec::new(),
                 busy: 0,
                 armed: new.armed,
@@ -280,7 +285,12 @@ impl Run {
     pub(crate) fn interrupt(&self, interrupt: Interrupt) {
         {
             let mut state = self.state();
-            if state.is_closed && !matches!(interrupt, Interrupt::Lost) {
+            let counts = match interrupt {
+                Interrupt::Lost => true,
+                Interrupt::PutOff => !state.is_closed,
+                _ => !state.is_closed || state.is_put_off,
+            };
+            if !counts {
                 return;
             }
             if state.interrupt.is_none() || matches!(interrupt, Interrupt::Lost) {

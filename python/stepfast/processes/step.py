@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from stepfast import _native
-from stepfast.branch import BODY, DONE, PENDING, branch_var, unwinding
+from stepfast.branch import BODY, DONE, PENDING, branch_var, is_of_caller, unwinding
 from stepfast.errors import Cancelled, Invalid, Suspended
 from stepfast.processes.attempt import Attempt
 from stepfast.processes.place import Place, place_of, steps
@@ -131,7 +131,7 @@ async def carry_out(
             raise over(call, turn, None if attempt is None else attempt.error)
         return call.value()
     except asyncio.CancelledError:
-        if branch.is_inline:
+        if is_of_caller(branch):
             # the caller is cancelled, not the execution: its code unwinds, and it goes on elsewhere
             branch.hand_back()
             raise unwinding(1) from None
@@ -163,8 +163,8 @@ def carry_out_here(
     except (Exception, Suspended, Cancelled):
         raise
     except BaseException:
-        # the program is told to end: the call is not given up, but made again elsewhere
-        branch.hand_back()
+        # the program is told to end: nothing more is recorded of the code, which unwinds
+        branch.put_off()
         raise
     finally:
         call.close()
