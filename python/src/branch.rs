@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Wake;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use pyo3::exceptions::{PyException, PyKeyboardInterrupt, PySystemExit};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::guest::{self, Gate};
 use stepfast::lock::Mutex;
 use stepfast::{Key, Name, RetryPolicy, StepOptions};
 
 use crate::call::{Call, Reply};
+use crate::code::Code;
 use crate::engine::Engine;
 use crate::forked::Process;
 use crate::port::{Port, Shared};
@@ -64,6 +65,10 @@ pub(crate) struct Branch {
     /// `None` once it has ended.
     branch: Mutex<Option<guest::Branch>>,
     gate: Gate,
+    /// The thread that makes its calls.
+    thread: Mutex<Option<ThreadId>>,
+    /// It is none: what closes an async generator that was left has no place in the workflow.
+    is_torn_off: bool,
     /// Of the first branch: where the code's outcome goes.
     slot: Option<Arc<Slot>>,
     /// The loop that its code runs on; none for a thread.
@@ -89,8 +94,27 @@ impl Drop for Branch {
 impl Branch {
     pub(crate) fn new(branch: guest::Branch, slot: Option<Arc<Slot>>, port: Option<Py<Port>>) -> Self {
         let gate = branch.gate();
-        let (branch, home, is_over) = (Mutex::new(Some(branch)), Mutex::default(), AtomicBool::new(false));
-        Self { branch, gate, slot, port, owner: None, home, is_over, process: Process::current() }
+        Self {
+            branch: Mutex::new(Some(branch)),
+            gate,
+            thread: Mutex::new(Some(std::thread::current().id())),
+            is_torn_off: false,
+            slot,
+            port,
+            owner: None,
+            home: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            process: Process::current(),
+        }
+    }
+
+    /// A branch whose code is run by another thread, if it does not run on a loop.
+    fn for_another_thread(branch: guest::Branch, port: Option<Py<Port>>) -> Self {
+        let branch = Self::new(branch, None, port);
+        if branch.port.is_none() {
+            *branch.thread.lock() = None;
+        }
+        branch
     }
 
     /// The first branch of an execution whose code the caller of `owner` runs.
@@ -134,6 +158,12 @@ impl Branch {
         make: impl FnOnce(&mut guest::Branch) -> crate::call::Future,
     ) -> PyResult<Call> {
         self.process.check(py)?;
+        if self.is_torn_off {
+            return Err(crate::error::torn_off(py));
+        }
+        if !self.is_here() {
+            return Err(crate::error::foreign_thread(py));
+        }
         self.check_not_ending(py)?;
         let mut branch = self.branch.lock();
         let Some(branch) = branch.as_mut() else {
@@ -150,38 +180,19 @@ impl Branch {
 }
 
 impl Branch {
-    /// A durable call that is made while the code unwinds, since the program is to end or its caller is cancelled,
-    /// is not made: a replay, which has no reason to unwind, would not make it.
+    /// A durable call that is made while the code unwinds, since the program is to end, is not made: a replay, which
+    /// has no reason to unwind, would not make it.
     fn check_not_ending(&self, py: Python<'_>) -> PyResult<()> {
-        static HANDLED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let handled = HANDLED
-            .get_or_try_init(py, || Ok::<_, PyErr>(py.import("sys")?.getattr("exception")?.unbind()))?
-            .call0(py)?
-            .into_bound(py);
-        if handled.is_none() || handled.is_instance_of::<PyException>() {
-            return Ok(());
-        }
-        let ends = handled.is_instance_of::<PyKeyboardInterrupt>() || handled.is_instance_of::<PySystemExit>();
-        if !ends && !self.is_caller_cancelled(py)? {
+        let Some(handled) = handled(py) else { return Ok(()) };
+        if !handled.is_instance_of::<PyKeyboardInterrupt>() && !handled.is_instance_of::<PySystemExit>() {
             return Ok(());
         }
         // what the caller handles meanwhile is none of this code's business
         if !py.import("stepfast.ending")?.getattr("is_raised_here")?.call1((&handled,))?.is_truthy()? {
             return Ok(());
         }
-        self.stop(py, if ends { Gate::put_off } else { Gate::hand_back });
+        self.stop(py, Gate::put_off);
         Err(PyErr::from_value(handled))
-    }
-
-    /// True if its code is run by a caller on a loop who was cancelled.
-    fn is_caller_cancelled(&self, py: Python<'_>) -> PyResult<bool> {
-        match (&self.port, self.home(py)) {
-            (Some(_), Some(home)) => {
-                let event_loop = home.bind(py).getattr("loop")?;
-                event_loop.call_method1("is_caller_cancelled", (self.run(),))?.is_truthy()
-            }
-            _ => Ok(false),
-        }
     }
 }
 
@@ -251,7 +262,7 @@ impl Branch {
         *self.home.lock() = Some(home);
     }
 
-    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled.
+    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
     #[getter]
     fn stopped(&self) -> u8 {
         if self.process.is_current() { stopped(&self.gate) } else { 0 }
@@ -260,7 +271,31 @@ impl Branch {
     /// Lets its loop watch for the moment at which the execution comes to rest.
     fn watch(&self, py: Python<'_>) -> PyResult<()> {
         self.process.check(py)?;
-        self.port.as_ref().map_or(Ok(()), |port| Port::watch(port.bind(py), &self.gate))
+        let Some(port) = self.port.as_ref().filter(|_| self.gate.code_runs()) else { return Ok(()) };
+        Port::watch(port.bind(py), &self.gate)
+    }
+
+    /// True if its code has to unwind, or will have to in a moment: nothing of it is recorded any more.
+    #[getter]
+    fn is_closing(&self) -> bool {
+        !self.process.is_current() || self.gate.is_closing()
+    }
+
+    /// True in the thread that makes its calls: the first that has made one.
+    #[getter]
+    fn is_here(&self) -> bool {
+        let here = std::thread::current().id();
+        *self.thread.lock().get_or_insert(here) == here
+    }
+
+    /// The coroutine of its code, for the task that runs it.
+    fn code(slf: &Bound<'_, Self>, coroutine: Py<PyAny>) -> PyResult<Code> {
+        let branch = slf.get();
+        let Some(port) = &branch.port else {
+            return Err(crate::error::unavailable("its code runs in a thread"));
+        };
+        let owned = branch.is_inline().then(|| slf.clone().unbind());
+        Ok(Code::new(coroutine, branch.gate.clone(), port.clone_ref(slf.py()), owned))
     }
 
     /// True if its code runs on an event loop.
@@ -275,7 +310,7 @@ impl Branch {
             return None;
         }
         let branch = self.branch.lock().as_mut()?.fork();
-        let forked = Self::new(branch, None, self.port.as_ref().map(|port| port.clone_ref(py)));
+        let forked = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
         *forked.home.lock() = self.home(py);
         Some(forked)
     }
@@ -285,7 +320,7 @@ impl Branch {
         let Some(branch) = self.branch.lock().as_mut().map(guest::Branch::reserve) else {
             return Err(crate::error::unavailable("this branch of the workflow has ended"));
         };
-        let reserved = Self::new(branch, None, self.port.as_ref().map(|port| port.clone_ref(py)));
+        let reserved = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
         *reserved.home.lock() = self.home(py);
         Ok(reserved)
     }
@@ -313,6 +348,22 @@ impl Branch {
                 self.put_off(py);
             }
         })
+    }
+
+    /// What stands for a branch where there is none, and refuses durable calls.
+    fn torn_off(&self, py: Python<'_>) -> Self {
+        Self {
+            branch: Mutex::default(),
+            gate: self.gate.clone(),
+            thread: Mutex::default(),
+            is_torn_off: true,
+            slot: None,
+            port: self.port.as_ref().map(|port| port.clone_ref(py)),
+            owner: None,
+            home: Mutex::new(self.home(py)),
+            is_over: AtomicBool::new(true),
+            process: self.process,
+        }
     }
 
     /// The branch has ended.
@@ -458,10 +509,18 @@ impl Join {
     }
 }
 
+/// The exception that the running code, or whoever has called it, handles.
+#[allow(unsafe_code)] // asked at every durable call: it has to cost next to nothing
+fn handled(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: this thread has the interpreter, and what it answers is null or a reference of our own
+    unsafe { Bound::from_owned_ptr_or_opt(py, pyo3::ffi::PyErr_GetHandledException()) }
+}
+
 pub(crate) fn stopped(gate: &Gate) -> u8 {
     match gate.stopped() {
         None => 0,
         Some(guest::Stopped::Suspended) => 1,
         Some(guest::Stopped::Cancelled) => 2,
+        Some(guest::Stopped::Ended) => 3,
     }
 }

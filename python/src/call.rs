@@ -306,6 +306,14 @@ impl Call {
         }
     }
 
+    /// What is raised if the value cannot be read: for code of an execution, which is parked, what unwinds it.
+    fn unreadable(&self, py: Python<'_>, error: PyErr) -> PyErr {
+        let Some(gate) = &self.gate else { return error };
+        let place = self.path.as_ref().map_or_else(String::new, |path| format!(", position {path}"));
+        gate.park(&format!("a recorded value{place}: {}", error.value(py)));
+        crate::error::suspended(py)
+    }
+
     /// A call whose code the caller runs when it is its turn.
     pub(crate) fn inline(mut self) -> Self {
         self.begun = Some(Mutex::new(None));
@@ -330,7 +338,7 @@ impl Call {
         if turn != PENDING
             && turn != BODY
             && let (Some(gate), Some(port)) = (&self.gate, &self.port)
-            && gate.needs_watching()
+            && gate.code_runs()
             && let Err(error) = Port::watch(port.bind(py), gate)
         {
             error.write_unraisable(py, None);
@@ -421,16 +429,16 @@ impl Call {
 
     /// The first branch of the code that the caller is to run, and its arguments. From here on a wake polls the
     /// call, until the code has returned.
-    fn begun<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<(Branch, Bound<'py, PyAny>)>> {
+    fn begun<'py>(slf: &Bound<'py, Self>) -> Option<(Branch, Bound<'py, PyAny>)> {
         let call = slf.get();
         let begin = call.begun.as_ref().and_then(|begun| begun.lock().take());
-        let Some(Begin { branch, input, slot, .. }) = begin else { return Ok(None) };
-        let Some(input) = crate::port::readable(slf.py(), &branch.gate(), &input) else { return Ok(None) };
+        let Begin { branch, input, slot, .. } = begin?;
+        let input = crate::port::readable(slf.py(), &branch.gate(), &input)?;
         call.waiter.set_owner(Some(slf.clone().unbind()));
         *call.code.lock() = Some(slot.clone());
         let port = call.port.as_ref().map(|port| port.clone_ref(slf.py()));
         let branch = Branch::new(branch, Some(slot), port).owned_by(slf.clone().unbind());
-        Ok(Some((branch, input)))
+        Some((branch, input))
     }
 
     /// The code that the caller has run returned `output`; whose turn it is.
@@ -453,13 +461,16 @@ impl Call {
     /// What it came to: a value, text, a handle, or nothing.
     fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match std::mem::replace(&mut *self.state.lock(), State::Taken) {
-            State::Over(Reply::Value(payload)) => Ok(decode(py, &payload)?.unbind()),
+            State::Over(Reply::Value(payload)) => match decode(py, &payload) {
+                Ok(value) => Ok(value.unbind()),
+                Err(error) => Err(self.unreadable(py, error)),
+            },
             State::Over(Reply::Text(text)) => Ok(text.into_pyobject(py)?.into_any().unbind()),
             State::Over(Reply::Handle(handle)) => Ok(Py::new(py, Handle::new(handle))?.into_any()),
             State::Over(Reply::Many(ends)) => crate::record::ends(py, ends),
             State::Over(Reply::Answer(answer)) => crate::record::answer(py, answer),
-            State::Over(Reply::Page(page)) => crate::record::page(py, page),
-            State::Over(Reply::Record(record)) => crate::record::record(py, *record),
+            State::Over(Reply::Page(page)) => crate::record::page(py, &page),
+            State::Over(Reply::Record(record)) => crate::record::record(py, &record),
             _ => Ok(py.None()),
         }
     }
@@ -482,7 +493,7 @@ impl Call {
         }
     }
 
-    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled.
+    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
     #[getter]
     fn stopped(&self) -> u8 {
         self.gate.as_ref().map_or(0, stopped)
@@ -575,6 +586,12 @@ impl Call {
         }
         slf.get().is_blocking.store(true, SeqCst);
         Some(slf)
+    }
+
+    /// True for a call of an execution's code.
+    #[getter]
+    fn is_durable(&self) -> bool {
+        self.gate.is_some()
     }
 
     /// Whose turn it is, after it was awaited.

@@ -16,6 +16,7 @@ use crate::error::exception;
 use crate::forked::Process;
 use crate::port::{Begin, Note, Port, Shared};
 use crate::record;
+use crate::running::Running;
 use crate::runtime::runtime;
 use crate::slot::Slot;
 use crate::value::encode_arguments;
@@ -186,7 +187,7 @@ impl Engine {
 
     /// Executions that match, newest first; or only how many, with a limit of 0.
     #[pyo3(signature = (port, statuses, workflow, is_parked, parent, id_prefix, created_from, created_before, after, limit))]
-    #[allow(clippy::too_many_arguments)] // of one call, by name
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // of one call, by name
     fn list(
         &self,
         py: Python<'_>,
@@ -274,42 +275,19 @@ fn options(
     }))
 }
 
+/// How durable calls are limited in time, for messages.
+const TIME_LIMIT: &str = "`stepfast.timeout`, not `asyncio.timeout` or `asyncio.wait_for`";
+
 /// The workflow of a Python function, whose code is run by whoever serves `port`, or by the caller.
 fn defined(number: usize, name: &str, is_eager: bool, port: Arc<Shared>) -> GuestWorkflow {
-    GuestWorkflow::of_guest(name, is_eager, move |branch, input| {
+    GuestWorkflow::of_guest(name, is_eager, TIME_LIMIT, move |branch, input| {
         let slot = Arc::new(Slot::default());
-        let unwinding = Unwinding { port: Some(port.clone()), run: branch.gate().run_id() };
         // asked for at once: the code may have returned before anybody polls this
-        let body = slot.clone().body();
+        let running = Running::new(slot.clone().body(), branch.gate(), port.clone());
         let begin = Begin { workflow: number, branch, input, slot };
         if let Some(begin) = begin_inline(begin) {
             port.push(Note::Begin(begin));
         }
-        async move {
-            let outcome = body.await;
-            unwinding.end();
-            outcome
-        }
+        running
     })
-}
-
-/// Tells Python that code must unwind, if the engine gives it up before it has returned.
-struct Unwinding {
-    port: Option<Arc<Shared>>,
-    run: u64,
-}
-
-impl Unwinding {
-    /// The code has returned by itself.
-    fn end(mut self) {
-        self.port = None;
-    }
-}
-
-impl Drop for Unwinding {
-    fn drop(&mut self) {
-        if let Some(port) = &self.port {
-            port.push(Note::Unwind(self.run));
-        }
-    }
 }

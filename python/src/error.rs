@@ -30,6 +30,29 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
+/// A durable call in a thread that is none of the execution's.
+pub(crate) fn foreign_thread(py: Python<'_>) -> PyErr {
+    let text = "a durable call is made in a thread that is not the workflow's (asyncio.to_thread, an executor, \
+                a thread with a copy of the context): its place in the workflow would be a matter of time. Make \
+                it in the workflow's own code; a sync step in an async workflow is awaited: \
+                await the_step.in_thread(...)";
+    exception(py, &Error::Invalid { what: "thread", reason: text.to_owned() })
+}
+
+/// A durable call of an async generator that is closed because it was left before its end.
+pub(crate) fn torn_off(py: Python<'_>) -> PyErr {
+    let text = "an async generator that was left before its end makes a durable call while it is closed: it is \
+                closed whenever the collector finds it, which no replay can repeat. Close it in the workflow's \
+                own code: async with contextlib.aclosing(...)";
+    exception(py, &Error::Invalid { what: "async generator", reason: text.to_owned() })
+}
+
+/// What unwinds code that is to go on later.
+pub(crate) fn suspended(py: Python<'_>) -> PyErr {
+    let made = py.import("stepfast.branch").and_then(|branch| branch.getattr("unwinding")?.call1((1,)));
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
 /// The same for something that has no error of the engine.
 pub(crate) fn unavailable(message: &str) -> PyErr {
     PyRuntimeError::new_err(message.to_owned())

@@ -3,12 +3,14 @@
 
 mod branch;
 mod call;
+mod code;
 mod engine;
 mod error;
 mod forked;
 mod handle;
 mod port;
 mod record;
+mod running;
 mod runtime;
 mod slot;
 mod value;
@@ -25,6 +27,8 @@ mod _native {
     use crate::branch::{Branch, Join, StepSettings};
     #[pymodule_export]
     use crate::call::Call;
+    #[pymodule_export]
+    use crate::code::Code;
     #[pymodule_export]
     use crate::engine::Engine;
     #[pymodule_export]

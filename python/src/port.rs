@@ -19,7 +19,7 @@ use crate::forked::Process;
 use crate::runtime::enter;
 use crate::slot::Slot;
 use crate::waiter::Waiter;
-use stepfast::guest::{Burst, Gate};
+use stepfast::guest::{Burst, Gate, Waits};
 use stepfast::{Key, Payload};
 
 /// So many notes are taken at a time: the loop has other things to do.
@@ -66,8 +66,8 @@ pub(crate) enum Note {
     Wake(Arc<Waiter>),
     /// An execution begins here.
     Begin(Begin),
-    /// The code of this run has to unwind.
-    Unwind(u64),
+    /// The code of this run has to unwind, or what it has left behind.
+    Unwind(Gate),
 }
 
 /// Code that is to run.
@@ -170,6 +170,8 @@ pub(crate) struct Port {
     pub(crate) shared: Arc<Shared>,
     event_loop: Option<Py<PyAny>>,
     restless: Mutex<Restless>,
+    /// Tells what the branches of a run wait for.
+    waits: Mutex<Option<Py<PyAny>>>,
     /// Whose flushes wait for what the loop does at once.
     engine: Mutex<Option<stepfast::Engine>>,
     process: Process,
@@ -191,7 +193,7 @@ struct Restless {
 
 struct Watched {
     gate: Gate,
-    activity: u32,
+    activity: Option<u32>,
     turns: u32,
 }
 
@@ -211,16 +213,31 @@ impl Port {
         let Some(event_loop) = &port.event_loop else { return Ok(()) };
         let was_ticking = {
             let mut restless = port.restless.lock();
-            if restless.watched.iter().rev().take(4).any(|watched| watched.gate.key() == gate.key()) {
-                return Ok(());
-            }
-            restless.watched.push(Watched { gate: gate.clone(), activity: u32::MAX, turns: 0 });
+            restless.watched.push(Watched { gate: gate.clone(), activity: None, turns: 0 });
             std::mem::replace(&mut restless.is_ticking, true)
         };
         if !was_ticking {
             Self::tick_soon(slf, event_loop)?;
         }
         Ok(())
+    }
+
+    /// What the branches of a run that has come to rest wait for.
+    fn waits_of(&self, py: Python<'_>, gate: &Gate) -> Waits {
+        if !gate.minds_waits() {
+            return Waits::Outside;
+        }
+        let waits = self.waits.lock().as_ref().map(|waits| waits.clone_ref(py));
+        let told = waits.map(|waits| waits.call1(py, (gate.run_id(),))?.extract::<u8>(py)).transpose();
+        match told {
+            Ok(Some(1)) => Waits::Limited,
+            Ok(Some(2)) => Waits::Inside,
+            Ok(_) => Waits::Outside,
+            Err(error) => {
+                error.write_unraisable(py, None);
+                Waits::Outside
+            }
+        }
     }
 
     fn tick_soon(slf: &Bound<'_, Self>, event_loop: &Py<PyAny>) -> PyResult<()> {
@@ -264,9 +281,16 @@ impl Port {
             shared: Arc::new(shared),
             event_loop,
             restless: Mutex::default(),
+            waits: Mutex::default(),
             engine: Mutex::default(),
             process: Process::current(),
         })
+    }
+
+    /// Sets what tells what the branches of a run wait for: 0 for something outside, 1 for the execution's own
+    /// calls with a limit in time that is not durable, 2 for its own calls.
+    fn set_waits(&self, waits: Py<PyAny>) {
+        *self.waits.lock() = Some(waits);
     }
 
     /// What the loop watches; -1 for threads.
@@ -320,8 +344,8 @@ impl Port {
         let goes_on = {
             let mut restless = port.restless.lock();
             restless.watched.retain_mut(|watched| {
-                let (activity, is_at_rest) = watched.gate.activity();
-                if is_at_rest {
+                let activity = watched.gate.activity();
+                if activity.is_none() {
                     return false;
                 }
                 watched.turns = if activity == watched.activity { watched.turns + 1 } else { 0 };
@@ -336,7 +360,7 @@ impl Port {
             restless.is_ticking
         };
         for gate in quiet {
-            gate.set_quiet();
+            gate.set_quiet(port.waits_of(slf.py(), &gate));
         }
         match &port.event_loop {
             Some(event_loop) if goes_on => Self::tick_soon(slf, event_loop),
@@ -374,7 +398,7 @@ impl Port {
 fn told(py: Python<'_>, note: Note, port: Option<&Bound<'_, Port>>) -> PyResult<Py<PyAny>> {
     match note {
         Note::Wake(_) => Ok(py.None()),
-        Note::Unwind(run) => Ok(run.into_pyobject(py)?.into_any().unbind()),
+        Note::Unwind(gate) => Ok(gate.run_id().into_pyobject(py)?.into_any().unbind()),
         Note::Begin(begin) => begun(py, begin, port).map(|begun| begun.unwrap_or_else(|| py.None())),
     }
 }
@@ -396,7 +420,7 @@ pub(crate) fn readable<'py>(py: Python<'py>, gate: &Gate, input: &Payload) -> Op
     match crate::value::decode(py, input) {
         Ok(input) => Some(input),
         Err(error) => {
-            gate.park(&error.value(py).to_string());
+            gate.park(&format!("its input: {}", error.value(py)));
             None
         }
     }

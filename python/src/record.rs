@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use stepfast::clock::Timestamp;
 use stepfast::record::{Execution, Page, Record};
 use stepfast::write::{Answer, Attempt, Checkpoint, CheckpointKind};
 use stepfast::{Engine, Error, Failure, Payload, Status};
@@ -44,7 +45,7 @@ pub(crate) fn answer(py: Python<'_>, answer: Answer) -> PyResult<Py<PyAny>> {
     Ok(is_done.into_pyobject(py)?.to_owned().into_any().unbind())
 }
 
-pub(crate) fn page(py: Python<'_>, page: Page) -> PyResult<Py<PyAny>> {
+pub(crate) fn page(py: Python<'_>, page: &Page) -> PyResult<Py<PyAny>> {
     if let Some(total) = page.total {
         return Ok(total.into_pyobject(py)?.into_any().unbind());
     }
@@ -52,7 +53,7 @@ pub(crate) fn page(py: Python<'_>, page: Page) -> PyResult<Py<PyAny>> {
     Ok(rows?.into_pyobject(py)?.unbind())
 }
 
-pub(crate) fn record(py: Python<'_>, record: Record) -> PyResult<Py<PyAny>> {
+pub(crate) fn record(py: Python<'_>, record: &Record) -> PyResult<Py<PyAny>> {
     let row = execution(py, &record.execution)?;
     let input = bytes(py, &record.execution.input);
     let is_output = record.execution.status == Status::Completed;
@@ -76,9 +77,9 @@ fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
         row.run_no,
         row.recoveries,
         row.created_at.as_micros(),
-        row.ended_at.map(|at| at.as_micros()),
-        row.deadline_at.map(|at| at.as_micros()),
-        row.wake_at.map(|at| at.as_micros()),
+        row.ended_at.map(Timestamp::as_micros),
+        row.deadline_at.map(Timestamp::as_micros),
+        row.wake_at.map(Timestamp::as_micros),
     );
     Ok(about.into_pyobject(py)?.into_any().unbind())
 }

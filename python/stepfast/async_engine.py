@@ -10,8 +10,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from stepfast import ending
 from stepfast.branch import BODY, DONE, PENDING, branch_var
-from stepfast.ending import cancellation, is_unwinding
 from stepfast.errors import Invalid
 from stepfast.failure import failure_of
 from stepfast.handle import AsyncHandle, outcomes, settle
@@ -200,6 +200,7 @@ class AsyncEngine:
             opened = self._here
         return AsyncHandle(await settle(opened.start(workflow, args, kwargs, order)), opened)
 
+    @ending.entry
     async def _run(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Any:
@@ -225,32 +226,30 @@ class AsyncEngine:
             branch, (args, kwargs) = begun
             branch.home = opened
             token = branch_var.set(branch)
-            branch.watch()
             run, unwound = branch.run, None
             caller = callers[run] = asyncio.current_task()
             try:
-                output = await opened.workflows[number].function(*args, **kwargs)
+                output = await branch.code(opened.workflows[number].function(*args, **kwargs))
                 turn = call.returned(output)
-            except Exception as raised:
-                turn = call.raised(failure_of(raised))
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                # the program is told to end
+                branch.put_off()
+                call.close()
+                raise
             except BaseException as raised:
-                if not is_unwinding(raised):
-                    # the program is told to end
-                    branch.put_off()
-                    call.close()
-                    raise
-                # nothing happens if the gate is closed already
-                branch.hand_back()
-                turn = call.unwound()
+                # of code that unwinds nothing counts
+                turn = call.unwound() if branch.is_closing else call.raised(failure_of(raised))
                 unwound = raised
             finally:
                 branch_var.reset(token)
                 del callers[run]
                 if run in loop.unwound:
                     loop.leave(run, caller)
-            if branch.stopped and caller is not None and caller.cancelling():
-                # the execution goes on; that its caller was cancelled meanwhile concerns the caller
-                raise cancellation(unwound)
+            if branch.stopped in (1, 2) and caller is not None and caller.cancelling():
+                # the execution goes on; that its caller was cancelled meanwhile concerns the caller, whose
+                # traceback would keep it here, where nobody polls it any more
+                call.close()
+                raise ending.cancellation(unwound)
         if turn != DONE:
             raise over(call, turn)
         return call.value()

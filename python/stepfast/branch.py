@@ -21,13 +21,10 @@ CHILD: Final = 6
 branch_var: Final[ContextVar[Branch | None]] = ContextVar("stepfast_branch", default=None)
 
 
-def is_of_caller(branch: Branch) -> bool:
-    """True if a cancellation that reaches a durable call is that of the caller who runs the code."""
-    return branch.is_inline or branch.home.loop.is_caller_cancelled(branch.run)
-
-
 def unwinding(stopped: int) -> BaseException:
     """What unwinds code that has been stopped."""
     if stopped == 2:
         return Cancelled("the execution was cancelled")
+    if stopped == 3:
+        return Suspended("the workflow has returned, and did not wait for this")
     return Suspended("the execution goes on later, from what is recorded")

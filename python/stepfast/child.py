@@ -6,9 +6,10 @@ from collections.abc import Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stepfast import _native
+from stepfast.awaited import awaited
 from stepfast.branch import branch_var
 from stepfast.errors import Invalid
-from stepfast.handle import settle, settle_here
+from stepfast.handle import settle_here
 
 if TYPE_CHECKING:
     from stepfast.opened import Opened
@@ -27,14 +28,14 @@ class Reference:
         #: The child's workflow_id.
         self.workflow_id: str = workflow_id
 
-    def _call(self) -> _native.Call:
+    def _call(self) -> tuple[_native.Call, _native.Branch]:
         branch = branch_var.get()
         if branch is None:
             raise Invalid(
                 f"the result of child {self.workflow_id} is for the code of the workflow that started it; "
                 "elsewhere use engine.get(workflow_id).result()"
             )
-        return branch.child_result(self._opened.native, self._number, self.workflow_id)
+        return branch.child_result(self._opened.native, self._number, self.workflow_id), branch
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.workflow_id!r})"
@@ -50,7 +51,7 @@ class Child(Reference, Generic[R]):
 
     def result(self) -> R:
         """Waits for the child's output: a durable call, in the workflow that started it."""
-        output: R = settle_here(self._call())
+        output: R = settle_here(self._call()[0])
         return output
 
 
@@ -61,7 +62,7 @@ class AsyncChild(Reference, Generic[R]):
 
     def result(self) -> Coroutine[object, None, R]:
         """Waits for the child's output: a durable call, in the workflow that started it."""
-        return settle(self._call())
+        return awaited(*self._call())
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self.result().__await__()
@@ -85,13 +86,15 @@ def start_child(
     number = opened.number(workflow)
     call = branch.start_child(opened.native, number, args, kwargs, is_detached)
     if branch.is_on_loop:
-        return _started(call, opened, number, is_detached)
+        return _started(call, branch, opened, number, is_detached)
     key = settle_here(call)
     return key if is_detached else Child[Any](opened, number, key)
 
 
-async def _started(call: _native.Call, opened: Opened, number: int, is_detached: bool) -> Any:
-    key = await settle(call)
+async def _started(
+    call: _native.Call, branch: _native.Branch, opened: Opened, number: int, is_detached: bool
+) -> Any:
+    key = await awaited(call, branch)
     return key if is_detached else AsyncChild[Any](opened, number, key)
 
 

@@ -9,16 +9,16 @@ import os
 import sys
 import warnings
 import weakref
+from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from stepfast import _native
-from stepfast.errors import Cancelled, Suspended
 
 if TYPE_CHECKING:
     from stepfast.opened import Opened
 
-F = TypeVar("F", bound=FunctionType)
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: So long the end of the program waits for a database that does not answer, in seconds.
 GRACE = 5.0
@@ -58,34 +58,19 @@ def warn_unclosed(what: str) -> None:
     )
 
 
-def is_cancelled() -> bool:
-    """True if somebody has cancelled the task that runs."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def left_by_itself(what: str) -> RuntimeError:
-    """What code fails with that a `CancelledError` leaves, although nobody has cancelled it: where that is
-    raised again, somebody would seem to be cancelled."""
-    return RuntimeError(
-        f"{what} was left by a CancelledError, although nobody has cancelled it: something that it awaited "
-        "was"
-    )
-
-
 #: Where the code of executions begins.
 _entries: set[CodeType] = set()
 
 
 def entry(function: F) -> F:
     """Marks a function that calls the code of executions."""
-    _entries.add(function.__code__)
+    _entries.add(cast("FunctionType", function).__code__)
     return function
 
 
 def is_raised_here(raised: BaseException) -> bool:
-    """True if an exception is being handled by the code of an execution that makes a durable call now; False if
-    it is by whoever called that."""
+    """True if an exception is being handled by the code of an execution that makes a durable call now; False
+    if it is by whoever called that."""
     trace = raised.__traceback__
     if trace is None:
         return False
@@ -108,12 +93,3 @@ def cancellation(unwound: BaseException | None) -> asyncio.CancelledError:
     while unwound is not None and not isinstance(unwound, asyncio.CancelledError):
         unwound = unwound.__context__
     return asyncio.CancelledError() if unwound is None else unwound
-
-
-def is_unwinding(raised: BaseException) -> bool:
-    """True for what unwinds code that is stopped, alone or from several branches; False for what wants the
-    program to end."""
-    if isinstance(raised, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", raised)
-        return group.subgroup((Suspended, Cancelled)) is not None
-    return isinstance(raised, Suspended | Cancelled | asyncio.CancelledError)

@@ -8,8 +8,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from stepfast import ending
 from stepfast.branch import BODY, DONE, PENDING, branch_var
-from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
 from stepfast.handle import Handle, outcomes, settle_here
 from stepfast.opened import Opened
@@ -145,6 +145,7 @@ class Engine:
     ) -> Handle[Any]:
         return Handle(settle_here(self._opened.start(workflow, args, kwargs, order)), self._opened)
 
+    @ending.entry
     def _run(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Any:
@@ -164,16 +165,15 @@ class Engine:
             token = branch_var.set(branch)
             try:
                 turn = call.returned(function(*args, **kwargs))
-            except (Suspended, Cancelled):
-                turn = call.unwound()
-            except Exception as raised:
-                turn = call.raised(failure_of(raised))
-            except BaseException:
+            except (KeyboardInterrupt, SystemExit):
                 # the program is told to end: the execution goes on from the record
                 branch.put_off()
                 # the traceback keeps it, and nobody polls it any more
                 call.close()
                 raise
+            except BaseException as raised:
+                # of code that unwinds nothing counts
+                turn = call.unwound() if branch.is_closing else call.raised(failure_of(raised))
             finally:
                 branch_var.reset(token)
                 opened.inline.pop(call, None)

@@ -13,6 +13,7 @@ __all__ = [
     "NotFound",
     "Parked",
     "ProcessDied",
+    "StepfastWarning",
     "Suspended",
     "Unavailable",
     "WorkflowCancelled",
@@ -75,6 +76,10 @@ class ProcessDied(Error):
     def __init__(self, message: str, exit_code: int | None = None) -> None:
         super().__init__(message, "SF-0032")
         self.exit_code = exit_code
+
+
+class StepfastWarning(UserWarning):
+    """Code of a workflow does what a replay may not be able to repeat."""
 
 
 class Suspended(BaseException):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stepfast.ended import recordable
 from stepfast.errors import KINDS, Error, WorkflowFailed
 from stepfast.values import EncodeError, decode_exception, encode_exception
 from stepfast.values.errors import text_of
@@ -11,8 +12,9 @@ from stepfast.values.errors import text_of
 Failure = tuple[str, str, list[str], bool, bytes]
 
 
-def failure_of(raised: Exception, retry_if: Callable[[Exception], bool] | None = None) -> Failure:
+def failure_of(raised: BaseException, retry_if: Callable[[Exception], bool] | None = None) -> Failure:
     """What is recorded of an exception."""
+    raised = recordable(raised)
     causes: list[str] = []
     cause = raised.__cause__
     while cause is not None and len(causes) < 16:
@@ -21,7 +23,11 @@ def failure_of(raised: Exception, retry_if: Callable[[Exception], bool] | None =
     kind = type(raised).__qualname__
     message = text_of(raised) or kind
     # what cannot be recorded cannot be recorded at the next attempt either
-    is_retryable = not isinstance(raised, EncodeError) and (retry_if is None or retry_if(raised))
+    is_retryable = (
+        isinstance(raised, Exception)
+        and not isinstance(raised, EncodeError)
+        and (retry_if is None or retry_if(raised))
+    )
     return (kind, message, causes, is_retryable, encode_exception(raised))
 
 

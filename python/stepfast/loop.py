@@ -9,14 +9,16 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any, Final, cast
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native, ending
 from stepfast.branch import branch_var
-from stepfast.errors import Cancelled, Invalid, Suspended, elsewhere, forked
+from stepfast.errors import Invalid, elsewhere, forked
+from stepfast.factory import chained
 from stepfast.failure import failure_of
 from stepfast.loop_end import LoopEnd, finished, in_thread
+from stepfast.rest import OUTSIDE, waits_of
 
 if TYPE_CHECKING:
     from stepfast.opened import Opened
@@ -35,6 +37,8 @@ class Loop:
         self.native: _native.Port = _native.Port(loop)
         self._opened: Callable[[], Opened | None] = lambda: None
         self._ending: asyncio.Task[None] | None = None
+        #: Nothing begins here any more.
+        self._is_over = False
         #: What runs of executions wait for outside of durable calls has to be cancelled if they unwind.
         self._tasks: dict[int, tuple[asyncio.Future[Any], _native.Branch]] = {}
         self._forked: dict[int, set[asyncio.Future[Any]]] = {}
@@ -42,7 +46,8 @@ class Loop:
         self.callers: dict[int, asyncio.Task[Any] | None] = {}
         self.unwound: set[int] = set()
         loop.add_reader(self.native.fileno(), self._drain)
-        chain_factory(loop)
+        self._factory = chained(loop)
+        self.native.set_waits(self._waits)
         self._loop_end = LoopEnd(loop, self._put_off, self._end_unclosed)
 
     def serve(self, opened: Opened) -> None:
@@ -82,6 +87,7 @@ class Loop:
 
     def _put_off(self) -> None:
         """The loop ends: nothing is recorded of what the code of executions does about that."""
+        self._is_over = True
         for _, branch in list(self._tasks.values()):
             branch.put_off()
 
@@ -96,11 +102,6 @@ class Loop:
         if not self.loop.is_closed():
             with contextlib.suppress(RuntimeError):  # closed meanwhile
                 self.loop.call_soon_threadsafe(self.close)
-
-    def is_caller_cancelled(self, run: int) -> bool:
-        """True if the code of a run is run by its caller, who was cancelled."""
-        caller = self.callers.get(run)
-        return caller is not None and run not in self.unwound and caller.cancelling() > 0
 
     def leave(self, run: int, caller: asyncio.Task[Any] | None) -> None:
         """Code that was told to unwind has ended in its caller's task: the caller was not cancelled."""
@@ -119,6 +120,12 @@ class Loop:
             tasks.discard(task)
             if not tasks:
                 del self._forked[run]
+
+    def _waits(self, run: int) -> int:
+        """What the branches of a run wait for."""
+        main, _ = self._tasks.get(run, (None, None))
+        # where a caller runs the code in a task of its own, nobody knows what that does besides
+        return OUTSIDE if main is None else waits_of({main, *self._forked.get(run, ())})
 
     def unwind(self, run: int) -> None:
         """Cancels what a run waits for outside of durable calls, which unwind by themselves."""
@@ -145,53 +152,43 @@ class Loop:
     def _begin(self, number: int, branch: _native.Branch, arguments: Any) -> None:
         """An execution begins here, in a task of its own."""
         opened = self._opened()
-        if opened is None:
+        if opened is None or self._is_over:
+            # it is put off, as the branch goes away
             return
         branch.home = opened
         run = branch.run
         code = drive(opened.workflows[number].function, branch, arguments, self._tasks, run)
-        task = self.loop.create_task(code)
+        task = self._factory.task(self.loop, code, branch)
         # an eager factory may have run it to its end
         if not task.done():
             self._tasks[run] = (task, branch)
 
 
+@ending.entry
 async def drive(
     function: Any, branch: _native.Branch, arguments: Any, tasks: dict[int, Any], run: int
 ) -> None:
     """Runs the code of an execution, and leaves what it came to; then forgets its task."""
     branch_var.set(branch)
-    branch.watch()
     try:
         args, kwargs = arguments
         branch.succeed(await function(*args, **kwargs))
-    except (Suspended, Cancelled):
-        pass
-    except asyncio.CancelledError:
-        if ending.is_cancelled() or branch.stopped:
-            # the loop ends, or the code was told to unwind: it goes on from the record, if it was not over
-            branch.put_off()
-        else:
-            branch.fail(failure_of(ending.left_by_itself(f"workflow {branch.workflow!r}")))
-    except Exception as raised:
-        branch.fail(failure_of(raised))
+    except (KeyboardInterrupt, SystemExit):
+        branch.put_off()
+        task = asyncio.current_task()
+        assert task is not None
+        # the loop says what ends it: nobody has to ask the task
+        task.add_done_callback(lambda task: task.exception())
+        raise
+    except GeneratorExit:
+        branch.put_off()
+        raise
     except BaseException as raised:
-        if not ending.is_unwinding(raised):
-            branch.put_off()
-            task = asyncio.current_task()
-            assert task is not None
-            # the loop says what ends it: nobody has to ask the task
-            task.add_done_callback(lambda task: task.exception())
-            raise
+        # of code that unwinds nothing counts, be it a group of what its branches unwind with
+        if not branch.is_closing:
+            branch.fail(failure_of(raised))
     finally:
         tasks.pop(run, None)
-
-
-def _ended(branch: _native.Branch, task: asyncio.Future[Any]) -> None:
-    branch.end()
-    if branch.stopped and not task.cancelled():
-        # code that has unwound asks no more what its tasks came to
-        task.exception()
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
@@ -203,36 +200,3 @@ def running_loop() -> asyncio.AbstractEventLoop:
             "an AsyncEngine needs a running event loop of asyncio (trio has another kind): open it in a "
             "coroutine that asyncio.run runs; programs without a loop use Engine"
         ) from None
-
-
-def made(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
-    """A task as the loop makes it without a factory."""
-    return asyncio.Task(coro, loop=loop, **kwargs)
-
-
-def chain_factory(loop: asyncio.AbstractEventLoop) -> None:
-    """Lets every task that workflow code makes on the loop be a branch, from its creation on."""
-    before = cast("Callable[..., asyncio.Future[Any]] | None", loop.get_task_factory())
-    if getattr(before, "is_stepfasts", False):
-        return
-
-    def factory(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        branch = branch_var.get()
-        forked = branch.fork() if branch is not None else None
-        if forked is not None:
-            context = kwargs.get("context")
-            context = copy_context() if context is None else context.copy()
-            context.run(branch_var.set, forked)
-            kwargs["context"] = context
-        make = before if before is not None else made
-        task = make(loop, coro, **kwargs)
-        if forked is not None:
-            task.add_done_callback(functools.partial(_ended, forked))
-            forked.watch()
-            opened: Opened = forked.home
-            if opened.loop is not None:
-                opened.loop.keep(forked.run, task)
-        return task
-
-    factory.is_stepfasts = True  # type: ignore[attr-defined] # pyright: ignore[reportFunctionMemberAccess]
-    loop.set_task_factory(cast("Any", factory))

@@ -21,14 +21,14 @@ from stepfast.branch import (
     PENDING,
     STOPPED,
     branch_var,
-    is_of_caller,
     unwinding,
 )
 from stepfast.current import body_var
-from stepfast.ending import is_cancelled, left_by_itself
-from stepfast.errors import Cancelled, Invalid, Suspended
+from stepfast.ended import is_outcome
+from stepfast.errors import Invalid
 from stepfast.failure import failure_of, raised_again
 from stepfast.qualified import qualified
+from stepfast.task import cancelled
 
 if TYPE_CHECKING:
     from stepfast.processes import ProcessStep
@@ -90,7 +90,7 @@ class Step(Generic[P, R]):
         kwargs: dict[str, Any],
     ) -> Any:
         """Carries the step out in a workflow; `recorded` tells this call apart from another one."""
-        if self.is_async != branch.is_on_loop:
+        if self.is_async != branch.is_on_loop and branch.is_here:
             raise self._misplaced()
         call = branch.step(self.settings, recorded, kwargs)
         if self.is_async:
@@ -189,7 +189,7 @@ async def carry_out(
 ) -> Any:
     """Carries the call of a step out in a task of the loop; the body of a sync one runs in a thread."""
     value: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
     is_run = False
     try:
         await call
@@ -208,14 +208,11 @@ async def carry_out(
                     value = await (body if step.timeout is None else within(step.timeout, body))
                     turn = call.succeed(value)
                     is_run = True
-                except Exception as raised:
+                except BaseException as raised:
+                    if not is_outcome(raised):
+                        raise
                     error = raised
                     turn = call.fail(failure_of(raised, step.retry_if))
-                except asyncio.CancelledError:
-                    if is_cancelled() or call.stopped:
-                        raise
-                    error = left_by_itself(f"step {step.name!r}")
-                    turn = call.fail(failure_of(error, step.retry_if))
                 finally:
                     body_var.reset(body_token)
                     branch_var.reset(token)
@@ -225,14 +222,13 @@ async def carry_out(
             else:
                 raise over(call, turn, error)
     except asyncio.CancelledError:
-        if is_of_caller(branch):
-            # the caller is cancelled, not the execution: its code unwinds, and it goes on elsewhere
-            branch.hand_back()
-            raise unwinding(1) from None
+        turn = cancelled(call, branch)
+        if turn == DONE:
+            return value if is_run else call.value()
+        if turn == FAILED:
+            raise over(call, turn, error) from None
         raise
-    except (Exception, Suspended, Cancelled, GeneratorExit):
-        raise
-    except BaseException:
+    except (KeyboardInterrupt, SystemExit):
         # the program is told to end: nothing more is recorded of the code, which unwinds
         branch.put_off()
         raise
@@ -249,7 +245,7 @@ def carry_out_here(
 ) -> Any:
     """Carries the call of a step out in this thread."""
     value: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
     is_run = False
     try:
         turn = call.poll()
@@ -266,7 +262,9 @@ def carry_out_here(
                         value = within_thread(step.timeout, step.function, args, kwargs)
                     turn = call.succeed(value)
                     is_run = True
-                except Exception as raised:
+                except BaseException as raised:
+                    if not is_outcome(raised):
+                        raise
                     error = raised
                     turn = call.fail(failure_of(raised, step.retry_if))
                 finally:
@@ -276,9 +274,7 @@ def carry_out_here(
                 turn = call.wait()
             else:
                 raise over(call, turn, error)
-    except (Exception, Suspended, Cancelled):
-        raise
-    except BaseException:
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
         # the program is told to end: nothing more is recorded of the code, which unwinds
         branch.put_off()
         raise

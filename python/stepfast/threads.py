@@ -9,9 +9,8 @@ import weakref
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast import _native
+from stepfast import _native, ending
 from stepfast.branch import CHILD, branch_var
-from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
 from stepfast.handle import settle_here
 
@@ -80,6 +79,7 @@ class Threads:
         with self._lock:
             self._idle += 1
 
+    @ending.entry
     def _run(self, number: int, branch: _native.Branch, arguments: Any) -> BaseException | None:
         opened = self._opened()
         if opened is None:
@@ -91,14 +91,13 @@ class Threads:
         try:
             args, kwargs = arguments
             branch.succeed(workflow.function(*args, **kwargs))
-        except (Suspended, Cancelled):
-            pass
-        except Exception as raised:
-            branch.fail(failure_of(raised))
         except BaseException as raised:
-            # the code wants the program to end: the execution goes on from the record
-            branch.put_off()
-            return raised
+            wants_end = isinstance(raised, (KeyboardInterrupt, SystemExit))
+            if wants_end:
+                # the execution goes on from the record
+                branch.put_off()
+            branch.fail(failure_of(raised))
+            return raised if wants_end else None
         finally:
             nesting.depth -= 1
             branch_var.reset(token)

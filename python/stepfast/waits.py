@@ -7,8 +7,9 @@ import time
 from collections.abc import Awaitable
 from typing import Any, cast
 
+from stepfast.awaited import awaited
 from stepfast.branch import branch_var
-from stepfast.handle import settle, settle_here
+from stepfast.handle import settle_here
 
 
 def sleep(
@@ -36,7 +37,7 @@ def sleep(
     waits: Any = None
     if branch is not None:
         call = branch.sleep(seconds)
-        waits = settle(call) if branch.is_on_loop else settle_here(call)
+        waits = awaited(call, branch) if branch.is_on_loop else settle_here(call)
     elif asyncio._get_running_loop() is not None:
         waits = asyncio.sleep(seconds)
     else:

@@ -8,10 +8,11 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
+from stepfast.awaited import awaited
 from stepfast.branch import branch_var
 from stepfast.child import AsyncChild, Child, start_child
 from stepfast.errors import Invalid
-from stepfast.handle import settle
+from stepfast.limits import warn_of_limits
 from stepfast.qualified import qualified, where
 from stepfast.step import Nobody
 
@@ -57,7 +58,7 @@ class Workflow(Generic[P, R]):
         opened = branch.home
         number = opened.number(self)
         if self.is_async:
-            return cast("R", settle(branch.child(opened.native, number, args, kwargs, False)))
+            return cast("R", awaited(branch.child(opened.native, number, args, kwargs, False), branch))
         return cast("R", opened.threads.child(branch, number, args, kwargs))
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
@@ -68,7 +69,7 @@ class Workflow(Generic[P, R]):
                 f"in_thread is for async workflows that call sync ones; {self.name!r} is called elsewhere"
             )
         opened = branch.home
-        return settle(branch.child(opened.native, opened.number(self), args, kwargs, False))
+        return awaited(branch.child(opened.native, opened.number(self), args, kwargs, False), branch)
 
     @overload
     async def start(  # type: ignore[overload-overlap] # what is async comes first
@@ -227,6 +228,8 @@ def workflow(
     def made(function: Callable[..., Any]) -> Workflow[..., Any]:
         made = Workflow(function, name=name, eager=eager)
         register(made)
+        if made.is_async:
+            warn_of_limits(made.name, function)
         return made
 
     return made if function is None else made(function)

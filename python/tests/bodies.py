@@ -12,8 +12,19 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
-from stepfast import Current, Instance, ProcessDied, current, gather, map, step, workflow
+import stepfast
+from stepfast import Current, Instance, ProcessDied, Workflow, current, gather, map, step
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def workflow(function: Callable[P, R]) -> Workflow[P, R]:
+    """A workflow with a name that no other test has."""
+    return stepfast.workflow(name=f"processes.{function.__qualname__}")(function)
 
 
 def tell(path: str, text: str = "") -> None:
@@ -387,6 +398,17 @@ def stay(pipe: str, marks: str) -> int:
 @workflow
 def stays(pipe: str, marks: str) -> list[int]:
     return [before(f"{marks}.before"), stay(pipe, marks)]
+
+
+@step
+async def fail_when_told(other: str) -> None:
+    await asyncio.to_thread(pathlib.Path(other).read_text)
+    raise LookupError
+
+
+@workflow
+async def leaves_a_body_behind(pipe: str, marks: str, other: str) -> None:
+    await asyncio.gather(stay.in_process(pipe, marks), fail_when_told(other))
 
 
 @workflow

@@ -91,6 +91,30 @@ def test_errors_keep_their_class(url: str) -> None:
     asyncio.run(main())
 
 
+@workflow
+async def leaves_a_branch_behind(n: int) -> list[object]:
+    return await asyncio.gather(sleep(3600), failing(n))
+
+
+def test_branches_that_are_left_behind_unwind_at_the_end(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            for started in (
+                engine.run(leaves_a_branch_behind, 7),
+                await engine.start(leaves_a_branch_behind, 8),
+            ):
+                with pytest.raises(LookupError):
+                    await started
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            # that of the engine goes on
+            left = {task for task in tasks if task.get_name() != "stepfast"}
+            if left:
+                _, pending = await asyncio.wait(left, timeout=60)
+                assert not pending
+
+    asyncio.run(main())
+
+
 _attempts: list[int] = []
 
 

@@ -1,31 +1,126 @@
-"""Code that changes between a crash and the resumption: the execution is parked, and says why."""
+"""Code that changes between a crash and the resumption: the execution is parked, and says why; with the code
+put back it goes on where it was."""
 
+import asyncio
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 
-CHANGED = pathlib.Path(__file__).with_name("changed.py")
+import changed
+import pytest
+
+from stepfast import AsyncEngine, Engine, Parked
+
+CHANGED = pathlib.Path(changed.__file__)
+
+#: What the message says for each change, beside the position.
+SAID = {
+    "replaced": ['the record has step "charge"', 'now calls step "refund"'],
+    "renamed": ['the record has step "charge"', 'now calls step "charge_card"'],
+    "swapped": [
+        'the record has step "charge"',
+        'now calls step "label"',
+        'the nearest recorded "label" is at position 2',
+    ],
+    "removed": ['the record has step "charge"', 'now calls step "label"'],
+    "added before": [
+        'the record has step "charge"',
+        'now calls step "refund"',
+    ],
+    "other arguments": ['step "charge" was recorded with other arguments'],
+    "other kind": ['the record has step "charge"', 'now calls sleep "sleep"'],
+    "ends early": ['the record goes on with step "label" at position 2', "now returns before it"],
+    "gathered": [
+        'the record goes on with step "charge" at position 1',
+        'it waits for step "charge"',
+        '"label"',
+    ],
+    "in a group": [
+        'the record goes on with step "charge" at position 1',
+        'it waits for step "charge"',
+        '"label"',
+    ],
+    "in a task": ['the record goes on with step "charge" at position 1', 'it waits for step "charge"'],
+    "not awaited": [
+        'the record goes on with step "charge" at position 1',
+        "does not call it",
+        'it waits for step "label"',
+    ],
+}
+ASYNC_ONLY = {"gathered", "in a group", "in a task", "not awaited"}
 
 
-def ran(url: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, str(CHANGED), url],
-        env={**os.environ, **environment},
+def killed(kind: str, url: str) -> None:
+    """The first run, by a process that is killed in the last step."""
+    ended = subprocess.run(
+        [sys.executable, str(CHANGED), kind, url],
+        env={**os.environ, "KILL": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=60,
     )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
-def test_changed_code_is_parked_with_both_names(url: str) -> None:
-    assert ran(url, KILL="1").returncode == -signal.SIGKILL
-    changed = ran(url, CODE="second")
-    assert changed.returncode == 1
-    said = changed.stderr.strip().splitlines()[-1]
-    assert said.startswith("stepfast.errors.Parked: "), changed.stderr
-    assert '"charge"' in said and '"refund"' in said, said
-    # it stays as it is until somebody resumes it
-    again = ran(url)
-    assert "stepfast.errors.Parked" in again.stderr
+def check(change: str, message: str) -> None:
+    assert "SF-0023" in message and "position" in message, message
+    for part in SAID[change]:
+        assert part in message, message
+
+
+RESTORED = ["charged 7", "label 7", "shipped 7"]
+
+
+def test_changed_code_is_parked_and_says_why(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed("sync", url)
+    with Engine(url) as engine:
+        handle = None
+        for change in SAID.keys() - ASYNC_ONLY:
+            monkeypatch.setattr(changed, "CODE", change)
+            if handle is not None:
+                # it stays as it is until somebody resumes it
+                assert engine.resume("order-7")
+            handle = engine.start(changed.sync_order, 7, workflow_id="order-7")
+            with pytest.raises(Parked) as parked:
+                handle.result()
+            check(change, str(parked.value))
+        # all of them have left the record as it was
+        monkeypatch.setattr(changed, "CODE", "first")
+        assert handle is not None and engine.resume("order-7")
+        assert handle.result() == RESTORED
+
+
+def test_changed_async_code_is_parked_and_says_why(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed("async", url)
+
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            handle = None
+            for change in SAID:
+                monkeypatch.setattr(changed, "CODE", change)
+                if handle is not None:
+                    assert await engine.resume("order-7")
+                handle = await engine.start(changed.async_order, 7, workflow_id="order-7")
+                with pytest.raises(Parked) as parked:
+                    await handle
+                check(change, str(parked.value))
+            monkeypatch.setattr(changed, "CODE", "first")
+            assert handle is not None and await engine.resume("order-7")
+            assert await handle == RESTORED
+
+    asyncio.run(main())
+
+
+def test_a_parked_execution_is_resumed_by_the_next_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed("sync", url)
+    monkeypatch.setattr(changed, "CODE", "renamed")
+    with Engine(url) as engine, pytest.raises(Parked):
+        engine.start(changed.sync_order, 7, workflow_id="order-7").result()
+    monkeypatch.setattr(changed, "CODE", "first")
+    with Engine(url) as engine:
+        handle = engine.get("order-7")
+        with pytest.raises(Parked):
+            handle.result()
+        assert engine.resume("order-7") and handle.result() == RESTORED

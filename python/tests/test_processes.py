@@ -233,8 +233,8 @@ def test_a_sync_workflow_spreads_items_over_processes(url: str) -> None:
 def test_a_body_knows_its_execution(url: str) -> None:
     with Engine(url) as engine:
         inside, logged, pid, outside = engine.run(bodies.asks_where, workflow_id="where")
-    assert inside == Current("where", "asks_where", "where_am_i", "1")
-    assert (logged, outside) == ("where where_am_i", Current("where", "asks_where"))
+    assert inside == Current("where", "processes.asks_where", "where_am_i", "1")
+    assert (logged, outside) == ("where where_am_i", Current("where", "processes.asks_where"))
     assert pid != os.getpid()
 
 
@@ -311,6 +311,23 @@ def test_the_body_that_comes_second_is_killed(url: str, pipe: Pipe, tmp_path: pa
             await asyncio.to_thread(other.write_text, "first")
             assert await handle == "first"
             assert await asyncio.to_thread(loser.is_gone)
+
+    asyncio.run(main())
+
+
+def test_a_body_that_is_left_behind_is_killed(url: str, pipe: Pipe, tmp_path: pathlib.Path) -> None:
+    other = tmp_path / "other"
+    os.mkfifo(other)
+
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            arguments = pipe.path, str(tmp_path / "marks"), str(other)
+            handle = await engine.start(bodies.leaves_a_body_behind, *arguments)
+            left = await asyncio.to_thread(pipe.process)
+            await asyncio.to_thread(other.write_text, "fail")
+            with pytest.raises(LookupError):
+                await handle
+            assert await asyncio.to_thread(left.is_gone)
 
     asyncio.run(main())
 

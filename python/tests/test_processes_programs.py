@@ -136,8 +136,9 @@ def test_a_program_that_takes_its_child_down_on_import_is_an_error(tmp_path: pat
     program = ended("shop.py", folder=tmp_path)
     said = program.stderr.splitlines()[-1]
     assert said.startswith(
-        "stepfast.errors.ProcessDied: the process of step 'process_of' ended with exit code 7"
+        "stepfast.errors.ProcessDied: the process of step 'process_of' ended with exit code 7 "
     )
+    assert "when it imported" in said
 
 
 TESTS = os.path.dirname(__file__)

@@ -26,6 +26,13 @@ pub(crate) struct CallState {
     pub(crate) waker: Option<Waker>,
 }
 
+impl CallState {
+    /// True if its branch waits for it, and nothing has been delivered.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.is_awaited && !matches!(self.phase, Phase::Delivered(_) | Phase::Heard | Phase::Stuck)
+    }
+}
+
 pub(crate) enum Phase {
     /// Recorded; its delivery will come.
     Recorded,
@@ -62,16 +69,6 @@ pub(crate) enum Turn {
     Wait,
     Live,
     Delivered(Delivery),
-}
-
-/// What the run's task does next when all branches are at rest.
-pub(crate) enum Rest {
-    /// Something was delivered: poll again.
-    Delivered,
-    /// Wait to be woken.
-    Idle,
-    /// Code that somebody else polls may be running: wait to be told.
-    Restless,
 }
 
 /// What a run waits for while nothing can be delivered.

@@ -7,17 +7,15 @@
 
 use std::task::Waker;
 
-use crate::call::{CallState, Delivery, Phase, Rest, Settling, Turn, WaitingFor};
+use crate::call::{CallState, Delivery, Phase, Settling, Turn, WaitingFor};
 use crate::clock::Timestamp;
-use crate::commit::Lsn;
-use crate::failure::{Failure, NON_DETERMINISTIC};
-use crate::key::Key;
+use crate::disagreement::{given_up, non_deterministic};
 use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::record::Armed;
-use crate::replay::{CallKind, described};
-use crate::run::{ChildState, InThread, Interrupt, Run, RunState};
+use crate::replay::CallKind;
+use crate::run::{Interrupt, Run, RunState};
 use crate::write::{Checkpoint, CheckpointKind, Move, State, Write};
 
 /// Calls and their deliveries.
@@ -170,7 +168,7 @@ impl Run {
     }
 
     /// Assigns the order, stages the checkpoint, hands the outcome over.
-    fn deliver(&self, state: &mut RunState, id: usize) {
+    pub(crate) fn deliver(&self, state: &mut RunState, id: usize) {
         if state.is_closed || state.interrupt.is_some() {
             return;
         }
@@ -218,8 +216,16 @@ impl Run {
         let mut state = self.state();
         let Some(call) = state.calls.get_mut(id).and_then(Option::take) else { return };
         state.vacant.push(id);
-        if call.is_awaited && !matches!(call.phase, Phase::Heard) {
+        if !call.is_awaited {
+            // nobody has begun to wait for it: it was never made, whenever it goes away
+            if let Some(replay) = &mut state.replay {
+                replay.calls.remove(&call.path);
+            }
+            return;
+        }
+        if !matches!(call.phase, Phase::Heard) {
             state.outstanding -= 1;
+            state.stir();
         }
         match call.phase {
             Phase::Delivered(_) => {
@@ -236,21 +242,21 @@ impl Run {
                 let Some(replay) = &mut state.replay else { return };
                 replay.calls.remove(&call.path);
                 if !replay.give_up(&call.path) {
-                    let disagreement = format!(
-                        "the code now gives up {} {:?} at position {}, whose outcome is recorded",
-                        call.kind.word(),
-                        &*call.name,
-                        call.path
-                    );
-                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement).into()));
+                    self.disagree_to_give_up(&mut state, &call, true);
                 }
                 drop(state);
                 self.poke();
                 return;
             }
             Phase::Beyond => {
-                if let Some(replay) = &mut state.replay {
-                    replay.calls.remove(&call.path);
+                let Some(replay) = &mut state.replay else { return };
+                replay.calls.remove(&call.path);
+                if replay.peek().is_some() {
+                    // what is recorded after this would have seen it
+                    self.disagree_to_give_up(&mut state, &call, false);
+                    drop(state);
+                    self.poke();
+                    return;
                 }
             }
             Phase::Live => {}
@@ -276,121 +282,10 @@ impl Run {
         self.stage_in(&mut state, Write::Checkpoint(checkpoint), 0);
     }
 
-    /// All branches are at rest: makes the next delivery, if there is one.
-    pub(crate) fn rest(&self) -> Rest {
-        let mut state = self.state();
-        if state.busy > 0 || state.interrupt.is_some() {
-            return Rest::Idle;
-        }
-        if self.definition.is_guest && state.is_restless() {
-            return Rest::Restless;
-        }
-        let state = &mut *state;
-        if let Some(replay) = &mut state.replay {
-            let Some(next) = replay.peek() else {
-                state.replay = None;
-                for call in state.calls.iter_mut().flatten() {
-                    if matches!(call.phase, Phase::Beyond) {
-                        call.phase = Phase::Live;
-                        if let Some(waker) = call.waker.take() {
-                            waker.wake();
-                        }
-                    }
-                }
-                return Rest::Delivered;
-            };
-            let call = replay.calls.get(&next.path).copied();
-            let can_deliver = call.is_some() && next.kind != CheckpointKind::Abandoned;
-            if !can_deliver {
-                // a branch that waits for something else than a durable call may still make it
-                if state.outstanding >= state.leaves {
-                    let disagreement = missing_call(next, call.is_some());
-                    state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement).into()));
-                    return Rest::Delivered;
-                }
-                return Rest::Idle;
-            }
-            let (Some(checkpoint), Some(id)) = (replay.pop(), call) else { return Rest::Idle };
-            replay.calls.remove(&checkpoint.path);
-            if let Some(Some(call)) = state.calls.get_mut(id) {
-                call.phase = Phase::Delivered(Delivery {
-                    kind: checkpoint.kind,
-                    outcome: checkpoint.outcome,
-                    lsn: Lsn(0),
-                });
-                if let Some(waker) = call.waker.take() {
-                    waker.wake();
-                }
-                state.unheard += 1;
-            }
-            return Rest::Delivered;
-        }
-        match state.completed.pop_front() {
-            Some(id) => {
-                self.deliver(state, id);
-                Rest::Delivered
-            }
-            None => Rest::Idle,
-        }
-    }
-
-    /// Adds `by` to the number of branches that are not waiting for branches of their own.
-    pub(crate) fn add_leaves(&self, by: i32) {
-        let mut state = self.state();
-        state.stir();
-        state.leaves = state.leaves.saturating_add_signed(by);
-        if by < 0 && self.definition.is_guest && state.has_undelivered() {
-            drop(state);
-            self.poke();
-        }
-    }
-
-    /// Changes with everything that branches do, and whether they are known to be at rest.
-    pub(crate) fn activity(&self) -> (u32, bool) {
-        let state = self.state();
-        (state.activity, state.is_closed || !state.is_restless())
-    }
-
-    /// True if a thread does nothing while its code waits for this child, which may need one itself.
-    pub(crate) fn wastes_a_thread(&self, child: Key) -> bool {
-        let state = self.state();
-        match state.thread {
-            None => false,
-            Some(InThread::Idle) => true,
-            Some(InThread::Hosting) => !matches!(state.children.get(&child), Some(ChildState::Local)),
-        }
-    }
-
-    /// Wakes `waker` when the guest's code has to unwind; false if it has to already.
-    pub(crate) fn on_stop(&self, waker: &Waker) -> bool {
-        let mut state = self.state();
-        if state.stopped.is_some() {
-            return false;
-        }
-        state.stop_wakers.push(waker.clone());
-        true
-    }
-
-    /// `waker` need not be woken any more.
-    pub(crate) fn off_stop(&self, waker: &Waker) {
-        let mut state = self.state();
-        if let Some(i) = state.stop_wakers.iter().rposition(|other| other.will_wake(waker)) {
-            state.stop_wakers.swap_remove(i);
-        }
-    }
-
-    /// Wakes whoever waits for a call of a guest that has been stopped.
-    pub(crate) fn wake_stopped(&self) {
-        let wakers = std::mem::take(&mut self.state().stop_wakers);
-        for waker in wakers {
-            waker.wake();
-        }
-    }
-
-    /// If every branch is in a durable wait, what for and since when; `None` if some body runs, or some
-    /// branch waits for something else.
-    pub(crate) fn waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
-        self.state().waits()
+    fn disagree_to_give_up(&self, state: &mut RunState, call: &CallState, is_recorded: bool) {
+        let time_limit = self.definition.time_limit;
+        let disagreement = given_up(call.kind, &call.name, &call.path, is_recorded, time_limit);
+        state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement).into()));
     }
 
     /// What the run's task needs to know before it waits to be woken; stages the Start.
@@ -407,7 +302,7 @@ impl Run {
             _ => None,
         });
         let unarmed = sleeps.filter(|armed| !state.armed.contains(armed)).collect();
-        Settling::Waiting { all: state.waits(), unarmed }
+        Settling::Waiting { all: state.durable_waits(), unarmed }
     }
 
     /// Keeps due times in the row.
@@ -443,74 +338,5 @@ impl RunState {
         self.outstanding -= u32::from(is_awaited);
         self.stir();
         Some(delivery)
-    }
-
-    /// True if something may be delivered once all branches are at rest.
-    pub(crate) fn has_undelivered(&self) -> bool {
-        self.replay.is_some() || !self.completed.is_empty()
-    }
-
-    /// A branch does something.
-    fn stir(&mut self) {
-        self.is_quiet = false;
-        self.activity = self.activity.wrapping_add(1);
-    }
-
-    /// True if branches that somebody else polls may be running: one has yet to hear something, or is in no
-    /// durable call and not known to be waiting.
-    fn is_restless(&self) -> bool {
-        self.unheard > 0 || self.cancelled > 0 || (!self.is_quiet && self.outstanding < self.leaves)
-    }
-
-    /// The failure of code that has returned although more is recorded.
-    pub(crate) fn ends_early(&self) -> Option<Failure> {
-        let next = self.replay.as_ref()?.peek()?;
-        Some(non_deterministic(&format!(
-            "the record goes on with {} {:?} at position {}, the code now returns before it",
-            described(next.kind),
-            &*next.name,
-            next.path
-        )))
-    }
-
-    fn waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
-        if self.busy > 0 || self.replay.is_some() || !self.completed.is_empty() || self.leaves == 0 {
-            return None;
-        }
-        let waits: Vec<_> = self
-            .calls
-            .iter()
-            .flatten()
-            .filter_map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
-            .collect();
-        (waits.len() == self.leaves as usize).then_some(waits)
-    }
-}
-
-fn non_deterministic(disagreement: &str) -> Failure {
-    Failure::of_kind(
-        NON_DETERMINISTIC,
-        format!(
-            "the code does not repeat what was recorded: {disagreement}. Restore the code that started this \
-             execution (or its order of steps) and resume it, or cancel it"
-        ),
-    )
-    .permanent()
-}
-
-fn missing_call(next: &Checkpoint, is_called: bool) -> String {
-    if is_called {
-        format!(
-            "the call {:?} at position {} was given up when it was recorded, now the code goes on waiting for \
-             it; durable calls are given up the same way in a replay only through `cx.race` and `cx.timeout`",
-            &*next.name, next.path
-        )
-    } else {
-        format!(
-            "the record goes on with {} {:?} at position {}, the code now does not call it",
-            described(next.kind),
-            &*next.name,
-            next.path
-        )
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! An outcome is delivered only when all branches are at rest, for otherwise a replay could not repeat what
 //! came of it. The engine knows that by itself while every branch is in a durable call. If some wait for
-//! something else, the binding says when they have come to rest: [`Gate::set_quiet`].
+//! something else, the binding says when their code runs ([`Gate::code_runs`]), and when they have come to rest
+//! ([`Gate::set_quiet`]).
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -17,7 +18,7 @@ use crate::branch::Leaf;
 use crate::context::{Context, sleep_for};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::failure::Failure;
+use crate::failure::{Failure, UNREADABLE};
 use crate::handle::Handle;
 use crate::key::Key;
 use crate::name::Name;
@@ -25,6 +26,7 @@ use crate::order::Order;
 pub use crate::order::StartOptions;
 pub use crate::path::Path;
 use crate::payload::Payload;
+pub use crate::rest::Waits;
 pub use crate::run::Stopped;
 use crate::run::{InThread, Interrupt, Run};
 use crate::start::{Running, Starting};
@@ -39,16 +41,17 @@ impl GuestWorkflow {
     /// input; the future it returns resolves when the code has returned. If that future is dropped before, the
     /// code has to unwind: [`Gate::stopped`] says why.
     ///
-    /// If it is not `is_eager`, its code sees a step's outcome only when that is durable.
-    pub fn of_guest<F, Fut>(name: &str, is_eager: bool, body: F) -> Self
+    /// If it is not `is_eager`, its code sees a step's outcome only when that is durable. `time_limit` tells
+    /// people how durable calls are limited in time, where code has done that in another way.
+    pub fn of_guest<F, Fut>(name: &str, is_eager: bool, time_limit: &'static str, body: F) -> Self
     where
         F: Fn(Branch, Payload) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Payload, Failure>> + Send + 'static,
     {
         let body = move |cx: Context, input: &Payload| -> Result<BodyFuture, Failure> {
-            Ok(Box::pin(body(Branch { cx, _leaf: None }, input.clone())))
+            Ok(Box::pin(body(Branch { cx, leaf: None }, input.clone())))
         };
-        Self::guest(name, is_eager, Box::new(body))
+        Self::guest(name, is_eager, time_limit, Box::new(body))
     }
 }
 
@@ -145,13 +148,6 @@ impl Gate {
         self.0.interrupt(Interrupt::PutOff);
     }
 
-    /// Parks the execution: its input cannot be read.
-    pub fn park(&self, reason: &str) {
-        let reason = format!("workflow {:?}: its input: {reason}", &*self.0.definition.name);
-        let failure = Failure::of_kind(crate::failure::UNREADABLE, reason).permanent();
-        self.0.interrupt(Interrupt::Park(failure.into()));
-    }
-
     /// The execution's key.
     pub fn key(&self) -> Key {
         self.0.key
@@ -191,21 +187,44 @@ impl Gate {
         Arc::as_ptr(&self.0) as u64
     }
 
-    /// Changes with everything that branches do, and whether they are known to be at rest.
-    pub fn activity(&self) -> (u32, bool) {
+    /// True once nothing is recorded any more: the code has to unwind, or will have to in a moment.
+    pub fn is_closing(&self) -> bool {
+        let state = self.0.state();
+        state.is_closed || state.interrupt.is_some()
+    }
+
+    /// Parks the execution: something that is recorded cannot be read.
+    pub fn park(&self, reason: &str) {
+        let text = format!("workflow {:?}: {reason}", &*self.0.definition.name);
+        let failure = Failure::of_kind(UNREADABLE, text).permanent();
+        self.0.interrupt(Interrupt::Park(failure.into()));
+    }
+
+    /// Code of a branch runs. True if from now on somebody has to watch [`Gate::activity`], turn by turn, and
+    /// say when it has come to rest.
+    pub fn code_runs(&self) -> bool {
+        self.0.code_runs()
+    }
+
+    /// Changes with everything that branches do; `None` when there is nothing more to watch.
+    pub fn activity(&self) -> Option<u32> {
         self.0.activity()
     }
 
-    /// True if somebody has to say when it has come to rest: it has several branches, or a deadline.
-    pub fn needs_watching(&self) -> bool {
-        self.0.deadline_at.is_some() || self.0.state().leaves > 1
+    /// True if it matters what [`Gate::set_quiet`] is told about branches that are at rest now.
+    pub fn minds_waits(&self) -> bool {
+        self.0.minds_waits()
     }
 
-    /// Says that no branch of the execution runs any more, and none can before something is delivered: all of
-    /// them are in durable calls, or wait for branches that are, or for something outside.
-    pub fn set_quiet(&self) {
-        self.0.state().is_quiet = true;
-        self.0.poke();
+    /// Says that no branch of the execution runs any more, and none can before something is delivered, or comes
+    /// from outside. There is nothing more to watch.
+    pub fn set_quiet(&self, waits: Waits) {
+        self.0.set_quiet(waits);
+    }
+
+    /// How many branches have not ended.
+    pub fn branches(&self) -> u32 {
+        self.0.state().leaves
     }
 }
 
@@ -213,7 +232,7 @@ impl Gate {
 pub struct Branch {
     cx: Context,
     /// The first branch counts without one.
-    _leaf: Option<Leaf>,
+    leaf: Option<Leaf>,
 }
 
 impl Branch {
@@ -223,19 +242,19 @@ impl Branch {
         let path = self.cx.next_path();
         let cx = self.cx.branch(&path, 0);
         let leaf = Leaf::new(&cx.run);
-        Self { cx, _leaf: Some(leaf) }
+        Self { cx, leaf: Some(leaf) }
     }
 
     /// A branch that is to begin: it has its place, and does not count yet.
     #[must_use]
     pub fn reserve(&mut self) -> Self {
         let path = self.cx.next_path();
-        Self { cx: self.cx.branch(&path, 0), _leaf: None }
+        Self { cx: self.cx.branch(&path, 0), leaf: None }
     }
 
     /// Begins a branch that was reserved.
     pub fn begin(&mut self) {
-        self._leaf = Some(Leaf::new(&self.cx.run));
+        self.leaf = Some(Leaf::new(&self.cx.run));
     }
 
     /// While it lives, this branch only waits for branches of its own.

@@ -15,6 +15,7 @@ pub mod counters;
 #[doc(hidden)]
 pub mod crash;
 mod delivery;
+mod disagreement;
 mod ear;
 mod engine;
 pub mod error;
@@ -34,6 +35,7 @@ pub mod payload;
 mod put_off;
 pub mod record;
 mod replay;
+mod rest;
 mod run;
 mod runs;
 mod start;

@@ -17,6 +17,7 @@ use crate::path::Path;
 use crate::payload::Payload;
 use crate::record::{Armed, Status};
 use crate::replay::{Attempts, Replay};
+use crate::rest::Waits;
 use crate::workflow::Definition;
 use crate::write::{Attempt, CheckpointKind, Parent, Start, State, Write};
 
@@ -90,6 +91,8 @@ pub enum Stopped {
     Suspended,
     /// It was cancelled, or its time was up.
     Cancelled,
+    /// The workflow has returned, and this is a branch that it did not wait for.
+    Ended,
 }
 
 pub(crate) struct RunState {
@@ -121,6 +124,10 @@ pub(crate) struct RunState {
     pub(crate) unheard: u32,
     /// Of code that somebody else polls: nothing of it has run for long enough, or can.
     pub(crate) is_quiet: bool,
+    /// What it waits for while it is quiet.
+    pub(crate) waits: Waits,
+    /// Somebody watches for its rest.
+    pub(crate) is_watched: bool,
     /// Calls of a guest that were cancelled, and whose branches have not gone on yet.
     pub(crate) cancelled: u32,
     /// Counts what branches do.
@@ -169,6 +176,15 @@ pub(crate) struct ChildEnd {
     pub(crate) outcome: Payload,
     /// Where its end was staged, if on our lane.
     pub(crate) lsn: Lsn,
+}
+
+impl RunState {
+    /// Why the run is to stop. The gate is closed with it: nothing is recorded in between.
+    pub(crate) fn take_interrupt(&mut self) -> Option<Interrupt> {
+        let interrupt = self.interrupt.take();
+        self.is_closed |= interrupt.is_some();
+        interrupt
+    }
 }
 
 pub(crate) struct NewRun {
@@ -246,6 +262,8 @@ impl Run {
                 outstanding: 0,
                 unheard: 0,
                 is_quiet: false,
+                waits: Waits::Outside,
+                is_watched: false,
                 cancelled: 0,
                 activity: 0,
                 thread: None,

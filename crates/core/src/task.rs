@@ -12,7 +12,7 @@ use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::call::{Rest, Settling, WaitingFor};
+use crate::call::{Settling, WaitingFor};
 use crate::commit::{Durable, Lsn};
 use crate::context::{Context, LONGEST_NAP};
 use crate::error::Error;
@@ -20,6 +20,7 @@ use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED, UNREADABLE}
 use crate::key::Key;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::record::{Execution, Filter, Status};
+use crate::rest::Rest;
 use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run, Stopped};
 use crate::workflow::BodyFuture;
 use crate::write::{Move, Outcome, Request, RequestKind, State, Write};
@@ -116,7 +117,7 @@ impl RunTask {
     fn execute_polled(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
         self.run.task.register(cx.waker());
         for _ in 0..POLLS {
-            if let Some(interrupt) = { self.run.state().interrupt.take() } {
+            if let Some(interrupt) = { self.run.state().take_interrupt() } {
                 self.stop(interrupt);
                 return Poll::Ready(());
             }
@@ -225,13 +226,18 @@ impl RunTask {
         {
             let mut state = run.state();
             let early = state.ends_early().map(|failure| Interrupt::Park(failure.into()));
-            if let Some(interrupt) = state.interrupt.take().or(early) {
+            if let Some(interrupt) = state.take_interrupt().or(early) {
                 drop(state);
                 self.stop(interrupt);
                 return;
             }
+            state.is_closed = true;
+            state.stopped = Some(Stopped::Ended);
         }
-        run.close();
+        if run.definition.is_guest {
+            // branches that nobody waited for end with it
+            run.wake_stopped();
+        }
         self.drop_code();
         run.core.put_offs.forget(run.key);
         self.end(status, outcome);

@@ -25,6 +25,8 @@ pub(crate) struct Definition {
     pub(crate) is_eager: bool,
     /// True if somebody else than the run's task polls its code.
     pub(crate) is_guest: bool,
+    /// How its language limits durable calls in time, in words.
+    pub(crate) time_limit: &'static str,
     pub(crate) body: Box<Body>,
 }
 
@@ -75,8 +77,13 @@ where
                 Payload::encode(&output).map_err(|error| Failure::from(error).permanent())
             }))
         };
-        let definition =
-            Definition { name: name.into(), is_eager: true, is_guest: false, body: Box::new(body) };
+        let definition = Definition {
+            name: name.into(),
+            is_eager: true,
+            is_guest: false,
+            time_limit: "`cx.timeout`, or `cx.race`",
+            body: Box::new(body),
+        };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 
@@ -89,9 +96,10 @@ where
                 Self { definition: Arc::new(Definition { is_eager, ..definition }), types: PhantomData }
             }
             Err(definition) => {
-                let (name, is_guest, inner) = (definition.name.clone(), definition.is_guest, definition);
+                let (name, inner) = (definition.name.clone(), definition);
+                let (is_guest, time_limit) = (inner.is_guest, inner.time_limit);
                 let body = Box::new(move |cx: Context, input: &Payload| (inner.body)(cx, input));
-                let definition = Definition { name, is_eager, is_guest, body };
+                let definition = Definition { name, is_eager, is_guest, time_limit, body };
                 Self { definition: Arc::new(definition), types: PhantomData }
             }
         }
@@ -107,8 +115,8 @@ impl<I, O> Workflow<I, O> {
 
 impl Workflow<Payload, Payload> {
     /// A workflow whose code somebody else polls; see [`guest`](crate::guest).
-    pub(crate) fn guest(name: &str, is_eager: bool, body: Box<Body>) -> Self {
-        let definition = Definition { name: name.into(), is_eager, is_guest: true, body };
+    pub(crate) fn guest(name: &str, is_eager: bool, time_limit: &'static str, body: Box<Body>) -> Self {
+        let definition = Definition { name: name.into(), is_eager, is_guest: true, time_limit, body };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 }

@@ -7,16 +7,19 @@ import signal
 from stepfast.errors import ProcessDied
 
 
-def died(step: str, code: int | None) -> ProcessDied:
+def died(step: str, code: int | None, *, has_begun: bool) -> ProcessDied:
     """The error for a process that has ended before the body had returned.
 
     Args:
         step: The step's name.
         code: What the process ended with: an exit code, or minus the number of a signal; `None` if it went
             on, but could not be reached any more.
+        has_begun: The body had begun; before, the process imports its module, and reads its arguments.
     """
     if code is None:
         end = "closed its connection to the program; a body must not close descriptors that it did not open"
+    elif code >= 0 and not has_begun:
+        end = f"ended with exit code {code} when it imported the module of the step, or read its arguments"
     elif code >= 0:
         end = (
             f"ended with exit code {code} before the body had returned; a body must not end its process "

@@ -77,8 +77,8 @@ class Slot:
             case Ended(_, has_begun) if not has_begun and not is_fresh:
                 # it was dead already, or died of what earlier bodies had left in it: this one has not begun
                 self._make(attempt)
-            case Ended(code, _):
-                attempt.fail(died(step.name, code))
+            case Ended(code, has_begun):
+                attempt.fail(died(step.name, code, has_begun=has_begun))
             case None:
                 assert step.timeout is not None
                 attempt.fail(too_long(step.timeout))

@@ -10,11 +10,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from stepfast import _native
-from stepfast.branch import BODY, DONE, PENDING, branch_var, is_of_caller, unwinding
-from stepfast.errors import Cancelled, Invalid, Suspended
+from stepfast.branch import BODY, DONE, FAILED, PENDING, branch_var
+from stepfast.errors import Invalid
 from stepfast.processes.attempt import Attempt
 from stepfast.processes.place import Place, place_of, steps
 from stepfast.step import BoundStep, Nobody, Step, over
+from stepfast.task import cancelled
 from stepfast.values import EncodeError
 from stepfast.values.arguments import encode_arguments
 
@@ -50,13 +51,13 @@ class ProcessStep(Step[P, R]):
             raise self._misplaced()
         return carry_out_here(branch.step(self.settings, recorded, kwargs), branch, self, args, kwargs)
 
-    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async code: the step, to be awaited; the loop goes on meanwhile."""
         return self._in_process(args, args, kwargs)
 
     def _in_process(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Coroutine[Any, Any, R]:
+    ) -> Coroutine[object, None, R]:
         branch = branch_var.get()
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
@@ -66,7 +67,7 @@ class ProcessStep(Step[P, R]):
 
     def _in_thread(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Coroutine[Any, Any, R]:
+    ) -> Coroutine[object, None, R]:
         raise self._misplaced()
 
     # as those of Step
@@ -107,7 +108,7 @@ class BoundProcessStep(BoundStep[P, R]):
         super().__init__(step, instance)
         self._process_step = step
 
-    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """See `ProcessStep.in_process`."""
         return self._process_step._in_process(args, (self.instance, *args), kwargs)
 
@@ -131,10 +132,11 @@ async def carry_out(
             raise over(call, turn, None if attempt is None else attempt.error)
         return call.value()
     except asyncio.CancelledError:
-        if is_of_caller(branch):
-            # the caller is cancelled, not the execution: its code unwinds, and it goes on elsewhere
-            branch.hand_back()
-            raise unwinding(1) from None
+        turn = cancelled(call, branch)
+        if turn == DONE:
+            return call.value()
+        if turn == FAILED:
+            raise over(call, turn, None if attempt is None else attempt.error) from None
         raise
     finally:
         call.close()
@@ -160,9 +162,7 @@ def carry_out_here(
         if turn != DONE:
             raise over(call, turn, None if attempt is None else attempt.error)
         return call.value()
-    except (Exception, Suspended, Cancelled):
-        raise
-    except BaseException:
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
         # the program is told to end: nothing more is recorded of the code, which unwinds
         branch.put_off()
         raise

@@ -12,6 +12,7 @@ from stepfast import (
     AsyncChild,
     AsyncEngine,
     AsyncHandle,
+    BoundProcessStep,
     BoundStep,
     BoundWorkflow,
     Child,
@@ -20,6 +21,7 @@ from stepfast import (
     Execution,
     Handle,
     Instance,
+    ProcessStep,
     Record,
     Workflow,
     as_completed,
@@ -44,6 +46,20 @@ def weigh(item: str, *, is_boxed: bool = False) -> int:
 @step(name="price", retries=2, backoff=0.01, retry_if=lambda error: isinstance(error, OSError))
 async def price(item: str, amount: float = 1.0) -> float:
     return amount * len(item)
+
+
+@step(process=True, timeout=600, retries=1)
+def crunch(n: int, *, is_fast: bool = False) -> list[int]:
+    return [n, is_fast]
+
+
+@dataclass
+class Press:
+    factor: int
+
+    @step(process=True)
+    def press(self, amount: int) -> list[int]:
+        return [self.factor] * amount
 
 
 @step(timeout=60)
@@ -84,6 +100,13 @@ def parcel(item: str, amount: int = 1) -> str:
     assert_type(gather(*[lambda: weigh(item) for _ in range(2)]), tuple[int, ...])
     assert_type(stepfast.map(weigh, [item, item], concurrency=2), list[int])
     assert_type(stepfast.map(lambda n: n / 2, range(3)), list[float])
+    crunching: ProcessStep[..., list[int]] = crunch
+    assert_type(crunch(3, is_fast=True), list[int])
+    assert_type(stepfast.map(crunch, range(3)), list[list[int]])
+    assert_type(crunching(3), list[int])
+    pressing: BoundProcessStep[[int], list[int]] = Press(2).press
+    assert_type(pressing(3), list[int])
+    assert_type(Press(2).press(3), list[int])
     assert_type(stepfast.map(total, [[item]]), list[int])
 
     now = current()
@@ -94,6 +117,10 @@ def parcel(item: str, amount: int = 1) -> str:
 @workflow
 async def cart(items: list[str]) -> dict[str, float]:
     assert_type(await price(items[0], amount=2.0), float)
+    crunching = crunch.in_process(3, is_fast=True)
+    assert_type(await assert_type(crunching, Coroutine[object, None, list[int]]), list[int])
+    assert_type(await Press(2).press.in_process(3), list[int])
+    assert_type(await gather(crunch.in_process(3), price("a")), tuple[list[int], float])
     weighing = weigh.in_thread(items[0], is_boxed=True)
     assert_type(await assert_type(weighing, Coroutine[object, None, int]), int)
     assert_type(await asyncio.create_task(weigh.in_thread(items[0])), int)

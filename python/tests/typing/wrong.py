@@ -29,6 +29,11 @@ def weigh(item: str, *, is_boxed: bool = False) -> int:
     return len(item) + is_boxed
 
 
+@step(process=True)
+def crunch(n: int) -> list[int]:
+    return [n]
+
+
 @step(retries=1)
 async def price(item: str, amount: float = 1.0) -> float:
     return amount * len(item)
@@ -115,6 +120,11 @@ async def awaits(shop: Shop) -> None:
     weigh.in_thread("tea")  # unused-coroutine | reportUnusedCoroutine
     text: str = await weigh.in_thread("tea")  # assignment | reportAssignmentType
     await weigh.in_thread(3)  # arg-type | reportArgumentType
+    crunch.in_process(3)  # unused-coroutine | reportUnusedCoroutine
+    text = await crunch.in_process(3)  # assignment | reportAssignmentType
+    await crunch.in_process("3")  # arg-type | reportArgumentType
+    await crunch(3)  # misc | reportGeneralTypeIssues
+    await weigh.in_process("tea")  # attr-defined | reportAttributeAccessIssue
     await shop.tag.in_thread("3")  # arg-type | reportArgumentType
     amount = await price.in_thread("tea")  # assignment | reportAssignmentType
     sleep("1")  # arg-type | reportArgumentType

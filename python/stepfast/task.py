@@ -1,0 +1,88 @@
+"""The tasks of workflow code, and who may cancel them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from stepfast._native import Branch, Call
+from stepfast.branch import branch_var, unwinding
+from stepfast.current import body_var
+
+
+class WorkflowTask(asyncio.Task[Any]):
+    """A task that runs a branch of an execution.
+
+    Code of the execution may cancel it. Whoever else does so, such as a program that cancels all tasks before
+    it ends, does not cancel the execution, which goes on from what is recorded.
+    """
+
+    branch: Branch | None = None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Asks that it be cancelled."""
+        if self.branch is not None:
+            leave_from_outside(self.branch)
+        return super().cancel(msg)
+
+
+def guard(task: asyncio.Future[Any], branch: Branch) -> None:
+    """Lets nobody outside of the execution cancel what it does in the task."""
+    if isinstance(task, WorkflowTask):
+        task.branch = branch
+        return
+    # made by a factory that was there before ours
+    cancel: Callable[..., bool] = task.cancel
+
+    def guarded(msg: Any | None = None) -> bool:
+        leave_from_outside(branch)
+        return cancel(msg)
+
+    task.cancel = guarded  # type: ignore[method-assign]
+    task.add_done_callback(lambda task: task.__dict__.pop("cancel"))
+
+
+def leave_from_outside(branch: Branch) -> None:
+    """Lets the execution of the branch go on from the record, if it is not its own code that asks: at once if
+    a caller runs its code. Else the program most likely ends, and it is put off."""
+    here, body = branch_var.get(), body_var.get()
+    if here is None and body is not None:
+        here = body[0]
+    if here is not None and here.run == branch.run:
+        return
+    if branch.run in branch.home.loop.callers:
+        branch.hand_back()
+    else:
+        branch.put_off()
+
+
+def hand_back_from_caller(branch: Branch) -> None:
+    """Hands the execution back if its code runs in its caller's task, and that is cancelled."""
+    task = asyncio.current_task()
+    if branch.is_inline and task is not None and not isinstance(task, WorkflowTask) and task.cancelling():
+        branch.hand_back()
+
+
+def thrown(branch: Branch, raised: Any) -> None:
+    """An exception enters code that its caller runs in a task of its own: whoever cancels that task does not
+    cancel the execution."""
+    # the body of a step may have asked for it, with a timeout of its own, and is asked first
+    if isinstance(raised, asyncio.CancelledError) and body_var.get() is None:
+        hand_back_from_caller(branch)
+
+
+def cancelled(call: Call, branch: Branch) -> int:
+    """Code that waits for the call is cancelled: whose turn it is. If the outcome was delivered in the same
+    moment it is recorded, and a replay will see that, and no cancellation.
+
+    Raises:
+        Suspended: It is not the execution's own code that asked: the code unwinds, and goes on elsewhere.
+    """
+    hand_back_from_caller(branch)
+    if branch.is_closing:
+        raise unwinding(call.stopped) from None
+    return call.poll()
+
+
+__all__ = ["WorkflowTask", "cancelled", "guard", "hand_back_from_caller", "thrown"]
