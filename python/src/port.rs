@@ -389,6 +389,17 @@ impl Port {
         drop(left);
     }
 
+    // it is kept by the loop's own callbacks, and keeps what tells what runs wait for
+    fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
+        visit.call(&self.event_loop)?;
+        self.waits.try_lock().map_or(Ok(()), |waits| visit.call(&*waits))
+    }
+
+    fn __clear__(&self) {
+        let cleared = self.waits.lock().take();
+        drop(cleared);
+    }
+
     /// How many notes wait.
     fn __len__(&self) -> usize {
         self.shared.notes.lock().len()

@@ -243,6 +243,8 @@ class AsyncEngine:
             finally:
                 branch_var.reset(token)
                 del callers[run]
+                if run in loop.guards:
+                    loop.guards.pop(run)()
                 if run in loop.unwound:
                     loop.leave(run, caller)
             if branch.stopped in (1, 2) and caller is not None and caller.cancelling():

@@ -77,7 +77,7 @@ def is_raised_here(raised: BaseException) -> bool:
     task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
     code: Any = task.get_coro() if task is not None else None
     first = getattr(code, "cr_frame", None)
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         if frame is trace.tb_frame:
             return True

@@ -95,7 +95,7 @@ def forked() -> Invalid:
     return Invalid(
         "this belongs to the process that this one was forked from, and cannot be used here: open an engine "
         "in this process, or start the process anew (multiprocessing: spawn)",
-        "SF-0032",
+        "SF-0034",
     )
 
 

@@ -19,6 +19,7 @@ from stepfast.factory import chained
 from stepfast.failure import failure_of
 from stepfast.loop_end import LoopEnd, finished, in_thread
 from stepfast.rest import OUTSIDE, waits_of
+from stepfast.task import guard_caller
 
 if TYPE_CHECKING:
     from stepfast.opened import Opened
@@ -45,6 +46,8 @@ class Loop:
         #: Tasks of callers that run the code of an execution themselves, and those of them that unwind it.
         self.callers: dict[int, asyncio.Task[Any] | None] = {}
         self.unwound: set[int] = set()
+        #: What ends the guards of those whose code has several branches, which may cancel each other.
+        self.guards: dict[int, Callable[[], None]] = {}
         loop.add_reader(self.native.fileno(), self._drain)
         self._factory = chained(loop)
         self.native.set_waits(self._waits)
@@ -109,8 +112,12 @@ class Loop:
         if caller is not None:
             caller.uncancel()
 
-    def keep(self, run: int, task: asyncio.Future[Any]) -> None:
+    def keep(self, branch: _native.Branch, task: asyncio.Future[Any]) -> None:
         """Keeps a task that the code of a run has made."""
+        run = branch.run
+        caller = self.callers.get(run)
+        if caller is not None and run not in self.guards:
+            self.guards[run] = guard_caller(caller, branch)
         self._forked.setdefault(run, set()).add(task)
         task.add_done_callback(lambda task: self._forget(run, task))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from stepfast._native import Branch, Call
@@ -33,14 +34,26 @@ def guard(task: asyncio.Future[Any], branch: Branch) -> None:
         task.branch = branch
         return
     # made by a factory that was there before ours
+    unguard = guard_caller(task, branch)
+    task.add_done_callback(lambda _: unguard())
+
+
+def guard_caller(task: asyncio.Future[Any], branch: Branch) -> Callable[[], None]:
+    """The same for a task of any kind: what ends that."""
     cancel: Callable[..., bool] = task.cancel
 
     def guarded(msg: Any | None = None) -> bool:
         leave_from_outside(branch)
         return cancel(msg)
 
+    def unguard() -> None:
+        del task.cancel
+        if isinstance(cancel, FunctionType):
+            # of another engine, whose execution it runs, too
+            task.cancel = cancel  # type: ignore[method-assign]
+
     task.cancel = guarded  # type: ignore[method-assign]
-    task.add_done_callback(lambda task: task.__dict__.pop("cancel"))
+    return unguard
 
 
 def leave_from_outside(branch: Branch) -> None:
@@ -59,8 +72,11 @@ def leave_from_outside(branch: Branch) -> None:
 
 def hand_back_from_caller(branch: Branch) -> None:
     """Hands the execution back if its code runs in its caller's task, and that is cancelled."""
+    if not branch.is_inline or branch.run in branch.home.loop.guards:
+        # who has cancelled a task with a guard was asked then
+        return
     task = asyncio.current_task()
-    if branch.is_inline and task is not None and not isinstance(task, WorkflowTask) and task.cancelling():
+    if task is not None and not isinstance(task, WorkflowTask) and task.cancelling():
         branch.hand_back()
 
 

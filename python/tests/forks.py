@@ -250,7 +250,7 @@ def a_child_escapes() -> object:
             assert engine.run(escaping) == main
         except Error as error:
             assert os.getpid() != main
-            os._exit(7 if error.code == "SF-0032" else 8)
+            os._exit(7 if error.code == "SF-0034" else 8)
         return engine.count(status="completed")
 
 

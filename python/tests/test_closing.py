@@ -1,5 +1,6 @@
 """Engines that are closed, more than once, by anybody, whatever runs; and engines that nobody closes."""
 
+import asyncio
 import gc
 import pathlib
 import sqlite3
@@ -9,7 +10,7 @@ import threading
 
 import pytest
 
-from stepfast import Engine, Handle, Unavailable, step, workflow
+from stepfast import AsyncEngine, Engine, Handle, Unavailable, step, workflow
 
 _begun = threading.Semaphore(0)
 _released = threading.Event()
@@ -253,3 +254,49 @@ def test_an_engine_that_could_not_be_opened_leaves_nothing(tmp_path: pathlib.Pat
         Engine(f"sqlite:{tmp_path}/missing/test.db")
     gc.collect()
     assert threading.active_count() == before
+
+
+@workflow
+def cleaning_up(who: str) -> str:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        # the code makes a call while the program is to end: it is not made
+        noted("not made")
+        raise
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+def test_who_handles_the_end_of_the_program_may_run_workflows(raised: type[BaseException], url: str) -> None:
+    with Engine(url) as engine:
+        try:
+            raise raised
+        except raised:
+            assert engine.run(noting_who, "a") == "a"
+            assert engine.start(noting_who, "b").result() == "b"
+            with pytest.raises(KeyboardInterrupt):
+                engine.run(cleaning_up, "c")
+    assert _bodies == ["a", "b"]
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+def test_so_may_who_does_it_on_a_loop(raised: type[BaseException], url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            try:
+                raise raised
+            except raised:
+                assert await engine.run(noting_on_a_loop, "a") == "a"
+                assert await (await engine.start(noting_on_a_loop, "b")) == "b"
+
+    asyncio.run(main())
+
+
+@step
+async def noted_on_a_loop(who: str) -> str:
+    return who
+
+
+@workflow
+async def noting_on_a_loop(who: str) -> str:
+    return await noted_on_a_loop(who)

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 PROGRAM = pathlib.Path(__file__).with_name("forks.py")
-FORKED = "Invalid SF-0032"
+FORKED = "Invalid SF-0034"
 
 
 def played(scene: str, url: str) -> Any:

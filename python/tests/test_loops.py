@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -216,3 +218,20 @@ def test_an_engine_that_nobody_has_is_closed(url: str) -> None:
         await asyncio.wait_for(other, 60)
 
     asyncio.run(main())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="descriptors are counted in /proc")
+def test_engines_that_are_closed_leave_no_descriptors() -> None:
+    async def main() -> None:
+        async with AsyncEngine("memory:") as engine:
+            assert await (await engine.start(ones_on_a_loop, 2)) == 2
+
+    def opened() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    asyncio.run(main())
+    before = opened()
+    for _ in range(20):
+        asyncio.run(main())
+    assert opened() < before + 10

@@ -3,7 +3,7 @@
 //! not have.)
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar as StdCondvar, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar as StdCondvar, Mutex as StdMutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// A mutex whose data is whole after a panic, or does not matter then.
@@ -19,6 +19,15 @@ impl<T> Mutex<T> {
     /// Locks it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks it, unless it is locked.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The value, which nobody else can have.
