@@ -6,7 +6,7 @@ use std::task::Wake;
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use pyo3::exceptions::{PyException, PyKeyboardInterrupt, PySystemExit};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::guest::{self, Gate};
@@ -15,6 +15,7 @@ use stepfast::{Key, Name, RetryPolicy, StepOptions};
 
 use crate::call::{Call, Reply};
 use crate::code::Code;
+use crate::ending::{ending, stopped};
 use crate::engine::Engine;
 use crate::forked::Process;
 use crate::port::{Port, Shared};
@@ -164,7 +165,10 @@ impl Branch {
         if !self.is_here() {
             return Err(crate::error::foreign_thread(py));
         }
-        self.check_not_ending(py)?;
+        if let Some(ends) = ending(py)? {
+            self.stop(py, Gate::put_off);
+            return Err(ends);
+        }
         let mut branch = self.branch.lock();
         let Some(branch) = branch.as_mut() else {
             return Err(crate::error::unavailable("this branch of the workflow has ended"));
@@ -176,23 +180,6 @@ impl Branch {
             Some(owner) if self.port.is_none() => call.beside(owner.clone_ref(py)),
             _ => call,
         })
-    }
-}
-
-impl Branch {
-    /// A durable call that is made while the code unwinds, since the program is to end, is not made: a replay, which
-    /// has no reason to unwind, would not make it.
-    fn check_not_ending(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(handled) = handled(py) else { return Ok(()) };
-        if !handled.is_instance_of::<PyKeyboardInterrupt>() && !handled.is_instance_of::<PySystemExit>() {
-            return Ok(());
-        }
-        // what the caller handles meanwhile is none of this code's business
-        if !py.import("stepfast.ending")?.getattr("is_raised_here")?.call1((&handled,))?.is_truthy()? {
-            return Ok(());
-        }
-        self.stop(py, Gate::put_off);
-        Err(PyErr::from_value(handled))
     }
 }
 
@@ -506,21 +493,5 @@ impl Join {
         if let Some(waiter) = &self.waiter {
             waiter.clone().wake();
         }
-    }
-}
-
-/// The exception that the running code, or whoever has called it, handles.
-#[allow(unsafe_code)] // asked at every durable call: it has to cost next to nothing
-fn handled(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
-    // SAFETY: this thread has the interpreter, and what it answers is null or a reference of our own
-    unsafe { Bound::from_owned_ptr_or_opt(py, pyo3::ffi::PyErr_GetHandledException()) }
-}
-
-pub(crate) fn stopped(gate: &Gate) -> u8 {
-    match gate.stopped() {
-        None => 0,
-        Some(guest::Stopped::Suspended) => 1,
-        Some(guest::Stopped::Cancelled) => 2,
-        Some(guest::Stopped::Ended) => 3,
     }
 }

@@ -18,7 +18,8 @@ use stepfast::record::{Page, Record};
 use stepfast::write::Answer;
 use stepfast::{Error, Failure, Key, Payload};
 
-use crate::branch::{Branch, stopped};
+use crate::branch::Branch;
+use crate::ending::stopped;
 use crate::forked::Process;
 use crate::handle::Handle;
 use crate::port::{Begin, Port, Shared, end_burst};

@@ -4,6 +4,7 @@
 mod branch;
 mod call;
 mod code;
+mod ending;
 mod engine;
 mod error;
 mod forked;

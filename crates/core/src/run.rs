@@ -95,6 +95,7 @@ pub enum Stopped {
     Ended,
 }
 
+#[allow(clippy::struct_excessive_bools)] // each says something of its own
 pub(crate) struct RunState {
     pub(crate) is_closed: bool,
     pub(crate) interrupt: Option<Interrupt>,
