@@ -22,6 +22,9 @@ help: ## Show this help
 .venv/ready: python/requirements.txt
 	python/set-up
 
+.venv/ready-to-test: .venv/ready python/requirements-test.txt
+	python/set-up requirements-test.txt ready-to-test
+
 .PHONY: python
 python: .venv/ready ## Build the Python package and install it into .venv
 	.venv/bin/maturin develop --quiet --release $(CARGO_FLAGS) --manifest-path python/Cargo.toml
@@ -52,7 +55,7 @@ check: .venv/ready ## Check format, lints, types and documentation
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps
 
 .PHONY: test
-test: python ## Run all tests, on memory, SQLite and Postgres
+test: python .venv/ready-to-test ## Run all tests, on memory, SQLite and Postgres
 	RUST_BACKTRACE=0 tests/with-postgres $(MAKE) --no-print-directory test-rust test-python
 
 .PHONY: test-rust

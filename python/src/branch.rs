@@ -6,16 +6,19 @@ use std::task::Wake;
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use stepfast::guest::{self, Gate};
+use stepfast::lock::Mutex;
 use stepfast::{Key, Name, RetryPolicy, StepOptions};
 
 use crate::call::{Call, Reply};
 use crate::carried::Carried;
 use crate::code::Code;
+use crate::ending::{ending, stopped};
 use crate::engine::Engine;
+use crate::forked::Process;
 use crate::port::{Port, Shared};
 use crate::slot::Slot;
 use crate::value::{encode, encode_arguments, fingerprint};
@@ -109,6 +112,18 @@ pub(crate) struct Branch {
     owner: Option<Py<Call>>,
     /// What the package knows the engine by.
     home: Mutex<Option<Py<PyAny>>>,
+    /// Of the first branch: the code has come to its end.
+    is_over: AtomicBool,
+    process: Process,
+}
+
+impl Drop for Branch {
+    fn drop(&mut self) {
+        if self.process.is_current() && self.is_lost() {
+            self.gate.put_off();
+        }
+        self.process.drop_here(self.branch.get_mut().take());
+    }
 }
 
 impl Branch {
@@ -123,6 +138,8 @@ impl Branch {
             port,
             owner: None,
             home: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            process: Process::current(),
         }
     }
 
@@ -150,6 +167,25 @@ impl Branch {
         threads.map(|threads| (threads, child))
     }
 
+    /// True if code that has begun has not come to its end, and never will: the first branch of it goes away.
+    fn is_lost(&self) -> bool {
+        match &self.owner {
+            Some(owner) => owner.get().has_code(),
+            None => self.slot.is_some() && !self.is_over.load(SeqCst),
+        }
+    }
+
+    fn stop(&self, py: Python<'_>, stop: impl FnOnce(&Gate)) {
+        if !self.process.is_current() {
+            return;
+        }
+        stop(&self.gate);
+        if let Some(owner) = &self.owner {
+            // its task is polled by us
+            owner.get().advance(py);
+        }
+    }
+
     fn call(
         &self,
         py: Python<'_>,
@@ -164,11 +200,16 @@ impl Branch {
         py: Python<'_>,
         make: impl FnOnce(&mut guest::Branch, Option<&Bound<'_, Port>>, Gate) -> Call,
     ) -> PyResult<Call> {
+        self.process.check(py)?;
         if self.is_torn_off {
             return Err(crate::error::torn_off(py));
         }
         if !self.is_here() {
             return Err(crate::error::foreign_thread(py));
+        }
+        if let Some(ends) = ending(py)? {
+            self.stop(py, Gate::put_off);
+            return Err(ends);
         }
         let mut branch = self.branch.lock();
         let Some(branch) = branch.as_mut() else {
@@ -217,16 +258,18 @@ impl Branch {
     /// True while what is recorded is delivered again.
     #[getter]
     fn is_replaying(&self) -> bool {
-        self.branch.lock().as_ref().is_some_and(guest::Branch::is_replaying)
+        self.process.is_current() && self.branch.lock().as_ref().is_some_and(guest::Branch::is_replaying)
     }
 
     /// Closes the gate and hands the execution back: whoever claims it goes on from the record.
     fn hand_back(&self, py: Python<'_>) {
-        self.gate.hand_back();
-        if let Some(owner) = &self.owner {
-            // its task is polled by us
-            owner.get().advance(py);
-        }
+        self.stop(py, Gate::hand_back);
+    }
+
+    /// The code wants the program to end: closes the gate; if the program goes on nevertheless, hands the execution
+    /// back after a while.
+    fn put_off(&self, py: Python<'_>) {
+        self.stop(py, Gate::put_off);
     }
 
     /// True for the first branch of an execution whose code its caller runs.
@@ -249,11 +292,12 @@ impl Branch {
     /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
     #[getter]
     fn stopped(&self) -> u8 {
-        stopped(&self.gate)
+        if self.process.is_current() { stopped(&self.gate) } else { 0 }
     }
 
     /// Lets its loop watch for the moment at which the execution comes to rest.
     fn watch(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
         let Some(port) = self.port.as_ref().filter(|_| self.gate.code_runs()) else { return Ok(()) };
         Port::watch(port.bind(py), &self.gate)
     }
@@ -261,7 +305,7 @@ impl Branch {
     /// True if its code has to unwind, or will have to in a moment: nothing of it is recorded any more.
     #[getter]
     fn is_closing(&self) -> bool {
-        self.gate.is_closing()
+        !self.process.is_current() || self.gate.is_closing()
     }
 
     /// True in the thread that makes its calls: the first that has made one.
@@ -289,6 +333,9 @@ impl Branch {
 
     /// A branch that goes on beside this one until it ends; `None` if this one has ended.
     fn fork(&self, py: Python<'_>) -> Option<Self> {
+        if !self.process.is_current() {
+            return None;
+        }
         let branch = self.branch.lock().as_mut()?.fork();
         let forked = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
         *forked.home.lock() = self.home(py);
@@ -322,7 +369,12 @@ impl Branch {
     /// Goes on with an execution that its caller runs while its branches are in other threads.
     fn drive(&self, py: Python<'_>, join: &Join) -> PyResult<()> {
         let Some(owner) = &self.owner else { return Ok(()) };
-        owner.get().drive(py, || join.is_over.load(SeqCst))
+        let driven = owner.get().drive(py, || join.is_over.load(SeqCst));
+        driven.inspect_err(|raised| {
+            if !raised.is_instance_of::<PyException>(py) {
+                self.put_off(py);
+            }
+        })
     }
 
     /// What stands for a branch where there is none, and refuses durable calls.
@@ -336,13 +388,15 @@ impl Branch {
             port: self.port.as_ref().map(|port| port.clone_ref(py)),
             owner: None,
             home: Mutex::new(self.home(py)),
+            is_over: AtomicBool::new(true),
+            process: self.process,
         }
     }
 
     /// The branch has ended.
     fn end(&self) {
         let ended = self.branch.lock().take();
-        drop(ended);
+        self.process.drop_here(ended);
     }
 
     /// A step. `arguments` are told apart by a hash of them.
@@ -451,7 +505,9 @@ impl Branch {
 
     /// The code has returned `output`.
     fn succeed(&self, output: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.process.check(output.py())?;
         let output = encode(output)?;
+        self.is_over.store(true, SeqCst);
         if let Some(slot) = &self.slot {
             slot.fill(Ok(output));
         }
@@ -460,7 +516,8 @@ impl Branch {
 
     /// The code has failed.
     fn fail(&self, failure: crate::call::PyFailure) {
-        if let Some(slot) = &self.slot {
+        self.is_over.store(true, SeqCst);
+        if let (Some(slot), true) = (&self.slot, self.process.is_current()) {
             slot.fill(Err(failure.into()));
         }
     }
@@ -485,14 +542,5 @@ impl Join {
         if let Some(waiter) = &self.waiter {
             waiter.clone().wake();
         }
-    }
-}
-
-pub(crate) fn stopped(gate: &Gate) -> u8 {
-    match gate.stopped() {
-        None => 0,
-        Some(guest::Stopped::Suspended) => 1,
-        Some(guest::Stopped::Cancelled) => 2,
-        Some(guest::Stopped::Ended) => 3,
     }
 }

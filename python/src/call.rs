@@ -10,15 +10,18 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use stepfast::guest::{Gate, Path, StepCall, StepTurn};
+use stepfast::lock::Mutex;
 use stepfast::record::{Page, Record};
 use stepfast::write::Answer;
 use stepfast::{Error, Failure, Key, Payload};
 
-use crate::branch::{Branch, stopped};
+use crate::branch::Branch;
 use crate::carried::Carried;
+use crate::ending::stopped;
+use crate::forked::Process;
 use crate::handle::Handle;
 use crate::port::{Begin, Port, Shared, end_burst};
 use crate::runtime::enter;
@@ -131,6 +134,8 @@ enum State {
     Step(StepCall),
     Over(Reply),
     Taken,
+    /// The engine has ended before it was over.
+    LetGo,
 }
 
 /// Something that Python code waits for.
@@ -149,6 +154,8 @@ pub(crate) struct Call {
     code: Mutex<Option<Arc<Slot>>>,
     is_blocking: AtomicBool,
     is_cancelled: AtomicBool,
+    /// What it was cancelled with: some tell their cancellations from others by it.
+    cancelled_with: Mutex<Option<Py<PyAny>>>,
     /// It was cancelled: the execution waits for what its code makes of that.
     is_given_up: AtomicBool,
     turn: AtomicU8,
@@ -160,11 +167,17 @@ pub(crate) struct Call {
     owner: Option<Py<Call>>,
     /// Of a call that comes to its value when it is awaited.
     carried: Option<Box<Carried>>,
+    process: Process,
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.end();
+        let state = std::mem::replace(self.state.get_mut(), State::Taken);
+        if !self.process.is_current() {
+            std::mem::forget(state);
+            return;
+        }
+        self.end_with(state);
         if let Some(name) = self.carried.as_ref().and_then(|carried| carried.name_of_unawaited()) {
             Python::attach(|py| crate::error::warn_unawaited(py, &name));
         }
@@ -196,12 +209,14 @@ impl Call {
             code: Mutex::default(),
             is_blocking: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
+            cancelled_with: Mutex::default(),
             is_given_up: AtomicBool::new(false),
             turn: AtomicU8::new(PENDING),
             is_listening: AtomicBool::new(false),
             hosting: None,
             owner: None,
             carried: None,
+            process: Process::current(),
         }
     }
 
@@ -220,9 +235,16 @@ impl Call {
 
     /// Nobody waits for it any more.
     pub(crate) fn end(&self) {
+        if self.process.is_current() {
+            let state = std::mem::replace(&mut *self.state.lock(), State::Taken);
+            self.end_with(state);
+        }
+    }
+
+    fn end_with(&self, state: State) {
         self.stop_listening();
         self.stop_hosting();
-        self.give_up();
+        self.give_up(state);
         self.stop_cancelling();
     }
 
@@ -248,9 +270,15 @@ impl Call {
         self
     }
 
-    fn give_up(&self) {
-        let closed = std::mem::replace(&mut *self.state.lock(), State::Taken);
-        drop(closed);
+    /// Drops what nobody waits for any more. That the code gives a call up is recorded, unless its loop does not
+    /// run: then it is the loop that has given up.
+    fn give_up(&self, state: State) {
+        if let (State::Waiting(_) | State::Step(_), Some(gate), Some(port)) = (&state, &self.gate, &self.port)
+            && Python::try_attach(|py| port.get().is_loop_running(py)) != Some(true)
+        {
+            gate.put_off();
+        }
+        drop(state);
     }
 
     fn stop_listening(&self) {
@@ -283,9 +311,24 @@ impl Call {
         while !is_over() {
             self.advance(py);
             py.detach(|| self.waiter.park(INTERRUPTED_WITHIN));
-            py.check_signals()?;
+            py.check_signals().inspect_err(|error| self.interrupted(py, error))?;
         }
         Ok(())
+    }
+
+    /// A signal has raised something in code that waits: if the program is to end, nothing more of the code is
+    /// recorded, whatever it does while it unwinds.
+    fn interrupted(&self, py: Python<'_>, raised: &PyErr) {
+        if raised.is_instance_of::<PyException>(py) {
+            return;
+        }
+        if let Some(gate) = &self.gate {
+            gate.put_off();
+        }
+        if let Some(owner) = &self.owner {
+            // its task is polled by us
+            owner.get().advance(py);
+        }
     }
 
     /// What is raised if the value cannot be read: for code of an execution, which is parked, what unwinds it.
@@ -318,6 +361,11 @@ impl Call {
         Ok(slf.clone().into_any())
     }
 
+    /// True while the code of an execution is run by its caller, here.
+    pub(crate) fn has_code(&self) -> bool {
+        self.code.lock().is_some()
+    }
+
     fn over(&self, py: Python<'_>, outcome: Result<Payload, Failure>) -> u8 {
         self.waiter.set_owner(None);
         if let Some(slot) = self.code.lock().take() {
@@ -340,11 +388,15 @@ impl Call {
     }
 
     fn poll_future(&self) -> u8 {
+        if !self.process.is_current() {
+            return ERROR;
+        }
         let mut state = self.state.lock();
         let mut cx = Context::from_waker(&self.waker);
         let reply = match &mut *state {
             State::Over(reply) => return reply.turn(),
             State::Taken => return DONE,
+            State::LetGo => return ERROR,
             State::Step(step) => {
                 let _entered = enter();
                 match step.poll(&mut cx) {
@@ -480,8 +532,10 @@ impl Call {
 
     /// Raises the error of the engine it came to.
     fn raise_error(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
         match &*self.state.lock() {
             State::Over(Reply::Error(error)) => Err(crate::error::exception(py, error)),
+            State::LetGo => Err(crate::error::exception(py, &Error::Shutdown)),
             _ => Ok(()),
         }
     }
@@ -503,6 +557,19 @@ impl Call {
         let closed = self.carried.as_ref().map_or(Ok(()), |carried| carried.close(py));
         self.end();
         closed
+    }
+
+    /// The engine ends: whatever it runs goes on without whoever waits here, who gets an error.
+    fn let_go(&self) {
+        let state = {
+            let mut state = self.state.lock();
+            if !matches!(*state, State::Waiting(_) | State::Step(_)) {
+                return;
+            }
+            std::mem::replace(&mut *state, State::LetGo)
+        };
+        drop(state);
+        self.waker.wake_by_ref();
     }
 
     /// The child that this thread is to run: its workflow's number, first branch and input.
@@ -542,7 +609,7 @@ impl Call {
                 return Ok(PENDING);
             }
             py.detach(|| self.waiter.park(left));
-            py.check_signals()?;
+            py.check_signals().inspect_err(|error| self.interrupted(py, error))?;
         }
     }
 
@@ -633,9 +700,16 @@ impl Call {
     }
 
     #[pyo3(signature = (msg=None))]
-    #[allow(unused_variables, clippy::needless_pass_by_value)] // asyncio's signature
     fn cancel(&self, py: Python<'_>, msg: Option<Py<PyAny>>) -> PyResult<bool> {
         self.is_cancelled.store(true, SeqCst);
+        let before = std::mem::replace(&mut *self.cancelled_with.lock(), msg);
+        drop(before);
+        if let (Some(gate), Some(port)) = (&self.gate, &self.port)
+            && !port.get().is_loop_running(py)
+        {
+            // it is the loop that gives up, not the code
+            gate.put_off();
+        }
         if let Some(gate) = &self.gate
             && !self.is_given_up.swap(true, SeqCst)
         {
@@ -654,7 +728,9 @@ impl Call {
         let is_stopped = self.gate.as_ref().is_some_and(|gate| gate.stopped().is_some());
         if self.is_cancelled.swap(false, SeqCst) && !is_stopped {
             let cancelled = py.import("asyncio")?.getattr("CancelledError")?;
-            return Err(PyErr::from_value(cancelled.call0()?));
+            let with = self.cancelled_with.lock().take();
+            let raised = with.map_or_else(|| cancelled.call0(), |with| cancelled.call1((with,)))?;
+            return Err(PyErr::from_value(raised));
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
 //! [`Carried`]: calls that are awaited like coroutines: for a value, or for what comes of the body of a step, which
 //! runs in the task that awaits it.
 
-use parking_lot::Mutex;
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
+use stepfast::lock::Mutex;
 
 use crate::branch::{Branch, StepSettings};
 use crate::call::{BODY, Call, DONE, FAILED, PENDING};

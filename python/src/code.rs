@@ -5,6 +5,7 @@ use pyo3::types::PyTuple;
 use stepfast::guest::Gate;
 
 use crate::branch::Branch;
+use crate::forked::Process;
 use crate::port::Port;
 
 /// A coroutine of workflow code. To its task it is a coroutine, too.
@@ -15,15 +16,20 @@ pub(crate) struct Code {
     port: Py<Port>,
     /// The first branch of code that its caller runs, in a task that is not ours.
     owned: Option<Py<Branch>>,
+    process: Process,
 }
 
 impl Code {
     pub(crate) fn new(coroutine: Py<PyAny>, gate: Gate, port: Py<Port>, owned: Option<Py<Branch>>) -> Self {
-        Self { coroutine, gate, port, owned }
+        Self { coroutine, gate, port, owned, process: Process::current() }
     }
 
     fn runs(&self, py: Python<'_>) -> PyResult<()> {
-        if self.gate.code_runs() { Port::watch(self.port.bind(py), &self.gate) } else { Ok(()) }
+        if self.process.is_current() && self.gate.code_runs() {
+            Port::watch(self.port.bind(py), &self.gate)
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::clock::Timestamp;
 use stepfast::guest::{GuestWorkflow, StartOptions};
+use stepfast::lock::Mutex;
 use stepfast::record::Filter;
 use stepfast::{Engine as CoreEngine, Payload, Status};
 
 use crate::call::{Call, Future, Reply, begin_inline};
 use crate::error::exception;
+use crate::forked::Process;
 use crate::port::{Begin, Note, Port, Shared};
 use crate::record;
 use crate::running::Running;
@@ -27,6 +28,13 @@ pub(crate) struct Engine {
     workflows: Vec<GuestWorkflow>,
     /// Where their code runs.
     ports: Vec<Py<Port>>,
+    process: Process,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.process.drop_here(self.engine.get_mut().take());
+    }
 }
 
 /// A workflow to be registered: its name, whether it is eager, where its code runs.
@@ -70,7 +78,7 @@ impl Engine {
         for port in &ports {
             port.get().set_engine(Some(engine.clone()));
         }
-        Ok(Self { engine: Mutex::new(Some(engine)), workflows, ports })
+        Ok(Self { engine: Mutex::new(Some(engine)), workflows, ports, process: Process::current() })
     }
 
     /// Starts an execution: a handle, when that is durable.
@@ -127,10 +135,8 @@ impl Engine {
 
     /// Ends the engine: hands back what runs, after `grace` seconds at most.
     fn shutdown(&self, py: Python<'_>, grace: f64) -> PyResult<()> {
-        let Some(engine) = self.engine.lock().take() else { return Ok(()) };
-        for port in &self.ports {
-            port.get().set_engine(None);
-        }
+        self.process.check(py)?;
+        let Some(engine) = self.take() else { return Ok(()) };
         let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
         let ended = py.detach(|| runtime().block_on(engine.shutdown(grace)));
         ended.map_err(|error| exception(py, &error))
@@ -140,6 +146,14 @@ impl Engine {
     fn counted(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let counted = self.get(py)?.store().counters().counted();
         Ok((counted.flushes, counted.writes))
+    }
+
+    /// Lets the engine end in the background: nobody has it any more.
+    fn let_go(&self, py: Python<'_>) {
+        if self.process.is_current() {
+            let engine = self.take();
+            py.detach(|| drop(engine));
+        }
     }
 
     /// A handle to the execution with this workflow_id.
@@ -222,7 +236,16 @@ impl Engine {
 }
 
 impl Engine {
+    fn take(&self) -> Option<CoreEngine> {
+        let engine = self.engine.lock().take();
+        for port in &self.ports {
+            port.get().set_engine(None);
+        }
+        engine
+    }
+
     fn get(&self, py: Python<'_>) -> PyResult<CoreEngine> {
+        self.process.check(py)?;
         self.engine.lock().clone().ok_or_else(|| exception(py, &stepfast::Error::Shutdown))
     }
 

@@ -4,6 +4,9 @@ use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning};
 use pyo3::prelude::*;
 use stepfast::{Error, Failure};
 
+const CLOSED: &str =
+    "the engine is closed: open another one. What it had accepted is continued by the next one";
+
 /// The exception for an error of the engine: made by `stepfast.failure`.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let failure = match error {
@@ -14,7 +17,12 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     };
     let made = py.import("stepfast.failure").and_then(|errors| {
         let kind = format!("{:?}", error.kind());
-        errors.getattr("made")?.call1((kind, error.code(), error.to_string(), failure))
+        let message = match error {
+            // as Python calls it
+            Error::Shutdown => CLOSED.to_owned(),
+            error => error.to_string(),
+        };
+        errors.getattr("made")?.call1((kind, error.code(), message, failure))
     });
     match made {
         Ok(made) => PyErr::from_value(made),

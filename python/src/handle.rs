@@ -5,17 +5,19 @@ use pyo3::prelude::*;
 use stepfast::Payload;
 
 use crate::call::{Call, Future, Reply};
+use crate::forked::Process;
 use crate::port::Port;
 
 /// A reference to an execution.
 #[pyclass(frozen)]
 pub(crate) struct Handle {
     handle: stepfast::Handle<Payload>,
+    process: Process,
 }
 
 impl Handle {
     pub(crate) fn new(handle: stepfast::Handle<Payload>) -> Self {
-        Self { handle }
+        Self { handle, process: Process::current() }
     }
 }
 
@@ -28,13 +30,15 @@ impl Handle {
     }
 
     /// Its output, when it has ended.
-    fn result(&self, port: Option<&Bound<'_, Port>>) -> Call {
+    fn result(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        self.process.check(py)?;
         let output = self.handle.payload();
-        Call::new(port, None, Box::pin(async move { Reply::of_end(output.await) }))
+        Ok(Call::new(port, None, Box::pin(async move { Reply::of_end(output.await) })))
     }
 
     /// Its status now.
-    fn status(&self, port: Option<&Bound<'_, Port>>) -> Call {
+    fn status(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        self.process.check(py)?;
         let handle = self.handle.clone();
         let future: Future = Box::pin(async move {
             match handle.status().await {
@@ -42,11 +46,12 @@ impl Handle {
                 Err(error) => Reply::Error(error),
             }
         });
-        Call::new(port, None, future)
+        Ok(Call::new(port, None, future))
     }
 
     /// Asks that it be cancelled.
-    fn cancel(&self, port: Option<&Bound<'_, Port>>) -> Call {
+    fn cancel(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        self.process.check(py)?;
         let handle = self.handle.clone();
         let future: Future = Box::pin(async move {
             match handle.cancel().await {
@@ -54,11 +59,12 @@ impl Handle {
                 Err(error) => Reply::Error(error),
             }
         });
-        Call::new(port, None, future)
+        Ok(Call::new(port, None, future))
     }
 
     /// Asks that it go on, if it is parked, failed or cancelled.
-    fn resume(&self, port: Option<&Bound<'_, Port>>) -> Call {
+    fn resume(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        self.process.check(py)?;
         let handle = self.handle.clone();
         let future: Future = Box::pin(async move {
             match handle.resume().await {
@@ -66,14 +72,21 @@ impl Handle {
                 Err(error) => Reply::Error(error),
             }
         });
-        Call::new(port, None, future)
+        Ok(Call::new(port, None, future))
     }
 
     /// The outputs of all of `handles`, or the errors they ended with: one call for all of them.
     #[staticmethod]
     #[allow(clippy::needless_pass_by_value)] // what Python hands over
-    fn results(handles: Vec<PyRef<'_, Self>>, port: Option<&Bound<'_, Port>>) -> Call {
+    fn results(
+        py: Python<'_>,
+        handles: Vec<PyRef<'_, Self>>,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        for handle in &handles {
+            handle.process.check(py)?;
+        }
         let outputs: Vec<_> = handles.iter().map(|handle| handle.handle.payload()).collect();
-        Call::new(port, None, Box::pin(async move { Reply::Many(join_all(outputs).await) }))
+        Ok(Call::new(port, None, Box::pin(async move { Reply::Many(join_all(outputs).await) })))
     }
 }

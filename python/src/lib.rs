@@ -5,8 +5,10 @@ mod branch;
 mod call;
 mod carried;
 mod code;
+mod ending;
 mod engine;
 mod error;
+mod forked;
 mod handle;
 mod interpreter;
 mod port;
@@ -32,6 +34,8 @@ mod _native {
     use crate::code::Code;
     #[pymodule_export]
     use crate::engine::Engine;
+    #[pymodule_export]
+    use crate::forked::{after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]
     use crate::handle::Handle;
     #[pymodule_export]

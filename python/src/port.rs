@@ -5,14 +5,17 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Wake;
 
-use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use rustix::event::{EventfdFlags, eventfd};
+use stepfast::lock::{Condvar, Mutex};
 
 use crate::branch::Branch;
 use crate::error::unavailable;
+use crate::forked::Process;
 use crate::runtime::enter;
 use crate::slot::Slot;
 use crate::waiter::Waiter;
@@ -52,6 +55,11 @@ pub(crate) fn end_burst() {
     drop(BURST_HERE.take());
 }
 
+/// In a forked child: the burst is its parent's.
+pub(crate) fn after_fork_in_child() {
+    std::mem::forget(BURST_HERE.take());
+}
+
 /// What the engine has to tell.
 pub(crate) enum Note {
     /// Something waits no longer.
@@ -74,6 +82,8 @@ pub(crate) struct Shared {
     notes: Mutex<VecDeque<Note>>,
     /// Threads that wait for a child, which they run themselves: by the child's key.
     hosts: Mutex<HashMap<Key, Host>>,
+    /// No thread is to wait for notes any more; changed under the lock of the notes.
+    is_closed: AtomicBool,
     /// Readable while there are notes; for loops.
     fd: Option<OwnedFd>,
     /// For threads.
@@ -133,6 +143,11 @@ impl Shared {
         };
         let was_empty = {
             let mut notes = self.notes.lock();
+            if self.is_closed.load(SeqCst) {
+                drop(notes);
+                drop(note);
+                return;
+            }
             notes.push_back(note);
             notes.len() == 1
         };
@@ -159,6 +174,13 @@ pub(crate) struct Port {
     waits: Mutex<Option<Py<PyAny>>>,
     /// Whose flushes wait for what the loop does at once.
     engine: Mutex<Option<stepfast::Engine>>,
+    process: Process,
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.process.drop_here(self.engine.get_mut().take());
+    }
 }
 
 /// Executions that have not come to rest, watched turn by turn of the loop.
@@ -225,6 +247,18 @@ impl Port {
         Ok(())
     }
 
+    /// True while the loop runs, in this thread.
+    pub(crate) fn is_loop_running(&self, py: Python<'_>) -> bool {
+        static RUNNING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let Some(event_loop) = &self.event_loop else { return false };
+        let running = RUNNING
+            .get_or_try_init(py, || {
+                Ok::<_, PyErr>(py.import("asyncio")?.getattr("_get_running_loop")?.unbind())
+            })
+            .and_then(|running| running.call0(py));
+        running.is_ok_and(|running| running.is(event_loop))
+    }
+
     pub(crate) fn event_loop(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py))
     }
@@ -241,13 +275,15 @@ impl Port {
         } else {
             None
         };
-        let shared = Shared { notes: Mutex::default(), hosts: Mutex::default(), fd, came: Condvar::new() };
+        let (notes, hosts, is_closed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        let shared = Shared { notes, hosts, is_closed, fd, came: Condvar::default() };
         Ok(Self {
             shared: Arc::new(shared),
             event_loop,
             restless: Mutex::default(),
             waits: Mutex::default(),
             engine: Mutex::default(),
+            process: Process::current(),
         })
     }
 
@@ -332,17 +368,25 @@ impl Port {
         }
     }
 
-    /// In a thread of a pool: the next note, or `None` after `seconds` without one.
-    fn next(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<Py<PyAny>>> {
-        let patience = std::time::Duration::from_secs_f64(seconds);
+    /// In a thread of a pool: waits for the next note. `None` once the port is closed.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let note = py.detach(|| {
-            let mut notes = self.shared.notes.lock();
-            if notes.is_empty() {
-                self.shared.came.wait_for(&mut notes, patience);
-            }
-            notes.pop_front()
+            let notes = self.shared.notes.lock();
+            let is_idle = |notes: &mut VecDeque<_>| notes.is_empty() && !self.shared.is_closed.load(SeqCst);
+            self.shared.came.wait_while(notes, is_idle).pop_front()
         });
         note.map(|note| told(py, note, None)).transpose()
+    }
+
+    /// Lets threads that wait go, and drops what waits for them.
+    fn close(&self) {
+        let left = {
+            let mut notes = self.shared.notes.lock();
+            self.shared.is_closed.store(true, SeqCst);
+            std::mem::take(&mut *notes)
+        };
+        self.shared.came.notify_all();
+        drop(left);
     }
 
     // it is kept by the loop's own callbacks, and keeps what tells what runs wait for

@@ -1,13 +1,24 @@
 //! The one tokio runtime of the process.
 
-use std::cell::Cell;
-use std::sync::OnceLock;
+use std::cell::{Cell, RefCell};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 
+use crate::forked::Process;
+
+/// The runtime, and whose it is: a forked child has no threads of its parent's, and needs another.
+static RUNTIME: Mutex<Option<(Process, &'static Runtime)>> = Mutex::new(None);
+
 thread_local! {
     static IS_ENTERED: Cell<bool> = const { Cell::new(false) };
+    /// The same as `RUNTIME`, without a lock.
+    static RUNTIME_HERE: Cell<Option<(Process, &'static Runtime)>> = const { Cell::new(None) };
+    /// Held by the thread that forks, so that the child does not get the lock from somebody whom it does not have.
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
+
+type Held = MutexGuard<'static, Option<(Process, &'static Runtime)>>;
 
 /// While it lives, this thread may poll what needs the runtime.
 pub(crate) struct Entered(Option<EnterGuard<'static>>);
@@ -27,11 +38,38 @@ impl Drop for Entered {
 
 /// The runtime that engines, their timers and their connections live on; started by the first engine.
 pub(crate) fn runtime() -> &'static Runtime {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    RUNTIME.get_or_init(|| {
-        let built =
-            Builder::new_multi_thread().worker_threads(2).thread_name("stepfast").enable_all().build();
-        // without threads there is no engine, and nothing to tell it to
-        built.unwrap_or_else(|error| panic!("cannot start the threads of the engine: {error}"))
-    })
+    if let Some((process, runtime)) = RUNTIME_HERE.get()
+        && process.is_current()
+    {
+        return runtime;
+    }
+    let mut common = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let made: (Process, &'static Runtime) = match *common {
+        Some(made) if made.0.is_current() => made,
+        // that of the parent has no threads here; it is not dropped, as it would wait for them
+        _ => (Process::current(), Box::leak(Box::new(built()))),
+    };
+    *common = Some(made);
+    RUNTIME_HERE.set(Some(made));
+    made.1
+}
+
+fn built() -> Runtime {
+    let built = Builder::new_multi_thread().worker_threads(2).thread_name("stepfast").enable_all().build();
+    // without threads there is no engine, and nothing to tell it to
+    built.unwrap_or_else(|error| panic!("cannot start the threads of the engine: {error}"))
+}
+
+pub(crate) fn before_fork() {
+    HELD.set(Some(RUNTIME.lock().unwrap_or_else(PoisonError::into_inner)));
+}
+
+pub(crate) fn after_fork_in_parent() {
+    drop(HELD.take());
+}
+
+pub(crate) fn after_fork_in_child() {
+    drop(HELD.take());
+    // the code that forked may run in a turn of the parent's loop: what it does from here on is not in that
+    IS_ENTERED.set(false);
 }

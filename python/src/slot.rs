@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use parking_lot::Mutex;
+use stepfast::lock::Mutex;
 use stepfast::{Failure, Payload};
 
 type Outcome = Result<Payload, Failure>;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Wake;
 
-use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
+use stepfast::lock::{Condvar, Mutex};
 
 use crate::call::Call;
 use crate::port::{Note, Shared};
@@ -40,7 +40,7 @@ impl Waiter {
             owner: Mutex::default(),
             callback: Mutex::default(),
             is_woken: Mutex::default(),
-            woken: Condvar::new(),
+            woken: Condvar::default(),
         })
     }
 
@@ -76,11 +76,8 @@ impl Waiter {
 
     /// Blocks this thread until it is woken, or `patience` is over. Call it without the interpreter's lock.
     pub(crate) fn park(&self, patience: std::time::Duration) {
-        let mut is_woken = self.is_woken.lock();
-        if !*is_woken {
-            self.woken.wait_for(&mut is_woken, patience);
-        }
-        *is_woken = false;
+        let is_woken = self.is_woken.lock();
+        *self.woken.wait_while_for(is_woken, patience, |is_woken| !*is_woken) = false;
     }
 }
 

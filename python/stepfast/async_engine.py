@@ -10,10 +10,13 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from stepfast import ending
 from stepfast.branch import BODY, DONE, PENDING, branch_var
+from stepfast.errors import Invalid
 from stepfast.failure import failure_of
 from stepfast.handle import AsyncHandle, outcomes, settle
-from stepfast.loop import Loop
+from stepfast.loop import Loop, loop_here, running_loop
+from stepfast.loop_end import in_thread
 from stepfast.opened import Opened
 from stepfast.options import AsyncOptions, Order
 from stepfast.records import Execution, Record, execution_of, record_of
@@ -48,6 +51,7 @@ class AsyncEngine:
         threads: int = 64,
         processes: int | None = None,
     ) -> None:
+        self._opened: Opened | None = None
         self._open = functools.partial(
             Opened,
             url,
@@ -64,10 +68,32 @@ class AsyncEngine:
         Raises:
             Invalid: The store cannot be opened.
         """
-        self._loop = Loop(asyncio.get_running_loop())
-        self._port = self._loop.native
-        self._opened = await asyncio.to_thread(self._open, self._loop)
+        if self._opened is not None and not self._opened.is_closed:
+            raise Invalid(
+                "the engine is open already: to open the same store once more, make another AsyncEngine"
+            )
+        loop = Loop(running_loop())
+        opening = in_thread(loop.loop, functools.partial(self._open, loop))
+        try:
+            self._opened = await asyncio.shield(opening)
+        except BaseException:
+            # who was to have it may be cancelled: then it goes away when it is open
+            opening.add_done_callback(_let_go)
+            loop.close()
+            raise
         return self
+
+    @property
+    def _here(self) -> Opened:
+        """What is open, in its own loop."""
+        opened = self._opened
+        if opened is None:
+            raise Invalid(
+                "the engine is not open: write `async with AsyncEngine(...) as engine`, or await open()"
+            )
+        assert opened.loop is not None
+        opened.loop.check()
+        return opened
 
     @overload
     async def start(
@@ -169,15 +195,23 @@ class AsyncEngine:
     async def _start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> AsyncHandle[Any]:
-        return AsyncHandle(await settle(self._opened.start(workflow, args, kwargs, order)), self._port)
+        opened = self._opened
+        if opened is None or loop_here() is not opened.event_loop:
+            opened = self._here
+        return AsyncHandle(await settle(opened.start(workflow, args, kwargs, order)), opened)
 
+    @ending.entry
     async def _run(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Any:
         opened = self._opened
+        if opened is None or loop_here() is not opened.event_loop:
+            opened = self._here
         number, args = opened.resolved("run", workflow, args)
+        loop = opened.loop
+        assert loop is not None
         call = opened.run(number, args, kwargs, order, is_inline=opened.workflows[number].is_async)
-        callers = self._loop.callers
+        callers = loop.callers
         turn = call.poll()
         while turn <= BODY:
             if turn == PENDING:
@@ -192,27 +226,32 @@ class AsyncEngine:
             branch, (args, kwargs) = begun
             branch.home = opened
             token = branch_var.set(branch)
-            run = branch.run
+            run, unwound = branch.run, None
             caller = callers[run] = asyncio.current_task()
             try:
                 output = await branch.code(opened.workflows[number].function(*args, **kwargs))
                 turn = call.returned(output)
             except (KeyboardInterrupt, SystemExit, GeneratorExit):
-                branch.hand_back()
+                # the program is told to end
+                branch.put_off()
+                call.close()
                 raise
             except BaseException as raised:
                 # of code that unwinds nothing counts
                 turn = call.unwound() if branch.is_closing else call.raised(failure_of(raised))
+                unwound = raised
             finally:
                 branch_var.reset(token)
                 del callers[run]
-                if run in self._loop.unwound:
-                    self._loop.leave(run, caller)
+                if run in loop.guards:
+                    loop.guards.pop(run)()
+                if run in loop.unwound:
+                    loop.leave(run, caller)
             if branch.stopped in (1, 2) and caller is not None and caller.cancelling():
                 # the execution goes on; that its caller was cancelled meanwhile concerns the caller, whose
                 # traceback would keep it here, where nobody polls it any more
                 call.close()
-                raise asyncio.CancelledError
+                raise ending.cancellation(unwound)
         if turn != DONE:
             raise over(call, turn)
         return call.value()
@@ -223,7 +262,8 @@ class AsyncEngine:
         Raises:
             NotFound: There is none.
         """
-        return AsyncHandle(await settle(self._opened.native.get_handle(workflow_id, self._port)), self._port)
+        opened = self._here
+        return AsyncHandle(await settle(opened.native.get_handle(workflow_id, opened.port)), opened)
 
     @overload
     async def results(
@@ -238,7 +278,7 @@ class AsyncEngine:
     async def results(self, handles: Iterable[AsyncHandle[Any]], *, return_exceptions: bool = False) -> Any:
         """Waits for the ends of many executions at once: one wait, however many there are. See
         `Engine.results`."""
-        return outcomes(await settle(self._opened.results(handles)), return_exceptions)
+        return outcomes(await settle(self._here.results(handles)), return_exceptions)
 
     async def show(self, workflow_id: str) -> Record:
         """Everything recorded of an execution.
@@ -246,7 +286,7 @@ class AsyncEngine:
         Raises:
             NotFound: There is no such execution.
         """
-        return record_of(await settle(self._opened.native.show(workflow_id, self._port)))
+        return record_of(await settle(self._here.native.show(workflow_id, self._here.port)))
 
     async def cancel(self, workflow_id: str) -> bool:
         """Asks that an execution be cancelled. See `Handle.cancel`."""
@@ -269,7 +309,7 @@ class AsyncEngine:
     ) -> int:
         """How many executions match. See `list`."""
         counted: int = await settle(
-            self._opened.list(
+            self._here.list(
                 status, workflow, is_parked, parent, id_prefix, created_from, created_before, None, 0
             )
         )
@@ -290,7 +330,7 @@ class AsyncEngine:
     ) -> builtins.list[Execution]:
         """Executions that match, newest first. See `Engine.list`."""
         rows = await settle(
-            self._opened.list(
+            self._here.list(
                 status,
                 workflow,
                 is_parked,
@@ -305,9 +345,16 @@ class AsyncEngine:
         return [execution_of(row) for row in rows]
 
     async def close(self, grace: float = 10.0) -> None:
-        """Ends the engine: what runs is handed back, what is staged is flushed."""
-        await asyncio.to_thread(self._opened.close, grace)
-        self._loop.close()
+        """Ends the engine: what runs is handed back, what is staged is flushed. See `Engine.close`.
+
+        Args:
+            grace: Longest to wait for a database that does not answer, for code that was told to unwind, and
+                for bodies in threads, in seconds.
+        """
+        opened = self._opened
+        if opened is not None and opened.loop is not None and opened.is_to_end:
+            opened.loop.check()
+            await opened.loop.end(opened, grace)
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -319,6 +366,11 @@ class AsyncEngine:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _let_go(opening: asyncio.Future[Opened]) -> None:
+    if opening.exception() is None:
+        opening.result().let_go()
 
 
 __all__ = ["AsyncEngine"]

@@ -17,13 +17,16 @@ def failed(call: _native.Call, settings: _native.StepSettings, raised: BaseExcep
 
 
 def interrupted(call: _native.Call, branch: _native.Branch | None, raised: BaseException) -> int | None:
-    """What awaits the call ends with something that is no outcome: whose turn it is, if the call is over.
+    """What awaits the call is cancelled, or the program is told to end: whose turn it is, if the call is over.
 
     Raises:
         Suspended: See `cancelled`.
     """
     if branch is not None and isinstance(raised, asyncio.CancelledError):
         return cancelled(call, branch)
+    if branch is not None and isinstance(raised, KeyboardInterrupt | SystemExit):
+        # nothing more is recorded of the code, which unwinds
+        branch.put_off()
     return None
 
 

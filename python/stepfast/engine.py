@@ -8,6 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from stepfast import ending
 from stepfast.branch import BODY, DONE, PENDING, branch_var
 from stepfast.failure import failure_of
 from stepfast.handle import Handle, outcomes, settle_here
@@ -142,8 +143,9 @@ class Engine:
     def _start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Handle[Any]:
-        return Handle(settle_here(self._opened.start(workflow, args, kwargs, order)))
+        return Handle(settle_here(self._opened.start(workflow, args, kwargs, order)), self._opened)
 
+    @ending.entry
     def _run(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Any:
@@ -158,14 +160,14 @@ class Engine:
                 turn = call.wait()
                 continue
             branch, (args, kwargs) = begun
-            branch.home = opened
+            opened.begun(call, branch)
             function: Any = opened.workflows[number].function
             token = branch_var.set(branch)
             try:
                 turn = call.returned(function(*args, **kwargs))
             except (KeyboardInterrupt, SystemExit):
                 # the program is told to end: the execution goes on from the record
-                branch.hand_back()
+                branch.put_off()
                 # the traceback keeps it, and nobody polls it any more
                 call.close()
                 raise
@@ -174,6 +176,7 @@ class Engine:
                 turn = call.unwound() if branch.is_closing else call.raised(failure_of(raised))
             finally:
                 branch_var.reset(token)
+                opened.inline.pop(call, None)
             if turn == PENDING:
                 turn = call.wait()
         if turn != DONE:
@@ -186,7 +189,7 @@ class Engine:
         Raises:
             NotFound: There is none.
         """
-        return Handle(settle_here(self._opened.native.get_handle(workflow_id, None)))
+        return Handle(settle_here(self._opened.native.get_handle(workflow_id, None)), self._opened)
 
     @overload
     def results(
@@ -295,10 +298,11 @@ class Engine:
 
     def close(self, grace: float = 10.0) -> None:
         """Ends the engine: what runs is handed back, what is staged is flushed. Does not wait for executions
-        to end, but for bodies of sync steps that run on its threads: those cannot be interrupted.
+        to end. What is asked of it afterwards raises `Unavailable`.
 
         Args:
-            grace: Longest to wait for a database that does not answer, in seconds.
+            grace: Longest to wait for a database that does not answer, and for bodies in threads, which
+                cannot be stopped, in seconds. What they come to is dropped.
         """
         self._opened.close(grace)
 

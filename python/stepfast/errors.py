@@ -90,6 +90,24 @@ class Cancelled(BaseException):
     """Unwinds the code of an execution that was cancelled. Do not keep it from leaving."""
 
 
+def forked() -> Invalid:
+    """An engine, or a handle, is used in a process that was forked from its own."""
+    return Invalid(
+        "this belongs to the process that this one was forked from, and cannot be used here: open an engine "
+        "in this process, or start the process anew (multiprocessing: spawn)",
+        "SF-0034",
+    )
+
+
+def elsewhere(what: str) -> Invalid:
+    """Something that belongs to an event loop is used on another one, or on none."""
+    return Invalid(
+        f"{what} belongs to the event loop on which it was opened, and this is another one, or none: use it "
+        "in coroutines of that loop only; for threads there is asyncio.run_coroutine_threadsafe, and Engine",
+        "SF-0033",
+    )
+
+
 #: The class for each kind of error of the engine.
 KINDS: Final[dict[str, type[Error]]] = {
     "Invalid": Invalid,

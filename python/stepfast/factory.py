@@ -44,7 +44,7 @@ class Factory:
         task.add_done_callback(lambda task: ended(task, forked))
         opened: Opened = forked.home
         if opened.loop is not None:
-            opened.loop.keep(forked.run, task)
+            opened.loop.keep(forked, task)
         return task
 
     def task(

@@ -9,6 +9,7 @@ from typing import Any
 
 from stepfast import _native
 from stepfast.branch import branch_var, unwinding
+from stepfast.errors import Cancelled, Suspended
 
 
 class _Fan:
@@ -48,6 +49,10 @@ class _Fan:
             copy_context().run(self._work, 0)
         for thread in threads:
             thread.join()
+        for raised in self._failures.values():
+            if not isinstance(raised, Exception | Suspended | Cancelled):
+                # the program is told to end
+                raise raised
         if branch is not None and branch.stopped:
             raise unwinding(branch.stopped)
         if self._failures:

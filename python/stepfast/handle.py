@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stepfast import _native
 from stepfast.branch import DONE, PENDING
 from stepfast.step import over
+
+if TYPE_CHECKING:
+    from stepfast.opened import Opened
 
 R = TypeVar("R", covariant=True)
 
@@ -16,10 +19,11 @@ R = TypeVar("R", covariant=True)
 class Handle(Generic[R]):
     """A reference to an execution whose output is an `R`."""
 
-    __slots__ = ("_native",)
+    __slots__ = ("_native", "_opened")
 
-    def __init__(self, native: _native.Handle) -> None:
-        self._native = native
+    def __init__(self, native: _native.Handle, opened: Opened) -> None:
+        # the engine lives as long as somebody may wait here
+        self._native, self._opened = native, opened
 
     @property
     def workflow_id(self) -> str:
@@ -76,10 +80,18 @@ class Handle(Generic[R]):
 class AsyncHandle(Generic[R]):
     """A reference to an execution whose output is an `R`; awaiting it is awaiting its output."""
 
-    __slots__ = ("_native", "_port")
+    __slots__ = ("_native", "_opened")
 
-    def __init__(self, native: _native.Handle, port: _native.Port) -> None:
-        self._native, self._port = native, port
+    def __init__(self, native: _native.Handle, opened: Opened) -> None:
+        # the engine lives as long as somebody may wait here
+        self._native, self._opened = native, opened
+
+    @property
+    def _port(self) -> _native.Port:
+        loop = self._opened.loop
+        assert loop is not None
+        loop.check("the handle")
+        return loop.native
 
     @property
     def workflow_id(self) -> str:

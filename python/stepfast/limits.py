@@ -19,8 +19,8 @@ _NAMES: Final = frozenset(limit.__name__ for limit in _LIMITS)
 
 
 def warn_of_limits(name: str, function: Callable[..., Any]) -> None:
-    """Warns of each place where the code of an async workflow limits something by the clock of the loop, which
-    starts anew in a replay."""
+    """Warns of each place where the code of an async workflow limits something by the clock of the loop,
+    which starts anew in a replay."""
     known: dict[str, Any] = getattr(function, "__globals__", {})
     if not any(each in _NAMES or _is_limit(known.get(each)) for each in _names_in(function.__code__)):
         # most have none: their source need not be read

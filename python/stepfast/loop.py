@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import contextlib
+import functools
+import os
+import time
+import weakref
+from collections.abc import Callable
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final
 
-from stepfast import _native
+from stepfast import _native, ending
 from stepfast.branch import branch_var
+from stepfast.errors import Invalid, elsewhere, forked
 from stepfast.factory import chained
 from stepfast.failure import failure_of
+from stepfast.loop_end import LoopEnd, finished, in_thread
 from stepfast.rest import OUTSIDE, waits_of
+from stepfast.task import guard_caller
 
 if TYPE_CHECKING:
     from stepfast.opened import Opened
+
+
+#: The loop that runs in this thread, or None.
+loop_here: Final = asyncio._get_running_loop
 
 
 class Loop:
@@ -20,26 +34,77 @@ class Loop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self._process = os.getpid()
         self.native: _native.Port = _native.Port(loop)
-        self._opened: Opened | None = None
+        self._opened: Callable[[], Opened | None] = lambda: None
+        self._ending: asyncio.Task[None] | None = None
+        #: Nothing begins here any more.
+        self._is_over = False
         #: What runs of executions wait for outside of durable calls has to be cancelled if they unwind.
-        self._tasks: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: dict[int, tuple[asyncio.Future[Any], _native.Branch]] = {}
         self._forked: dict[int, set[asyncio.Future[Any]]] = {}
         #: Tasks of callers that run the code of an execution themselves, and those of them that unwind it.
         self.callers: dict[int, asyncio.Task[Any] | None] = {}
         self.unwound: set[int] = set()
+        #: What ends the guards of those whose code has several branches, which may cancel each other.
+        self.guards: dict[int, Callable[[], None]] = {}
         loop.add_reader(self.native.fileno(), self._drain)
         self._factory = chained(loop)
         self.native.set_waits(self._waits)
+        self._loop_end = LoopEnd(loop, self._put_off, self._end_unclosed)
 
     def serve(self, opened: Opened) -> None:
         """Runs the async workflows of `opened`."""
-        self._opened = opened
+        self._opened = weakref.ref(opened)
+
+    def check(self, what: str = "the engine") -> None:
+        """Raises `Invalid` unless it is this loop that runs, in this thread."""
+        if loop_here() is not self.loop:
+            raise elsewhere(what) if os.getpid() == self._process else forked()
+
+    async def end(self, opened: Opened, grace: float) -> None:
+        """Ends the engine, whatever becomes of who asks for it."""
+        if self._ending is None:
+            end = self._end(opened, grace)
+            self._ending = self.loop.create_task(end, name="stepfast-close", context=Context())
+        await asyncio.shield(self._ending)
+
+    async def _end(self, opened: Opened, grace: float) -> None:
+        over = time.monotonic() + grace
+        closed = in_thread(self.loop, functools.partial(opened.close, grace))
+        await finished([closed])
+        # what unwinds has heard of it by now, or hears of it here
+        self._drain()
+        unwinding = [task for task, _ in self._tasks.values()]
+        unwinding += [task for tasks in self._forked.values() for task in tasks]
+        await finished(unwinding, max(0.0, over - time.monotonic()))
+        self.close()
+        closed.result()
+
+    async def _end_unclosed(self) -> None:
+        """The loop ends, and nobody has closed the engine."""
+        opened = self._opened()
+        if opened is not None and self._ending is None:
+            ending.warn_unclosed("an AsyncEngine")
+            await self.end(opened, ending.GRACE)
+
+    def _put_off(self) -> None:
+        """The loop ends: nothing is recorded of what the code of executions does about that."""
+        self._is_over = True
+        for _, branch in list(self._tasks.values()):
+            branch.put_off()
 
     def close(self) -> None:
         """Leaves the loop alone."""
+        self._loop_end.close()
         if not self.loop.is_closed():
             self.loop.remove_reader(self.native.fileno())
+
+    def let_go(self) -> None:
+        """The same, from any thread, some time."""
+        if not self.loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                self.loop.call_soon_threadsafe(self.close)
 
     def leave(self, run: int, caller: asyncio.Task[Any] | None) -> None:
         """Code that was told to unwind has ended in its caller's task: the caller was not cancelled."""
@@ -47,8 +112,12 @@ class Loop:
         if caller is not None:
             caller.uncancel()
 
-    def keep(self, run: int, task: asyncio.Future[Any]) -> None:
+    def keep(self, branch: _native.Branch, task: asyncio.Future[Any]) -> None:
         """Keeps a task that the code of a run has made."""
+        run = branch.run
+        caller = self.callers.get(run)
+        if caller is not None and run not in self.guards:
+            self.guards[run] = guard_caller(caller, branch)
         self._forked.setdefault(run, set()).add(task)
         task.add_done_callback(lambda task: self._forget(run, task))
 
@@ -61,7 +130,7 @@ class Loop:
 
     def _waits(self, run: int) -> int:
         """What the branches of a run wait for."""
-        main = self._tasks.get(run)
+        main, _ = self._tasks.get(run, (None, None))
         # where a caller runs the code in a task of its own, nobody knows what that does besides
         return OUTSIDE if main is None else waits_of({main, *self._forked.get(run, ())})
 
@@ -69,7 +138,7 @@ class Loop:
         """Cancels what a run waits for outside of durable calls, which unwind by themselves."""
         main = self._tasks.get(run)
         if main is not None:
-            main.cancel()
+            main[0].cancel()
         caller = self.callers.get(run)
         if caller is not None and run not in self.unwound:
             self.unwound.add(run)
@@ -89,27 +158,37 @@ class Loop:
 
     def _begin(self, number: int, branch: _native.Branch, arguments: Any) -> None:
         """An execution begins here, in a task of its own."""
-        opened = self._opened
-        assert opened is not None
+        opened = self._opened()
+        if opened is None or self._is_over:
+            # it is put off, as the branch goes away
+            return
         branch.home = opened
         run = branch.run
         code = drive(opened.workflows[number].function, branch, arguments, self._tasks, run)
         task = self._factory.task(self.loop, code, branch)
         # an eager factory may have run it to its end
         if not task.done():
-            self._tasks[run] = task
+            self._tasks[run] = (task, branch)
 
 
+@ending.entry
 async def drive(
-    function: Any, branch: _native.Branch, arguments: Any, tasks: dict[int, asyncio.Future[Any]], run: int
+    function: Any, branch: _native.Branch, arguments: Any, tasks: dict[int, Any], run: int
 ) -> None:
     """Runs the code of an execution, and leaves what it came to; then forgets its task."""
     branch_var.set(branch)
     try:
         args, kwargs = arguments
         branch.succeed(await function(*args, **kwargs))
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        branch.hand_back()
+    except (KeyboardInterrupt, SystemExit):
+        branch.put_off()
+        task = asyncio.current_task()
+        assert task is not None
+        # the loop says what ends it: nobody has to ask the task
+        task.add_done_callback(lambda task: task.exception())
+        raise
+    except GeneratorExit:
+        branch.put_off()
         raise
     except BaseException as raised:
         # of code that unwinds nothing counts, be it a group of what its branches unwind with
@@ -117,3 +196,14 @@ async def drive(
             branch.fail(failure_of(raised))
     finally:
         tasks.pop(run, None)
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The loop that runs, in this thread."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise Invalid(
+            "an AsyncEngine needs a running event loop of asyncio (trio has another kind): open it in a "
+            "coroutine that asyncio.run runs; programs without a loop use Engine"
+        ) from None

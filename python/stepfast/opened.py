@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
-from stepfast import _native, log
+from stepfast import _native, ending, log
 from stepfast.branch import branch_var
 from stepfast.errors import Invalid
 from stepfast.loop import Loop
@@ -15,7 +18,7 @@ from stepfast.processes import Processes
 from stepfast.processes.importing import refuse_engines
 from stepfast.records import micros
 from stepfast.threads import Threads
-from stepfast.workflow import Workflow, registered
+from stepfast.workflow import Workflow, open_engines, registered
 
 
 class Opened:
@@ -35,12 +38,18 @@ class Opened:
     ) -> None:
         refuse_engines()
         self.processes: Processes = Processes(processes)
+        self._process = os.getpid()
+        self.is_closed = self._is_ended = False
+        self._closing = threading.RLock()
+        #: Executions that callers run in their own threads.
+        self.inline: dict[_native.Call, _native.Branch] = {}
         # what cannot run here is not registered: its executions are for others to claim
         self.workflows: list[Workflow[..., Any]] = [
             workflow for workflow in registered() if loop is not None or not workflow.is_async
         ]
         self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
         self.loop = loop
+        self.event_loop = loop.loop if loop is not None else None
         self.port: _native.Port | None = loop.native if loop is not None else None
         self.threads: Threads = Threads(self, threads)
         definitions = [
@@ -59,6 +68,8 @@ class Opened:
             url, definitions, max_running, suspend_after, value_limit
         )
         self.threads.start()
+        ending.keep(self)
+        open_engines.add(self)
 
     def resolved(
         self, verb: str, workflow: Callable[..., Any], args: tuple[Any, ...]
@@ -80,9 +91,19 @@ class Opened:
                 raise Invalid(f"{workflow!r} is async, and runs on an event loop: use an AsyncEngine")
             raise Invalid(
                 f"{workflow!r} is not known to this engine: it is no workflow, or was defined after the "
-                "engine was opened"
+                "engine was opened: then close the engine, and open it again"
             )
         return number
+
+    def redefine(self, workflow: Workflow[..., Any]) -> None:
+        """A workflow was defined again: executions that begin from here on run the new code."""
+        for number, known in enumerate(self.workflows):
+            if known.name == workflow.name:
+                if (known.is_async, known.eager) != (workflow.is_async, workflow.eager):
+                    # the engine was told so when it was opened
+                    return
+                self.workflows[number] = workflow
+                self.numbers[workflow] = number
 
     def start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
@@ -145,11 +166,59 @@ class Opened:
         """The ends of many executions."""
         return _native.Handle.results([handle._native for handle in handles], self.port)
 
+    def begun(self, call: _native.Call, branch: _native.Branch) -> None:
+        """The caller of `call` begins to run the code of an execution in its own thread."""
+        branch.home = self
+        self.inline[call] = branch
+        if self.is_closed:
+            self._hand_back(call, branch)
+
+    @staticmethod
+    def _hand_back(call: _native.Call, branch: _native.Branch) -> None:
+        branch.hand_back()
+        call.let_go()
+
     def close(self, grace: float) -> None:
-        """Ends the engine."""
-        self.native.shutdown(grace)
+        """Ends the engine. Returns when it has ended, also if somebody else does it."""
+        self.end(grace, grace)
+
+    def end(self, grace: float, patience: float) -> None:
+        """Ends the engine; waits `grace` for the database, and `patience` for threads whose code goes on.
+        Nothing happens in a forked child: the engine is its parent's."""
+        if os.getpid() != self._process:
+            return
+        native: _native.Engine | None = getattr(self, "native", None)
+        with self._closing:
+            over = time.monotonic() + patience
+            self.is_closed = True
+            for call, branch in list(self.inline.items()):
+                self._hand_back(call, branch)
+            if native is not None:
+                native.shutdown(grace)
+            self.processes.close()
+            self.threads.stop(over)
+            self._is_ended = True
+
+    @property
+    def is_to_end(self) -> bool:
+        """True if somebody has to end it, here."""
+        return not self._is_ended and os.getpid() == self._process
+
+    def __del__(self) -> None:
+        native: _native.Engine | None = getattr(self, "native", None)
+        if native is None or self.is_closed or os.getpid() != self._process:
+            return
+        ending.warn_unclosed("an engine")
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Lets the engine end in the background: nobody has it any more."""
+        self.is_closed = True
+        self.native.let_go()
         self.processes.close()
-        self.threads.stop()
+        self.threads.let_go()
+        if self.loop is not None:
+            self.loop.let_go()
 
 
 def name_of(workflow: Callable[..., Any]) -> str:

@@ -235,6 +235,10 @@ async def carry_out(
         if turn == FAILED:
             raise over(call, turn, error) from None
         raise
+    except (KeyboardInterrupt, SystemExit):
+        # the program is told to end: nothing more is recorded of the code, which unwinds
+        branch.put_off()
+        raise
     finally:
         call.close()
 
@@ -278,8 +282,8 @@ def carry_out_here(
             else:
                 raise over(call, turn, error)
     except (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
-        # the program is told to end: the call is not given up, but made again elsewhere
-        branch.hand_back()
+        # the program is told to end: nothing more is recorded of the code, which unwinds
+        branch.put_off()
         raise
     finally:
         call.close()

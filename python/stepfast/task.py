@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from stepfast._native import Branch, Call
@@ -23,7 +24,7 @@ class WorkflowTask(asyncio.Task[Any]):
     def cancel(self, msg: Any | None = None) -> bool:
         """Asks that it be cancelled."""
         if self.branch is not None:
-            hand_back_from_outside(self.branch)
+            leave_from_outside(self.branch)
         return super().cancel(msg)
 
 
@@ -33,29 +34,49 @@ def guard(task: asyncio.Future[Any], branch: Branch) -> None:
         task.branch = branch
         return
     # made by a factory that was there before ours
+    unguard = guard_caller(task, branch)
+    task.add_done_callback(lambda _: unguard())
+
+
+def guard_caller(task: asyncio.Future[Any], branch: Branch) -> Callable[[], None]:
+    """The same for a task of any kind: what ends that."""
     cancel: Callable[..., bool] = task.cancel
 
     def guarded(msg: Any | None = None) -> bool:
-        hand_back_from_outside(branch)
+        leave_from_outside(branch)
         return cancel(msg)
 
+    def unguard() -> None:
+        del task.cancel
+        if isinstance(cancel, FunctionType):
+            # of another engine, whose execution it runs, too
+            task.cancel = cancel  # type: ignore[method-assign]
+
     task.cancel = guarded  # type: ignore[method-assign]
-    task.add_done_callback(lambda task: task.__dict__.pop("cancel"))
+    return unguard
 
 
-def hand_back_from_outside(branch: Branch) -> None:
-    """Hands the execution of the branch back, if it is not its own code that asks."""
+def leave_from_outside(branch: Branch) -> None:
+    """Lets the execution of the branch go on from the record, if it is not its own code that asks: at once if
+    a caller runs its code. Else the program most likely ends, and it is put off."""
     here, body = branch_var.get(), body_var.get()
     if here is None and body is not None:
         here = body[0]
-    if here is None or here.run != branch.run:
+    if here is not None and here.run == branch.run:
+        return
+    if branch.run in branch.home.loop.callers:
         branch.hand_back()
+    else:
+        branch.put_off()
 
 
 def hand_back_from_caller(branch: Branch) -> None:
     """Hands the execution back if its code runs in its caller's task, and that is cancelled."""
+    if not branch.is_inline or branch.run in branch.home.loop.guards:
+        # who has cancelled a task with a guard was asked then
+        return
     task = asyncio.current_task()
-    if branch.is_inline and task is not None and not isinstance(task, WorkflowTask) and task.cancelling():
+    if task is not None and not isinstance(task, WorkflowTask) and task.cancelling():
         branch.hand_back()
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
+import weakref
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast import _native
+from stepfast import _native, ending
 from stepfast.branch import CHILD, branch_var
 from stepfast.failure import failure_of
 from stepfast.handle import settle_here
@@ -14,8 +17,6 @@ from stepfast.handle import settle_here
 if TYPE_CHECKING:
     from stepfast.opened import Opened
 
-#: A thread without work looks so often whether it is to end, in seconds.
-PATIENCE = 0.2
 #: A thread that waits for a child runs it itself, unless so many wait on it already.
 DEEPEST = 16
 
@@ -30,67 +31,105 @@ nesting: Final[Nesting] = Nesting()
 
 
 class Threads:
-    """A pool of threads, which grows with the work that waits, up to a bound."""
+    """A pool of threads, one more than have work, up to a bound. They do not keep the engine."""
 
     def __init__(self, opened: Opened, most: int) -> None:
         self.native: _native.Port = _native.Port(None)
-        self._opened, self._most = opened, most
-        self._is_over = False
+        self._opened: weakref.ref[Opened] = weakref.ref(opened)
+        self._most = most
         self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        #: Threads that wait for work.
+        self._idle = 0
 
     def start(self) -> None:
-        """Starts the first thread; others follow when there is work for them."""
-        if any(not workflow.is_async for workflow in self._opened.workflows):
+        """Starts the first thread; another one follows whenever the last one that waits gets work."""
+        opened = self._opened()
+        if opened is not None and any(not workflow.is_async for workflow in opened.workflows):
             self._add()
 
-    def stop(self) -> None:
-        """Lets the threads end."""
-        self._is_over = True
-        for thread in self._threads:
-            thread.join()
-
     def _add(self) -> None:
-        name = f"stepfast-{len(self._threads)}"
-        thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._threads.append(thread)
+        with self._lock:
+            if self._idle > 0 or len(self._threads) >= self._most:
+                return
+            self._idle += 1
+            name = f"stepfast-{len(self._threads)}"
+            work = functools.partial(_work, weakref.ref(self), self.native)
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            self._threads.append(thread)
         thread.start()
 
-    def _work(self) -> None:
-        while not self._is_over:
-            note = self.native.next(PATIENCE)
-            if isinstance(note, tuple):
-                if len(self.native) and len(self._threads) < self._most:
-                    self._add()
-                self._run(*note)
+    def let_go(self) -> None:
+        """Lets the threads end, each when its code has."""
+        self.native.close()
 
-    def _run(self, number: int, branch: _native.Branch, arguments: Any) -> None:
-        branch.home = self._opened
-        workflow = self._opened.workflows[number]
+    def stop(self, over: float) -> None:
+        """Lets the threads end, and waits for them until `over`."""
+        self.let_go()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, over - time.monotonic()))
+
+    def begin(self, note: tuple[int, _native.Branch, Any]) -> None:
+        """Runs what begins, in this thread."""
+        with self._lock:
+            self._idle -= 1
+        self._add()
+        self._run(*note)
+        with self._lock:
+            self._idle += 1
+
+    @ending.entry
+    def _run(self, number: int, branch: _native.Branch, arguments: Any) -> BaseException | None:
+        opened = self._opened()
+        if opened is None:
+            return None
+        branch.home = opened
+        workflow = opened.workflows[number]
         token = branch_var.set(branch)
         nesting.depth += 1
         try:
             args, kwargs = arguments
             branch.succeed(workflow.function(*args, **kwargs))
         except BaseException as raised:
-            if not branch.is_closing and isinstance(raised, (KeyboardInterrupt, SystemExit)):
-                # the code wants the program to end: the execution goes on from the record
-                branch.hand_back()
+            wants_end = isinstance(raised, (KeyboardInterrupt, SystemExit))
+            if wants_end:
+                # the execution goes on from the record
+                branch.put_off()
             branch.fail(failure_of(raised))
+            return raised if wants_end else None
         finally:
             nesting.depth -= 1
             branch_var.reset(token)
+        return None
 
     def child(
         self, branch: _native.Branch, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Runs a child in this thread if it begins here, else waits for it."""
         may_host = nesting.depth < DEEPEST
-        call = branch.child(self._opened.native, number, args, kwargs, may_host)
+        call = branch.child(branch.home.native, number, args, kwargs, may_host)
         try:
             while call.wait() == CHILD:
                 note = call.offered()
-                if note is not None:
-                    Context().run(self._run, *note)
+                raised = Context().run(self._run, *note) if note is not None else None
+                if raised is not None:
+                    # this thread, and the program with it
+                    branch.put_off()
+                    raise raised
             return settle_here(call)
         finally:
             call.close()
+
+
+def _work(threads: weakref.ref[Threads], port: _native.Port) -> None:
+    """What a thread of a pool does until its port is closed."""
+    while True:
+        note = port.next()
+        pool = threads() if note is not None else None
+        if pool is None:
+            return
+        if isinstance(note, tuple):
+            pool.begin(note)
+        # nothing is kept alive by a thread that waits
+        del note, pool

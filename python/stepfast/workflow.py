@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 from stepfast.awaited import awaited
 from stepfast.branch import branch_var
@@ -14,6 +15,9 @@ from stepfast.errors import Invalid
 from stepfast.limits import warn_of_limits
 from stepfast.qualified import qualified, where
 from stepfast.step import Nobody
+
+if TYPE_CHECKING:
+    from stepfast.opened import Opened
 
 P = ParamSpec("P")
 A = ParamSpec("A")
@@ -174,6 +178,8 @@ class BoundWorkflow(Generic[P, R]):
 
 
 _registered: Final[dict[str, Workflow[..., Any]]] = {}
+#: Engines that follow when a workflow is defined again, as in a notebook whose cells are run again.
+open_engines: Final[weakref.WeakSet[Opened]] = weakref.WeakSet()
 
 
 def registered() -> list[Workflow[..., Any]]:
@@ -190,6 +196,9 @@ def register(workflow: Workflow[..., Any]) -> None:
             f"{where(workflow.function)}; give one of them another name: @workflow(name=...)"
         )
     _registered[workflow.name] = workflow
+    if known is not None:
+        for opened in list(open_engines):
+            opened.redefine(workflow)
 
 
 @overload

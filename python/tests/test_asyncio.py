@@ -105,7 +105,9 @@ def test_branches_that_are_left_behind_unwind_at_the_end(url: str) -> None:
             ):
                 with pytest.raises(LookupError):
                     await started
-            left = asyncio.all_tasks() - {asyncio.current_task()}
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            # that of the engine goes on
+            left = {task for task in tasks if task.get_name() != "stepfast"}
             if left:
                 _, pending = await asyncio.wait(left, timeout=60)
                 assert not pending

@@ -1,10 +1,14 @@
 """Every example runs, and says what it should."""
 
 import pathlib
+import shutil
+import signal
 import subprocess
 import sys
 
+import httpx
 import pytest
+from server import HANGS, served
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
 
@@ -44,7 +48,7 @@ def test_example(name: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAYS, "payload_size"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAYS, "payload_size", "web"}
 
 
 def test_payload_size_prints_its_table(tmp_path: pathlib.Path) -> None:
@@ -52,3 +56,24 @@ def test_payload_size_prints_its_table(tmp_path: pathlib.Path) -> None:
     assert sum("bytes in" in line for line in lines) == 14
     assert lines[-1].split()[:4] == ["one", "batched", "step", "157.82"]
     assert len(lines) == 14 + 2 + 1 + 1 + 9
+
+
+def test_web_serves_orders_also_after_a_kill(tmp_path: pathlib.Path) -> None:
+    shutil.copy(EXAMPLES / "web.py", tmp_path)
+    with served("web:app", tmp_path) as server, httpx.Client(base_url=server.url, timeout=HANGS) as client:
+        assert client.get("/orders/order-7").status_code == 404
+        for _ in range(2):
+            placed = client.post("/orders/order-7", params={"item": "tea"})
+            assert (placed.status_code, placed.json()) == (202, {"workflow_id": "order-7"})
+        assert client.get("/orders/order-7").json() == {"outcome": "tea sent, 300 paid"}
+        other = client.post("/orders/order-7", params={"item": "bread"})
+        assert other.status_code == 409 and "order-7" in other.json()["detail"]
+        assert client.post("/orders/order-8", params={"item": "bread"}).status_code == 202
+        server.tell(signal.SIGKILL)
+        assert server.ended() == -signal.SIGKILL
+    with served("web:app", tmp_path) as server, httpx.Client(base_url=server.url, timeout=HANGS) as client:
+        assert client.get("/orders/order-8").json() == {"outcome": "bread sent, 500 paid"}
+        assert client.get("/orders/order-7").json() == {"outcome": "tea sent, 300 paid"}
+        server.tell(signal.SIGINT)
+        assert server.ended() in (0, -signal.SIGINT), server.said
+        assert "Traceback" not in server.said, server.said

@@ -146,3 +146,27 @@ def test_an_error_whose_text_cannot_be_recorded_is_no_other_error(url: str) -> N
     with Engine(url) as engine, pytest.raises(RemoteError) as raised:
         engine.run(strange, 1)
     assert (raised.value.kind, raised.value.message) == ("ValueError", "no Unicode: \\udcff")
+
+
+_second = threading.Event()
+
+
+@step
+def waits_for_the_second(n: int) -> int:
+    assert n == 2 or _second.wait(60)
+    _second.set()
+    return n
+
+
+@workflow
+def first_or_second(n: int) -> int:
+    return waits_for_the_second(n)
+
+
+def test_one_execution_does_not_wait_for_another(url: str) -> None:
+    """What is started while all threads have work gets another thread, at once."""
+    _second.clear()
+    with Engine(url) as engine:
+        first = engine.start(first_or_second, 1)
+        second = engine.start(first_or_second, 2)
+        assert engine.results([first, second]) == [1, 2]

@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import replaying
 
+import stepfast
 from stepfast import AsyncEngine, Engine, Workflow, sleep, step, workflow
 from stepfast.values import RemoteError
 
@@ -29,6 +31,12 @@ async def slow_once(name: str) -> str:
             _in_body.set()
         await asyncio.Event().wait()
     return name
+
+
+def others() -> set[asyncio.Task[Any]]:
+    """The tasks of executions: neither this one nor the engine's own."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    return {task for task in tasks if task.get_name() != "stepfast"}
 
 
 async def nap_then(name: str) -> str:
@@ -79,7 +87,7 @@ def test_branches_that_all_sleep_are_suspended(
             handle = await engine.start(program)
             while await handle.status() != "waiting":
                 await asyncio.sleep(0.001)
-            assert len(asyncio.all_tasks()) == 1
+            assert not others()
             assert await handle == ["a", "b"]
             assert await engine.run(program) == ["a", "b"]
 
@@ -180,7 +188,7 @@ def test_who_cancels_tasks_does_not_cancel_the_execution(
             else:
                 await engine.start(program, workflow_id="it")
                 await _in_body.wait()
-                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                for task in others():
                     task.cancel()
             handle = await engine.start(program, workflow_id="it")
             assert await handle == EXPECTED
@@ -372,7 +380,7 @@ def test_branches_that_nobody_waits_for_end_with_the_workflow(
                 (await engine.start(leaves_tasks_behind, 3)).result(),
             ):
                 assert await run == ["a"]
-                while len(asyncio.all_tasks()) > 1:
+                while others():
                     await asyncio.sleep(0)
             assert _bodies.count("left") == 6
             assert not any(body.startswith("late") for body in _bodies)
@@ -457,7 +465,7 @@ def test_a_cancelled_execution_whose_code_swallows_that_is_cancelled(url: str) -
             assert await handle.cancel()
             with pytest.raises(Exception, match="cancelled"):
                 await handle
-            while len(asyncio.all_tasks()) > 1:
+            while others():
                 await asyncio.sleep(0)
         assert _bodies[1:] == ["slow 0"]
 
@@ -507,3 +515,95 @@ def test_durable_calls_in_threads_that_are_not_the_workflows_are_refused(url: st
             assert "not the workflow's" in await engine.run(steps_in_foreign_threads_of_sync_code, 1)
 
     asyncio.run(main())
+
+
+@step
+async def refuses(name: str) -> str:
+    raise LookupError(name)
+
+
+@workflow
+async def cancelled_by_a_group(n: int) -> str:
+    _bodies.append("code")
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(refuses("a"))
+            await sleep(3600)
+    except* LookupError:
+        pass
+    return await plain(f"{n}")
+
+
+@workflow
+async def cancelled_by_a_limit(n: int) -> str:
+    _bodies.append("code")
+    try:
+        async with stepfast.timeout(0.01):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        pass
+    return await plain(f"{n}")
+
+
+def with_a_factory() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_task_factory(lambda loop, coro, **kwargs: asyncio.Task(coro, loop=loop, **kwargs))
+    return loop
+
+
+LOOPS = [asyncio.new_event_loop, with_a_factory]
+
+
+@pytest.mark.parametrize("make_loop", LOOPS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("program", [cancelled_by_a_group, cancelled_by_a_limit], ids=lambda it: it.name)
+def test_code_that_cancels_itself_goes_on_where_its_caller_runs_it(
+    program: Workflow[..., Any],
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+    url: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        _bodies.clear()
+        async with AsyncEngine(url) as engine:
+            assert await engine.run(program, 7) == "7"
+            assert await (await engine.start(program, 8)) == "8"
+        assert _bodies == ["code", "7", "code", "8"]
+        task = asyncio.current_task()
+        assert task is not None and not task.cancelling()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(main())
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+@workflow
+async def waits_in_a_branch(n: int) -> int:
+    async def waits() -> None:
+        _bodies.append("begun")
+        if _bodies.count("begun") == 1:
+            _in_body.set()
+            await asyncio.Event().wait()
+
+    await asyncio.create_task(waits())
+    return n
+
+
+@pytest.mark.parametrize("make_loop", LOOPS, ids=lambda make: make.__name__)
+def test_a_caller_of_several_branches_may_be_cancelled(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], url: str
+) -> None:
+    async def main() -> None:
+        global _in_body
+        _bodies.clear()
+        _in_body = asyncio.Event()
+        async with AsyncEngine(url) as engine:
+            caller = asyncio.create_task(engine.run(waits_in_a_branch, 7, workflow_id="it"))
+            await _in_body.wait()
+            caller.cancel("by somebody")
+            with pytest.raises(asyncio.CancelledError, match="by somebody"):
+                await caller
+            assert await (await engine.start(waits_in_a_branch, 7, workflow_id="it")) == 7
+        assert _bodies == ["begun", "begun"]
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(main())

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::handle::Handle;
 use crate::key::Key;
 use crate::lease::Lease;
+use crate::put_off::PutOffs;
 use crate::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
 use crate::run::Interrupt;
 use crate::runs::Runs;
@@ -76,6 +77,7 @@ pub(crate) struct Core {
     pub(crate) store_time: StoreTime,
     pub(crate) lease: Lease,
     pub(crate) worker: WorkerSignals,
+    pub(crate) put_offs: PutOffs,
     shutdown: Mutex<Option<oneshot::Sender<Shutdown>>>,
 }
 
@@ -126,6 +128,7 @@ impl Core {
             store_time: StoreTime::new(registering_at, registration.now),
             lease: Lease::new(lease, registering_at),
             worker: WorkerSignals { due_at: AtomicI64::new(i64::MAX), ..WorkerSignals::default() },
+            put_offs: PutOffs::default(),
             shutdown: Mutex::new(None),
         })
     }

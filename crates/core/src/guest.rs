@@ -134,9 +134,19 @@ impl Gate {
         self.0.state().stopped
     }
 
-    /// Hands the execution back at the next turn of its task: whoever claims it goes on from the record.
+    /// Hands the execution back at the next turn of its task: whoever claims it goes on from the record. From
+    /// here on nothing of what the code does is recorded.
     pub fn hand_back(&self) {
-        self.0.interrupt(Interrupt::HandBack);
+        if self.0.is_open() {
+            self.0.interrupt(Interrupt::HandBack);
+        }
+    }
+
+    /// The code wants the program to end. It records nothing more from here on, and the execution is handed back
+    /// when the engine is; if that goes on, after a while: 1 s, longer every time. So code that does it each time
+    /// keeps nobody busy, and does not begin anew in a program that is about to end.
+    pub fn put_off(&self) {
+        self.0.interrupt(Interrupt::PutOff);
     }
 
     /// The execution's key.

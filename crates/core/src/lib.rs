@@ -25,11 +25,14 @@ mod handle;
 mod id_claim;
 pub mod key;
 mod lease;
+#[doc(hidden)]
+pub mod lock;
 pub mod memory;
 mod name;
 mod order;
 pub mod path;
 pub mod payload;
+mod put_off;
 pub mod record;
 mod replay;
 mod rest;

@@ -78,6 +78,8 @@ pub(crate) enum Interrupt {
     Park(Box<Failure>),
     /// The engine shuts down: hand it back.
     HandBack,
+    /// Its code wants the program to end: hand it back after a while, if the program has not ended by then.
+    PutOff,
     /// Another worker owns it now, or its Start lost.
     Lost,
 }
@@ -93,6 +95,7 @@ pub enum Stopped {
     Ended,
 }
 
+#[allow(clippy::struct_excessive_bools)] // each says something of its own
 pub(crate) struct RunState {
     pub(crate) is_closed: bool,
     pub(crate) interrupt: Option<Interrupt>,
@@ -134,6 +137,8 @@ pub(crate) struct RunState {
     pub(crate) thread: Option<InThread>,
     /// Why the gate was closed before the code had returned.
     pub(crate) stopped: Option<Stopped>,
+    /// It is put off: there is no code any more, and what stops it still counts.
+    pub(crate) is_put_off: bool,
     /// Who waits for calls of a guest, and has to hear when it is stopped.
     pub(crate) stop_wakers: Vec<Waker>,
     /// Deliveries whose values are still being fetched or made durable: nothing else is delivered.
@@ -264,6 +269,7 @@ impl Run {
                 activity: 0,
                 thread: None,
                 stopped: None,
+                is_put_off: false,
                 stop_wakers: Vec::new(),
                 busy: 0,
                 armed: new.armed,
@@ -298,7 +304,12 @@ impl Run {
     pub(crate) fn interrupt(&self, interrupt: Interrupt) {
         {
             let mut state = self.state();
-            if state.is_closed && !matches!(interrupt, Interrupt::Lost) {
+            let counts = match interrupt {
+                Interrupt::Lost => true,
+                Interrupt::PutOff => !state.is_closed,
+                _ => !state.is_closed || state.is_put_off,
+            };
+            if !counts {
                 return;
             }
             if state.interrupt.is_none() || matches!(interrupt, Interrupt::Lost) {

@@ -39,6 +39,8 @@ enum Stage {
     /// Waits for the outcome of its Start before any code runs.
     Starting(Durable<Arc<Run>>),
     Executing(Branches),
+    /// Put off: waits before it is handed back.
+    PutOff(Pin<Box<tokio::time::Sleep>>),
     /// Cancelled: asks the database which children a run before this one has left.
     Asking(Boxed<Result<Vec<Key>, Error>>, Failure),
     /// Puts aside an output that is too large for the row, or waits for room.
@@ -237,6 +239,7 @@ impl RunTask {
             run.wake_stopped();
         }
         self.drop_code();
+        run.core.put_offs.forget(run.key);
         self.end(status, outcome);
     }
 
@@ -299,6 +302,17 @@ impl RunTask {
             run.wake_stopped();
         }
         self.drop_code();
+        self.leave(interrupt, waits, armed);
+    }
+
+    /// Stages what becomes of a closed run whose code is gone.
+    fn leave(
+        &mut self,
+        interrupt: Interrupt,
+        waits: Option<Vec<(crate::Path, WaitingFor, crate::clock::Timestamp)>>,
+        armed: Vec<crate::record::Armed>,
+    ) {
+        let run = self.run.clone();
         let (state, ending) = match interrupt {
             Interrupt::Lost => {
                 self.conclude(Conclusion::Gone);
@@ -312,7 +326,19 @@ impl RunTask {
                 tracing::error!(execution = %run.key, workflow = %run.definition.name, %failure, "parked");
                 (State::Parked { reason: encoded(&failure), armed }, Ending::Left)
             }
-            Interrupt::HandBack => (State::Queued { armed }, Ending::Left),
+            Interrupt::PutOff if !run.core.is_closing() => {
+                {
+                    let mut state = run.state();
+                    // who ends the engine has to find it
+                    let _ = run.start_in(&mut state);
+                    state.is_put_off = true;
+                }
+                let pause = run.core.put_offs.pause(run.key);
+                tracing::warn!(execution = %run.key, ?pause, "the code wants the program to end: put off");
+                self.stage = Stage::PutOff(Box::pin(tokio::time::sleep(pause)));
+                return;
+            }
+            Interrupt::HandBack | Interrupt::PutOff => (State::Queued { armed }, Ending::Left),
             Interrupt::Suspend => match waits {
                 Some(waits) => suspended(&run, waits),
                 None => (State::Queued { armed }, Ending::Left),
@@ -329,6 +355,24 @@ impl RunTask {
             }
             None => self.conclude(Conclusion::Gone),
         }
+    }
+
+    /// Waits until it is to be handed back, or something else is to become of it.
+    fn poll_put_off(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
+        let Stage::PutOff(pause) = &mut self.stage else { return Poll::Ready(()) };
+        let run = self.run.clone();
+        run.task.register(cx.waker());
+        let is_over = pause.poll_unpin(cx).is_ready();
+        let (interrupt, armed) = {
+            let mut state = run.state();
+            let Some(interrupt) = state.interrupt.take().or(is_over.then_some(Interrupt::HandBack)) else {
+                return Poll::Pending;
+            };
+            state.is_put_off = false;
+            (interrupt, state.armed.clone())
+        };
+        self.leave(interrupt, None, armed);
+        Poll::Ready(())
     }
 
     /// Ends a closed run as cancelled, after asking the same of the children it waits for.
@@ -473,6 +517,7 @@ impl RunTask {
                     std::task::ready!(self.poll_started(cx, input));
                 }
                 Stage::Executing(_) => std::task::ready!(self.execute(cx)),
+                Stage::PutOff(_) => std::task::ready!(self.poll_put_off(cx)),
                 Stage::Asking(asking, failure) => {
                     let children = std::task::ready!(asking.poll_unpin(cx));
                     let failure = failure.clone();

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use stepfast_core::store::{Durability, StoreError};
 
@@ -49,6 +50,13 @@ pub(crate) fn reader(path: &Path, vfs: Option<&str>) -> Tried<Connection> {
     set(&conn, path, "query_only", 1)?;
     set(&conn, path, "cache_size", -READER_CACHE)?;
     Ok(conn)
+}
+
+/// Closes a connection that another one will follow: even if no other is open, the log is not folded into the
+/// database now.
+pub(crate) fn close_for_now(conn: Connection) {
+    let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+    drop(conn);
 }
 
 fn open(path: &Path, vfs: Option<&str>, create: OpenFlags) -> Tried<Connection> {

@@ -11,6 +11,8 @@ mod apply;
 mod claim;
 mod connect;
 mod error;
+#[doc(hidden)]
+pub mod forked;
 mod look;
 mod migrate;
 mod notify;
@@ -29,17 +31,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use parking_lot::Mutex;
 use stepfast_core::clock::{Clock, SystemClock};
 use stepfast_core::counters::Counters;
 use stepfast_core::key::Key;
+use stepfast_core::lock::Mutex;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
 use stepfast_core::store::{About, Claim, Durability, Look, Registration, Seen, Store, StoreError};
 use stepfast_core::write::{Flush, Outcome, WorkerId};
 use tokio::sync::Semaphore;
 
-use crate::shared::Shared;
+use crate::forked::InSqlite;
+use crate::shared::{FORKED, Shared};
 use crate::writer::Inner;
 
 /// How a [`SqliteStore`] is opened.
@@ -71,6 +74,10 @@ impl SqliteStore {
     /// Opens the database at `path`, creates it if there is none, and brings its schema up to date.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
         let path = resolve(path.as_ref())?;
+        if forked::is_spoilt() {
+            return Err(StoreError::Open { store: path.display().to_string(), reason: FORKED.into() });
+        }
+        let _in_sqlite = InSqlite::enter();
         let refuse = |reason: String| StoreError::Open { store: path.display().to_string(), reason };
         if options.must_exist {
             // before anything is made beside it
@@ -120,7 +127,9 @@ impl SqliteStore {
             readers: Mutex::default(),
             reading: Semaphore::new(read::READERS),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        forked::keep(&inner);
+        Ok(Self { inner })
     }
 
     /// Where the database is: absolute, links resolved.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use parking_lot::Mutex;
+use stepfast_core::lock::Mutex;
 use tokio::sync::Notify;
 
 /// Bytes of the wake file: a process writes to the one at its first worker_id modulo this, so that it does

@@ -11,6 +11,7 @@ use stepfast_core::store::StoreError;
 
 use crate::connect;
 use crate::error::{Tried, Trouble};
+use crate::forked::InSqlite;
 use crate::row::{attempt, blob, checkpoint, execution, key, request_kind};
 use crate::statements::{Sql, Statements};
 use crate::writer::Inner;
@@ -25,6 +26,7 @@ impl Inner {
         doing: &str,
         work: impl FnOnce(&Connection) -> Tried<T>,
     ) -> Result<T, StoreError> {
+        let _in_sqlite = InSqlite::enter();
         let kept = self.readers.lock().pop();
         let done = match kept {
             Some(conn) => Ok(conn),

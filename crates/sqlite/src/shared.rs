@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use parking_lot::{FairMutex, FairMutexGuard, Mutex};
 use stepfast_core::clock::Timestamp;
+use stepfast_core::lock::{Mutex, Queue, QueueGuard};
 
 use crate::notify::Wakes;
 
@@ -31,6 +31,10 @@ use crate::notify::Wakes;
 const TURN: i64 = 0;
 const GATE: i64 = 1;
 const OPENING: i64 = 2;
+
+/// What a child is told that cannot open what its parent has open.
+pub(crate) const FORKED: &str =
+    "this process was forked while its parent had the database open; start it anew instead (spawn)";
 
 static FILES: Mutex<BTreeMap<PathBuf, Arc<Shared>>> = Mutex::new(BTreeMap::new());
 
@@ -41,7 +45,7 @@ pub(crate) struct Shared {
     presence: File,
     turnstile: File,
     /// Lets threads of this process in one by one, in the order in which they came.
-    fifo: FairMutex<()>,
+    fifo: Queue,
     /// Registrations of this process.
     present: Mutex<HashSet<i64>>,
     /// True if another process has a registration.
@@ -49,6 +53,12 @@ pub(crate) struct Shared {
     /// The last position given in `ready`.
     last_seq: AtomicI64,
     pub(crate) wakes: Arc<Wakes>,
+}
+
+/// In a child: forgets what its parent has open. Nothing is closed: that would drop locks that the child gets on
+/// the same files later.
+pub(crate) fn forget_all() {
+    std::mem::forget(std::mem::take(&mut *FILES.lock()));
 }
 
 impl Shared {
@@ -59,9 +69,7 @@ impl Shared {
         files.retain(|_, shared| Arc::strong_count(shared) > 1);
         if let Some(shared) = files.get(path) {
             if shared.process != std::process::id() {
-                return Err(io::Error::other(
-                    "this process was forked while its parent had the database open; start it anew instead (spawn)",
-                ));
+                return Err(io::Error::other(FORKED));
             }
             return Ok(shared.clone());
         }
@@ -70,7 +78,7 @@ impl Shared {
             process: std::process::id(),
             presence: open(&beside(path, "-presence"))?,
             turnstile: open(&beside(path, "-turnstile"))?,
-            fifo: FairMutex::new(()),
+            fifo: Queue::new(),
             present: Mutex::default(),
             has_peers: AtomicBool::new(false),
             last_seq: AtomicI64::new(0),
@@ -143,7 +151,7 @@ impl Shared {
 pub(crate) struct Turn<'a> {
     shared: &'a Shared,
     byte: Option<i64>,
-    _fifo: FairMutexGuard<'a, ()>,
+    _fifo: QueueGuard<'a>,
 }
 
 impl Drop for Turn<'_> {

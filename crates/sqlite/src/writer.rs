@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
 use stepfast_core::clock::{Clock, Timestamp};
 use stepfast_core::counters::Counters;
+use stepfast_core::lock::Mutex;
 use stepfast_core::store::{About, StoreError};
 use stepfast_core::write::{Flush, Outcome};
 use tokio::sync::Semaphore;
@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use crate::apply::Apply;
 use crate::connect;
 use crate::error::{Tried, Trouble};
+use crate::forked::InSqlite;
 use crate::notify::Listener;
 use crate::shared::Shared;
 use crate::statements::{Sql, Statements, Tally};
@@ -43,6 +44,9 @@ pub(crate) struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let _in_sqlite = InSqlite::enter();
+        drop(self.writer.get_mut().take());
+        self.readers.get_mut().clear();
         // whoever was not closed is lost, as if the process had died
         for worker in self.workers.lock().drain(..) {
             self.shared.leave(worker);
@@ -52,6 +56,13 @@ impl Drop for Inner {
 }
 
 impl Inner {
+    /// Closes all connections, while none is in use; the next use opens others.
+    pub(crate) fn disconnect(&self) {
+        let writer = self.writer.lock().take();
+        let readers = std::mem::take(&mut *self.readers.lock());
+        writer.into_iter().chain(readers).for_each(connect::close_for_now);
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -94,6 +105,7 @@ impl Inner {
 
     fn try_write<T>(&self, work: impl FnOnce(&Connection) -> Tried<T>) -> Tried<T> {
         let _turn = self.shared.turn();
+        let _in_sqlite = InSqlite::enter();
         self.transact(&mut self.writer.lock(), work)
     }
 

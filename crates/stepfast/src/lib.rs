@@ -70,6 +70,11 @@ pub use stepfast_postgres::{PostgresOptions, PostgresStore};
 #[cfg(feature = "sqlite")]
 pub use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
+/// For bindings to languages whose programs fork.
+#[cfg(feature = "sqlite")]
+#[doc(hidden)]
+pub use stepfast_sqlite::forked;
+
 /// What most programs need.
 pub mod prelude {
     pub use stepfast_core::{Context, Either, Engine, Error, Failure, Handle, Status, Workflow};

@@ -89,7 +89,9 @@ def main(**parameters: Any) -> None:
 def counted(row: dict[str, Any], engine: Engine | AsyncEngine) -> Generator[None]:
     """Adds what the store has done meanwhile to the row."""
     # these figures are for no program but this one
-    native = engine._opened.native  # pyright: ignore[reportPrivateUsage]
+    opened = engine._opened  # pyright: ignore[reportPrivateUsage]
+    assert opened is not None
+    native = opened.native
     flushes, writes = native.counted()
     yield
     flushes, writes = (

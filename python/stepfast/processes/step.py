@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from stepfast import _native
 from stepfast.branch import BODY, DONE, FAILED, PENDING, branch_var
-from stepfast.errors import Cancelled, Invalid, Suspended
+from stepfast.errors import Invalid
 from stepfast.processes.attempt import Attempt
 from stepfast.processes.place import Place, place_of, steps
 from stepfast.step import BoundStep, Nobody, Step, over
@@ -162,11 +162,9 @@ def carry_out_here(
         if turn != DONE:
             raise over(call, turn, None if attempt is None else attempt.error)
         return call.value()
-    except (Exception, Suspended, Cancelled):
-        raise
-    except BaseException:
-        # the program is told to end: the call is not given up, but made again elsewhere
-        branch.hand_back()
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        # the program is told to end: nothing more is recorded of the code, which unwinds
+        branch.put_off()
         raise
     finally:
         call.close()

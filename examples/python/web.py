@@ -1,0 +1,61 @@
+"""A web service that places orders: `uvicorn web:app`, with fastapi and uvicorn installed.
+
+curl -X POST 'http://127.0.0.1:8000/orders/order-7?item=tea'
+curl http://127.0.0.1:8000/orders/order-7
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, HTTPException, Request
+
+from stepfast import AsyncEngine, Conflict, NotFound, step, workflow
+
+
+@step(retries=3)
+async def charge(item: str) -> int:
+    await asyncio.sleep(0.1)  # a call of some service
+    return 100 * len(item)
+
+
+@step
+async def ship(item: str, paid: int) -> str:
+    await asyncio.sleep(0.1)
+    return f"{item} sent, {paid} paid"
+
+
+@workflow
+async def order(item: str) -> str:
+    return await ship(item, await charge(item))
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async with AsyncEngine("sqlite://web.db") as engine:
+        app.state.engine = engine
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.post("/orders/{order_id}", status_code=202)
+async def place(order_id: str, item: str, request: Request) -> dict[str, str]:
+    engine: AsyncEngine = request.app.state.engine
+    try:
+        # when this has returned, no crash keeps the order from being carried out
+        handle = await engine.start(order, item, workflow_id=order_id)
+    except Conflict as error:
+        raise HTTPException(409, str(error)) from error
+    return {"workflow_id": handle.workflow_id}
+
+
+@app.get("/orders/{order_id}")
+async def outcome(order_id: str, request: Request) -> dict[str, str]:
+    engine: AsyncEngine = request.app.state.engine
+    try:
+        handle = await engine.get(order_id)
+    except NotFound as error:
+        raise HTTPException(404, "there is no such order") from error
+    return {"outcome": await handle}

@@ -1,0 +1,34 @@
+//! Code that is to unwind, or does so because the program is to end.
+
+use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
+use pyo3::prelude::*;
+use stepfast::guest::{Gate, Stopped};
+
+/// What the code of an execution handles, if that ends the program: a durable call that it makes meanwhile is not
+/// made. A replay, which has no reason to unwind, would not make it.
+pub(crate) fn ending(py: Python<'_>) -> PyResult<Option<PyErr>> {
+    let Some(handled) = handled(py) else { return Ok(None) };
+    if !handled.is_instance_of::<PyKeyboardInterrupt>() && !handled.is_instance_of::<PySystemExit>() {
+        return Ok(None);
+    }
+    // what the caller handles meanwhile is none of this code's business
+    let is_here = py.import("stepfast.ending")?.getattr("is_raised_here")?.call1((&handled,))?;
+    Ok(is_here.is_truthy()?.then(|| PyErr::from_value(handled)))
+}
+
+/// The exception that the running code, or whoever has called it, handles.
+#[allow(unsafe_code)] // asked at every durable call: it has to cost next to nothing
+fn handled(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: this thread has the interpreter, and what it answers is null or a reference of our own
+    unsafe { Bound::from_owned_ptr_or_opt(py, pyo3::ffi::PyErr_GetHandledException()) }
+}
+
+/// 0 while code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
+pub(crate) fn stopped(gate: &Gate) -> u8 {
+    match gate.stopped() {
+        None => 0,
+        Some(Stopped::Suspended) => 1,
+        Some(Stopped::Cancelled) => 2,
+        Some(Stopped::Ended) => 3,
+    }
+}

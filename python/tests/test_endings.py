@@ -1,0 +1,114 @@
+"""However a program ends, the next one goes on where it was: nothing is lost, nothing is recorded twice, and
+after an orderly end it need not wait."""
+
+import json
+import os
+import pathlib
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import endings
+import pytest
+
+PROGRAM = pathlib.Path(endings.__file__)
+#: What the program is told by signal; `None` if it ends by itself. How it ends then. The executions it has
+#: begun, all of them if none is named.
+ENDINGS: dict[str, tuple[signal.Signals | None, int, list[str]]] = {
+    "run_is_interrupted": (signal.SIGINT, -signal.SIGINT, ["one"]),
+    "wait_is_interrupted": (signal.SIGINT, -signal.SIGINT, []),
+    "run_is_terminated": (signal.SIGTERM, -signal.SIGTERM, ["one"]),
+    "run_in_another_thread_is_interrupted": (signal.SIGINT, -signal.SIGINT, ["one"]),
+    "main_exits_inside": (None, 3, []),
+    "main_raises_inside": (None, 1, []),
+    "main_exits_without_close": (None, 3, []),
+    "main_ends_without_close": (None, 0, []),
+    "main_closes_while_bodies_block": (None, 0, []),
+    "body_exits": (None, 3, ["one"]),
+    "body_interrupts": (None, -signal.SIGINT, ["one"]),
+    "code_exits": (None, 3, ["one"]),
+    "bodies_exit_in_threads": (None, 0, []),
+    "async_run_is_interrupted": (signal.SIGINT, -signal.SIGINT, ["one"]),
+    "async_wait_is_interrupted": (signal.SIGINT, -signal.SIGINT, []),
+    "async_wait_is_terminated": (signal.SIGTERM, -signal.SIGTERM, []),
+    "async_main_exits_inside": (None, 3, []),
+    "async_main_raises_inside": (None, 1, []),
+    "async_main_ends_without_close": (None, 0, []),
+    "loop_is_closed_without_close": (None, 0, []),
+    "async_body_exits": (None, 3, ["one"]),
+    "async_body_exits_in_run": (None, 3, ["one"]),
+    "async_code_exits": (None, 3, ["one"]),
+}
+
+
+#: Those in which bodies go on when the program ends.
+RELEASED = {"wait_is_interrupted", "main_exits_inside", "main_raises_inside"}
+
+
+def owned(url: str) -> int:
+    """How many executions belong to some worker, asked past the store's code."""
+    asked = "SELECT count(*) FROM executions WHERE owner IS NOT NULL"
+    if url.startswith("sqlite:"):
+        connection = sqlite3.connect(url.removeprefix("sqlite:"))
+        try:
+            return int(connection.execute(asked).fetchone()[0])
+        finally:
+            connection.close()
+    asked = asked.replace("executions", "stepfast.executions")
+    answer = subprocess.run(["psql", "-qtA", url, "-c", asked], check=True, capture_output=True, text=True)
+    return int(answer.stdout)
+
+
+def ended(
+    name: str, url: str, log: pathlib.Path, told: signal.Signals | None, arrivals: int
+) -> tuple[int, str]:
+    """Runs the program to its end: its exit code, and what it has said on stderr."""
+    process = subprocess.Popen(
+        [sys.executable, PROGRAM, name, url, log], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            if told is not None:
+                for _ in range(arrivals):
+                    assert process.stdout.readline() == "in the body\n"
+                os.kill(process.pid, told)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_the_next_program_goes_on(name: str, url: str, tmp_path: pathlib.Path) -> None:
+    told, code, ids = ENDINGS[name]
+    ids = ids or endings.IDS
+    log = tmp_path / "log"
+    exit_code, errors = ended(name, url, log, told, len(ids))
+    assert exit_code == code, errors
+    assert "Fatal" not in errors and "destroyed" not in errors and "never retrieved" not in errors, errors
+    if told != signal.SIGTERM:
+        # handed back: nobody has to find out that it is gone
+        assert owned(url) == 0
+
+    kind = "async" if "async" in name or "loop" in name else "sync"
+    finished = subprocess.run(
+        [sys.executable, PROGRAM, "finish", url, log, kind, *ids], capture_output=True, text=True, timeout=60
+    )
+    assert finished.returncode == 0, finished.stderr
+    outputs = json.loads(finished.stdout)
+    assert list(outputs) == ids
+    begun = log.read_text().splitlines()
+    for id, output in outputs.items():
+        # a body that is told to go on right before the end may have been in time
+        last = output[endings.LAST] if name in RELEASED else "second 2"
+        assert output == ["first 0", "first 1", last, "second 3", "second 4"]
+        # what was recorded is not run again, what was not is
+        for i, outcome in enumerate(output):
+            assert begun.count(f"second {id} {i} begins") == outcome.startswith("second")
+        assert f"first {id} 100 begins" not in begun, "a step began while the code unwound"
+        assert begun.count(f"second {id} 100 begins") == 1
+        assert begun.count(f"first {id} {endings.LAST} begins") == (
+            name != "code_exits" and name != "async_code_exits"
+        )

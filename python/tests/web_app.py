@@ -1,0 +1,111 @@
+"""Web services for test_environments.py: one with an AsyncEngine, one with an Engine."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+
+from stepfast import AsyncEngine, Engine, step, workflow
+
+URL = os.environ["URL"]
+
+
+@step
+async def served_step(n: int) -> int:
+    await asyncio.sleep(0)
+    return n
+
+
+@workflow
+async def served_workflow(n: int) -> list[int]:
+    return await asyncio.gather(*[served_step(i) for i in range(n)])
+
+
+@step
+def served_in_thread(n: int) -> list[object]:
+    return [n, threading.current_thread() is threading.main_thread()]
+
+
+@workflow
+def served_in_threads(n: int) -> list[list[object]]:
+    return [served_in_thread(i) for i in range(n)]
+
+
+released = asyncio.Event()
+
+
+@step
+async def waits_for_release() -> int:
+    await released.wait()
+    return os.getpid()
+
+
+@workflow
+async def waits_until_released() -> int:
+    return await waits_for_release()
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async with AsyncEngine(URL) as engine:
+        app.state.engine = engine
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/pid")
+async def pid() -> int:
+    return os.getpid()
+
+
+@app.post("/run/{n}")
+async def run(n: int) -> list[int]:
+    return await app.state.engine.run(served_workflow, n)
+
+
+@app.post("/start/{n}")
+async def start(n: int) -> str:
+    return (await app.state.engine.start(served_workflow, n)).workflow_id
+
+
+@app.get("/result/{workflow_id}")
+async def result(workflow_id: str) -> list[int]:
+    return await (await app.state.engine.get(workflow_id))
+
+
+@app.post("/run-in-threads/{n}")
+async def run_in_threads(n: int) -> list[list[object]]:
+    return await app.state.engine.run(served_in_threads, n)
+
+
+@app.post("/begin/{workflow_id}")
+async def begin(workflow_id: str) -> str:
+    handle = await app.state.engine.start(waits_until_released, workflow_id=workflow_id)
+    return handle.workflow_id
+
+
+@app.post("/wait/{workflow_id}")
+async def wait(workflow_id: str) -> int:
+    released.set()
+    return await app.state.engine.run(waits_until_released, workflow_id=workflow_id)
+
+
+@contextlib.asynccontextmanager
+async def sync_lifespan(app: FastAPI) -> AsyncIterator[None]:
+    with Engine(URL) as engine:
+        app.state.engine = engine
+        yield
+
+
+sync_app = FastAPI(lifespan=sync_lifespan)
+
+
+@sync_app.post("/run/{n}")
+def sync_run(n: int) -> list[list[object]]:
+    # in one of the server's threads
+    return sync_app.state.engine.run(served_in_threads, n)
