@@ -10,6 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from stepfast import bounds
 from stepfast.branch import BODY, DONE, PENDING, branch_var
 from stepfast.errors import Cancelled, Suspended
 from stepfast.failure import failure_of
@@ -34,9 +35,15 @@ class AsyncEngine:
     Args:
         url: The store: `sqlite://shop.db`, `postgres://…`, `memory:`.
         max_running: Executions that run at a time in this process; what is started beyond waits.
-        suspend_after: An execution that waits longer than so many seconds gives up its memory.
-        value_limit: Largest input, step value or output, in encoded bytes.
-        threads: Sync workflows that run at a time.
+        suspend_after: An execution that waits longer than so many seconds gives up its memory, and goes on
+            from its record when the wait is over.
+        value_limit: Largest input, step value or output, in encoded bytes; by default 256 MiB.
+        threads: Sync workflows that run at a time, each on a thread.
+        processes: Bodies of steps with `process=True` that run at a time; by default as many as there are
+            processors.
+
+    Raises:
+        Invalid: An option is out of its bounds.
     """
 
     def __init__(
@@ -49,6 +56,7 @@ class AsyncEngine:
         threads: int = 64,
         processes: int | None = None,
     ) -> None:
+        bounds.of_engine(url, max_running, suspend_after, value_limit, threads, processes)
         self._open = functools.partial(
             Opened,
             url,
@@ -64,6 +72,8 @@ class AsyncEngine:
 
         Raises:
             Invalid: The store cannot be opened.
+            Corrupt: The store is damaged, or was written by a newer version of Stepfast.
+            Unavailable: The database server does not answer.
         """
         self._loop = Loop(asyncio.get_running_loop())
         self._port = self._loop.native
@@ -225,6 +235,9 @@ class AsyncEngine:
     async def get(self, workflow_id: str) -> AsyncHandle[Any]:
         """A handle to the execution with this workflow_id, whoever has started it.
 
+        Args:
+            workflow_id: Given when it was started, or minted then.
+
         Raises:
             NotFound: There is none.
         """
@@ -248,17 +261,40 @@ class AsyncEngine:
     async def show(self, workflow_id: str) -> Record:
         """Everything recorded of an execution.
 
+        Args:
+            workflow_id: Of the execution.
+
         Raises:
             NotFound: There is no such execution.
         """
         return record_of(await settle(self._opened.native.show(workflow_id, self._port)))
 
     async def cancel(self, workflow_id: str) -> bool:
-        """Asks that an execution be cancelled. See `Handle.cancel`."""
+        """Asks that an execution be cancelled. See `Handle.cancel`.
+
+        Args:
+            workflow_id: Of the execution.
+
+        Returns:
+            False if it had ended before.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
         return await (await self.get(workflow_id)).cancel()
 
     async def resume(self, workflow_id: str) -> bool:
-        """Asks that an execution go on from what is recorded. See `Handle.resume`."""
+        """Asks that an execution go on from what is recorded. See `Handle.resume`.
+
+        Args:
+            workflow_id: Of the execution.
+
+        Returns:
+            False if it is neither parked nor failed nor cancelled.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
         return await (await self.get(workflow_id)).resume()
 
     async def count(
@@ -294,6 +330,7 @@ class AsyncEngine:
         limit: int = 50,
     ) -> builtins.list[Execution]:
         """Executions that match, newest first. See `Engine.list`."""
+        bounds.count("limit", limit, 1)
         rows = await settle(
             self._opened.list(
                 status,
@@ -304,13 +341,14 @@ class AsyncEngine:
                 created_from,
                 created_before,
                 after,
-                max(1, limit),
+                limit,
             )
         )
         return [execution_of(row) for row in rows]
 
     async def close(self, grace: float = 10.0) -> None:
-        """Ends the engine: what runs is handed back, what is staged is flushed."""
+        """Ends the engine: what runs is handed back, what is staged is flushed. See `Engine.close`."""
+        bounds.seconds("grace", grace)
         await asyncio.to_thread(self._opened.close, grace)
         self._loop.close()
 

@@ -47,7 +47,8 @@ class WorkflowFailed(Error):
 
 
 class WorkflowCancelled(Error):
-    """The execution was cancelled, or its time was up."""
+    """The execution was cancelled, or its time was up. In the code of a workflow it is a child that was: its
+    own cancellation no code can catch."""
 
 
 class Parked(Error):

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
+from stepfast import bounds
 from stepfast.branch import branch_var
 from stepfast.child import AsyncChild, Child, start_child
 from stepfast.errors import Invalid
@@ -30,6 +31,9 @@ class Workflow(Generic[P, R]):
     __wrapped__: Callable[P, R]
 
     def __init__(self, function: Callable[P, R], *, name: str | None, eager: bool) -> None:
+        if name is not None:
+            bounds.name("name", name)
+        bounds.flag("eager", eager)
         self.function = function
         self.name: str = name or qualified(function)
         self.eager = eager
@@ -204,15 +208,19 @@ def workflow(
 def workflow(
     function: Callable[..., Any] | None = None, /, *, name: str | None = None, eager: bool = True
 ) -> Any:
-    """Makes a workflow of a function, or of a method.
+    """Makes a workflow of a function, or of a method: `@workflow`, or `@workflow(name="checkout")`. It belongs
+    to no engine: each engine knows all that were made before it was opened.
 
     Args:
-        name: What is recorded, and how its code is found again after a crash or a deploy; the function's
-            qualified name by default.
-        eager: With False its code sees a step's outcome only when that is durable.
+        function: The code: sync or async. After a crash it runs again from its beginning, and finds the
+            recorded outcomes of its steps.
+        name: What is recorded, and how its code is found again after a crash or a deploy, at most 255 bytes;
+            the function's qualified name by default.
+        eager: With False its code sees a step's outcome only when that is durable: for code that shows
+            such values to the world between steps.
 
     Raises:
-        Invalid: It is no function, or another workflow has the name.
+        Invalid: It is no function, another workflow has the name, or an option is out of its bounds.
     """
 
     def made(function: Callable[..., Any]) -> Workflow[..., Any]:

@@ -199,7 +199,7 @@ pub(crate) fn begin(
 ) -> Result<Call, Failure> {
     match (check_name("step name", name), fingerprint.transpose()) {
         (Ok(()), Ok(fingerprint)) => Ok(Call::begin(run, path, name, CallKind::Step, fingerprint)),
-        (Err(error), _) | (_, Err(error)) => Err(Failure::from(error).permanent()),
+        (Err(error), _) | (_, Err(error)) => Err(error.recorded()),
     }
 }
 
@@ -260,7 +260,7 @@ where
 /// The encoded value of a step, if it can be recorded.
 fn checked<T: ToPayload>(call: &Call, value: &T) -> Result<Payload, Failure> {
     let payload = value.to_payload().and_then(|payload| check_size(call, payload));
-    payload.map_err(|error| Failure::from(error).permanent())
+    payload.map_err(|error| error.recorded())
 }
 
 /// Records a failed attempt and waits until it is time for the next; or records the failure as the outcome,
