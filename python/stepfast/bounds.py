@@ -22,7 +22,7 @@ def number(what: str, value: Any, least: float = -math.inf, most: float = math.i
     Raises:
         Invalid: It is no number, not a number (NaN), less than `least` or more than `most`.
     """
-    if type(value) is not float and (not isinstance(value, Real) or isinstance(value, bool)):
+    if type(value) is not float and (type(value) is bool or not isinstance(value, Real)):
         raise Invalid(f"{what} is {value!r}, and must be a number")
     given = cast("float", value)
     if least <= given <= most:
@@ -60,7 +60,7 @@ def count(what: str, value: Any, least: int, most: int = sys.maxsize) -> None:
     Raises:
         Invalid: It is no whole number, less than `least` or more than `most`.
     """
-    if not isinstance(value, Integral) or isinstance(value, bool):
+    if type(value) is bool or not isinstance(value, Integral):
         raise Invalid(f"{what} is {value!r}, and must be a whole number")
     if not least <= int(value) <= most:
         bounds = f"at least {least}" if most == sys.maxsize and value < least else f"from {least} to {most}"

@@ -89,7 +89,8 @@ class Engine:
             args: Its arguments by position.
             workflow_id: The execution's id, at most 1024 bytes. Starting the same workflow with the same
                 arguments and id again is the same execution. A time-ordered id is minted if there is none.
-            kwargs: Its arguments by name. `options` is for workflows that have a `workflow_id` of their own.
+                For a workflow with an argument of that name there is `options`.
+            kwargs: Its arguments by name.
 
         Returns:
             A handle, whose `result` waits for the end.
@@ -123,8 +124,8 @@ class Engine:
         self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
     ) -> Any:
         """Starts an execution and waits for its output, which is then durable. Cheaper than `start` and
-        `result`: one flush for both. Its code runs in this thread, if it can begin at once. Arguments: See
-        `start`.
+        `result`: one flush for both. Its code runs in this thread, if it can begin at once. See `start` for
+        the arguments.
 
         Returns:
             The output of the workflow.
@@ -151,7 +152,7 @@ class Engine:
         """The engine, to start executions with options: `engine.options(timeout=60).start(checkout, order)`.
 
         Args:
-            workflow_id: The execution's id: See `start`. By default one is minted.
+            workflow_id: The execution's id, as of `start`. By default one is minted.
             timeout: After so many seconds the execution is cancelled unless it has ended; never by default.
             patience: So long a call waits for a database that does not answer, in seconds, before it raises
                 `Unavailable`; for ever by default. The start may happen nevertheless: repeating it with the
@@ -294,7 +295,11 @@ class Engine:
         created_from: datetime | None = None,
         created_before: datetime | None = None,
     ) -> int:
-        """How many executions match. See `list`."""
+        """How many executions match. See `list`.
+
+        Raises:
+            Invalid: There is no such status.
+        """
         counted: int = settle_here(
             self._opened.list(
                 status, workflow, is_parked, parent, id_prefix, created_from, created_before, None, 0

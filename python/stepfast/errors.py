@@ -21,7 +21,11 @@ __all__ = [
 
 
 class Error(Exception):
-    """Anything that Stepfast raises. `code` is stable; the error catalogue has a paragraph on each."""
+    """Anything that Stepfast raises.
+
+    Attributes:
+        code: Such as `SF-0003`. It is stable, and the error catalogue has a paragraph on it.
+    """
 
     code: str
 
@@ -43,7 +47,8 @@ class NotFound(Error):
 
 
 class WorkflowFailed(Error):
-    """The workflow failed with an exception that cannot be made again here."""
+    """The workflow, or the step, failed, and not with an exception of Python: its value was too large, or the
+    database refused it, or its code was written in Rust. The message says why."""
 
 
 class WorkflowCancelled(Error):

@@ -44,7 +44,11 @@ class Nobody:
 
 
 class Step(Generic[P, R]):
-    """A step function. Called in a workflow, its outcome is recorded once; elsewhere it is a plain call."""
+    """A step function. Called in a workflow, its outcome is recorded once; elsewhere it is a plain call.
+
+    Attributes:
+        name: The name under which its outcomes are recorded.
+    """
 
     __name__: str
     __qualname__: str
@@ -98,7 +102,12 @@ class Step(Generic[P, R]):
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
-        on meanwhile."""
+        on meanwhile.
+
+        Raises:
+            Invalid: The step is async, or this is the code of a sync workflow.
+            Exception: What the body has raised.
+        """
         return self._in_thread(args, args, kwargs)
 
     def _in_thread(

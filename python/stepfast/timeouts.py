@@ -26,7 +26,8 @@ class timeout:
 
     Raises:
         TimeoutError: The time was up; what was awaited then has been cancelled.
-        Invalid: The limit is no number. In a sync workflow: threads cannot be interrupted, `@step(timeout=...)` limits a step.
+        Invalid: The limit is no number; or this is a sync workflow: threads cannot be interrupted,
+            `@step(timeout=...)` limits a step.
     """
 
     def __init__(self, seconds: float | None) -> None:

@@ -24,7 +24,11 @@ S = TypeVar("S")
 
 class Workflow(Generic[P, R]):
     """A workflow function. Engines know it by its name. Called in a workflow it runs as a child; elsewhere
-    it is a plain call."""
+    it is a plain call.
+
+    Attributes:
+        name: The name under which its executions are recorded.
+    """
 
     __name__: str
     __qualname__: str
@@ -61,7 +65,13 @@ class Workflow(Generic[P, R]):
         return cast("R", opened.threads.child(branch, number, args, kwargs))
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
-        """For async workflows: the sync workflow as a child, which runs on a thread."""
+        """For async workflows: the sync workflow as a child, which runs on a thread.
+
+        Raises:
+            Invalid: The workflow is async, or this is not the code of an async workflow.
+            WorkflowCancelled: The child was cancelled, but this workflow was not.
+            Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
+        """
         branch = branch_var.get()
         if self.is_async or branch is None or not branch.is_on_loop:
             raise Invalid(
@@ -97,7 +107,10 @@ class Workflow(Generic[P, R]):
 
     def start_detached(self, /, *args: Any, **kwargs: Any) -> Any:
         """In a workflow: starts an execution that the workflow does not wait for, and that is not cancelled
-        with it. Returns its workflow_id.
+        with it.
+
+        Returns:
+            Its workflow_id.
 
         Raises:
             Invalid: This is not the code of a workflow: there `engine.start` starts executions.
@@ -208,8 +221,8 @@ def workflow(
 def workflow(
     function: Callable[..., Any] | None = None, /, *, name: str | None = None, eager: bool = True
 ) -> Any:
-    """Makes a workflow of a function, or of a method: `@workflow`, or `@workflow(name="checkout")`. It belongs
-    to no engine: each engine knows all that were made before it was opened.
+    """Makes a workflow of a function, or of a method: `@workflow`, or `@workflow(name="checkout")`. It
+    belongs to no engine: each engine knows all that were made before it was opened.
 
     Args:
         function: The code: sync or async. After a crash it runs again from its beginning, and finds the
