@@ -64,7 +64,8 @@ impl RetryPolicy {
 
     fn jittered(&self, attempt: u32) -> Duration {
         let share = 1.0 - self.jitter.clamp(0.0, 1.0) * fastrand::f64();
-        self.pause_after(attempt).mul_f64(share)
+        // the longest pause there is does not survive a round trip
+        Duration::try_from_secs_f64(self.pause_after(attempt).as_secs_f64() * share).unwrap_or(Duration::MAX)
     }
 
     fn allows(&self, attempt: u32, failure: &Failure) -> bool {
@@ -420,6 +421,9 @@ mod tests {
             let (pause, jittered) = (policy.pause_after(attempt), policy.jittered(attempt));
             assert!(jittered <= pause && jittered >= pause / 2);
         }
+        let endless =
+            RetryPolicy { backoff: Duration::MAX, max_backoff: Duration::MAX, jitter: 0.0, ..policy };
+        assert_eq!(endless.jittered(1), Duration::MAX);
     }
 
     #[test]
