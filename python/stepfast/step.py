@@ -9,6 +9,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, final, overload
 
 from stepfast import _native, bounds
@@ -73,7 +74,8 @@ class Step(Generic[P, R]):
         self.name: str = name or qualified(function)
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self.retry_if = retry_if
-        self.timeout = timeout
+        # what is longer than threads can wait is no limit
+        self.timeout = timeout if timeout is None or timeout < TIMEOUT_MAX else None
         self.settings: _native.StepSettings = _native.StepSettings(
             self.name, retries, backoff, factor, max_backoff, jitter, speculative
         )

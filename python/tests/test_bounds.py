@@ -26,6 +26,21 @@ async def square_async(n: int) -> int:
     return n * n
 
 
+@step(timeout=math.inf)
+def square_in_time(n: int) -> int:
+    return n * n
+
+
+@step(timeout=math.inf, process=True)
+def square_in_a_process(n: int) -> int:
+    return n * n
+
+
+@workflow
+def squares_in_time(n: int) -> int:
+    return square_in_time(n) + square_in_a_process(n)
+
+
 @workflow
 def squares(n: int) -> int:
     return square(n)
@@ -229,7 +244,8 @@ def test_what_can_be_meant_is_not_refused(url: str) -> None:
     ) as engine:
         order = engine.options(workflow_id="a", timeout=math.inf, patience=math.inf)
         assert order.run(squares, 3) == 9
-        assert len(engine.list(limit=2**31)) == 1
+        assert engine.run(squares_in_time, 3) == 18
+        assert len(engine.list(limit=2**31)) == 2
         engine.close(grace=0)
 
 
