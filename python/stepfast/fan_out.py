@@ -99,13 +99,13 @@ def _no_call(number: int, calls: tuple[Any, ...]) -> Invalid:
             call.close()
     if is_on_loop():
         return Invalid(
-            f"argument {number} of gather is a {kind}, and must be something to await: write await "
+            f"argument {number} of gather has the type {kind}, and must be something to await: write await "
             "gather(reserve(1), charge(2)) with async steps, reserve.in_thread(1) for a sync one"
         )
     return Invalid(
-        f"argument {number} of gather is a {kind}, and must be a function without arguments: a step that is "
-        "written with its arguments has run before gather. Write gather(lambda: reserve(1), lambda: "
-        "charge(2)), or map(reserve, [1, 2])"
+        f"argument {number} of gather has the type {kind}, and must be a function without arguments: "
+        "a step that is written with its arguments has run before gather. Write "
+        "gather(lambda: reserve(1), lambda: charge(2)), or map(reserve, [1, 2])"
     )
 
 

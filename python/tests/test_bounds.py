@@ -286,19 +286,19 @@ async def gathers_numbers() -> Any:
 def test_gather_takes_calls_and_not_their_values(url: str) -> None:
     instead = r"gather\(lambda: reserve\(1\), lambda: charge\(2\)\)"
     with Engine(url) as engine:
-        with pytest.raises(Invalid, match=rf"argument 1 of gather is a int, .*{instead}"):
+        with pytest.raises(Invalid, match=rf"argument 1 of gather has the type int, .*{instead}"):
             engine.run(gathers_values)
-        with pytest.raises(Invalid, match=rf"argument 2 of gather is a coroutine, .*{instead}"):
+        with pytest.raises(Invalid, match=rf"argument 2 of gather has the type coroutine, .*{instead}"):
             engine.run(gathers_awaitables)
-    with pytest.raises(Invalid, match="argument 1 of gather is a int"):
+    with pytest.raises(Invalid, match="argument 1 of gather has the type int"):
         gather(square(1), square(2))  # type: ignore[call-overload]
 
     async def main() -> None:
         instead = r"await gather\(reserve\(1\), charge\(2\)\)"
         async with AsyncEngine(url) as engine:
-            with pytest.raises(Invalid, match=rf"argument 2 of gather is a function, .*{instead}"):
+            with pytest.raises(Invalid, match=rf"argument 2 of gather has the type function, .*{instead}"):
                 await engine.run(gathers_functions)
-            with pytest.raises(Invalid, match=rf"argument 2 of gather is a int, .*{instead}"):
+            with pytest.raises(Invalid, match=rf"argument 2 of gather has the type int, .*{instead}"):
                 await engine.run(gathers_numbers)
 
     asyncio.run(main())
