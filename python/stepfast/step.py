@@ -75,7 +75,7 @@ class Step(Generic[P, R]):
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self.retry_if = retry_if
         # what is longer than threads can wait is no limit
-        self.timeout = timeout if timeout is None or timeout < TIMEOUT_MAX else None
+        self.timeout: float | None = timeout if timeout is None or timeout < TIMEOUT_MAX else None
         self.settings: _native.StepSettings = _native.StepSettings(
             self.name, retries, backoff, factor, max_backoff, jitter, speculative
         )
