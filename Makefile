@@ -54,6 +54,11 @@ check: .venv/ready ## Check format, lints, types and documentation
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps
 
+.PHONY: reference
+reference: .venv/ready ## Make docs/reference/python.md of the docstrings
+	.venv/bin/python python/api_reference.py > docs/reference/python.md.new
+	@mv docs/reference/python.md.new docs/reference/python.md
+
 .PHONY: test
 test: python .venv/ready-to-test ## Run all tests, on memory, SQLite and Postgres
 	RUST_BACKTRACE=0 tests/with-postgres $(MAKE) --no-print-directory test-rust test-python

@@ -10,7 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from stepfast import ending
+from stepfast import bounds, ending
 from stepfast.branch import BODY, DONE, PENDING, branch_var
 from stepfast.errors import Invalid
 from stepfast.failure import failure_of
@@ -36,9 +36,15 @@ class AsyncEngine:
     Args:
         url: The store: `sqlite://shop.db`, `postgres://…`, `memory:`.
         max_running: Executions that run at a time in this process; what is started beyond waits.
-        suspend_after: An execution that waits longer than so many seconds gives up its memory.
-        value_limit: Largest input, step value or output, in encoded bytes.
-        threads: Sync workflows that run at a time.
+        suspend_after: An execution that waits longer than so many seconds gives up its memory, and goes on
+            from its record when the wait is over.
+        value_limit: Largest input, step value or output, in encoded bytes; by default 256 MiB.
+        threads: Sync workflows that run at a time, each on a thread.
+        processes: Bodies of steps with `process=True` that run at a time; by default as many as there are
+            processors.
+
+    Raises:
+        Invalid: An option is out of its bounds.
     """
 
     def __init__(
@@ -51,6 +57,7 @@ class AsyncEngine:
         threads: int = 64,
         processes: int | None = None,
     ) -> None:
+        bounds.of_engine(url, max_running, suspend_after, value_limit, threads, processes)
         self._opened: Opened | None = None
         self._open = functools.partial(
             Opened,
@@ -67,6 +74,8 @@ class AsyncEngine:
 
         Raises:
             Invalid: The store cannot be opened.
+            Corrupt: The store is damaged, or was written by a newer version of Stepfast.
+            Unavailable: The database server does not answer.
         """
         if self._opened is not None and not self._opened.is_closed:
             raise Invalid(
@@ -259,6 +268,9 @@ class AsyncEngine:
     async def get(self, workflow_id: str) -> AsyncHandle[Any]:
         """A handle to the execution with this workflow_id, whoever has started it.
 
+        Args:
+            workflow_id: Given when it was started, or minted then.
+
         Raises:
             NotFound: There is none.
         """
@@ -283,17 +295,40 @@ class AsyncEngine:
     async def show(self, workflow_id: str) -> Record:
         """Everything recorded of an execution.
 
+        Args:
+            workflow_id: Of the execution.
+
         Raises:
             NotFound: There is no such execution.
         """
         return record_of(await settle(self._here.native.show(workflow_id, self._here.port)))
 
     async def cancel(self, workflow_id: str) -> bool:
-        """Asks that an execution be cancelled. See `Handle.cancel`."""
+        """Asks that an execution be cancelled. See `Handle.cancel`.
+
+        Args:
+            workflow_id: Of the execution.
+
+        Returns:
+            False if it had ended before.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
         return await (await self.get(workflow_id)).cancel()
 
     async def resume(self, workflow_id: str) -> bool:
-        """Asks that an execution go on from what is recorded. See `Handle.resume`."""
+        """Asks that an execution go on from what is recorded. See `Handle.resume`.
+
+        Args:
+            workflow_id: Of the execution.
+
+        Returns:
+            False if it is neither parked nor failed nor cancelled.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
         return await (await self.get(workflow_id)).resume()
 
     async def count(
@@ -329,6 +364,7 @@ class AsyncEngine:
         limit: int = 50,
     ) -> builtins.list[Execution]:
         """Executions that match, newest first. See `Engine.list`."""
+        bounds.count("limit", limit, 1)
         rows = await settle(
             self._here.list(
                 status,
@@ -339,7 +375,7 @@ class AsyncEngine:
                 created_from,
                 created_before,
                 after,
-                max(1, limit),
+                limit,
             )
         )
         return [execution_of(row) for row in rows]
@@ -351,6 +387,7 @@ class AsyncEngine:
             grace: Longest to wait for a database that does not answer, for code that was told to unwind, and
                 for bodies in threads, in seconds.
         """
+        bounds.seconds("grace", grace)
         opened = self._opened
         if opened is not None and opened.loop is not None and opened.is_to_end:
             opened.loop.check()

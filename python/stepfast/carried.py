@@ -17,7 +17,7 @@ def failed(call: _native.Call, settings: _native.StepSettings, raised: BaseExcep
 
 
 def interrupted(call: _native.Call, branch: _native.Branch | None, raised: BaseException) -> int | None:
-    """What awaits the call is cancelled, or the program is told to end: whose turn it is, if the call is over.
+    """What awaits the call is cancelled, or the program is to end: whose turn it is, if the call is over.
 
     Raises:
         Suspended: See `cancelled`.

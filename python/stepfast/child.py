@@ -45,23 +45,43 @@ class Reference:
 
 
 class Child(Reference, Generic[R]):
-    """A child that a sync workflow has started."""
+    """A child that a sync workflow has started.
+
+    Attributes:
+        workflow_id: The child's workflow_id.
+    """
 
     __slots__ = ()
 
     def result(self) -> R:
-        """Waits for the child's output: a durable call, in the workflow that started it."""
+        """Waits for the child's output: a durable call, in the workflow that started it.
+
+        Raises:
+            WorkflowCancelled: The child was cancelled, but this workflow was not.
+            Invalid: This is not the code of a workflow.
+            Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
+        """
         output: R = settle_here(self._call()[0])
         return output
 
 
 class AsyncChild(Reference, Generic[R]):
-    """A child that an async workflow has started; awaiting it is awaiting its output."""
+    """A child that an async workflow has started; awaiting it is awaiting its output.
+
+    Attributes:
+        workflow_id: The child's workflow_id.
+    """
 
     __slots__ = ()
 
     def result(self) -> Coroutine[object, None, R]:
-        """Waits for the child's output: a durable call, in the workflow that started it."""
+        """Waits for the child's output: a durable call, in the workflow that started it.
+
+        Raises:
+            WorkflowCancelled: The child was cancelled, but this workflow was not.
+            Invalid: This is not the code of a workflow.
+            Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
+        """
         return awaited(*self._call())
 
     def __await__(self) -> Generator[Any, Any, R]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from stepfast import ending
+from stepfast import bounds, ending
 from stepfast.branch import BODY, DONE, PENDING, branch_var
 from stepfast.failure import failure_of
 from stepfast.handle import Handle, outcomes, settle_here
@@ -30,14 +30,17 @@ class Engine:
     Args:
         url: The store: `sqlite://shop.db`, `postgres://…`, `memory:`.
         max_running: Executions that run at a time in this process; what is started beyond waits.
-        suspend_after: An execution that waits longer than so many seconds gives up its memory.
-        value_limit: Largest input, step value or output, in encoded bytes.
-        threads: Sync workflows that run at a time.
+        suspend_after: An execution that waits longer than so many seconds gives up its memory, and goes on
+            from its record when the wait is over.
+        value_limit: Largest input, step value or output, in encoded bytes; by default 256 MiB.
+        threads: Sync workflows that run at a time, each on a thread.
         processes: Bodies of steps with `process=True` that run at a time; by default as many as there are
             processors.
 
     Raises:
-        Invalid: The store cannot be opened, or `processes` is less than 1.
+        Invalid: The store cannot be opened, or an option is out of its bounds.
+        Corrupt: The store is damaged, or was written by a newer version of Stepfast.
+        Unavailable: The database server does not answer.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Engine:
         threads: int = 64,
         processes: int | None = None,
     ) -> None:
+        bounds.of_engine(url, max_running, suspend_after, value_limit, threads, processes)
         self._opened = Opened(
             url,
             max_running=max_running,
@@ -81,16 +85,21 @@ class Engine:
 
         Args:
             workflow: The workflow.
-            args: Its arguments.
-            workflow_id: The execution's id. Starting the same workflow with the same arguments and id again
-                is the same execution. A time-ordered id is minted if there is none.
-            kwargs: Its arguments by name. `options` is for workflows that have a `workflow_id` of their own.
+            args: Its arguments by position.
+            workflow_id: The execution's id, at most 1024 bytes. Starting the same workflow with the same
+                arguments and id again is the same execution. A time-ordered id is minted if there is none.
+                For a workflow with an argument of that name there is `options`.
+            kwargs: Its arguments by name.
+
+        Returns:
+            A handle, whose `result` waits for the end.
 
         Raises:
             Conflict: The workflow_id is taken by another workflow, or by other arguments.
             EncodeError: An argument cannot be recorded.
-            Invalid: The engine does not know the workflow, or this is the code of a workflow: call the
-                workflow there, or start it by `workflow.start(...)`.
+            Invalid: The engine does not know the workflow, an argument is larger than `value_limit`, or this
+                is the code of a workflow: call the workflow there, or start it by `workflow.start(...)`.
+            Unavailable: The engine is closed, or the `patience` of `options` is at its end.
         """
         order = PLAIN if workflow_id is None else Order(workflow_id)
         return self._start(workflow, args, kwargs, order)
@@ -114,10 +123,20 @@ class Engine:
         self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
     ) -> Any:
         """Starts an execution and waits for its output, which is then durable. Cheaper than `start` and
-        `result`: one flush for both. Its code runs in this thread, if it can begin at once.
+        `result`: one flush for both. Its code runs in this thread, if it can begin at once. See `start` for
+        the arguments.
+
+        Returns:
+            The output of the workflow.
 
         Raises:
-            Exception: What the workflow raises, besides what `start` and `Handle.result` do.
+            Conflict: The workflow_id is taken by another workflow, or by other arguments.
+            EncodeError: An argument, or the output, cannot be recorded.
+            Invalid: As of `start`.
+            Unavailable: As of `start`.
+            WorkflowCancelled: The execution was cancelled, or its time was up.
+            Parked: It is parked: it goes on when somebody resumes it.
+            Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
         order = PLAIN if workflow_id is None else Order(workflow_id)
         return self._run(workflow, args, kwargs, order)
@@ -132,11 +151,17 @@ class Engine:
         """The engine, to start executions with options: `engine.options(timeout=60).start(checkout, order)`.
 
         Args:
-            workflow_id: See `start`.
-            timeout: After so many seconds the execution is cancelled unless it has ended.
+            workflow_id: The execution's id, as of `start`. By default one is minted.
+            timeout: After so many seconds the execution is cancelled unless it has ended; never by default.
             patience: So long a call waits for a database that does not answer, in seconds, before it raises
                 `Unavailable`; for ever by default. The start may happen nevertheless: repeating it with the
                 same workflow_id is safe.
+
+        Returns:
+            What has the same `start` and `run` as the engine.
+
+        Raises:
+            Invalid: An option is out of its bounds.
         """
         return Options(self._start, self._run, Order(workflow_id, timeout, patience))
 
@@ -186,6 +211,9 @@ class Engine:
     def get(self, workflow_id: str) -> Handle[Any]:
         """A handle to the execution with this workflow_id, whoever has started it.
 
+        Args:
+            workflow_id: Given when it was started, or minted then.
+
         Raises:
             NotFound: There is none.
         """
@@ -220,17 +248,40 @@ class Engine:
     def show(self, workflow_id: str) -> Record:
         """Everything recorded of an execution.
 
+        Args:
+            workflow_id: Of the execution.
+
         Raises:
             NotFound: There is no such execution.
         """
         return record_of(settle_here(self._opened.native.show(workflow_id, None)))
 
     def cancel(self, workflow_id: str) -> bool:
-        """Asks that an execution be cancelled. See `Handle.cancel`."""
+        """Asks that an execution be cancelled. See `Handle.cancel`.
+
+        Args:
+            workflow_id: Of the execution.
+
+        Returns:
+            False if it had ended before.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
         return self.get(workflow_id).cancel()
 
     def resume(self, workflow_id: str) -> bool:
-        """Asks that an execution go on from what is recorded. See `Handle.resume`."""
+        """Asks that an execution go on from what is recorded. See `Handle.resume`.
+
+        Args:
+            workflow_id: Of the execution.
+
+        Returns:
+            False if it is neither parked nor failed nor cancelled.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
         return self.get(workflow_id).resume()
 
     def count(
@@ -244,7 +295,11 @@ class Engine:
         created_from: datetime | None = None,
         created_before: datetime | None = None,
     ) -> int:
-        """How many executions match. See `list`."""
+        """How many executions match. See `list`.
+
+        Raises:
+            Invalid: There is no such status.
+        """
         counted: int = settle_here(
             self._opened.list(
                 status, workflow, is_parked, parent, id_prefix, created_from, created_before, None, 0
@@ -268,19 +323,20 @@ class Engine:
         """Executions that match, newest first.
 
         Args:
-            status: One status, or several.
-            workflow: Only of this workflow.
+            status: One status, or several: scheduled, queued, running, waiting, completed, failed, cancelled.
+            workflow: Only of this workflow, which may be given by its name.
             is_parked: Only those that are parked, or only those that are not.
             parent: Only children of the execution with this workflow_id.
             id_prefix: Only those whose workflow_id begins so.
-            created_from: Only those accepted at this time or later.
+            created_from: Only those accepted at this time or later; a time without a zone is local.
             created_before: Only those accepted before this time.
-            after: The workflow_id of the last one of the page before.
-            limit: At most so many.
+            after: For the next page: the workflow_id of the last one on this page.
+            limit: At most so many, at least 1.
 
         Raises:
-            Invalid: There is no such status.
+            Invalid: There is no such status, or `limit` is less than 1.
         """
+        bounds.count("limit", limit, 1)
         rows = settle_here(
             self._opened.list(
                 status,
@@ -291,7 +347,7 @@ class Engine:
                 created_from,
                 created_before,
                 after,
-                max(1, limit),
+                limit,
             )
         )
         return [execution_of(row) for row in rows]
@@ -304,6 +360,7 @@ class Engine:
             grace: Longest to wait for a database that does not answer, and for bodies in threads, which
                 cannot be stopped, in seconds. What they come to is dropped.
         """
+        bounds.seconds("grace", grace)
         self._opened.close(grace)
 
     def __enter__(self) -> Self:

@@ -22,7 +22,11 @@ __all__ = [
 
 
 class Error(Exception):
-    """Anything that Stepfast raises. `code` is stable; the error catalogue has a paragraph on each."""
+    """Anything that Stepfast raises.
+
+    Attributes:
+        code: Such as `SF-0003`. It is stable, and the error catalogue has a paragraph on it.
+    """
 
     code: str
 
@@ -44,11 +48,13 @@ class NotFound(Error):
 
 
 class WorkflowFailed(Error):
-    """The workflow failed with an exception that cannot be made again here."""
+    """The workflow, or the step, failed, and not with an exception of Python: its value was too large, or the
+    database refused it, or its code was written in Rust. The message says why."""
 
 
 class WorkflowCancelled(Error):
-    """The execution was cancelled, or its time was up."""
+    """The execution was cancelled, or its time was up. In the code of a workflow it is a child that was: its
+    own cancellation no code can catch."""
 
 
 class Parked(Error):

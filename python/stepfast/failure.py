@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from stepfast.ended import recordable
-from stepfast.errors import KINDS, Error, WorkflowFailed
+from stepfast.errors import KINDS, Error, WorkflowCancelled, WorkflowFailed
 from stepfast.values import EncodeError, decode_exception, encode_exception
 from stepfast.values.errors import text_of
 
 Failure = tuple[str, str, list[str], bool, bytes]
+
+#: Kinds of the failure of an execution that was cancelled: at its deadline, and on request.
+CANCELLED: Final = ("SF-0021", "SF-0022")
 
 
 def failure_of(raised: BaseException, retry_if: Callable[[Exception], bool] | None = None) -> Failure:
@@ -38,6 +42,8 @@ def raised_again(failure: tuple[str, str, list[str], bytes] | None) -> BaseExcep
     kind, message, _, detail = failure
     if detail:
         return decode_exception(detail)
+    if kind in CANCELLED:
+        return WorkflowCancelled(f"{kind}: {message}", kind)
     code = kind if kind.startswith("SF-") else "SF-0008"
     return WorkflowFailed(f"{kind}: {message}", code)
 

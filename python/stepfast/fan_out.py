@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from inspect import isawaitable, iscoroutine
 from typing import Any, Generic, TypeVar, overload
 
+from stepfast import bounds
 from stepfast.branch import branch_var, unwinding
+from stepfast.errors import Invalid
 from stepfast.fan_threads import run_side_by_side
 
 R = TypeVar("R", covariant=True)
@@ -73,10 +76,37 @@ def gather(*calls: Any) -> Any:
     Raises:
         Exception: What the first of them to fail has raised. In async code the others are cancelled, in sync
             code they are waited for.
+        Invalid: A call is none: a sync step that is written with its arguments has run already.
     """
-    if any(not callable(call) for call in calls) or (not calls and is_on_loop()):
+    branch = branch_var.get()
+    is_async = not calls or any(not callable(call) for call in calls)
+    if branch is not None or not calls:
+        is_async = is_on_loop()
+    for number, call in enumerate(calls, 1):
+        if not (isawaitable(call) if is_async else callable(call)):
+            raise _no_call(number, calls)
+    if is_async:
         return _gathered(calls)
     return tuple(run_side_by_side(list(calls), len(calls) or 1))
+
+
+def _no_call(number: int, calls: tuple[Any, ...]) -> Invalid:
+    """What to write instead of an argument of `gather` that cannot be waited for."""
+    kind = type(calls[number - 1]).__qualname__
+    for call in calls:
+        if iscoroutine(call):
+            # nobody awaits it any more
+            call.close()
+    if is_on_loop():
+        return Invalid(
+            f"argument {number} of gather has the type {kind}, and must be something to await: write await "
+            "gather(reserve(1), charge(2)) with async steps, reserve.in_thread(1) for a sync one"
+        )
+    return Invalid(
+        f"argument {number} of gather has the type {kind}, and must be a function without arguments: "
+        "a step that is written with its arguments has run before gather. Write "
+        "gather(lambda: reserve(1), lambda: charge(2)), or map(reserve, [1, 2])"
+    )
 
 
 @overload
@@ -96,21 +126,24 @@ def map(function: Callable[[Any], Any], items: Iterable[Any], *, concurrency: in
         function: A step, a workflow, or any function that calls some. In async code it is to be awaited.
         items: What it is called with, one by one.
         concurrency: So many at a time; in async code all at once by default, in sync code, where each takes a
-            thread, 16. A replay must find the same number.
+            thread, 16. At least 1. A replay must find the same number.
 
     Returns:
         The outputs, in the order of the items.
 
     Raises:
         Exception: What the first of them to fail has raised; no further ones are begun.
+        Invalid: `concurrency` is less than 1.
     """
+    if concurrency is not None:
+        bounds.count("concurrency", concurrency, 1)
     items = list(items)
     if is_on_loop():
         if concurrency is None:
             return _gathered([function(item) for item in items], list)
-        return _limited(function, items, max(1, concurrency))
+        return _limited(function, items, concurrency)
     calls = [_call(function, item) for item in items]
-    return run_side_by_side(calls, max(1, THREADS if concurrency is None else concurrency))
+    return run_side_by_side(calls, THREADS if concurrency is None else concurrency)
 
 
 def _call(function: Callable[[T], R], item: T) -> Callable[[], R]:

@@ -38,9 +38,10 @@ class Handle(Generic[R]):
 
         Raises:
             TimeoutError: It has not ended in time.
-            WorkflowCancelled: It was cancelled.
+            WorkflowCancelled: It was cancelled, or its own time was up.
             Parked: It is parked: it goes on when somebody resumes it.
-            Exception: What the workflow has raised; `WorkflowFailed` where that cannot be made again.
+            Unavailable: The engine was closed meanwhile.
+            Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
         output: R = settle_here(self._native.result(None), timeout, self)
         return output
@@ -99,8 +100,15 @@ class AsyncHandle(Generic[R]):
         return self._native.workflow_id
 
     async def result(self) -> R:
-        """Waits for the end of the execution, and returns its output, which is then durable. See
-        `Handle.result`; `asyncio.timeout` bounds the wait."""
+        """Waits for the end of the execution, and returns its output, which is then durable. The same as
+        awaiting the handle; `asyncio.timeout` bounds the wait, and the execution goes on.
+
+        Raises:
+            WorkflowCancelled: It was cancelled, or its own time was up.
+            Parked: It is parked: it goes on when somebody resumes it.
+            Unavailable: The engine was closed meanwhile.
+            Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
+        """
         output: R = await settle(self._native.result(self._port))
         return output
 

@@ -34,9 +34,15 @@ def install() -> None:
 
 
 class ReplayFilter(logging.Filter):
-    """Drops what the code of a workflow logs again while it repeats what an earlier run has recorded."""
+    """Drops what the code of a workflow logs again while it repeats what an earlier run has recorded:
+    `handler.addFilter(stepfast.ReplayFilter())`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """False for a record that is to be dropped.
+
+        Args:
+            record: What is about to be logged.
+        """
         return not getattr(record, "is_replaying", False)
 
 

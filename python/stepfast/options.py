@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
+from stepfast import bounds
 from stepfast.handle import AsyncHandle, Handle
 from stepfast.workflow import BoundWorkflow, Workflow
 
@@ -27,6 +28,9 @@ class Order:
     workflow_id: str | None = None
     timeout: float | None = None
     patience: float | None = None
+
+    def __post_init__(self) -> None:
+        bounds.of_order(self.workflow_id, self.timeout, self.patience)
 
 
 #: How an engine does as it is ordered: with a workflow, its arguments by position and by name, and the order.

@@ -180,8 +180,12 @@ def readable(recorded: Any) -> Any:
 
 
 def instant(micros: int) -> datetime:
-    """The time so many microseconds after 1970, in UTC."""
-    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
+    """The time so many microseconds after 1970, in UTC; the last that Python knows for what is later."""
+    try:
+        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
+    except OverflowError:
+        # a limit of math.inf
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def perhaps(micros: int | None) -> datetime | None:

@@ -9,9 +9,10 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, final, overload
 
-from stepfast import _native
+from stepfast import _native, bounds
 from stepfast.attempt import within, within_thread
 from stepfast.branch import (
     BODY,
@@ -46,7 +47,11 @@ class Nobody:
 
 
 class Step(Generic[P, R]):
-    """A step function. Called in a workflow, its outcome is recorded once; elsewhere it is a plain call."""
+    """A step function. Called in a workflow, its outcome is recorded once; elsewhere it is a plain call.
+
+    Attributes:
+        name: The name under which its outcomes are recorded.
+    """
 
     __name__: str
     __qualname__: str
@@ -66,12 +71,14 @@ class Step(Generic[P, R]):
         speculative: bool,
         retry_if: Callable[[Exception], bool] | None,
     ) -> None:
+        bounds.of_step(name, retries, backoff, factor, max_backoff, jitter, timeout, speculative, retry_if)
         self.function = function
         self.name: str = name or qualified(function)
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self.retry_if = retry_if
-        self.timeout = timeout
-        body = function if timeout is None else functools.partial(limited, timeout, function)
+        # what is longer than threads can wait is no limit
+        self.timeout: float | None = timeout if timeout is None or timeout < TIMEOUT_MAX else None
+        body = function if self.timeout is None else functools.partial(limited, self.timeout, function)
         self.settings: _native.StepSettings = _native.StepSettings(
             self.name, retries, backoff, factor, max_backoff, jitter, speculative, body, retry_if
         )
@@ -102,7 +109,12 @@ class Step(Generic[P, R]):
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
-        on meanwhile."""
+        on meanwhile.
+
+        Raises:
+            Invalid: The step is async, or this is the code of a sync workflow.
+            Exception: What the body has raised.
+        """
         return self._in_thread(args, args, kwargs)
 
     def _in_thread(
@@ -183,9 +195,7 @@ class BoundStep(Generic[P, R]):
         return f"<step {self.step.name} of {self.instance!r}>"
 
 
-async def limited(
-    timeout: float, function: Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Any:
+async def limited(timeout: float, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """The body of an async step that has a limit in time."""
     return await within(timeout, function(*args, **kwargs))
 
@@ -356,24 +366,32 @@ def step(
     speculative: bool = False,
     retry_if: Callable[[Exception], bool] | None = None,
 ) -> Any:
-    """Makes a step of a function.
+    """Makes a step of a function, or of a method: `@step`, or `@step(retries=3)`.
 
     Args:
-        process: the body, which is sync, runs in a child process: a crash there is a failed attempt. Async
+        function: The body: sync or async. It may run more than once, if a crash comes before its outcome is
+            recorded, and in each further attempt.
+        process: The body, which is sync, runs in a child process: a crash there is a failed attempt. Async
             workflows call such a step by `await crunch.in_process(...)`.
-        name: what is recorded; the function's qualified name by default.
-        retries: attempts after a failed one.
-        backoff: seconds before the second attempt; each further pause is `factor` times longer.
-        factor: see `backoff`.
-        max_backoff: longest pause, in seconds.
-        jitter: share of a pause that is random, 0 to 1.
-        timeout: longest an attempt may take, in seconds; no limit by default. It then fails with
+        name: What is recorded, at most 255 bytes; the function's qualified name by default.
+        retries: Attempts after a failed one.
+        backoff: Pause before the second attempt, in seconds; each further pause is `factor` times longer.
+        factor: How much longer, at least 1.
+        max_backoff: Longest pause, in seconds.
+        jitter: Share of a pause that is random, from 0 to 1: with 0.5 one of 4 s becomes 2 to 4 s.
+        timeout: Longest an attempt may take, in seconds; no limit by default. It then fails with
             `TimeoutError`. An async body is cancelled; a thread cannot be stopped: it goes on, and what it
             comes to is dropped. A process is killed.
-        speculative: the body may run before the outcomes of earlier steps are durable.
-        retry_if: tells which exceptions are worth another attempt; all by default.
+        speculative: The body may run before the outcomes of earlier steps are durable: for bodies without
+            effects outside.
+        retry_if: Called with an exception of the body, tells whether it is worth another attempt; all are by
+            default.
+
+    Raises:
+        Invalid: It is no function, or an option is out of its bounds.
     """
 
+    bounds.flag("process", process)
     made_of: Callable[..., Step[..., Any]] = Step
     if process:
         from stepfast.processes import ProcessStep as made_of

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self, TypeVar
 
+from stepfast import bounds
 from stepfast.branch import branch_var
 from stepfast.errors import Invalid
 from stepfast.waits import sleep
@@ -21,14 +22,17 @@ class timeout:
     that passed meanwhile counts. Elsewhere it is `asyncio.timeout`.
 
     Args:
-        seconds: The limit. None for no limit.
+        seconds: The limit, in seconds; None for no limit. One that is not above 0 has passed already.
 
     Raises:
         TimeoutError: The time was up; what was awaited then has been cancelled.
-        Invalid: In a sync workflow: threads cannot be interrupted, `@step(timeout=...)` limits a step.
+        Invalid: The limit is no number; or this is a sync workflow: threads cannot be interrupted,
+            `@step(timeout=...)` limits a step.
     """
 
     def __init__(self, seconds: float | None) -> None:
+        if seconds is not None:
+            bounds.number("seconds", seconds)
         self._seconds = seconds
         self._plain: asyncio.Timeout | None = None
         self._timer: asyncio.Task[None] | None = None
@@ -82,10 +86,14 @@ async def wait_for(awaitable: Awaitable[R], seconds: float | None) -> R:
 
     Args:
         awaitable: A call, a coroutine or a task.
-        seconds: The limit. None for no limit.
+        seconds: The limit, in seconds; None for no limit.
+
+    Returns:
+        What the awaitable comes to.
 
     Raises:
-        TimeoutError: The time was up.
+        TimeoutError: The time was up; the awaitable has been cancelled.
+        Invalid: As of `timeout`.
     """
     async with timeout(seconds):
         return await awaitable

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any, cast
 
+from stepfast import bounds
 from stepfast.awaited import awaited
 from stepfast.branch import branch_var
 from stepfast.handle import settle_here
@@ -22,17 +23,28 @@ def sleep(
     `asyncio.sleep`.
 
     Args:
-        seconds: How long; never shorter than that. What is given in other units is added.
+        seconds: How long, in seconds; never shorter than that. What is given in other units is added. A sleep
+            that is not above 0 is over at once.
         minutes: Minutes to add.
         hours: Hours to add.
         days: Days to add.
 
     Returns:
         What to await, in async code; None in sync code, where the time has passed.
+
+    Raises:
+        Invalid: It is no number.
     """
     # No checker knows which code calls this. Async code has to be told of an Awaitable; were it a Coroutine,
     # checkers would miss an `await` in sync code.
-    seconds += 60.0 * (minutes + 60.0 * (hours + 24.0 * days))
+    if minutes or hours or days or type(seconds) is not float:
+        for unit, given in (("seconds", seconds), ("minutes", minutes), ("hours", hours), ("days", days)):
+            bounds.number(unit, given)
+        seconds += 60.0 * (minutes + 60.0 * (hours + 24.0 * days))
+    # what is computed may lie in the past, and is over then; NaN is greater than nothing
+    if not seconds > 0.0:
+        bounds.number("seconds", seconds)
+        seconds = 0.0
     branch = branch_var.get()
     waits: Any = None
     if branch is not None:

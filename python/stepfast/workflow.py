@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
+from stepfast import bounds
 from stepfast.awaited import awaited
 from stepfast.branch import branch_var
 from stepfast.child import AsyncChild, Child, start_child
@@ -28,13 +29,20 @@ S = TypeVar("S")
 
 class Workflow(Generic[P, R]):
     """A workflow function. Engines know it by its name. Called in a workflow it runs as a child; elsewhere
-    it is a plain call."""
+    it is a plain call.
+
+    Attributes:
+        name: The name under which its executions are recorded.
+    """
 
     __name__: str
     __qualname__: str
     __wrapped__: Callable[P, R]
 
     def __init__(self, function: Callable[P, R], *, name: str | None, eager: bool) -> None:
+        if name is not None:
+            bounds.name("name", name)
+        bounds.flag("eager", eager)
         self.function = function
         self.name: str = name or qualified(function)
         self.eager = eager
@@ -62,7 +70,13 @@ class Workflow(Generic[P, R]):
         return cast("R", opened.threads.child(branch, number, args, kwargs))
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
-        """For async workflows: the sync workflow as a child, which runs on a thread."""
+        """For async workflows: the sync workflow as a child, which runs on a thread.
+
+        Raises:
+            Invalid: The workflow is async, or this is not the code of an async workflow.
+            WorkflowCancelled: The child was cancelled, but this workflow was not.
+            Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
+        """
         branch = branch_var.get()
         if self.is_async or branch is None or not branch.is_on_loop:
             raise Invalid(
@@ -98,7 +112,10 @@ class Workflow(Generic[P, R]):
 
     def start_detached(self, /, *args: Any, **kwargs: Any) -> Any:
         """In a workflow: starts an execution that the workflow does not wait for, and that is not cancelled
-        with it. Returns its workflow_id.
+        with it.
+
+        Returns:
+            Its workflow_id.
 
         Raises:
             Invalid: This is not the code of a workflow: there `engine.start` starts executions.
@@ -214,15 +231,19 @@ def workflow(
 def workflow(
     function: Callable[..., Any] | None = None, /, *, name: str | None = None, eager: bool = True
 ) -> Any:
-    """Makes a workflow of a function, or of a method.
+    """Makes a workflow of a function, or of a method: `@workflow`, or `@workflow(name="checkout")`. It
+    belongs to no engine: each engine knows all that were made before it was opened.
 
     Args:
-        name: What is recorded, and how its code is found again after a crash or a deploy; the function's
-            qualified name by default.
-        eager: With False its code sees a step's outcome only when that is durable.
+        function: The code: sync or async. After a crash it runs again from its beginning, and finds the
+            recorded outcomes of its steps.
+        name: What is recorded, and how its code is found again after a crash or a deploy, at most 255 bytes;
+            the function's qualified name by default.
+        eager: With False its code sees a step's outcome only when that is durable: for code that shows
+            such values to the world between steps.
 
     Raises:
-        Invalid: It is no function, or another workflow has the name.
+        Invalid: It is no function, another workflow has the name, or an option is out of its bounds.
     """
 
     def made(function: Callable[..., Any]) -> Workflow[..., Any]:

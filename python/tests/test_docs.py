@@ -24,11 +24,13 @@ DOCUMENTS = [
     path.relative_to(ROOT).as_posix() for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 ]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-#: Those with code; that of the guide to values runs as a module, in a test of its own.
+#: Those with code; that of the guide to values runs as a module, in a test of its own. That of the reference
+#: of Python consists of signatures.
 WITH_CODE = [
     name
     for name in DOCUMENTS
-    if name != "docs/guide/values.md" and "```python" in (ROOT / name).read_text(encoding="utf-8")
+    if name not in ("docs/guide/values.md", "docs/reference/python.md")
+    and "```python" in (ROOT / name).read_text(encoding="utf-8")
 ]
 #: Where `python` is found, as in an activated environment.
 PROGRAMS = pathlib.Path(sys.executable).parent

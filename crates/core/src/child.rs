@@ -196,15 +196,15 @@ async fn start(
 ) -> Result<Key, Failure> {
     let core = &run.core;
     if core.definitions.get(&definition.name).is_none() {
-        let mut failure = Failure::from(crate::order::unknown_workflow(core, &definition.name));
+        let mut failure = crate::order::unknown_workflow(core, &definition.name).recorded();
         failure.message =
             format!("workflow {:?} cannot start a child: {}", &*run.definition.name, failure.message);
-        return Err(failure.permanent());
+        return Err(failure);
     }
     let limit = core.options.value_limit;
     if input.len() > limit {
         let what = format!("the input of child {:?}", &*definition.name);
-        return Err(Failure::from(Error::TooLarge { what, size: input.len(), limit }).permanent());
+        return Err(Error::TooLarge { what, size: input.len(), limit }.recorded());
     }
     let key = Key::derived(run.key, run.run_no, path);
     let (stored, room) = crate::value::store(Place::of(run, key), input.clone()).await;

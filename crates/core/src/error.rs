@@ -177,6 +177,12 @@ impl Error {
         }
     }
 
+    /// What is recorded of it where it is the end of a step or of an execution: it would be the same at the next
+    /// attempt.
+    pub(crate) fn recorded(&self) -> Failure {
+        Failure::of_kind(self.code(), self.to_string()).permanent()
+    }
+
     /// The same error, which says what value could not be read.
     pub(crate) fn of_value(mut self, which: impl FnOnce() -> String) -> Self {
         if let Error::Decode { value, .. } = &mut self {

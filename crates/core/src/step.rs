@@ -64,7 +64,8 @@ impl RetryPolicy {
 
     fn jittered(&self, attempt: u32) -> Duration {
         let share = 1.0 - self.jitter.clamp(0.0, 1.0) * fastrand::f64();
-        self.pause_after(attempt).mul_f64(share)
+        // the longest pause there is does not survive a round trip
+        Duration::try_from_secs_f64(self.pause_after(attempt).as_secs_f64() * share).unwrap_or(Duration::MAX)
     }
 
     fn allows(&self, attempt: u32, failure: &Failure) -> bool {
@@ -199,7 +200,7 @@ pub(crate) fn begin(
 ) -> Result<Call, Failure> {
     match (check_name("step name", name), fingerprint.transpose()) {
         (Ok(()), Ok(fingerprint)) => Ok(Call::begin(run, path, name, CallKind::Step, fingerprint)),
-        (Err(error), _) | (_, Err(error)) => Err(Failure::from(error).permanent()),
+        (Err(error), _) | (_, Err(error)) => Err(error.recorded()),
     }
 }
 
@@ -260,7 +261,7 @@ where
 /// The encoded value of a step, if it can be recorded.
 pub(crate) fn checked<T: ToPayload>(call: &Call, value: &T) -> Result<Payload, Failure> {
     let payload = value.to_payload().and_then(|payload| check_size(call, payload));
-    payload.map_err(|error| Failure::from(error).permanent())
+    payload.map_err(|error| error.recorded())
 }
 
 /// Records a failed attempt and waits until it is time for the next; or records the failure as the outcome,
@@ -427,6 +428,9 @@ mod tests {
             let (pause, jittered) = (policy.pause_after(attempt), policy.jittered(attempt));
             assert!(jittered <= pause && jittered >= pause / 2);
         }
+        let endless =
+            RetryPolicy { backoff: Duration::MAX, max_backoff: Duration::MAX, jitter: 0.0, ..policy };
+        assert_eq!(endless.jittered(1), Duration::MAX);
     }
 
     #[test]

@@ -217,7 +217,7 @@ impl RunTask {
                 return Ok(output);
             }
             let what = format!("the output of workflow {:?}", &*run.definition.name);
-            Err(Failure::from(crate::Error::TooLarge { what, size: output.len(), limit }).permanent())
+            Err(crate::Error::TooLarge { what, size: output.len(), limit }.recorded())
         });
         let (status, outcome) = match result {
             Ok(output) => (Status::Completed, output),

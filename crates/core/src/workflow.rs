@@ -74,7 +74,7 @@ where
             let run = body(cx, input);
             Ok(Box::pin(async move {
                 let output = run.await.map_err(IntoFailure::into_failure)?;
-                Payload::encode(&output).map_err(|error| Failure::from(error).permanent())
+                Payload::encode(&output).map_err(|error| error.recorded())
             }))
         };
         let definition = Definition {

@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
-from stepfast.errors import Invalid
 from stepfast.processes.attempt import Attempt
 
 if TYPE_CHECKING:
@@ -19,15 +18,10 @@ class Processes:
 
     Args:
         most: Children at a time; the number of the machine's processors by default.
-
-    Raises:
-        Invalid: There may be none.
     """
 
     def __init__(self, most: int | None) -> None:
         self._most = (os.cpu_count() or 1) if most is None else most
-        if self._most < 1:
-            raise Invalid(f"processes is {most}, and must be at least 1")
         self._changed = threading.Condition()
         self._waiting: deque[Attempt] = deque()
         self._made: set[Attempt] = set()

@@ -52,7 +52,14 @@ class ProcessStep(Step[P, R]):
         return carry_out_here(branch.step(self.settings, recorded, kwargs), branch, self, args, kwargs)
 
     def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
-        """For async code: the step, to be awaited; the loop goes on meanwhile."""
+        """For async code: the step, to be awaited; the loop goes on meanwhile.
+
+        Raises:
+            Invalid: This is the code of a sync workflow: call the step as it is.
+            EncodeError: An argument, which goes to the process as values are recorded, cannot be.
+            ProcessDied: The process ended before the body had returned, in the last attempt too.
+            Exception: What the body has raised.
+        """
         return self._in_process(args, args, kwargs)
 
     def _in_process(

@@ -7,7 +7,11 @@ from .errors import EncodeError
 
 
 def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """The MessagePack bytes of the arguments of a call.
+    """The MessagePack bytes of the arguments of a call: of a list of both.
+
+    Args:
+        args: Arguments by position.
+        kwargs: Arguments by name.
 
     Raises:
         EncodeError: One of them would not come back as it is; it says which.

@@ -11,26 +11,21 @@ ADVICE: Final = (
 
 
 class EncodeError(Error, TypeError):
-    """A value cannot be recorded so that it comes back as it was.
+    """A value cannot be recorded so that it comes back as it was. Its `code` is SF-0030.
 
     Attributes:
-        code: SF-0030.
         path: Where in the value, such as `value.items[3].price`.
         type_name: The type of what stands there.
     """
 
     def __init__(self, message: str, *, path: str = "value", type_name: str = "") -> None:
         super().__init__(message, "SF-0030")
-        self.path = path
-        self.type_name = type_name
+        self.path: str = path
+        self.type_name: str = type_name
 
 
 class DecodeError(Error, ValueError):
-    """A recorded value cannot be read back by this program.
-
-    Attributes:
-        code: SF-0031.
-    """
+    """A recorded value cannot be read back by this program. Its `code` is SF-0031."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message, "SF-0031")

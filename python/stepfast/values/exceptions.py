@@ -181,8 +181,8 @@ class RemoteError(Exception):
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(kind, message)
-        self.kind = kind
-        self.message = message
+        self.kind: str = kind
+        self.message: str = message
         self.exceptions: tuple[BaseException, ...] = ()
 
     def __str__(self) -> str:

@@ -24,6 +24,9 @@ def encode_exception(error: BaseException) -> bytes:
     One that could not be made again as it is (its class is local, it holds a connection, it says something
     else when it is made again) is recorded by the name of its class and by its text, and comes back as a
     `RemoteError`.
+
+    Args:
+        error: The exception. It is not changed.
     """
     graph = graph_of(error)
     return packb(
@@ -38,6 +41,9 @@ def encode_exception(error: BaseException) -> bytes:
 
 def decode_exception(data: bytes | bytearray | memoryview) -> BaseException:
     """The exception that `encode_exception` was given, or a `RemoteError` that says what it was.
+
+    Args:
+        data: What `encode_exception` gave.
 
     Raises:
         DecodeError: The bytes are no recorded failure.

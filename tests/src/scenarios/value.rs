@@ -3,13 +3,17 @@
 use stepfast_core::counters::Table;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::write::Write;
-use stepfast_core::{Context, ErrorKind, Key, Workflow};
+use stepfast_core::{Context, Error, ErrorKind, Failure, Key, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, open, record, row, second_engine, shut_down};
 use crate::StoreFixture;
 use crate::fault_store::{Call, FaultStore};
 
-super::cases![what_a_lost_run_left_behind_is_swept, the_input_of_a_start_that_does_not_land_is_swept];
+super::cases![
+    what_a_lost_run_left_behind_is_swept,
+    the_input_of_a_start_that_does_not_land_is_swept,
+    what_is_over_the_limit_is_recorded_by_its_code,
+];
 
 /// Three chunks.
 const SIZE: usize = 5 << 19;
@@ -110,4 +114,28 @@ async fn the_input_of_a_start_that_does_not_land_is_swept(fixture: &dyn StoreFix
         assert_eq!(two.store().value(key, value).await.is_ok(), is_there);
     }
     shut_down(two).await;
+}
+
+async fn what_is_over_the_limit_is_recorded_by_its_code(fixture: &dyn StoreFixture) {
+    let code = |failure: &Failure| failure.code().unwrap_or(&failure.kind).to_owned();
+    let long =
+        Workflow::new("long", |_cx: Context, size: usize| async move { Returns::Ok("x".repeat(size)) });
+    let shortens = {
+        let long = long.clone();
+        Workflow::new("shortens", move |mut cx: Context, size: usize| {
+            let long = long.clone();
+            async move {
+                let of_step = cx.step("long step", async || Returns::Ok("x".repeat(size))).await.unwrap_err();
+                let of_child = cx.child(&long, size).await.unwrap_err();
+                Returns::Ok([code(&of_step), code(&of_child)])
+            }
+        })
+    };
+    let (engine, _) = engine(fixture, |b| b.register(&long).register(&shortens).value_limit(1000)).await;
+    assert_eq!(engine.run(&shortens, 2000).await.unwrap(), ["SF-0007", "SF-0007"]);
+    let handle = engine.start(&long, 2000).workflow_id("long").await.unwrap();
+    let Error::Failed(failure) = handle.result().await.unwrap_err() else { panic!("it has not failed") };
+    assert_eq!(code(&failure), "SF-0007");
+    assert!(failure.message.starts_with("the output of workflow \"long\" has "), "{failure}");
+    shut_down(engine).await;
 }

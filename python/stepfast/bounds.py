@@ -1,0 +1,161 @@
+"""What options may be: checked where they are given, so that the error comes from there."""
+
+from __future__ import annotations
+
+import math
+import sys
+import unicodedata
+from numbers import Integral, Real
+from typing import Any, Final, cast
+
+from stepfast.errors import Invalid
+
+#: Longest name of a step or workflow, in bytes.
+NAME: Final = 255
+#: The most that the engine counts attempts to.
+RETRIES: Final = 2**32 - 1
+
+
+def number(what: str, value: Any, least: float = -math.inf, most: float = math.inf) -> None:
+    """Refuses what is no number, or not within its bounds. None is for the caller to sort out.
+
+    Raises:
+        Invalid: It is no number, not a number (NaN), less than `least` or more than `most`.
+    """
+    if type(value) is not float and (type(value) is bool or not isinstance(value, Real)):
+        raise Invalid(f"{what} is {value!r}, and must be a number")
+    given = cast("float", value)
+    if least <= given <= most:
+        return
+    if least == -math.inf and most == math.inf:
+        raise Invalid(f"{what} is {value!r}, and must be a number")
+    bounds = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+    raise Invalid(f"{what} is {value!r}, and must be {bounds}")
+
+
+def seconds(what: str, value: Any) -> None:
+    """Refuses what is no span of time.
+
+    Raises:
+        Invalid: It is no number, or negative.
+    """
+    if type(value) is not float and not isinstance(value, Real):
+        raise Invalid(f"{what} is {value!r}, and must be a number of seconds")
+    number(what, value, 0)
+
+
+def limit(what: str, value: Any) -> None:
+    """Refuses a limit in time that is none; None is no limit.
+
+    Raises:
+        Invalid: It is no number, or negative.
+    """
+    if value is not None:
+        seconds(what, value)
+
+
+def count(what: str, value: Any, least: int, most: int = sys.maxsize) -> None:
+    """Refuses what is no whole number within its bounds.
+
+    Raises:
+        Invalid: It is no whole number, less than `least` or more than `most`.
+    """
+    if type(value) is bool or not isinstance(value, Integral):
+        raise Invalid(f"{what} is {value!r}, and must be a whole number")
+    if not least <= int(value) <= most:
+        bounds = f"at least {least}" if most == sys.maxsize and value < least else f"from {least} to {most}"
+        raise Invalid(f"{what} is {value!r}, and must be {bounds}")
+
+
+def flag(what: str, value: Any) -> None:
+    """Refuses what is neither True nor False.
+
+    Raises:
+        Invalid: It is something else.
+    """
+    if not isinstance(value, bool):
+        raise Invalid(f"{what} is {value!r}, and must be True or False")
+
+
+def text(what: str, value: Any) -> None:
+    """Refuses what is no text.
+
+    Raises:
+        Invalid: It is something else, or empty.
+    """
+    if not isinstance(value, str) or not value:
+        raise Invalid(f"{what} is {value!r}, and must be text that is not empty")
+
+
+def name(what: str, value: Any) -> None:
+    """Refuses what cannot be the name of a step or workflow, as the engine would when it is used.
+
+    Raises:
+        Invalid: It is no text, empty, too long, or not printable.
+    """
+    text(what, value)
+    size = len(value.encode(errors="surrogatepass"))
+    if size > NAME:
+        raise Invalid(f"{what} is {value!r} and has {size} bytes, at most {NAME} are allowed")
+    if any(unicodedata.category(each) in ("Cc", "Cs") for each in value):
+        raise Invalid(f"{what} is {value!r}, and must consist of printable characters")
+
+
+def of_engine(
+    url: Any, max_running: Any, suspend_after: Any, value_limit: Any, threads: Any, processes: Any
+) -> None:
+    """Refuses options that no engine can have.
+
+    Raises:
+        Invalid: One of them is out of its bounds.
+    """
+    text("url", url)
+    count("max_running", max_running, 1)
+    seconds("suspend_after", suspend_after)
+    count("value_limit", value_limit, 1)
+    count("threads", threads, 1)
+    if processes is not None:
+        count("processes", processes, 1)
+
+
+def of_step(
+    name_given: Any,
+    retries: Any,
+    backoff: Any,
+    factor: Any,
+    max_backoff: Any,
+    jitter: Any,
+    timeout: Any,
+    speculative: Any,
+    retry_if: Any,
+) -> None:
+    """Refuses options that no step can have.
+
+    Raises:
+        Invalid: One of them is out of its bounds.
+    """
+    if name_given is not None:
+        name("name", name_given)
+    count("retries", retries, 0, RETRIES)
+    seconds("backoff", backoff)
+    number("factor", factor, 1)
+    seconds("max_backoff", max_backoff)
+    number("jitter", jitter, 0, 1)
+    limit("timeout", timeout)
+    if timeout == 0:
+        raise Invalid("timeout is 0, and no attempt can be that fast: leave it out for no limit")
+    flag("speculative", speculative)
+    if retry_if is not None and not callable(retry_if):
+        raise Invalid(f"retry_if is {retry_if!r}, and must be a function that takes the exception")
+
+
+def of_order(workflow_id: Any, timeout: Any, patience: Any) -> None:
+    """Refuses options that nothing can be started with.
+
+    Raises:
+        Invalid: One of them is out of its bounds.
+    """
+    if workflow_id is not None:
+        text("workflow_id", workflow_id)
+    limit("timeout", timeout)
+    limit("patience", patience)

@@ -1,0 +1,304 @@
+"""Options that cannot be meant are refused where they are given, and those that can are not."""
+
+import asyncio
+import datetime
+import math
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import stepfast
+from stepfast import AsyncEngine, Engine, Invalid, Step, Workflow, gather, sleep, step, wait_for, workflow
+
+
+def nothing() -> None: ...
+
+
+@step
+def square(n: int) -> int:
+    return n * n
+
+
+@step
+async def square_async(n: int) -> int:
+    return n * n
+
+
+@step(timeout=math.inf)
+def square_in_time(n: int) -> int:
+    return n * n
+
+
+@step(timeout=math.inf, process=True)
+def square_in_a_process(n: int) -> int:
+    return n * n
+
+
+@workflow
+def squares_in_time(n: int) -> int:
+    return square_in_time(n) + square_in_a_process(n)
+
+
+@workflow
+def squares(n: int) -> int:
+    return square(n)
+
+
+@workflow
+def sleeps(seconds: float) -> str:
+    sleep(seconds)
+    return "up"
+
+
+@workflow
+async def is_late(seconds: float) -> str:
+    await sleep(seconds)
+    try:
+        async with stepfast.timeout(seconds):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        pass
+    try:
+        await wait_for(asyncio.Event().wait(), seconds)
+    except TimeoutError:
+        return "late"
+    return "in time"
+
+
+OF_ENGINES = [
+    ({"url": pathlib.Path("shop.db")}, r"url is PosixPath\('shop.db'\), and must be text"),
+    ({"url": ""}, "url is '', and must be text that is not empty"),
+    ({"max_running": 0}, "max_running is 0, and must be at least 1"),
+    ({"max_running": 2**64}, "max_running is 18446744073709551616, and must be from 1 to"),
+    ({"suspend_after": -1}, "suspend_after is -1, and must be at least 0"),
+    ({"suspend_after": math.nan}, "suspend_after is nan, and must be at least 0"),
+    (
+        {"suspend_after": datetime.timedelta(seconds=5)},
+        r"suspend_after is datetime.timedelta\(seconds=5\), and must be a number of seconds",
+    ),
+    ({"value_limit": 0}, "value_limit is 0, and must be at least 1"),
+    ({"value_limit": 1e6}, "value_limit is 1000000.0, and must be a whole number"),
+    ({"threads": 0}, "threads is 0, and must be at least 1"),
+    ({"threads": True}, "threads is True, and must be a whole number"),
+    ({"processes": 0}, "processes is 0, and must be at least 1"),
+]
+
+
+@pytest.mark.parametrize("engine", [Engine, AsyncEngine])
+@pytest.mark.parametrize(("options", "says"), OF_ENGINES)
+def test_of_engines(engine: Callable[..., Any], options: dict[str, Any], says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        engine(**{"url": "memory:", **options})
+
+
+OF_STEPS = [
+    ({"name": ""}, "name is '', and must be text"),
+    ({"name": 5}, "name is 5, and must be text"),
+    ({"name": "ä" * 128}, "and has 256 bytes, at most 255 are allowed"),
+    ({"name": "a\nb"}, r"name is 'a\\nb', and must consist of printable characters"),
+    ({"retries": -1}, "retries is -1, and must be from 0 to 4294967295"),
+    ({"retries": 2**32}, "retries is 4294967296, and must be from 0 to 4294967295"),
+    ({"retries": 1.5}, "retries is 1.5, and must be a whole number"),
+    ({"backoff": -0.5}, "backoff is -0.5, and must be at least 0"),
+    ({"factor": 0.5}, "factor is 0.5, and must be at least 1"),
+    ({"factor": math.nan}, "factor is nan, and must be at least 1"),
+    ({"max_backoff": -1}, "max_backoff is -1, and must be at least 0"),
+    ({"jitter": 1.5}, "jitter is 1.5, and must be from 0 to 1"),
+    ({"jitter": "half"}, "jitter is 'half', and must be a number"),
+    ({"timeout": -1}, "timeout is -1, and must be at least 0"),
+    ({"timeout": 0}, "timeout is 0, and no attempt can be that fast: leave it out for no limit"),
+    ({"speculative": "yes"}, "speculative is 'yes', and must be True or False"),
+    ({"retry_if": OSError("no class")}, "retry_if is OSError.*, and must be a function"),
+]
+
+
+@pytest.mark.parametrize("process", [False, True])
+@pytest.mark.parametrize(("options", "says"), OF_STEPS)
+def test_of_steps(process: bool, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        step(process=process, **options)(nothing)
+
+
+def test_a_step_runs_in_a_process_or_not() -> None:
+    with pytest.raises(Invalid, match="process is 2, and must be True or False"):
+        step(process=2)(nothing)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"name": ""}, "name is '', and must be text"),
+        ({"name": nothing}, "name is <function nothing"),
+        ({"name": "x" * 256}, "has 256 bytes, at most 255 are allowed"),
+        ({"name": "a\0"}, "must consist of printable characters"),
+        ({"eager": 0}, "eager is 0, and must be True or False"),
+    ],
+)
+def test_of_workflows(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        workflow(**options)(nothing)
+
+
+OF_ORDERS = [
+    ({"workflow_id": ""}, "workflow_id is '', and must be text"),
+    ({"workflow_id": 7}, "workflow_id is 7, and must be text"),
+    ({"timeout": -1}, "timeout is -1, and must be at least 0"),
+    ({"timeout": "60"}, "timeout is '60', and must be a number of seconds"),
+    ({"patience": -0.1}, "patience is -0.1, and must be at least 0"),
+    ({"patience": math.nan}, "patience is nan, and must be at least 0"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), OF_ORDERS)
+def test_of_starts(options: dict[str, Any], says: str) -> None:
+    with Engine("memory:") as engine, pytest.raises(Invalid, match=says):
+        engine.options(**options)
+    with pytest.raises(Invalid, match=says):
+        AsyncEngine("memory:").options(**options)
+
+
+def test_of_other_calls_of_engines() -> None:
+    with Engine("memory:") as engine:
+        for call in (engine.start, engine.run):
+            with pytest.raises(Invalid, match="workflow_id is 7, and must be text"):
+                call(squares, 1, workflow_id=7)  # type: ignore[call-overload]
+        with pytest.raises(Invalid, match="limit is 0, and must be at least 1"):
+            engine.list(limit=0)
+        with pytest.raises(Invalid, match="grace is -1, and must be at least 0"):
+            engine.close(grace=-1)
+
+    async def main() -> None:
+        async with AsyncEngine("memory:") as engine:
+            for call in (engine.start, engine.run):
+                with pytest.raises(Invalid, match="workflow_id is 7, and must be text"):
+                    await call(squares, 1, workflow_id=7)
+            with pytest.raises(Invalid, match="limit is 0, and must be at least 1"):
+                await engine.list(limit=0)
+            with pytest.raises(Invalid, match="grace is -1, and must be at least 0"):
+                await engine.close(grace=-1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"seconds": math.nan}, "seconds is nan, and must be a number"),
+        ({"seconds": "5"}, "seconds is '5', and must be a number"),
+        ({"minutes": None}, "minutes is None, and must be a number"),
+        ({"hours": math.nan}, "hours is nan, and must be a number"),
+        ({"days": datetime.timedelta(1)}, "days is datetime.timedelta.*, and must be a number"),
+        ({"seconds": math.inf, "hours": -math.inf}, "seconds is nan, and must be a number"),
+    ],
+)
+def test_of_sleeps(options: dict[str, Any], says: str) -> None:
+    if options.get("minutes", 1) is None:
+        options = {"hours": 1, **options}
+    with pytest.raises(Invalid, match=says):
+        sleep(**options)
+
+
+def test_of_timeouts() -> None:
+    with pytest.raises(Invalid, match="seconds is nan, and must be a number"):
+        stepfast.timeout(math.nan)
+    with pytest.raises(Invalid, match="seconds is '5', and must be a number"):
+        stepfast.timeout("5")  # type: ignore[arg-type]
+
+    async def main() -> None:
+        with pytest.raises(Invalid, match="seconds is nan, and must be a number"):
+            await wait_for(asyncio.get_running_loop().create_future(), math.nan)
+
+    asyncio.run(main())
+
+
+def test_of_maps() -> None:
+    with pytest.raises(Invalid, match="concurrency is 0, and must be at least 1"):
+        stepfast.map(square, [1], concurrency=0)
+    with pytest.raises(Invalid, match="concurrency is 1.5, and must be a whole number"):
+        stepfast.map(square, [1], concurrency=1.5)  # type: ignore[call-overload]
+
+    async def main() -> None:
+        with pytest.raises(Invalid, match="concurrency is -1, and must be at least 1"):
+            await stepfast.map(square_async, [1], concurrency=-1)
+
+    asyncio.run(main())
+
+
+def test_what_can_be_meant_is_not_refused(url: str) -> None:
+    made = step(
+        name="x" * 255,
+        retries=2**32 - 1,
+        backoff=0,
+        factor=1,
+        max_backoff=math.inf,
+        jitter=1,
+        timeout=math.inf,
+        retry_if=bool,
+    )(nothing)
+    assert isinstance(made, Step)
+    assert isinstance(workflow(name="ä" * 127, eager=False)(nothing), Workflow)
+    with Engine(
+        url, max_running=1, suspend_after=math.inf, value_limit=2**62, threads=1, processes=1
+    ) as engine:
+        order = engine.options(workflow_id="a", timeout=math.inf, patience=math.inf)
+        assert order.run(squares, 3) == 9
+        assert engine.run(squares_in_time, 3) == 18
+        assert len(engine.list(limit=2**31)) == 2
+        engine.close(grace=0)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, -1, -math.inf])
+def test_a_time_that_has_passed_is_no_mistake(url: str, seconds: float) -> None:
+    with Engine(url) as engine:
+        assert engine.run(sleeps, seconds) == "up"
+
+    async def main() -> None:
+        async with AsyncEngine(url) as engine, asyncio.timeout(60):
+            assert await engine.run(is_late, seconds) == "late"
+            await sleep(seconds)
+
+    asyncio.run(main())
+    sleep(seconds)
+
+
+@workflow
+def gathers_values() -> Any:
+    return gather(square(1), square(2))  # type: ignore[call-overload]
+
+
+@workflow
+def gathers_awaitables() -> Any:
+    return gather(lambda: square(1), square_async.function(2))  # type: ignore[call-overload]
+
+
+@workflow
+async def gathers_functions() -> Any:
+    return await gather(square_async(1), lambda: square_async(2))  # type: ignore[call-overload]
+
+
+@workflow
+async def gathers_numbers() -> Any:
+    return await gather(square_async(1), 2)  # type: ignore[call-overload]
+
+
+def test_gather_takes_calls_and_not_their_values(url: str) -> None:
+    instead = r"gather\(lambda: reserve\(1\), lambda: charge\(2\)\)"
+    with Engine(url) as engine:
+        with pytest.raises(Invalid, match=rf"argument 1 of gather has the type int, .*{instead}"):
+            engine.run(gathers_values)
+        with pytest.raises(Invalid, match=rf"argument 2 of gather has the type coroutine, .*{instead}"):
+            engine.run(gathers_awaitables)
+    with pytest.raises(Invalid, match="argument 1 of gather has the type int"):
+        gather(square(1), square(2))  # type: ignore[call-overload]
+
+    async def main() -> None:
+        instead = r"await gather\(reserve\(1\), charge\(2\)\)"
+        async with AsyncEngine(url) as engine:
+            with pytest.raises(Invalid, match=rf"argument 2 of gather has the type function, .*{instead}"):
+                await engine.run(gathers_functions)
+            with pytest.raises(Invalid, match=rf"argument 2 of gather has the type int, .*{instead}"):
+                await engine.run(gathers_numbers)
+
+    asyncio.run(main())

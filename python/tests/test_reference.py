@@ -1,0 +1,61 @@
+"""The reference of Python is what the docstrings say, and they say all of it."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import stepfast
+import stepfast.values
+
+ROOT = pathlib.Path(__file__).parents[2]
+REFERENCE = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
+
+
+def made(folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(folder / "api_reference.py")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_it_is_what_the_docstrings_say() -> None:
+    ended = made(ROOT / "python")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == REFERENCE, "make reference"
+
+
+def test_every_name_is_in_it() -> None:
+    headings = re.findall(r"^### (?:class |exception )?(\w+)$", REFERENCE, re.MULTILINE)
+    assert sorted(headings) == sorted({*stepfast.__all__, *stepfast.values.__all__})
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "missing"),
+    [
+        ("waits.py", "        days: Days to add.\n", "", "sleep: its argument days"),
+        ("waits.py", "        days: Days to add.\n", "        weeks: Weeks to add.\n", "Parameter 'weeks'"),
+        ("records.py", "        ended_at: When it ended.\n", "", "Execution: its attribute ended_at"),
+        ("errors.py", '    """What is recorded cannot be read."""', "    ...", "Corrupt: a docstring"),
+        (
+            "handle.py",
+            '        """The execution\'s workflow_id."""\n',
+            "",
+            "Handle: its attribute workflow_id",
+        ),
+        ("__init__.py", '    "AsyncChild",', '    "AsyncChild",\n    "_native",', "_native"),
+    ],
+)
+def test_what_is_missing_is_told(
+    tmp_path: pathlib.Path, file: str, before: str, after: str, missing: str
+) -> None:
+    shutil.copy(ROOT / "python/api_reference.py", tmp_path)
+    shutil.copytree(ROOT / "python/stepfast", tmp_path / "stepfast", ignore=shutil.ignore_patterns("*.so"))
+    path = tmp_path / "stepfast" / file
+    text = path.read_text(encoding="utf-8")
+    assert before in text
+    path.write_text(text.replace(before, after), encoding="utf-8")
+    ended = made(tmp_path)
+    assert ended.returncode == 1 and missing in ended.stderr, ended.stderr
+    assert ended.stdout == ""
