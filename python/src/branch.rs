@@ -186,12 +186,14 @@ impl Branch {
         }
     }
 
-    fn call(
-        &self,
-        py: Python<'_>,
+    /// A call without a body; it can be awaited, if this code can.
+    fn awaitable(
+        slf: &Bound<'_, Self>,
         make: impl FnOnce(&mut guest::Branch) -> crate::call::Future,
     ) -> PyResult<Call> {
-        self.made(py, |branch, port, gate| Call::new(port, Some(gate), make(branch)))
+        let branch = slf.get();
+        let call = branch.made(slf.py(), |branch, port, gate| Call::new(port, Some(gate), make(branch)))?;
+        Ok(if branch.port.is_some() { call.carried(Carried::of(slf.clone().unbind())) } else { call })
     }
 
     /// A call of this branch: refused where that has no place for it.
@@ -434,9 +436,9 @@ impl Branch {
     }
 
     /// A durable sleep.
-    fn sleep(&self, py: Python<'_>, seconds: f64) -> PyResult<Call> {
+    fn sleep(slf: &Bound<'_, Self>, seconds: f64) -> PyResult<Call> {
         let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        self.call(py, |branch| {
+        Self::awaitable(slf, |branch| {
             let sleep = branch.sleep(duration);
             Box::pin(async move {
                 sleep.await;
@@ -447,18 +449,17 @@ impl Branch {
 
     /// Runs a child to its output. If this is a thread, and it may host, it runs the child itself.
     fn child(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         engine: &Engine,
         workflow: usize,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
         may_host: bool,
     ) -> PyResult<Call> {
-        let threads = if self.port.is_none() { engine.threads_of(workflow) } else { None };
+        let threads = if slf.get().port.is_none() { engine.threads_of(workflow) } else { None };
         let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
-        let hosting = self.hosted(threads.filter(|_| may_host));
-        let call = self.call(py, |branch| {
+        let hosting = slf.get().hosted(threads.filter(|_| may_host));
+        let call = Self::awaitable(slf, |branch| {
             let child = branch.child(workflow, input);
             Box::pin(async move { Reply::of(child.await) })
         })?;
@@ -469,13 +470,18 @@ impl Branch {
     }
 
     /// Waits for the output of a child that was started under this key.
-    fn child_result(&self, py: Python<'_>, engine: &Engine, workflow: usize, key: &str) -> PyResult<Call> {
+    fn child_result(
+        slf: &Bound<'_, Self>,
+        engine: &Engine,
+        workflow: usize,
+        key: &str,
+    ) -> PyResult<Call> {
         let workflow = engine.workflow(workflow)?;
         let Some(key) = Key::from_text(key) else {
             return Err(crate::error::unavailable("this is not the key of a child"));
         };
-        self.hosted(None);
-        self.call(py, |branch| {
+        slf.get().hosted(None);
+        Self::awaitable(slf, |branch| {
             let output = branch.child_result(workflow, key);
             Box::pin(async move { Reply::of(output.await) })
         })
@@ -483,8 +489,7 @@ impl Branch {
 
     /// Starts a child; its key.
     fn start_child(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         engine: &Engine,
         workflow: usize,
         args: &Bound<'_, PyTuple>,
@@ -492,7 +497,7 @@ impl Branch {
         is_detached: bool,
     ) -> PyResult<Call> {
         let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
-        self.call(py, |branch| {
+        Self::awaitable(slf, |branch| {
             let started = branch.start_child(workflow, input, is_detached);
             Box::pin(async move {
                 match started.await {

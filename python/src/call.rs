@@ -189,6 +189,12 @@ impl Call {
         Self::of(port, gate, State::Waiting(future))
     }
 
+    /// A call of a program, which can be awaited if that runs on a loop.
+    pub(crate) fn awaitable(port: Option<&Bound<'_, Port>>, future: Future) -> Self {
+        let call = Self::new(port, None, future);
+        if port.is_some() { call.carried(Carried::default()) } else { call }
+    }
+
     /// The call of a step.
     pub(crate) fn step(port: Option<&Bound<'_, Port>>, gate: Gate, path: Path, step: StepCall) -> Self {
         let mut call = Self::of(port, Some(gate), State::Step(step));

@@ -5,6 +5,7 @@ use pyo3::types::PyTuple;
 use stepfast::guest::Gate;
 
 use crate::branch::Branch;
+use crate::interpreter::{Sent, returned, send};
 use crate::forked::Process;
 use crate::port::Port;
 
@@ -44,7 +45,11 @@ impl Code {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.send(py, py.None())
+        self.runs(py)?;
+        match send(self.coroutine.bind(py))? {
+            Sent::Yielded(awaited) => Ok(awaited),
+            Sent::Returned(value) => Err(returned(value)),
+        }
     }
 
     fn send<'py>(&self, py: Python<'py>, value: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {

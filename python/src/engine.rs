@@ -107,7 +107,7 @@ impl Engine {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(port, None, future))
+        Ok(Call::awaitable(port, future))
     }
 
     /// Runs an execution to its output; its code is the caller's to run if it runs here at once.
@@ -170,7 +170,7 @@ impl Engine {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(port, None, future))
+        Ok(Call::awaitable(port, future))
     }
 
     /// Everything recorded of an execution.
@@ -182,7 +182,7 @@ impl Engine {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(port, None, future))
+        Ok(Call::awaitable(port, future))
     }
 
     /// Executions that match, newest first; or only how many, with a limit of 0.
@@ -231,7 +231,7 @@ impl Engine {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(port, None, future))
+        Ok(Call::awaitable(port, future))
     }
 }
 

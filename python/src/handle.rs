@@ -33,7 +33,7 @@ impl Handle {
     fn result(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         self.process.check(py)?;
         let output = self.handle.payload();
-        Ok(Call::new(port, None, Box::pin(async move { Reply::of_end(output.await) })))
+        Ok(Call::awaitable(port, Box::pin(async move { Reply::of_end(output.await) })))
     }
 
     /// Its status now.
@@ -46,7 +46,7 @@ impl Handle {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(port, None, future))
+        Ok(Call::awaitable(port, future))
     }
 
     /// Asks that it be cancelled.
@@ -59,7 +59,7 @@ impl Handle {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(port, None, future))
+        Ok(Call::awaitable(port, future))
     }
 
     /// Asks that it go on, if it is parked, failed or cancelled.
@@ -72,7 +72,7 @@ impl Handle {
                 Err(error) => Reply::Error(error),
             }
         });
-        Ok(Call::new(port, None, future))
+        Ok(Call::awaitable(port, future))
     }
 
     /// The outputs of all of `handles`, or the errors they ended with: one call for all of them.
@@ -87,6 +87,6 @@ impl Handle {
             handle.process.check(py)?;
         }
         let outputs: Vec<_> = handles.iter().map(|handle| handle.handle.payload()).collect();
-        Ok(Call::new(port, None, Box::pin(async move { Reply::Many(join_all(outputs).await) })))
+        Ok(Call::awaitable(port, Box::pin(async move { Reply::Many(join_all(outputs).await) })))
     }
 }

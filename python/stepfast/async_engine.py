@@ -14,7 +14,7 @@ from stepfast import bounds, ending
 from stepfast.branch import BODY, DONE, PENDING, branch_var
 from stepfast.errors import Invalid
 from stepfast.failure import failure_of
-from stepfast.handle import AsyncHandle, outcomes, settle
+from stepfast.handle import AsyncHandle, outcomes
 from stepfast.loop import Loop, loop_here, running_loop
 from stepfast.loop_end import in_thread
 from stepfast.opened import Opened
@@ -207,7 +207,7 @@ class AsyncEngine:
         opened = self._opened
         if opened is None or loop_here() is not opened.event_loop:
             opened = self._here
-        return AsyncHandle(await settle(opened.start(workflow, args, kwargs, order)), opened)
+        return AsyncHandle(await opened.start(workflow, args, kwargs, order), opened)
 
     @ending.entry
     async def _run(
@@ -275,7 +275,7 @@ class AsyncEngine:
             NotFound: There is none.
         """
         opened = self._here
-        return AsyncHandle(await settle(opened.native.get_handle(workflow_id, opened.port)), opened)
+        return AsyncHandle(await opened.native.get_handle(workflow_id, opened.port), opened)
 
     @overload
     async def results(
@@ -290,7 +290,7 @@ class AsyncEngine:
     async def results(self, handles: Iterable[AsyncHandle[Any]], *, return_exceptions: bool = False) -> Any:
         """Waits for the ends of many executions at once: one wait, however many there are. See
         `Engine.results`."""
-        return outcomes(await settle(self._here.results(handles)), return_exceptions)
+        return outcomes(await self._here.results(handles), return_exceptions)
 
     async def show(self, workflow_id: str) -> Record:
         """Everything recorded of an execution.
@@ -301,7 +301,7 @@ class AsyncEngine:
         Raises:
             NotFound: There is no such execution.
         """
-        return record_of(await settle(self._here.native.show(workflow_id, self._here.port)))
+        return record_of(await self._here.native.show(workflow_id, self._here.port))
 
     async def cancel(self, workflow_id: str) -> bool:
         """Asks that an execution be cancelled. See `Handle.cancel`.
@@ -343,10 +343,8 @@ class AsyncEngine:
         created_before: datetime | None = None,
     ) -> int:
         """How many executions match. See `list`."""
-        counted: int = await settle(
-            self._here.list(
-                status, workflow, is_parked, parent, id_prefix, created_from, created_before, None, 0
-            )
+        counted: int = await self._here.list(
+            status, workflow, is_parked, parent, id_prefix, created_from, created_before, None, 0
         )
         return counted
 
@@ -365,18 +363,16 @@ class AsyncEngine:
     ) -> builtins.list[Execution]:
         """Executions that match, newest first. See `Engine.list`."""
         bounds.count("limit", limit, 1)
-        rows = await settle(
-            self._here.list(
-                status,
-                workflow,
-                is_parked,
-                parent,
-                id_prefix,
-                created_from,
-                created_before,
-                after,
-                limit,
-            )
+        rows = await self._here.list(
+            status,
+            workflow,
+            is_parked,
+            parent,
+            id_prefix,
+            created_from,
+            created_before,
+            after,
+            limit,
         )
         return [execution_of(row) for row in rows]
 

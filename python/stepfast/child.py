@@ -6,7 +6,6 @@ from collections.abc import Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stepfast import _native
-from stepfast.awaited import awaited
 from stepfast.branch import branch_var
 from stepfast.errors import Invalid
 from stepfast.handle import settle_here
@@ -28,14 +27,14 @@ class Reference:
         #: The child's workflow_id.
         self.workflow_id: str = workflow_id
 
-    def _call(self) -> tuple[_native.Call, _native.Branch]:
+    def _call(self) -> _native.Call:
         branch = branch_var.get()
         if branch is None:
             raise Invalid(
                 f"the result of child {self.workflow_id} is for the code of the workflow that started it; "
                 "elsewhere use engine.get(workflow_id).result()"
             )
-        return branch.child_result(self._opened.native, self._number, self.workflow_id), branch
+        return branch.child_result(self._opened.native, self._number, self.workflow_id)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.workflow_id!r})"
@@ -61,7 +60,7 @@ class Child(Reference, Generic[R]):
             Invalid: This is not the code of a workflow.
             Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
         """
-        output: R = settle_here(self._call()[0])
+        output: R = settle_here(self._call())
         return output
 
 
@@ -82,7 +81,7 @@ class AsyncChild(Reference, Generic[R]):
             Invalid: This is not the code of a workflow.
             Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
         """
-        return awaited(*self._call())
+        return self._call()
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self.result().__await__()
@@ -106,15 +105,13 @@ def start_child(
     number = opened.number(workflow)
     call = branch.start_child(opened.native, number, args, kwargs, is_detached)
     if branch.is_on_loop:
-        return _started(call, branch, opened, number, is_detached)
+        return _started(call, opened, number, is_detached)
     key = settle_here(call)
     return key if is_detached else Child[Any](opened, number, key)
 
 
-async def _started(
-    call: _native.Call, branch: _native.Branch, opened: Opened, number: int, is_detached: bool
-) -> Any:
-    key = await awaited(call, branch)
+async def _started(call: _native.Call, opened: Opened, number: int, is_detached: bool) -> Any:
+    key = await call
     return key if is_detached else AsyncChild[Any](opened, number, key)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -109,22 +108,22 @@ class AsyncHandle(Generic[R]):
             Unavailable: The engine was closed meanwhile.
             Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
-        output: R = await settle(self._native.result(self._port))
+        output: R = await self._native.result(self._port)
         return output
 
     async def status(self) -> str:
         """Its status now, from the database. See `Handle.status`."""
-        status: str = await settle(self._native.status(self._port))
+        status: str = await self._native.status(self._port)
         return status
 
     async def cancel(self) -> bool:
         """Asks that it be cancelled. See `Handle.cancel`."""
-        is_done: bool = await settle(self._native.cancel(self._port))
+        is_done: bool = await self._native.cancel(self._port)
         return is_done
 
     async def resume(self) -> bool:
         """Asks that it go on from what is recorded. See `Handle.resume`."""
-        is_done: bool = await settle(self._native.resume(self._port))
+        is_done: bool = await self._native.resume(self._port)
         return is_done
 
     def __await__(self) -> Generator[Any, Any, R]:
@@ -135,21 +134,6 @@ class AsyncHandle(Generic[R]):
 
     def __rich_repr__(self) -> Iterator[Any]:
         yield self.workflow_id
-
-
-async def settle(call: _native.Call) -> Any:
-    """Waits for a call without a body, in a task of the loop."""
-    try:
-        while call.turn == PENDING:
-            await call
-    except asyncio.CancelledError:
-        # a traceback may keep it
-        call.close()
-        raise
-    turn = call.turn
-    if turn != DONE:
-        raise over(call, turn)
-    return call.value()
 
 
 def settle_here(call: _native.Call, timeout: float | None = None, what: object = None) -> Any:

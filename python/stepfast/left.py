@@ -35,7 +35,7 @@ _UNORDERED: Final[frozenset[CodeType]] = frozenset(
 _BETWEEN: Final = frozenset({"create_task", "ensure_future", "_ensure_future", "<setcomp>", "__call__"})
 
 #: Calls of a branch: they have their numbers already.
-_NUMBERED: Final = frozenset({"carry_out", "awaited"})
+_NUMBERED: Final = frozenset({"carry_out"})
 
 
 def refuse_unordered(coro: Any) -> None:

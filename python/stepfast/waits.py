@@ -8,7 +8,6 @@ from collections.abc import Awaitable
 from typing import Any, cast
 
 from stepfast import bounds
-from stepfast.awaited import awaited
 from stepfast.branch import branch_var
 from stepfast.handle import settle_here
 
@@ -49,7 +48,7 @@ def sleep(
     waits: Any = None
     if branch is not None:
         call = branch.sleep(seconds)
-        waits = awaited(call, branch) if branch.is_on_loop else settle_here(call)
+        waits = call if branch.is_on_loop else settle_here(call)
     elif asyncio._get_running_loop() is not None:
         waits = asyncio.sleep(seconds)
     else:

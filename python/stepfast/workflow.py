@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 from stepfast import bounds
-from stepfast.awaited import awaited
 from stepfast.branch import branch_var
 from stepfast.child import AsyncChild, Child, start_child
 from stepfast.errors import Invalid
@@ -66,7 +65,7 @@ class Workflow(Generic[P, R]):
         opened = branch.home
         number = opened.number(self)
         if self.is_async:
-            return cast("R", awaited(branch.child(opened.native, number, args, kwargs, False), branch))
+            return cast("R", branch.child(opened.native, number, args, kwargs, False))
         return cast("R", opened.threads.child(branch, number, args, kwargs))
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
@@ -83,7 +82,7 @@ class Workflow(Generic[P, R]):
                 f"in_thread is for async workflows that call sync ones; {self.name!r} is called elsewhere"
             )
         opened = branch.home
-        return awaited(branch.child(opened.native, opened.number(self), args, kwargs, False), branch)
+        return branch.child(opened.native, opened.number(self), args, kwargs, False)
 
     @overload
     async def start(  # type: ignore[overload-overlap] # what is async comes first
