@@ -105,8 +105,10 @@ async def async_order(n: int) -> list[str]:
             done = [await asyncio.create_task(charging(n)), await label.in_thread(n)]
         case "not awaited":
             call = charge.in_thread(n)
-            done = [await label.in_thread(n)]
-            call.close()
+            try:
+                done = [await label.in_thread(n)]
+            finally:
+                call.close()
         case _:
             done = [await charge.in_thread(n), await label.in_thread(n)]
     return [*done, await ship.in_thread(n)]

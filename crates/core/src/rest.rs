@@ -238,6 +238,10 @@ impl RunState {
         if self.busy > 0 || self.replay.is_some() || !self.completed.is_empty() || self.leaves == 0 {
             return None;
         }
+        if self.unheard > 0 || self.cancelled > 0 {
+            // some branch of a guest is about to go on: with what it was handed, or without what it waited for
+            return None;
+        }
         let waits: Vec<_> = self
             .calls
             .iter()
