@@ -5,7 +5,7 @@ curl http://127.0.0.1:8000/orders/order-7
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException, Request
@@ -31,7 +31,7 @@ async def order(item: str) -> str:
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     async with AsyncEngine("sqlite://web.db") as engine:
         app.state.engine = engine
         yield

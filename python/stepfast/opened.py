@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -39,7 +40,8 @@ class Opened:
         refuse_engines()
         self.processes: Processes = Processes(processes)
         self._process = os.getpid()
-        self.is_closed = self._is_ended = False
+        self.is_closed: bool = False
+        self._is_ended = False
         self._closing = threading.RLock()
         #: Executions that callers run in their own threads.
         self.inline: dict[_native.Call, _native.Branch] = {}
@@ -49,7 +51,7 @@ class Opened:
         ]
         self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
         self.loop = loop
-        self.event_loop = loop.loop if loop is not None else None
+        self.event_loop: asyncio.AbstractEventLoop | None = loop.loop if loop is not None else None
         self.port: _native.Port | None = loop.native if loop is not None else None
         self.threads: Threads = Threads(self, threads)
         definitions = [

@@ -101,14 +101,16 @@ def test_the_next_program_goes_on(name: str, url: str, tmp_path: pathlib.Path) -
     assert list(outputs) == ids
     begun = log.read_text().splitlines()
     for id, output in outputs.items():
-        # a body that is told to go on right before the end may have been in time
-        last = output[endings.LAST] if name in RELEASED else "second 2"
-        assert output == ["first 0", "first 1", last, "second 3", "second 4"]
+        firsts = sum(outcome.startswith("first") for outcome in output)
+        # code whose bodies are told to go on right before the end comes as far as it can
+        assert firsts >= endings.LAST if name in RELEASED else firsts == endings.LAST
+        assert output == [f"{'first' if i < firsts else 'second'} {i}" for i in range(endings.STEPS)]
         # what was recorded is not run again, what was not is
         for i, outcome in enumerate(output):
             assert begun.count(f"second {id} {i} begins") == outcome.startswith("second")
-        assert f"first {id} 100 begins" not in begun, "a step began while the code unwound"
-        assert begun.count(f"second {id} 100 begins") == 1
+        if firsts < endings.STEPS:
+            assert f"first {id} 100 begins" not in begun, "a step began while the code unwound"
+            assert begun.count(f"second {id} 100 begins") == 1
         assert begun.count(f"first {id} {endings.LAST} begins") == (
             name != "code_exits" and name != "async_code_exits"
         )
