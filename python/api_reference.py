@@ -37,7 +37,7 @@ GROUPS: Final = {
     "The current execution, and errors": (
         "python-errors",
         "current Current Error Invalid Conflict NotFound WorkflowFailed WorkflowCancelled Parked Unavailable "
-        "Corrupt EncodeError DecodeError",
+        "Corrupt EncodeError DecodeError StepfastWarning",
     ),
 }
 #: They are called exceptions, and not classes.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from inspect import isawaitable, iscoroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from inspect import isawaitable
 from typing import Any, Generic, TypeVar, overload
 
 from stepfast import bounds
@@ -94,7 +94,7 @@ def _no_call(number: int, calls: tuple[Any, ...]) -> Invalid:
     """What to write instead of an argument of `gather` that cannot be waited for."""
     kind = type(calls[number - 1]).__qualname__
     for call in calls:
-        if iscoroutine(call):
+        if isinstance(call, Coroutine):
             # nobody awaits it any more
             call.close()
     if is_on_loop():
