@@ -152,6 +152,17 @@ impl Branch {
         branch
     }
 
+    /// What tells whether its code has to unwind.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// What the package knows the engine by.
+    pub(crate) fn at_home(self, home: Py<PyAny>) -> Self {
+        *self.home.lock() = Some(home);
+        self
+    }
+
     /// The first branch of an execution whose code the caller of `owner` runs.
     pub(crate) fn owned_by(mut self, owner: Py<Call>) -> Self {
         self.owner = Some(owner);
@@ -175,14 +186,14 @@ impl Branch {
         }
     }
 
-    fn stop(&self, py: Python<'_>, stop: impl FnOnce(&Gate)) {
+    fn stop(&self, stop: impl FnOnce(&Gate)) {
         if !self.process.is_current() {
             return;
         }
         stop(&self.gate);
         if let Some(owner) = &self.owner {
             // its task is polled by us
-            owner.get().advance(py);
+            owner.get().advance();
         }
     }
 
@@ -210,7 +221,7 @@ impl Branch {
             return Err(crate::error::foreign_thread(py));
         }
         if let Some(ends) = ending(py)? {
-            self.stop(py, Gate::put_off);
+            self.stop(Gate::put_off);
             return Err(ends);
         }
         let mut branch = self.branch.lock();
@@ -235,7 +246,7 @@ impl Branch {
 
     /// Tells the runs of this process apart.
     #[getter]
-    fn run(&self) -> u64 {
+    pub(crate) fn run(&self) -> u64 {
         self.gate.run_id()
     }
 
@@ -264,14 +275,14 @@ impl Branch {
     }
 
     /// Closes the gate and hands the execution back: whoever claims it goes on from the record.
-    fn hand_back(&self, py: Python<'_>) {
-        self.stop(py, Gate::hand_back);
+    fn hand_back(&self) {
+        self.stop(Gate::hand_back);
     }
 
     /// The code wants the program to end: closes the gate; if the program goes on nevertheless, hands the execution
     /// back after a while.
-    fn put_off(&self, py: Python<'_>) {
-        self.stop(py, Gate::put_off);
+    pub(crate) fn put_off(&self) {
+        self.stop(Gate::put_off);
     }
 
     /// True for the first branch of an execution whose code its caller runs.
@@ -297,13 +308,6 @@ impl Branch {
         if self.process.is_current() { stopped(&self.gate) } else { 0 }
     }
 
-    /// Lets its loop watch for the moment at which the execution comes to rest.
-    fn watch(&self, py: Python<'_>) -> PyResult<()> {
-        self.process.check(py)?;
-        let Some(port) = self.port.as_ref().filter(|_| self.gate.code_runs()) else { return Ok(()) };
-        Port::watch(port.bind(py), &self.gate)
-    }
-
     /// True if its code has to unwind, or will have to in a moment: nothing of it is recorded any more.
     #[getter]
     fn is_closing(&self) -> bool {
@@ -323,8 +327,7 @@ impl Branch {
         let Some(port) = &branch.port else {
             return Err(crate::error::unavailable("its code runs in a thread"));
         };
-        let owned = branch.is_inline().then(|| slf.clone().unbind());
-        Ok(Code::new(coroutine, branch.gate.clone(), port.clone_ref(slf.py()), owned))
+        Ok(Code::new(coroutine, branch.gate.clone(), port.clone_ref(slf.py())))
     }
 
     /// True if its code runs on an event loop.
@@ -374,7 +377,7 @@ impl Branch {
         let driven = owner.get().drive(py, || join.is_over.load(SeqCst));
         driven.inspect_err(|raised| {
             if !raised.is_instance_of::<PyException>(py) {
-                self.put_off(py);
+                self.put_off();
             }
         })
     }
@@ -470,12 +473,7 @@ impl Branch {
     }
 
     /// Waits for the output of a child that was started under this key.
-    fn child_result(
-        slf: &Bound<'_, Self>,
-        engine: &Engine,
-        workflow: usize,
-        key: &str,
-    ) -> PyResult<Call> {
+    fn child_result(slf: &Bound<'_, Self>, engine: &Engine, workflow: usize, key: &str) -> PyResult<Call> {
         let workflow = engine.workflow(workflow)?;
         let Some(key) = Key::from_text(key) else {
             return Err(crate::error::unavailable("this is not the key of a child"));

@@ -19,6 +19,7 @@ use stepfast::write::Answer;
 use stepfast::{Error, Failure, Key, Payload};
 
 use crate::branch::Branch;
+use crate::caller_code::Callers;
 use crate::carried::Carried;
 use crate::ending::stopped;
 use crate::forked::Process;
@@ -178,9 +179,15 @@ impl Drop for Call {
             return;
         }
         self.end_with(state);
-        if let Some(name) = self.carried.as_ref().and_then(|carried| carried.name_of_unawaited()) {
-            Python::attach(|py| crate::error::warn_unawaited(py, &name));
-        }
+        let Some(carried) = &self.carried else { return };
+        let unawaited = carried.unawaited();
+        Python::attach(|py| {
+            if let Some(what) = unawaited {
+                crate::error::warn_unawaited(py, &what);
+            } else if let Err(error) = carried.close(self, py) {
+                error.write_unraisable(py, None);
+            }
+        });
     }
 }
 
@@ -315,7 +322,7 @@ impl Call {
     /// Polls it whenever it is woken, until that is over.
     pub(crate) fn drive(&self, py: Python<'_>, is_over: impl Fn() -> bool) -> PyResult<()> {
         while !is_over() {
-            self.advance(py);
+            self.advance();
             py.detach(|| self.waiter.park(INTERRUPTED_WITHIN));
             py.check_signals().inspect_err(|error| self.interrupted(py, error))?;
         }
@@ -333,7 +340,7 @@ impl Call {
         }
         if let Some(owner) = &self.owner {
             // its task is polled by us
-            owner.get().advance(py);
+            owner.get().advance();
         }
     }
 
@@ -357,7 +364,8 @@ impl Call {
         let Some(carried) = &call.carried else {
             return match thrown {
                 Some(thrown) => Err(thrown),
-                None => Self::__next__(slf)?.ok_or_else(|| crate::interpreter::returned(slf.py().None().into_bound(slf.py()))),
+                None => Self::__next__(slf)?
+                    .ok_or_else(|| crate::interpreter::returned(slf.py().None().into_bound(slf.py()))),
             };
         };
         if let Some(awaited) = carried.go_on(slf, thrown)? {
@@ -367,33 +375,39 @@ impl Call {
         Ok(slf.clone().into_any())
     }
 
+    /// What its loop knows of callers that run the code of executions.
+    pub(crate) fn callers(&self, py: Python<'_>) -> Option<&Callers> {
+        self.port.as_ref().and_then(|port| port.get().callers(py))
+    }
+
+    /// The task of its loop that runs now, or None.
+    pub(crate) fn current_task<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.port.as_ref().map_or_else(|| Ok(py.None().into_bound(py)), |port| port.get().current_task(py))
+    }
+
+    /// The code of the branch waits.
+    pub(crate) fn code_waits(&self, branch: &Branch, py: Python<'_>) -> PyResult<()> {
+        match &self.port {
+            Some(port) if branch.gate().code_waits() => Port::watch(port.bind(py), branch.gate()),
+            _ => Ok(()),
+        }
+    }
+
     /// True while the code of an execution is run by its caller, here.
     pub(crate) fn has_code(&self) -> bool {
         self.code.lock().is_some()
     }
 
-    fn over(&self, py: Python<'_>, outcome: Result<Payload, Failure>) -> u8 {
+    fn over(&self, outcome: Result<Payload, Failure>) -> u8 {
         self.waiter.set_owner(None);
         if let Some(slot) = self.code.lock().take() {
             slot.fill_quietly(outcome);
         }
-        self.advance(py)
+        self.advance()
     }
 
-    pub(crate) fn advance(&self, py: Python<'_>) -> u8 {
-        let turn = self.poll_future();
-        if turn != PENDING
-            && turn != BODY
-            && let (Some(gate), Some(port)) = (&self.gate, &self.port)
-            && gate.code_runs()
-            && let Err(error) = Port::watch(port.bind(py), gate)
-        {
-            error.write_unraisable(py, None);
-        }
-        turn
-    }
-
-    fn poll_future(&self) -> u8 {
+    /// Polls it: whose turn it is.
+    pub(crate) fn advance(&self) -> u8 {
         if !self.process.is_current() {
             return ERROR;
         }
@@ -452,20 +466,20 @@ impl Call {
 #[pymethods]
 impl Call {
     /// Whose turn it is.
-    fn poll(&self, py: Python<'_>) -> u8 {
-        self.advance(py)
+    fn poll(&self) -> u8 {
+        self.advance()
     }
 
     /// The body has returned `value`; whose turn it is.
-    pub(crate) fn succeed(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<u8> {
+    pub(crate) fn succeed(&self, value: &Bound<'_, PyAny>) -> PyResult<u8> {
         self.finish(Ok(encode(value)?));
-        Ok(self.advance(py))
+        Ok(self.advance())
     }
 
     /// The body has failed; whose turn it is.
-    fn fail(&self, py: Python<'_>, failure: PyFailure) -> u8 {
+    fn fail(&self, failure: PyFailure) -> u8 {
         self.finish(Err(failure.into()));
-        self.advance(py)
+        self.advance()
     }
 
     /// From any thread: the body, which ran in another process, has returned the value with this encoding.
@@ -482,7 +496,7 @@ impl Call {
 
     /// The first branch of the code that the caller is to run, and its arguments. From here on a wake polls the
     /// call, until the code has returned.
-    fn begun<'py>(slf: &Bound<'py, Self>) -> Option<(Branch, Bound<'py, PyAny>)> {
+    pub(crate) fn begun<'py>(slf: &Bound<'py, Self>) -> Option<(Branch, Bound<'py, PyAny>)> {
         let call = slf.get();
         let begin = call.begun.as_ref().and_then(|begun| begun.lock().take());
         let Begin { branch, input, slot, .. } = begin?;
@@ -495,20 +509,20 @@ impl Call {
     }
 
     /// The code that the caller has run returned `output`; whose turn it is.
-    fn returned(&self, py: Python<'_>, output: &Bound<'_, PyAny>) -> PyResult<u8> {
+    pub(crate) fn returned(&self, output: &Bound<'_, PyAny>) -> PyResult<u8> {
         let output = encode(output)?;
-        Ok(self.over(py, Ok(output)))
+        Ok(self.over(Ok(output)))
     }
 
     /// The code that the caller has run failed; whose turn it is.
-    fn raised(&self, py: Python<'_>, failure: PyFailure) -> u8 {
-        self.over(py, Err(failure.into()))
+    fn raised(&self, failure: PyFailure) -> u8 {
+        self.over(Err(failure.into()))
     }
 
     /// The code that the caller has run has unwound; whose turn it is.
-    fn unwound(&self, py: Python<'_>) -> u8 {
+    fn unwound(&self) -> u8 {
         self.waiter.set_owner(None);
-        self.advance(py)
+        self.advance()
     }
 
     /// What it came to: a value, text, a handle, or nothing.
@@ -560,7 +574,7 @@ impl Call {
 
     /// Nobody waits for it any more.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = self.carried.as_ref().map_or(Ok(()), |carried| carried.close(py));
+        let closed = self.carried.as_ref().map_or(Ok(()), |carried| carried.close(self, py));
         self.end();
         closed
     }
@@ -592,14 +606,14 @@ impl Call {
             Duration::try_from_secs_f64(seconds.max(0.0)).ok().and_then(|wait| now().checked_add(wait))
         });
         loop {
-            let turn = self.advance(py);
+            let turn = self.advance();
             if turn != PENDING {
                 return Ok(turn);
             }
             if let Some(owner) = &self.owner {
                 // nobody else polls the execution; it may be over for this call
-                owner.get().advance(py);
-                let turn = self.advance(py);
+                owner.get().advance();
+                let turn = self.advance();
                 if turn != PENDING {
                     return Ok(turn);
                 }
@@ -635,7 +649,7 @@ impl Call {
         if call.carried.is_some() {
             return Self::go_on(slf, None).map(Some);
         }
-        let turn = call.advance(slf.py());
+        let turn = call.advance();
         if turn != PENDING {
             call.turn.store(turn, SeqCst);
             return Ok(None);

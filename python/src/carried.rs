@@ -1,5 +1,5 @@
 //! [`Carried`]: calls that are awaited like coroutines: for a value, or for what comes of the body of a step, which
-//! runs in the task that awaits it.
+//! runs in the task that awaits it, or of the code of an execution.
 
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::prelude::*;
@@ -9,6 +9,7 @@ use stepfast::lock::Mutex;
 
 use crate::branch::{Branch, StepSettings};
 use crate::call::{BODY, Call, DONE, FAILED, PENDING};
+use crate::caller_code::{CallerCode, Entered};
 use crate::interpreter::{Sent, reset, returned, send, set};
 
 /// What the package has for it.
@@ -18,6 +19,10 @@ struct Package {
     failed: Py<PyAny>,
     interrupted: Py<PyAny>,
     over: Py<PyAny>,
+    /// Of code that its caller runs.
+    thrown: Py<PyAny>,
+    raised: Py<PyAny>,
+    left: Py<PyAny>,
 }
 
 fn package(py: Python<'_>) -> PyResult<&'static Package> {
@@ -30,6 +35,9 @@ fn package(py: Python<'_>) -> PyResult<&'static Package> {
             failed: found("stepfast.carried", "failed")?,
             interrupted: found("stepfast.carried", "interrupted")?,
             over: found("stepfast.carried", "over")?,
+            thrown: found("stepfast.carried", "thrown")?,
+            raised: found("stepfast.carried", "raised")?,
+            left: found("stepfast.carried", "left")?,
         })
     })
 }
@@ -39,31 +47,40 @@ fn package(py: Python<'_>) -> PyResult<&'static Package> {
 pub(crate) struct Carried {
     /// Of a call of an execution's code.
     branch: Option<Py<Branch>>,
-    body: Option<Body>,
+    body: Body,
     state: Mutex<State>,
 }
 
-/// The body of a step: the function, and what it is called with.
-struct Body {
-    settings: Py<StepSettings>,
-    args: Py<PyTuple>,
-    kwargs: Py<PyDict>,
+/// What is run while the call is awaited.
+#[derive(Default)]
+enum Body {
+    #[default]
+    None,
+    /// The function, and what it is called with.
+    Step(Py<StepSettings>, Py<PyTuple>, Py<PyDict>),
+    /// The code of an execution, until it begins: whoever holds the call keeps no engine.
+    Code(Mutex<Option<CallerCode>>),
 }
 
 #[derive(Default)]
 struct State {
     is_awaited: bool,
     running: Option<Running>,
-    /// What the body has returned, or raised.
+    /// What the body of a step has returned, or raised.
     value: Option<Py<PyAny>>,
     error: Option<Py<PyAny>>,
 }
 
-/// A body that runs, and what ends that its step is the current one.
+/// A body that runs, and what ends that it is the current code.
 struct Running {
     coroutine: Py<PyAny>,
     branch_token: Py<PyAny>,
-    body_token: Py<PyAny>,
+    inside: Inside,
+}
+
+enum Inside {
+    Step(Py<PyAny>),
+    Code(Entered),
 }
 
 /// How far the body came.
@@ -86,25 +103,42 @@ impl Carried {
         args: Py<PyTuple>,
         kwargs: Py<PyDict>,
     ) -> Self {
-        let body = Body { settings, args, kwargs };
-        Self { branch: Some(branch), body: Some(body), state: Mutex::default() }
+        Self { branch: Some(branch), body: Body::Step(settings, args, kwargs), state: Mutex::default() }
+    }
+
+    /// Of an execution whose code runs where the call is awaited.
+    pub(crate) fn code(code: CallerCode) -> Self {
+        Self { body: Body::Code(Mutex::new(Some(code))), ..Self::default() }
     }
 
     pub(crate) fn traverse(&self, visit: &pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
         visit.call(&self.branch)?;
-        if let Some(body) = &self.body {
-            visit.call(&body.settings)?;
-            visit.call(&body.args)?;
-            visit.call(&body.kwargs)?;
+        match &self.body {
+            Body::None => {}
+            Body::Step(settings, args, kwargs) => {
+                visit.call(settings)?;
+                visit.call(args)?;
+                visit.call(kwargs)?;
+            }
+            Body::Code(code) => {
+                let code = code.try_lock();
+                if let Some(code) = code.as_ref().and_then(|code| code.as_ref()) {
+                    visit.call(&code.function)?;
+                    visit.call(&code.home)?;
+                }
+            }
         }
-        // whoever holds the lock has the interpreter's too, and does not collect
+        // whoever holds the lock has the interpreter too, and does not collect
         let Some(state) = self.state.try_lock() else { return Ok(()) };
         visit.call(&state.value)?;
         visit.call(&state.error)?;
         if let Some(running) = &state.running {
             visit.call(&running.coroutine)?;
             visit.call(&running.branch_token)?;
-            visit.call(&running.body_token)?;
+            match &running.inside {
+                Inside::Step(token) => visit.call(token)?,
+                Inside::Code(entered) => visit.call(&entered.caller)?,
+            }
         }
         Ok(())
     }
@@ -112,15 +146,19 @@ impl Carried {
     /// Somebody awaits the call: nobody else may.
     pub(crate) fn set_awaited(&self) -> PyResult<()> {
         if std::mem::replace(&mut self.state.lock().is_awaited, true) {
-            return Err(PyRuntimeError::new_err("a durable call can be awaited once only: use a task"));
+            return Err(PyRuntimeError::new_err("a call can be awaited once only: make a task of it"));
         }
         Ok(())
     }
 
-    /// The name of the step, if nobody has awaited it.
-    pub(crate) fn name_of_unawaited(&self) -> Option<String> {
-        let body = self.body.as_ref()?;
-        (!self.state.lock().is_awaited).then(|| body.settings.get().name())
+    /// What has not been done, if nobody has awaited it.
+    pub(crate) fn unawaited(&self) -> Option<String> {
+        let what = match &self.body {
+            Body::None => return None,
+            Body::Step(settings, ..) => format!("step {:?} was called", settings.get().name()),
+            Body::Code(_) => "engine.run(...) was called".to_owned(),
+        };
+        (!self.state.lock().is_awaited).then_some(what)
     }
 
     /// The task that awaits the call goes on, or something is `thrown` into it. What it waits for next; `None`
@@ -137,7 +175,7 @@ impl Carried {
         };
         let gone_on = match (running, thrown) {
             (Some(running), thrown) => self.resume(call, running, thrown),
-            (None, None) => Ok(Resumed::Ended(call.get().advance(call.py()))),
+            (None, None) => Ok(Resumed::Ended(call.get().advance())),
             (None, Some(thrown)) => self.interrupted(call, thrown).map(Resumed::Ended),
         };
         let followed = gone_on.and_then(|resumed| self.follow(call, resumed));
@@ -149,7 +187,7 @@ impl Carried {
     }
 
     /// Ends the body, if it runs.
-    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn close(&self, call: &Call, py: Python<'_>) -> PyResult<()> {
         let running = {
             let mut state = self.state.lock();
             state.is_awaited = true;
@@ -157,7 +195,11 @@ impl Carried {
         };
         let Some(running) = running else { return Ok(()) };
         let closed = running.coroutine.call_method0(py, pyo3::intern!(py, "close"));
-        running.leave(py)?;
+        if let Inside::Code(entered) = &running.inside {
+            // nobody knows what comes of the caller
+            entered.branch.get().put_off();
+        }
+        running.leave(call, py)?;
         closed.map(drop)
     }
 
@@ -190,28 +232,42 @@ impl Carried {
         }
     }
 
-    /// Begins the body of the step, which is the current one while that runs.
+    /// Begins the body, which is the current code while it runs.
     fn begin<'py>(&self, call: &Bound<'py, Call>) -> PyResult<Resumed<'py>> {
         let py = call.py();
-        let (Some(body), Some(branch)) = (&self.body, &self.branch) else {
-            return Err(PyRuntimeError::new_err("a call without a body is asked for it"));
+        let package = package(py)?;
+        let branch_var = package.branch_var.bind(py);
+        let (branch_token, inside, coroutine) = match (&self.body, &self.branch) {
+            (Body::Step(settings, args, kwargs), Some(branch)) => {
+                let settings = settings.get();
+                let current = (branch, call, settings.shown_name(py)).into_pyobject(py)?;
+                let token = set(branch_var, py.None().bind(py))?;
+                let inside = Inside::Step(set(package.body_var.bind(py), &current)?);
+                (token, inside, settings.function(py).call(args.bind(py), Some(kwargs.bind(py))))
+            }
+            (Body::Code(code), _) => {
+                let Some(code) = code.lock().take() else {
+                    return Err(PyRuntimeError::new_err("the code of an execution has begun before"));
+                };
+                let caller = call.get().current_task(py)?;
+                let Some((entered, input)) = code.enter(call, caller)? else {
+                    // it is parked
+                    return Ok(Resumed::Ended(call.get().advance()));
+                };
+                let token = set(branch_var, entered.branch.bind(py))?;
+                (token, Inside::Code(entered), code.called(&input))
+            }
+            _ => return Err(PyRuntimeError::new_err("a call without a body is asked for it")),
         };
-        let (package, settings) = (package(py)?, body.settings.get());
-        let current = (branch, call, settings.shown_name(py)).into_pyobject(py)?;
-        let branch_token = set(package.branch_var.bind(py), py.None().bind(py))?;
-        let body_token = set(package.body_var.bind(py), &current)?;
-        let coroutine = settings.function(py).call(body.args.bind(py), Some(body.kwargs.bind(py)));
-        let (coroutine, raised) = match coroutine {
-            Ok(coroutine) => (coroutine.unbind(), None),
+        match coroutine {
+            Ok(coroutine) => {
+                let running = Running { coroutine: coroutine.unbind(), branch_token, inside };
+                self.resume(call, running, None)
+            }
             // called with arguments that it does not take
-            Err(raised) => (py.None(), Some(raised)),
-        };
-        let running = Running { coroutine, branch_token, body_token };
-        match raised {
-            None => self.resume(call, running, None),
-            Some(raised) => {
-                running.leave(py)?;
-                self.failed(call, raised).map(Resumed::Ended)
+            Err(raised) => {
+                let running = Running { coroutine: py.None(), branch_token, inside };
+                self.ended(call, &running, Err(raised)).map(Resumed::Ended)
             }
         }
     }
@@ -224,39 +280,59 @@ impl Carried {
         thrown: Option<PyErr>,
     ) -> PyResult<Resumed<'py>> {
         let py = call.py();
+        if let Inside::Code(entered) = &running.inside {
+            entered.branch.get().gate().code_runs();
+            if let Some(thrown) = &thrown {
+                // that its caller is cancelled is none of the execution's business
+                let thrown = thrown.clone_ref(py).into_value(py);
+                package(py)?.thrown.bind(py).call1((&entered.branch, thrown))?;
+            }
+        }
         let coroutine = running.coroutine.bind(py);
         let sent = match thrown {
             None => send(coroutine),
             Some(thrown) => throw(coroutine, thrown),
         };
-        let turn = match sent {
+        match sent {
             Ok(Sent::Yielded(awaited)) => {
-                self.state.lock().running = Some(running);
-                return Ok(Resumed::Yielded(awaited));
-            }
-            Ok(Sent::Returned(value)) => {
-                running.leave(py)?;
-                match call.get().succeed(py, &value) {
-                    Ok(turn) => {
-                        self.state.lock().value = Some(value.unbind());
-                        turn
-                    }
-                    Err(raised) => self.failed(call, raised)?,
+                if let Inside::Code(entered) = &running.inside {
+                    call.get().code_waits(entered.branch.get(), py)?;
                 }
+                self.state.lock().running = Some(running);
+                Ok(Resumed::Yielded(awaited))
             }
-            Err(raised) => {
-                running.leave(py)?;
-                self.failed(call, raised)?
-            }
-        };
-        Ok(Resumed::Ended(turn))
+            Ok(Sent::Returned(value)) => self.ended(call, &running, Ok(value)).map(Resumed::Ended),
+            Err(raised) => self.ended(call, &running, Err(raised)).map(Resumed::Ended),
+        }
     }
 
-    /// The body has raised something: whose turn it is.
+    /// The body has returned, or raised something: whose turn it is.
+    fn ended<'py>(
+        &self,
+        call: &Bound<'py, Call>,
+        running: &Running,
+        result: PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<u8> {
+        let py = call.py();
+        if let Inside::Code(entered) = &running.inside {
+            return self.code_ended(call, running, entered, result);
+        }
+        running.leave(call.get(), py)?;
+        let recorded = result.and_then(|value| Ok((call.get().succeed(&value)?, value)));
+        match recorded {
+            Ok((turn, value)) => {
+                self.state.lock().value = Some(value.unbind());
+                Ok(turn)
+            }
+            Err(raised) => self.failed(call, raised),
+        }
+    }
+
+    /// The body of a step has raised something: whose turn it is.
     fn failed(&self, call: &Bound<'_, Call>, raised: PyErr) -> PyResult<u8> {
         let py = call.py();
         let error = raised.clone_ref(py).into_value(py);
-        let settings = self.body.as_ref().map(|body| body.settings.clone_ref(py));
+        let settings = if let Body::Step(settings, ..) = &self.body { Some(settings) } else { None };
         let turn = package(py)?.failed.bind(py).call1((call, settings, &error))?;
         match turn.extract::<Option<u8>>()? {
             Some(turn) => {
@@ -267,8 +343,33 @@ impl Carried {
         }
     }
 
-    /// What awaits the call is cancelled, or the program is told to end: whose turn it is, if it is not over with
-    /// what was raised.
+    /// The code of an execution has ended.
+    fn code_ended<'py>(
+        &self,
+        call: &Bound<'py, Call>,
+        running: &Running,
+        entered: &Entered,
+        result: PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<u8> {
+        let py = call.py();
+        let mut unwound = None;
+        let turn = match result.and_then(|output| call.get().returned(&output)) {
+            Ok(turn) => Ok(turn),
+            Err(raised) => {
+                let error = raised.clone_ref(py).into_value(py);
+                let turn = package(py)?.raised.bind(py).call1((call, &entered.branch, &error))?;
+                unwound = Some(error);
+                turn.extract::<Option<u8>>()?.ok_or(raised)
+            }
+        };
+        if running.leave(call.get(), py)? {
+            package(py)?.left.bind(py).call1((&entered.branch, &entered.caller, unwound))?;
+        }
+        turn
+    }
+
+    /// What awaits the call is cancelled, or the program is to end: whose turn it is, if it is not over with what
+    /// was raised.
     fn interrupted(&self, call: &Bound<'_, Call>, raised: PyErr) -> PyResult<u8> {
         let py = call.py();
         let error = raised.clone_ref(py).into_value(py);
@@ -281,13 +382,19 @@ impl Carried {
 }
 
 impl Running {
-    /// The step is not the current one any more.
-    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+    /// It is not the current code any more. True if somebody has to look at how code has ended.
+    fn leave(&self, call: &Call, py: Python<'_>) -> PyResult<bool> {
         let package = package(py)?;
         // where the collector closes it, in some other context, there is nothing to reset
-        reset(package.body_var.bind(py), &self.body_token);
+        let has_trouble = match &self.inside {
+            Inside::Step(token) => {
+                reset(package.body_var.bind(py), token);
+                false
+            }
+            Inside::Code(entered) => entered.leave(call, py)?,
+        };
         reset(package.branch_var.bind(py), &self.branch_token);
-        Ok(())
+        Ok(has_trouble)
     }
 }
 

@@ -4,9 +4,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use stepfast::guest::Gate;
 
-use crate::branch::Branch;
-use crate::interpreter::{Sent, returned, send};
 use crate::forked::Process;
+use crate::interpreter::{Sent, returned, send};
 use crate::port::Port;
 
 /// A coroutine of workflow code. To its task it is a coroutine, too.
@@ -15,22 +14,28 @@ pub(crate) struct Code {
     coroutine: Py<PyAny>,
     gate: Gate,
     port: Py<Port>,
-    /// The first branch of code that its caller runs, in a task that is not ours.
-    owned: Option<Py<Branch>>,
     process: Process,
 }
 
 impl Code {
-    pub(crate) fn new(coroutine: Py<PyAny>, gate: Gate, port: Py<Port>, owned: Option<Py<Branch>>) -> Self {
-        Self { coroutine, gate, port, owned, process: Process::current() }
+    pub(crate) fn new(coroutine: Py<PyAny>, gate: Gate, port: Py<Port>) -> Self {
+        Self { coroutine, gate, port, process: Process::current() }
     }
 
-    fn runs(&self, py: Python<'_>) -> PyResult<()> {
-        if self.process.is_current() && self.gate.code_runs() {
-            Port::watch(self.port.bind(py), &self.gate)
-        } else {
-            Ok(())
+    /// Lets the code go on, by `step`, until it waits or ends.
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        step: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if self.process.is_current() {
+            self.gate.code_runs();
         }
+        let waits = step(self.coroutine.bind(py));
+        if self.process.is_current() && self.gate.code_waits() {
+            Port::watch(self.port.bind(py), &self.gate)?;
+        }
+        waits
     }
 }
 
@@ -45,26 +50,20 @@ impl Code {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.runs(py)?;
-        match send(self.coroutine.bind(py))? {
+        self.run(py, |coroutine| match send(coroutine)? {
             Sent::Yielded(awaited) => Ok(awaited),
             Sent::Returned(value) => Err(returned(value)),
-        }
+        })
     }
 
     fn send<'py>(&self, py: Python<'py>, value: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.runs(py)?;
-        self.coroutine.bind(py).call_method1(pyo3::intern!(py, "send"), (value,))
+        self.run(py, |coroutine| coroutine.call_method1(pyo3::intern!(py, "send"), (value,)))
     }
 
-    /// An exception enters the code. That its caller is cancelled is none of the execution's business.
+    /// An exception enters the code.
     #[pyo3(signature = (*raised))]
     fn throw<'py>(&self, py: Python<'py>, raised: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
-        self.runs(py)?;
-        if let Some(branch) = &self.owned {
-            py.import("stepfast.task")?.getattr("thrown")?.call1((branch, raised.get_item(0)?))?;
-        }
-        self.coroutine.bind(py).call_method1(pyo3::intern!(py, "throw"), raised)
+        self.run(py, |coroutine| coroutine.call_method1(pyo3::intern!(py, "throw"), raised))
     }
 
     /// The coroutine.

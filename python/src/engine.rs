@@ -12,6 +12,8 @@ use stepfast::record::Filter;
 use stepfast::{Engine as CoreEngine, Payload, Status};
 
 use crate::call::{Call, Future, Reply, begin_inline};
+use crate::caller_code::CallerCode;
+use crate::carried::Carried;
 use crate::error::exception;
 use crate::forked::Process;
 use crate::port::{Begin, Note, Port, Shared};
@@ -110,8 +112,9 @@ impl Engine {
         Ok(Call::awaitable(port, future))
     }
 
-    /// Runs an execution to its output; its code is the caller's to run if it runs here at once.
-    #[pyo3(signature = (workflow, args, kwargs, port, workflow_id=None, timeout=None, patience=None, is_inline=true))]
+    /// Runs an execution to its output; its code is the caller's to run if it runs here at once. Who awaits the
+    /// call runs it by that: `function` is the code, and `home` what the package knows the engine by.
+    #[pyo3(signature = (workflow, args, kwargs, port, workflow_id=None, timeout=None, patience=None, is_inline=true, function=None, home=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn run(
         &self,
@@ -124,13 +127,21 @@ impl Engine {
         timeout: Option<f64>,
         patience: Option<f64>,
         is_inline: bool,
+        function: Option<Py<PyAny>>,
+        home: Option<Py<PyAny>>,
     ) -> PyResult<Call> {
         let options = options(workflow_id, timeout, patience);
         let run =
             self.get(py)?.run_guest(self.workflow(workflow)?, encode_arguments(args, Some(kwargs))?, options);
         let future: Future = Box::pin(async move { Reply::of_end(run.await) });
-        let call = Call::new(port, None, future);
-        Ok(if is_inline { call.inline() } else { call })
+        if !is_inline {
+            return Ok(Call::awaitable(port, future));
+        }
+        let call = Call::new(port, None, future).inline();
+        Ok(match (function, home) {
+            (Some(function), Some(home)) => call.carried(Carried::code(CallerCode { function, home })),
+            _ => call,
+        })
     }
 
     /// Ends the engine: hands back what runs, after `grace` seconds at most.

@@ -47,9 +47,9 @@ pub(crate) fn torn_off(py: Python<'_>) -> PyErr {
     exception(py, &Error::Invalid { what: "async generator", reason: text.to_owned() })
 }
 
-/// A step was called, and that is all.
-pub(crate) fn warn_unawaited(py: Python<'_>, name: &str) {
-    let text = format!("step {name:?} was called, and never awaited: it was not carried out");
+/// Something was called, and that is all.
+pub(crate) fn warn_unawaited(py: Python<'_>, what: &str) {
+    let text = format!("{what}, and never awaited: nothing has come of it");
     let warned = py
         .import("warnings")
         .and_then(|warnings| warnings.call_method1("warn", (text, py.get_type::<PyRuntimeWarning>())));

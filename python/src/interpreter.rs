@@ -4,8 +4,8 @@
 #![allow(unsafe_code)] // functions of the C API, each with objects that live and the interpreter's lock held
 
 use pyo3::exceptions::{PyBaseException, PyStopIteration};
-use pyo3::prelude::*;
 use pyo3::ffi;
+use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 /// How far a coroutine came.

@@ -3,6 +3,7 @@
 
 mod branch;
 mod call;
+mod caller_code;
 mod carried;
 mod code;
 mod ending;

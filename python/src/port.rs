@@ -7,13 +7,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Wake;
+use std::thread::ThreadId;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PySet};
 use rustix::event::{EventfdFlags, eventfd};
 use stepfast::lock::{Condvar, Mutex};
 
 use crate::branch::Branch;
+use crate::caller_code::Callers;
 use crate::error::unavailable;
 use crate::forked::Process;
 use crate::runtime::enter;
@@ -172,6 +175,9 @@ pub(crate) struct Port {
     restless: Mutex<Restless>,
     /// Tells what the branches of a run wait for.
     waits: Mutex<Option<Py<PyAny>>>,
+    callers: PyOnceLock<Callers>,
+    /// In which it was made.
+    thread: ThreadId,
     /// Whose flushes wait for what the loop does at once.
     engine: Mutex<Option<stepfast::Engine>>,
     process: Process,
@@ -259,6 +265,17 @@ impl Port {
         running.is_ok_and(|running| running.is(event_loop))
     }
 
+    /// The task of its loop that runs now, or None.
+    pub(crate) fn current_task<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static CURRENT_TASK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let found = || PyResult::Ok(py.import("asyncio")?.getattr("current_task")?.unbind());
+        CURRENT_TASK.get_or_try_init(py, found)?.bind(py).call1((&self.event_loop,))
+    }
+
+    pub(crate) fn callers(&self, py: Python<'_>) -> Option<&Callers> {
+        self.callers.get(py)
+    }
+
     pub(crate) fn event_loop(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py))
     }
@@ -282,6 +299,8 @@ impl Port {
             event_loop,
             restless: Mutex::default(),
             waits: Mutex::default(),
+            callers: PyOnceLock::new(),
+            thread: std::thread::current().id(),
             engine: Mutex::default(),
             process: Process::current(),
         })
@@ -291,6 +310,20 @@ impl Port {
     /// calls with a limit in time that is not durable, 2 for its own calls.
     fn set_waits(&self, waits: Py<PyAny>) {
         *self.waits.lock() = Some(waits);
+    }
+
+    /// Sets where the loop keeps what it knows of callers that run the code of executions.
+    fn set_callers(&self, py: Python<'_>, tasks: Py<PyDict>, guards: Py<PyDict>, unwound: Py<PySet>) {
+        let _ = self.callers.set(py, Callers { tasks, guards, unwound });
+    }
+
+    /// True if a task of its loop runs now, in this thread. What is false may be so, too: that has to be asked of
+    /// asyncio, which asks the system for its process.
+    fn is_here(&self, py: Python<'_>) -> PyResult<bool> {
+        if std::thread::current().id() != self.thread {
+            return Ok(false);
+        }
+        self.current_task(py).map(|task| !task.is_none())
     }
 
     /// What the loop watches; -1 for threads.
@@ -327,7 +360,7 @@ impl Port {
                             let run = pyo3::intern!(py, "run");
                             callback.context.call_method1(py, run, (callback.function, callback.argument))?;
                         } else if let Some(owner) = waiter.owner(py) {
-                            owner.get().advance(py);
+                            owner.get().advance();
                         }
                     }
                     other => others.get_or_insert_with(Vec::new).push(told(py, other, Some(slf))?),

@@ -10,17 +10,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from stepfast import bounds, ending
-from stepfast.branch import BODY, DONE, PENDING, branch_var
+from stepfast import bounds
 from stepfast.errors import Invalid
-from stepfast.failure import failure_of
 from stepfast.handle import AsyncHandle, outcomes
-from stepfast.loop import Loop, loop_here, running_loop
+from stepfast.loop import Loop, running_loop
 from stepfast.loop_end import in_thread
 from stepfast.opened import Opened
 from stepfast.options import AsyncOptions, Order
 from stepfast.records import Execution, Record, execution_of, record_of
-from stepfast.step import over
 from stepfast.workflow import BoundWorkflow, Workflow
 
 P = ParamSpec("P")
@@ -205,65 +202,23 @@ class AsyncEngine:
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> AsyncHandle[Any]:
         opened = self._opened
-        if opened is None or loop_here() is not opened.event_loop:
+        if opened is None or not opened.is_here():
             opened = self._here
         return AsyncHandle(await opened.start(workflow, args, kwargs, order), opened)
 
-    @ending.entry
-    async def _run(
+    def _run(
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+    ) -> Coroutine[Any, Any, Any]:
+        opened = self._opened
+        if opened is None or not opened.is_here():
+            return self._run_there(workflow, args, kwargs, order)
+        return opened.run_in_task(workflow, args, kwargs, order)
+
+    async def _run_there(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Any:
-        opened = self._opened
-        if opened is None or loop_here() is not opened.event_loop:
-            opened = self._here
-        number, args = opened.resolved("run", workflow, args)
-        loop = opened.loop
-        assert loop is not None
-        call = opened.run(number, args, kwargs, order, is_inline=opened.workflows[number].is_async)
-        callers = loop.callers
-        turn = call.poll()
-        while turn <= BODY:
-            if turn == PENDING:
-                await call
-                turn = call.turn
-                continue
-            begun = call.begun()
-            if begun is None:
-                # its input cannot be read: it is parked
-                turn = call.poll()
-                continue
-            branch, (args, kwargs) = begun
-            branch.home = opened
-            token = branch_var.set(branch)
-            run, unwound = branch.run, None
-            caller = callers[run] = asyncio.current_task()
-            try:
-                output = await branch.code(opened.workflows[number].function(*args, **kwargs))
-                turn = call.returned(output)
-            except (KeyboardInterrupt, SystemExit, GeneratorExit):
-                # the program is told to end
-                branch.put_off()
-                call.close()
-                raise
-            except BaseException as raised:
-                # of code that unwinds nothing counts
-                turn = call.unwound() if branch.is_closing else call.raised(failure_of(raised))
-                unwound = raised
-            finally:
-                branch_var.reset(token)
-                del callers[run]
-                if run in loop.guards:
-                    loop.guards.pop(run)()
-                if run in loop.unwound:
-                    loop.leave(run, caller)
-            if branch.stopped in (1, 2) and caller is not None and caller.cancelling():
-                # the execution goes on; that its caller was cancelled meanwhile concerns the caller, whose
-                # traceback would keep it here, where nobody polls it any more
-                call.close()
-                raise ending.cancellation(unwound)
-        if turn != DONE:
-            raise over(call, turn)
-        return call.value()
+        """What is asked for elsewhere may be awaited here, as by `asyncio.run_coroutine_threadsafe`."""
+        return await self._here.run_in_task(workflow, args, kwargs, order)
 
     async def get(self, workflow_id: str) -> AsyncHandle[Any]:
         """A handle to the execution with this workflow_id, whoever has started it.

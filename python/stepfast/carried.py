@@ -1,14 +1,19 @@
-"""What the native side, which carries async steps out, leaves to Python: all that is rare."""
+"""What the native side, which runs the code that awaited calls have, leaves to Python: all that is rare."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, Any
 
 from stepfast import _native
 from stepfast.ended import is_outcome
+from stepfast.ending import cancellation
 from stepfast.failure import failure_of
 from stepfast.step import over
-from stepfast.task import cancelled
+from stepfast.task import cancelled, thrown
+
+if TYPE_CHECKING:
+    from stepfast.loop import Loop
 
 
 def failed(call: _native.Call, settings: _native.StepSettings, raised: BaseException) -> int | None:
@@ -30,4 +35,30 @@ def interrupted(call: _native.Call, branch: _native.Branch | None, raised: BaseE
     return None
 
 
-__all__ = ["failed", "interrupted", "over"]
+def raised(call: _native.Call, branch: _native.Branch, raised: BaseException) -> int | None:
+    """The code of an execution that its caller runs has raised: whose turn it is; None if the program is to
+    end."""
+    if isinstance(raised, KeyboardInterrupt | SystemExit | GeneratorExit):
+        branch.put_off()
+        return None
+    # of code that unwinds nothing counts
+    return call.unwound() if branch.is_closing else call.raised(failure_of(raised))
+
+
+def left(branch: _native.Branch, caller: asyncio.Task[Any] | None, unwound: BaseException | None) -> None:
+    """The code of an execution has ended in its caller's task, which may have been cancelled meanwhile.
+
+    Raises:
+        asyncio.CancelledError: By somebody who meant the caller: the execution goes on.
+    """
+    loop: Loop = branch.home.loop
+    run = branch.run
+    if run in loop.guards:
+        loop.guards.pop(run)()
+    if run in loop.unwound:
+        loop.leave(run, caller)
+    if branch.stopped in (1, 2) and caller is not None and caller.cancelling():
+        raise cancellation(unwound)
+
+
+__all__ = ["failed", "interrupted", "left", "over", "raised", "thrown"]

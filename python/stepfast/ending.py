@@ -10,8 +10,8 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from types import CodeType, FrameType, FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepfast import _native
 
@@ -63,8 +63,10 @@ _entries: set[CodeType] = set()
 
 
 def entry(function: F) -> F:
-    """Marks a function that calls the code of executions."""
-    _entries.add(cast("FunctionType", function).__code__)
+    """Marks a function that is the code of executions, or calls it."""
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        _entries.add(code)
     return function
 
 

@@ -90,7 +90,8 @@ class AsyncHandle(Generic[R]):
     def _port(self) -> _native.Port:
         loop = self._opened.loop
         assert loop is not None
-        loop.check("the handle")
+        if not loop.native.is_here():
+            loop.check("the handle")
         return loop.native
 
     @property

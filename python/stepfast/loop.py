@@ -51,6 +51,7 @@ class Loop:
         loop.add_reader(self.native.fileno(), self._drain)
         self._factory = chained(loop)
         self.native.set_waits(self._waits)
+        self.native.set_callers(self.callers, self.guards, self.unwound)
         self._loop_end = LoopEnd(loop, self._put_off, self._end_unclosed)
 
     def serve(self, opened: Opened) -> None:

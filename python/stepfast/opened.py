@@ -53,6 +53,8 @@ class Opened:
         self.loop = loop
         self.event_loop: asyncio.AbstractEventLoop | None = loop.loop if loop is not None else None
         self.port: _native.Port | None = loop.native if loop is not None else None
+        #: True if a task of its loop runs now, in this thread: what is false may be so, too.
+        self.is_here: Callable[[], bool] = loop.native.is_here if loop is not None else lambda: True
         self.threads: Threads = Threads(self, threads)
         definitions = [
             (
@@ -116,16 +118,16 @@ class Opened:
             number, args, kwargs, self.port, order.workflow_id, order.timeout, order.patience
         )
 
-    def run(
-        self,
-        number: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        order: Order,
-        *,
-        is_inline: bool = True,
-    ) -> _native.Call:
+    def run(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], order: Order) -> _native.Call:
         """Runs an execution; its code is the caller's to run, if it may begin here at once."""
+        return self.native.run(number, args, kwargs, None, order.workflow_id, order.timeout, order.patience)
+
+    def run_in_task(
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+    ) -> _native.Call:
+        """Runs an execution; whoever awaits the call runs async code, if it may begin at once."""
+        number, args = self.resolved("run", workflow, args)
+        known = self.workflows[number]
         return self.native.run(
             number,
             args,
@@ -134,7 +136,9 @@ class Opened:
             order.workflow_id,
             order.timeout,
             order.patience,
-            is_inline,
+            known.is_async,
+            known.function,
+            self,
         )
 
     def list(

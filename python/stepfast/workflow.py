@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
-from stepfast import bounds
+from stepfast import bounds, ending
 from stepfast.branch import branch_var
 from stepfast.child import AsyncChild, Child, start_child
 from stepfast.errors import Invalid
@@ -46,6 +46,8 @@ class Workflow(Generic[P, R]):
         self.name: str = name or qualified(function)
         self.eager = eager
         self.is_async: bool = inspect.iscoroutinefunction(function)
+        if self.is_async:
+            ending.entry(function)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -6,8 +6,8 @@
 //!
 //! An outcome is delivered only when all branches are at rest, for otherwise a replay could not repeat what
 //! came of it. The engine knows that by itself while every branch is in a durable call. If some wait for
-//! something else, the binding says when their code runs ([`Gate::code_runs`]), and when they have come to rest
-//! ([`Gate::set_quiet`]).
+//! something else, the binding says when their code runs and waits ([`Gate::code_runs`], [`Gate::code_waits`]), and
+//! when they have come to rest ([`Gate::set_quiet`]).
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -201,10 +201,15 @@ impl Gate {
         self.0.interrupt(Interrupt::Park(failure.into()));
     }
 
-    /// Code of a branch runs. True if from now on somebody has to watch [`Gate::activity`], turn by turn, and
-    /// say when it has come to rest.
-    pub fn code_runs(&self) -> bool {
-        self.0.code_runs()
+    /// Code of a branch runs, until it waits for something.
+    pub fn code_runs(&self) {
+        self.0.code_runs();
+    }
+
+    /// Code of a branch waits now, or has ended. True if from now on somebody has to watch [`Gate::activity`], turn
+    /// by turn, and say when all of them have come to rest.
+    pub fn code_waits(&self) -> bool {
+        self.0.code_waits()
     }
 
     /// Changes with everything that branches do; `None` when there is nothing more to watch.

@@ -112,16 +112,22 @@ impl Run {
         }
     }
 
-    /// Code of a branch of a guest runs. True if from now on somebody has to watch for its rest.
-    pub(crate) fn code_runs(&self) -> bool {
+    /// Code of a branch of a guest runs.
+    pub(crate) fn code_runs(&self) {
+        self.state().stir();
+    }
+
+    /// Code of a branch of a guest waits now, or has ended. True if from now on somebody has to watch for the rest
+    /// of all of them.
+    pub(crate) fn code_waits(&self) -> bool {
         let mut state = self.state();
-        state.stir();
         // a single branch concerns nobody else, unless something is to be done when it has come to rest
         let is_alone = state.leaves <= 1
             && state.start.is_none()
             && state.replay.is_none()
             && self.deadline_at.is_none();
-        !is_alone && !state.is_closed && !std::mem::replace(&mut state.is_watched, true)
+        let is_at_rest = is_alone || state.is_closed || !state.is_restless();
+        !is_at_rest && !std::mem::replace(&mut state.is_watched, true)
     }
 
     /// Changes with everything that branches of a guest do; `None` if nobody needs to watch them any more.
