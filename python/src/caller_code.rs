@@ -59,6 +59,6 @@ impl Entered {
         callers.tasks.bind(py).del_item(self.branch.get().run())?;
         Ok(!callers.guards.bind(py).is_empty()
             || !callers.unwound.bind(py).is_empty()
-            || stopped(&self.branch.get().gate()) != 0)
+            || stopped(self.branch.get().gate()) != 0)
     }
 }

@@ -315,7 +315,7 @@ impl Carried {
     ) -> PyResult<u8> {
         let py = call.py();
         if let Inside::Code(entered) = &running.inside {
-            return self.code_ended(call, running, entered, result);
+            return running.code_ended(call, entered, result);
         }
         running.leave(call.get(), py)?;
         let recorded = result.and_then(|value| Ok((call.get().succeed(&value)?, value)));
@@ -343,31 +343,6 @@ impl Carried {
         }
     }
 
-    /// The code of an execution has ended.
-    fn code_ended<'py>(
-        &self,
-        call: &Bound<'py, Call>,
-        running: &Running,
-        entered: &Entered,
-        result: PyResult<Bound<'py, PyAny>>,
-    ) -> PyResult<u8> {
-        let py = call.py();
-        let mut unwound = None;
-        let turn = match result.and_then(|output| call.get().returned(&output)) {
-            Ok(turn) => Ok(turn),
-            Err(raised) => {
-                let error = raised.clone_ref(py).into_value(py);
-                let turn = package(py)?.raised.bind(py).call1((call, &entered.branch, &error))?;
-                unwound = Some(error);
-                turn.extract::<Option<u8>>()?.ok_or(raised)
-            }
-        };
-        if running.leave(call.get(), py)? {
-            package(py)?.left.bind(py).call1((&entered.branch, &entered.caller, unwound))?;
-        }
-        turn
-    }
-
     /// What awaits the call is cancelled, or the program is to end: whose turn it is, if it is not over with what
     /// was raised.
     fn interrupted(&self, call: &Bound<'_, Call>, raised: PyErr) -> PyResult<u8> {
@@ -382,6 +357,30 @@ impl Carried {
 }
 
 impl Running {
+    /// The code of an execution has ended.
+    fn code_ended<'py>(
+        &self,
+        call: &Bound<'py, Call>,
+        entered: &Entered,
+        result: PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<u8> {
+        let py = call.py();
+        let mut unwound = None;
+        let turn = match result.and_then(|output| call.get().returned(&output)) {
+            Ok(turn) => Ok(turn),
+            Err(raised) => {
+                let error = raised.clone_ref(py).into_value(py);
+                let turn = package(py)?.raised.bind(py).call1((call, &entered.branch, &error))?;
+                unwound = Some(error);
+                turn.extract::<Option<u8>>()?.ok_or(raised)
+            }
+        };
+        if self.leave(call.get(), py)? {
+            package(py)?.left.bind(py).call1((&entered.branch, &entered.caller, unwound))?;
+        }
+        turn
+    }
+
     /// It is not the current code any more. True if somebody has to look at how code has ended.
     fn leave(&self, call: &Call, py: Python<'_>) -> PyResult<bool> {
         let package = package(py)?;

@@ -4,6 +4,8 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
 use pyo3::prelude::*;
 use stepfast::guest::{Gate, Stopped};
 
+use crate::interpreter::handled;
+
 /// What the code of an execution handles, if that ends the program: a durable call that it makes meanwhile is not
 /// made. A replay, which has no reason to unwind, would not make it.
 pub(crate) fn ending(py: Python<'_>) -> PyResult<Option<PyErr>> {
@@ -14,13 +16,6 @@ pub(crate) fn ending(py: Python<'_>) -> PyResult<Option<PyErr>> {
     // what the caller handles meanwhile is none of this code's business
     let is_here = py.import("stepfast.ending")?.getattr("is_raised_here")?.call1((&handled,))?;
     Ok(is_here.is_truthy()?.then(|| PyErr::from_value(handled)))
-}
-
-/// The exception that the running code, or whoever has called it, handles.
-#[allow(unsafe_code)] // asked at every durable call: it has to cost next to nothing
-fn handled(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
-    // SAFETY: this thread has the interpreter, and what it answers is null or a reference of our own
-    unsafe { Bound::from_owned_ptr_or_opt(py, pyo3::ffi::PyErr_GetHandledException()) }
 }
 
 /// 0 while code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.

@@ -57,3 +57,9 @@ pub(crate) fn reset(variable: &Bound<'_, PyAny>, token: &Py<PyAny>) -> bool {
     }
     is_reset
 }
+
+/// The exception that the running code, or whoever has called it, handles. Asked at every durable call.
+pub(crate) fn handled(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: the lock is held; what it answers is null, or ours
+    unsafe { Bound::from_owned_ptr_or_opt(py, ffi::PyErr_GetHandledException()) }
+}

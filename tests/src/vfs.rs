@@ -1,7 +1,7 @@
 //! A SQLite VFS that passes everything on to the default one, and tells a [`Disk`] what is written and synced.
 //!
 //! The page cache survives SIGKILL, so what a power cut takes away can only be seen from below SQLite. That is
-//! a table of C functions, and the only place in the workspace with `unsafe` code.
+//! a table of C functions, and one of the two places with `unsafe` code.
 
 #![allow(unsafe_code)] // SQLite's interface for file systems is a C interface
 

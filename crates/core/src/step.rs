@@ -232,12 +232,12 @@ where
         }
         loop {
             before_body(call, is_speculative).await;
-            crate::crash_point!("body begins");
+            body_begins();
             let result = match timeout {
                 None => attempt_once(&mut body).await,
                 Some(timeout) => Box::pin(attempt_within(&mut body, timeout)).await,
             };
-            crate::crash_point!("body over and not recorded");
+            body_is_over();
             match result.and_then(|value| Ok((checked(call, &value)?, value))) {
                 Ok((payload, value)) => {
                     let (payload, room) = match room_for(call, &payload) {
@@ -328,6 +328,14 @@ async fn before_body(call: &Call, is_speculative: bool) {
     // a Start that lost, a fence: there is no body to run any more
     run.interrupt(Interrupt::Lost);
     std::future::pending::<()>().await;
+}
+
+pub(crate) fn body_begins() {
+    crate::crash_point!("body begins");
+}
+
+pub(crate) fn body_is_over() {
+    crate::crash_point!("body over and not recorded");
 }
 
 /// True if a body may begin after the Write that it had to wait for has come to `outcome`.

@@ -12,7 +12,8 @@ use crate::failure::Failure;
 use crate::payload::Payload;
 use crate::run::{Interrupt, Run};
 use crate::step::{
-    StepOptions, after_crash, after_failure, checked, in_time, may_begin, replayed, room_for, stored,
+    StepOptions, after_crash, after_failure, body_begins, body_is_over, checked, in_time, may_begin,
+    replayed, room_for, stored,
 };
 use crate::write::CheckpointKind;
 
@@ -122,7 +123,7 @@ impl StepCall {
                 }
                 Stage::Body => {
                     let Some(outcome) = self.outcome.take() else { return Poll::Pending };
-                    crate::crash_point!("body over and not recorded");
+                    body_is_over();
                     self.record(outcome);
                 }
                 Stage::Delivery(_, at_once) => {
@@ -188,7 +189,7 @@ impl StepCall {
     }
 
     fn begin(&mut self) -> Poll<StepTurn> {
-        crate::crash_point!("body begins");
+        body_begins();
         self.outcome = None;
         self.stage = Stage::Body;
         Poll::Ready(StepTurn::Body)

@@ -5,7 +5,7 @@
 //! while nobody is in SQLite; the parent opens them again at the next use, and the child begins with nothing. What
 //! it has of its parent's stores is never touched, and never dropped: closing them is the parent's.
 //!
-//! Whoever forks without [`before_fork`] gets a child that refuses its parent's files: [`Shared`] knows its process.
+//! Whoever forks without [`before_fork`] gets a child that refuses its parent's files: `Shared` knows its process.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
