@@ -8,91 +8,23 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
+use stepfast::Key;
 use stepfast::guest::{self, Gate};
 use stepfast::lock::Mutex;
-use stepfast::{Key, Name, RetryPolicy, StepOptions};
 
-use crate::call::{Call, Reply};
+use crate::call::Call;
 use crate::carried::Carried;
 use crate::code::Code;
 use crate::ending::{ending, stopped};
 use crate::engine::Engine;
 use crate::forked::Process;
 use crate::port::{Port, Shared};
+use crate::reply::{Future, PyFailure, Reply};
 use crate::slot::Slot;
+use crate::step_settings::StepSettings;
 use crate::value::{encode, encode_arguments, fingerprint};
 use crate::waiter::Waiter;
-
-/// How a step is carried out; made once per step function. Limits in time are for who runs the body.
-#[pyclass(frozen)]
-pub(crate) struct StepSettings {
-    name: Name,
-    /// `None` for the defaults.
-    options: Option<StepOptions>,
-    /// What makes the coroutine of the body; it gets the step's arguments.
-    function: Py<PyAny>,
-    /// Whether an exception may be retried; `None` if all may.
-    #[pyo3(get)]
-    retry_if: Option<Py<PyAny>>,
-    shown_name: Py<PyString>,
-}
-
-impl StepSettings {
-    pub(crate) fn name(&self) -> String {
-        self.name.to_string()
-    }
-
-    pub(crate) fn shown_name<'py>(&self, py: Python<'py>) -> &Bound<'py, PyString> {
-        self.shown_name.bind(py)
-    }
-
-    pub(crate) fn function<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
-        self.function.bind(py)
-    }
-}
-
-#[pymethods]
-impl StepSettings {
-    #[new]
-    #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, is_speculative, function, retry_if))]
-    #[allow(clippy::too_many_arguments)] // called by name, once per step function
-    fn new(
-        name: &Bound<'_, PyString>,
-        retries: u32,
-        backoff: f64,
-        factor: f64,
-        max_backoff: f64,
-        jitter: f64,
-        is_speculative: bool,
-        function: Py<PyAny>,
-        retry_if: Option<Py<PyAny>>,
-    ) -> PyResult<Self> {
-        let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        let is_default = retries == 0 && !is_speculative;
-        let retry = RetryPolicy {
-            retries,
-            backoff: seconds(backoff),
-            factor,
-            max_backoff: seconds(max_backoff),
-            jitter,
-            retry_if: None,
-        };
-        let options = StepOptions { retry, timeout: None, is_speculative };
-        Ok(Self {
-            name: name.to_str()?.to_owned().into(),
-            options: (!is_default).then_some(options),
-            function,
-            retry_if,
-            shown_name: name.clone().unbind(),
-        })
-    }
-
-    fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
-        visit.call(&self.function)?;
-        visit.call(&self.retry_if)
-    }
-}
 
 /// A branch of an execution that runs here.
 #[pyclass(frozen)]
@@ -132,7 +64,7 @@ impl Branch {
         Self {
             branch: Mutex::new(Some(branch)),
             gate,
-            thread: Mutex::new(Some(std::thread::current().id())),
+            thread: Mutex::new(Some(crate::runtime::thread_here())),
             is_torn_off: false,
             slot,
             port,
@@ -198,10 +130,7 @@ impl Branch {
     }
 
     /// A call without a body; it can be awaited, if this code can.
-    fn awaitable(
-        slf: &Bound<'_, Self>,
-        make: impl FnOnce(&mut guest::Branch) -> crate::call::Future,
-    ) -> PyResult<Call> {
+    fn awaitable(slf: &Bound<'_, Self>, make: impl FnOnce(&mut guest::Branch) -> Future) -> PyResult<Call> {
         let branch = slf.get();
         let call = branch.made(slf.py(), |branch, port, gate| Call::new(port, Some(gate), make(branch)))?;
         Ok(if branch.port.is_some() { call.carried(Carried::of(slf.clone().unbind())) } else { call })
@@ -317,7 +246,7 @@ impl Branch {
     /// True in the thread that makes its calls: the first that has made one.
     #[getter]
     fn is_here(&self) -> bool {
-        let here = std::thread::current().id();
+        let here = crate::runtime::thread_here();
         *self.thread.lock().get_or_insert(here) == here
     }
 
@@ -518,7 +447,7 @@ impl Branch {
     }
 
     /// The code has failed.
-    fn fail(&self, failure: crate::call::PyFailure) {
+    fn fail(&self, failure: PyFailure) {
         self.is_over.store(true, SeqCst);
         if let (Some(slot), true) = (&self.slot, self.process.is_current()) {
             slot.fill(Err(failure.into()));

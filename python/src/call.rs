@@ -3,8 +3,6 @@
 //! Who waits polls it by himself and learns whose turn it is: a *turn* is one of the numbers below. As an
 //! awaitable it behaves like a future of asyncio that is woken straight from the loop's watcher.
 
-use std::cell::RefCell;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
@@ -14,8 +12,6 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use stepfast::guest::{Gate, Path, StepCall, StepTurn};
 use stepfast::lock::Mutex;
-use stepfast::record::{Page, Record};
-use stepfast::write::Answer;
 use stepfast::{Error, Failure, Key, Payload};
 
 use crate::branch::Branch;
@@ -23,27 +19,14 @@ use crate::caller_code::Callers;
 use crate::carried::Carried;
 use crate::ending::stopped;
 use crate::forked::Process;
-use crate::handle::Handle;
+use crate::inline::with_inline;
 use crate::port::{Begin, Port, Shared, end_burst};
+use crate::reply::{Future, PyFailure, Reply};
 use crate::runtime::enter;
 use crate::slot::Slot;
+use crate::turn::{BODY, CHILD, DONE, ERROR, PENDING, STOPPED};
 use crate::value::{decode, encode};
 use crate::waiter::{Callback, Waiter};
-
-/// Not yet: wait.
-pub(crate) const PENDING: u8 = 0;
-/// The body is to be run, once; then `succeed` or `fail`.
-pub(crate) const BODY: u8 = 1;
-/// It is over, and went well.
-pub(crate) const DONE: u8 = 2;
-/// It is over with a failure of the user's code.
-pub(crate) const FAILED: u8 = 3;
-/// It is over with an error of the engine.
-const ERROR: u8 = 4;
-/// The code has to unwind.
-const STOPPED: u8 = 5;
-/// A child begins that this thread is to run: `offered`.
-const CHILD: u8 = 6;
 
 /// A thread that waits looks so often whether it was interrupted.
 const INTERRUPTED_WITHIN: Duration = Duration::from_millis(50);
@@ -51,83 +34,6 @@ const INTERRUPTED_WITHIN: Duration = Duration::from_millis(50);
 /// Now, on the clock that waits are measured by.
 fn now() -> tokio::time::Instant {
     tokio::time::Instant::now()
-}
-
-pub(crate) type Future = Pin<Box<dyn std::future::Future<Output = Reply> + Send>>;
-
-/// What a call comes to.
-pub(crate) enum Reply {
-    Value(Payload),
-    Nothing,
-    Text(String),
-    Handle(stepfast::Handle<Payload>),
-    Many(Vec<Result<Payload, Error>>),
-    Answer(Answer),
-    Page(Page),
-    Record(Box<Record>),
-    Failed(Failure),
-    Error(Error),
-}
-
-impl Reply {
-    pub(crate) fn of(result: Result<Payload, Failure>) -> Self {
-        match result {
-            Ok(payload) => Reply::Value(payload),
-            Err(failure) => Reply::Failed(failure),
-        }
-    }
-
-    pub(crate) fn of_end(result: Result<Payload, Error>) -> Self {
-        match result {
-            Ok(payload) => Reply::Value(payload),
-            Err(error) => Reply::Error(error),
-        }
-    }
-
-    fn turn(&self) -> u8 {
-        match self {
-            Reply::Failed(_) => FAILED,
-            Reply::Error(_) => ERROR,
-            _ => DONE,
-        }
-    }
-}
-
-/// Where code that begins in this thread is run.
-enum Inline {
-    Elsewhere,
-    /// Here, by whoever polls the call.
-    Wanted,
-    Begun(Begin),
-}
-
-thread_local! {
-    /// While a call is polled that runs the code itself: where the code finds its way here.
-    static INLINE: RefCell<Inline> = const { RefCell::new(Inline::Elsewhere) };
-}
-
-/// Takes what begins, if this thread is about to run it; gives it back otherwise.
-pub(crate) fn begin_inline(begin: Begin) -> Option<Begin> {
-    INLINE.with_borrow_mut(|inline| match inline {
-        Inline::Wanted => {
-            *inline = Inline::Begun(begin);
-            None
-        }
-        Inline::Elsewhere | Inline::Begun(_) => Some(begin),
-    })
-}
-
-/// A failure from Python: kind, message, causes, whether it may be retried, what it is made of again.
-#[derive(FromPyObject)]
-pub(crate) struct PyFailure(String, String, Vec<String>, bool, Vec<u8>);
-
-impl From<PyFailure> for Failure {
-    fn from(failure: PyFailure) -> Self {
-        let PyFailure(kind, message, causes, is_retryable, detail) = failure;
-        let mut failure = Failure::of_kind(kind, message);
-        (failure.causes, failure.is_retryable, failure.detail) = (causes, is_retryable, detail.into());
-        failure
-    }
 }
 
 enum State {
@@ -448,9 +354,8 @@ impl Call {
     /// Polls it; true if the code that it waits for begins here.
     fn poll_and_begin(&self, future: &mut Future, cx: &mut Context<'_>) -> (Poll<Reply>, bool) {
         let Some(begun) = &self.begun else { return (future.as_mut().poll(cx), false) };
-        INLINE.set(Inline::Wanted);
-        let polled = future.as_mut().poll(cx);
-        let Inline::Begun(begin) = INLINE.replace(Inline::Elsewhere) else { return (polled, false) };
+        let (polled, begin) = with_inline(|| future.as_mut().poll(cx));
+        let Some(begin) = begin else { return (polled, false) };
         *begun.lock() = Some(begin);
         (polled, true)
     }
@@ -532,12 +437,7 @@ impl Call {
                 Ok(value) => Ok(value.unbind()),
                 Err(error) => Err(self.unreadable(py, error)),
             },
-            State::Over(Reply::Text(text)) => Ok(text.into_pyobject(py)?.into_any().unbind()),
-            State::Over(Reply::Handle(handle)) => Ok(Py::new(py, Handle::new(handle))?.into_any()),
-            State::Over(Reply::Many(ends)) => crate::record::ends(py, ends),
-            State::Over(Reply::Answer(answer)) => crate::record::answer(py, answer),
-            State::Over(Reply::Page(page)) => crate::record::page(py, &page),
-            State::Over(Reply::Record(record)) => crate::record::record(py, &record),
+            State::Over(reply) => reply.value(py),
             _ => Ok(py.None()),
         }
     }

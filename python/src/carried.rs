@@ -7,10 +7,12 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::lock::Mutex;
 
-use crate::branch::{Branch, StepSettings};
-use crate::call::{BODY, Call, DONE, FAILED, PENDING};
+use crate::branch::Branch;
+use crate::call::Call;
 use crate::caller_code::{CallerCode, Entered};
 use crate::interpreter::{Sent, reset, returned, send, set};
+use crate::step_settings::StepSettings;
+use crate::turn::{BODY, DONE, FAILED, PENDING};
 
 /// What the package has for it.
 struct Package {

@@ -11,13 +11,15 @@ use stepfast::lock::Mutex;
 use stepfast::record::Filter;
 use stepfast::{Engine as CoreEngine, Payload, Status};
 
-use crate::call::{Call, Future, Reply, begin_inline};
+use crate::call::Call;
 use crate::caller_code::CallerCode;
 use crate::carried::Carried;
 use crate::error::exception;
 use crate::forked::Process;
+use crate::inline::begin_inline;
 use crate::port::{Begin, Note, Port, Shared};
 use crate::record;
+use crate::reply::{Future, Reply};
 use crate::running::Running;
 use crate::runtime::runtime;
 use crate::slot::Slot;
@@ -112,9 +114,8 @@ impl Engine {
         Ok(Call::awaitable(port, future))
     }
 
-    /// Runs an execution to its output; its code is the caller's to run if it runs here at once. Who awaits the
-    /// call runs it by that: `function` is the code, and `home` what the package knows the engine by.
-    #[pyo3(signature = (workflow, args, kwargs, port, workflow_id=None, timeout=None, patience=None, is_inline=true, function=None, home=None))]
+    /// Runs an execution to its output; its code is the caller's to run if it begins here at once.
+    #[pyo3(signature = (workflow, args, kwargs, workflow_id=None, timeout=None, patience=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn run(
         &self,
@@ -122,25 +123,38 @@ impl Engine {
         workflow: usize,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
-        port: Option<&Bound<'_, Port>>,
         workflow_id: Option<&str>,
         timeout: Option<f64>,
         patience: Option<f64>,
-        is_inline: bool,
-        function: Option<Py<PyAny>>,
-        home: Option<Py<PyAny>>,
     ) -> PyResult<Call> {
-        let options = options(workflow_id, timeout, patience);
-        let run =
-            self.get(py)?.run_guest(self.workflow(workflow)?, encode_arguments(args, Some(kwargs))?, options);
-        let future: Future = Box::pin(async move { Reply::of_end(run.await) });
-        if !is_inline {
-            return Ok(Call::awaitable(port, future));
-        }
-        let call = Call::new(port, None, future).inline();
-        Ok(match (function, home) {
-            (Some(function), Some(home)) => call.carried(Carried::code(CallerCode { function, home })),
-            _ => call,
+        let future = self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience))?;
+        Ok(Call::new(None, None, future).inline())
+    }
+
+    /// The same for a task. If the execution begins here at once, whoever awaits the call runs its `function`, if
+    /// it has one; `home` is what the package knows the engine by.
+    #[pyo3(signature = (workflow, args, kwargs, port, function, home, workflow_id=None, timeout=None, patience=None))]
+    #[allow(clippy::too_many_arguments)] // of one call, by name
+    fn run_in_task(
+        &self,
+        py: Python<'_>,
+        workflow: usize,
+        args: &Bound<'_, PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
+        port: Option<&Bound<'_, Port>>,
+        function: Option<Py<PyAny>>,
+        home: Py<PyAny>,
+        workflow_id: Option<&str>,
+        timeout: Option<f64>,
+        patience: Option<f64>,
+    ) -> PyResult<Call> {
+        let future = self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience))?;
+        Ok(match function {
+            Some(function) => {
+                let code = CallerCode { function, home };
+                Call::new(port, None, future).inline().carried(Carried::code(code))
+            }
+            None => Call::awaitable(port, future),
         })
     }
 
@@ -247,6 +261,19 @@ impl Engine {
 }
 
 impl Engine {
+    fn running(
+        &self,
+        py: Python<'_>,
+        workflow: usize,
+        args: &Bound<'_, PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
+        options: Option<Box<StartOptions>>,
+    ) -> PyResult<Future> {
+        let input = encode_arguments(args, Some(kwargs))?;
+        let run = self.get(py)?.run_guest(self.workflow(workflow)?, input, options);
+        Ok(Box::pin(async move { Reply::of_end(run.await) }))
+    }
+
     fn take(&self) -> Option<CoreEngine> {
         let engine = self.engine.lock().take();
         for port in &self.ports {

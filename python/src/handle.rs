@@ -4,9 +4,10 @@ use futures_util::future::join_all;
 use pyo3::prelude::*;
 use stepfast::Payload;
 
-use crate::call::{Call, Future, Reply};
+use crate::call::Call;
 use crate::forked::Process;
 use crate::port::Port;
+use crate::reply::{Future, Reply};
 
 /// A reference to an execution.
 #[pyclass(frozen)]

@@ -11,12 +11,16 @@ mod engine;
 mod error;
 mod forked;
 mod handle;
+mod inline;
 mod interpreter;
 mod port;
 mod record;
+mod reply;
 mod running;
 mod runtime;
 mod slot;
+mod step_settings;
+mod turn;
 mod value;
 mod waiter;
 
@@ -28,7 +32,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::branch::{Branch, Join, StepSettings};
+    use crate::branch::{Branch, Join};
     #[pymodule_export]
     use crate::call::Call;
     #[pymodule_export]
@@ -41,6 +45,8 @@ mod _native {
     use crate::handle::Handle;
     #[pymodule_export]
     use crate::port::Port;
+    #[pymodule_export]
+    use crate::step_settings::StepSettings;
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

@@ -300,7 +300,7 @@ impl Port {
             restless: Mutex::default(),
             waits: Mutex::default(),
             callers: PyOnceLock::new(),
-            thread: std::thread::current().id(),
+            thread: crate::runtime::thread_here(),
             engine: Mutex::default(),
             process: Process::current(),
         })
@@ -320,7 +320,7 @@ impl Port {
     /// True if a task of its loop runs now, in this thread. What is false may be so, too: that has to be asked of
     /// asyncio, which asks the system for its process.
     fn is_here(&self, py: Python<'_>) -> PyResult<bool> {
-        if std::thread::current().id() != self.thread {
+        if crate::runtime::thread_here() != self.thread {
             return Ok(false);
         }
         self.current_task(py).map(|task| !task.is_none())

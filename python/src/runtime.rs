@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 
@@ -11,6 +12,8 @@ use crate::forked::Process;
 static RUNTIME: Mutex<Option<(Process, &'static Runtime)>> = Mutex::new(None);
 
 thread_local! {
+    /// Asked at every call: the standard library counts a reference for it.
+    static THREAD: ThreadId = std::thread::current().id();
     static IS_ENTERED: Cell<bool> = const { Cell::new(false) };
     /// The same as `RUNTIME`, without a lock.
     static RUNTIME_HERE: Cell<Option<(Process, &'static Runtime)>> = const { Cell::new(None) };
@@ -72,4 +75,9 @@ pub(crate) fn after_fork_in_child() {
     drop(HELD.take());
     // the code that forked may run in a turn of the parent's loop: what it does from here on is not in that
     IS_ENTERED.set(false);
+}
+
+/// The thread that runs.
+pub(crate) fn thread_here() -> ThreadId {
+    THREAD.with(|thread| *thread)
 }

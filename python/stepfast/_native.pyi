@@ -205,13 +205,21 @@ class Engine:
         workflow: int,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        port: Port | None,
         workflow_id: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,
-        is_inline: bool = True,
-        function: Callable[..., Any] | None = None,
-        home: object = None,
+    ) -> Call: ...
+    def run_in_task(
+        self,
+        workflow: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        port: Port | None,
+        function: Callable[..., Any] | None,
+        home: object,
+        workflow_id: str | None = None,
+        timeout: float | None = None,
+        patience: float | None = None,
     ) -> Call: ...
     def shutdown(self, grace: float) -> None: ...
     def counted(self) -> tuple[int, int]: ...

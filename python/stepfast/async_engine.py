@@ -185,8 +185,10 @@ class AsyncEngine:
         Its code runs in the caller's task if it can begin at once. Cancelling the caller does not cancel
         the execution: it goes on in a task of its own, from what is recorded.
         """
-        order = PLAIN if workflow_id is None else Order(workflow_id)
-        return self._run(workflow, args, kwargs, order)
+        opened = self._opened
+        if opened is None or workflow_id is not None or not opened.is_here():
+            return self._run(workflow, args, kwargs, Order(workflow_id))
+        return opened.run_in_task(workflow, args, kwargs)
 
     def options(
         self,

@@ -120,25 +120,26 @@ class Opened:
 
     def run(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], order: Order) -> _native.Call:
         """Runs an execution; its code is the caller's to run, if it may begin here at once."""
-        return self.native.run(number, args, kwargs, None, order.workflow_id, order.timeout, order.patience)
+        return self.native.run(number, args, kwargs, order.workflow_id, order.timeout, order.patience)
 
     def run_in_task(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+        self,
+        workflow: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        order: Order | None = None,
     ) -> _native.Call:
         """Runs an execution; whoever awaits the call runs async code, if it may begin at once."""
-        number, args = self.resolved("run", workflow, args)
+        number = self.numbers.get(workflow)
+        if number is None or branch_var.get() is not None:
+            number, args = self.resolved("run", workflow, args)
         known = self.workflows[number]
-        return self.native.run(
-            number,
-            args,
-            kwargs,
-            self.port,
-            order.workflow_id,
-            order.timeout,
-            order.patience,
-            known.is_async,
-            known.function,
-            self,
+        function = known.function if known.is_async else None
+        if order is None:
+            # nothing special about it, as of most: what it has not is not asked for
+            return self.native.run_in_task(number, args, kwargs, self.port, function, self)
+        return self.native.run_in_task(
+            number, args, kwargs, self.port, function, self, order.workflow_id, order.timeout, order.patience
         )
 
     def list(

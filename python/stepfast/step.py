@@ -88,6 +88,11 @@ class Step(Generic[P, R]):
         branch = branch_var.get()
         if branch is None:
             return self.function(*args, **kwargs)
+        if self.is_async:
+            # as in `_carried`, without a call more: this is the way that most steps take
+            carried: Any = branch.carry(self.settings, args, args, kwargs)
+            if carried is not None:
+                return carried  # type: ignore[no-any-return]
         return self._carried(branch, args, args, kwargs)  # type: ignore[no-any-return]
 
     def _carried(

@@ -146,7 +146,7 @@ def test_collections_are_noted() -> None:
     assert collections.longest == noted
 
 
-@pytest.mark.parametrize("kind", ["blocked", "burst", "fed"])
+@pytest.mark.parametrize("kind", ["blocked", "burst", "fed", "tuned"])
 def test_memory_has_its_figures(kind: str, url: str) -> None:
     many = {"few": 10, "many": 250} if kind == "blocked" else {"many": 250}
     figures, row = measured({"experiment": "memory", "kind": kind, "url": url} | many, "measured")
@@ -210,7 +210,7 @@ def test_the_program_judges_the_payload_experiment(
 
 def test_the_program_measures_memory_in_python(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
     printed, written = report(program, tmp_path, "memory", "--sdk", "python", "--iterations", "2000")
-    assert [row["mode"] for row in written["rows"]] == ["blocked", "burst", "fed"]
+    assert [row["mode"] for row in written["rows"]] == ["blocked", "burst", "fed", "tuned"]
     assert "event loop kept, started 100 in a turn" in printed
     # fewer than the targets are for
     assert not any("limit" in figure for figure in written["figures"])

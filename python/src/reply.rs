@@ -1,0 +1,77 @@
+//! [`Reply`]: what a call comes to.
+
+use std::pin::Pin;
+
+use pyo3::prelude::*;
+use stepfast::record::{Page, Record};
+use stepfast::write::Answer;
+use stepfast::{Error, Failure, Payload};
+
+use crate::handle::Handle;
+use crate::turn::{DONE, ERROR, FAILED};
+
+pub(crate) type Future = Pin<Box<dyn std::future::Future<Output = Reply> + Send>>;
+
+/// What a call comes to.
+pub(crate) enum Reply {
+    Value(Payload),
+    Nothing,
+    Text(String),
+    Handle(stepfast::Handle<Payload>),
+    Many(Vec<Result<Payload, Error>>),
+    Answer(Answer),
+    Page(Page),
+    Record(Box<Record>),
+    Failed(Failure),
+    Error(Error),
+}
+
+impl Reply {
+    pub(crate) fn of(result: Result<Payload, Failure>) -> Self {
+        match result {
+            Ok(payload) => Reply::Value(payload),
+            Err(failure) => Reply::Failed(failure),
+        }
+    }
+
+    pub(crate) fn of_end(result: Result<Payload, Error>) -> Self {
+        match result {
+            Ok(payload) => Reply::Value(payload),
+            Err(error) => Reply::Error(error),
+        }
+    }
+
+    pub(crate) fn turn(&self) -> u8 {
+        match self {
+            Reply::Failed(_) => FAILED,
+            Reply::Error(_) => ERROR,
+            _ => DONE,
+        }
+    }
+
+    /// As Python knows it; that of a payload is left to who knows whose it is.
+    pub(crate) fn value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self {
+            Reply::Text(text) => Ok(text.into_pyobject(py)?.into_any().unbind()),
+            Reply::Handle(handle) => Ok(Py::new(py, Handle::new(handle))?.into_any()),
+            Reply::Many(ends) => crate::record::ends(py, ends),
+            Reply::Answer(answer) => crate::record::answer(py, answer),
+            Reply::Page(page) => crate::record::page(py, &page),
+            Reply::Record(record) => crate::record::record(py, &record),
+            _ => Ok(py.None()),
+        }
+    }
+}
+
+/// A failure from Python: kind, message, causes, whether it may be retried, what it is made of again.
+#[derive(FromPyObject)]
+pub(crate) struct PyFailure(String, String, Vec<String>, bool, Vec<u8>);
+
+impl From<PyFailure> for Failure {
+    fn from(failure: PyFailure) -> Self {
+        let PyFailure(kind, message, causes, is_retryable, detail) = failure;
+        let mut failure = Failure::of_kind(kind, message);
+        (failure.causes, failure.is_retryable, failure.detail) = (causes, is_retryable, detail.into());
+        failure
+    }
+}

@@ -1,0 +1,173 @@
+"""What steps, children and `engine.run` return: awaited like a coroutine, and once."""
+
+import asyncio
+import gc
+import traceback
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stepfast import AsyncEngine, step, workflow
+
+
+@step
+async def plus_one(n: int) -> int:
+    await asyncio.sleep(0)
+    return n + 1
+
+
+@step
+async def gives(value: object) -> object:
+    return value
+
+
+@step
+async def breaks_inside(n: int) -> int:
+    raise LookupError(f"no {n}")
+
+
+@workflow
+async def counts_up(n: int) -> int:
+    return await plus_one(n)
+
+
+@workflow
+async def awaits_twice(n: int) -> str:
+    call = plus_one(n)
+    assert await call == n + 1
+    try:
+        await call
+    except RuntimeError as error:
+        return str(error)
+    return "nothing was said"
+
+
+@workflow
+async def is_awaited_by_two(n: int) -> list[str]:
+    call = plus_one(n)
+
+    async def waits() -> str:
+        try:
+            return str(await call)
+        except RuntimeError as error:
+            return str(error)
+
+    return list(await asyncio.gather(waits(), waits()))
+
+
+@workflow
+async def never_awaits(n: int) -> int:
+    plus_one(n)
+    gc.collect()
+    return n
+
+
+@workflow
+async def closes_unawaited(n: int) -> int:
+    plus_one(n).close()
+    return await plus_one(n + 1)
+
+
+@workflow
+async def gives_what_iterators_mind(n: int) -> list[object]:
+    """Values that would be taken for the arguments of a StopIteration, or for one."""
+    return [await gives((n, n)), await gives(()), await gives(StopIteration(n)), await gives(None)]
+
+
+@workflow
+async def shows_where(n: int) -> str:
+    try:
+        await breaks_inside(n)
+    except LookupError as error:
+        return traceback.format_exc() if error.__traceback__ is not None else ""
+    return ""
+
+
+@workflow
+async def makes_tasks(n: int) -> list[int]:
+    call = plus_one(n)
+    assert asyncio.iscoroutine(call) and isinstance(call, Coroutine) and not asyncio.isfuture(call)
+    task = asyncio.create_task(call, name="counting")
+    assert "counting" in repr(task)
+    return [await task, await asyncio.ensure_future(plus_one(n + 1))]
+
+
+def test_a_call_is_awaited_once(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            for run in (await engine.start(awaits_twice, 1)).result, lambda: engine.run(awaits_twice, 1):
+                assert await run() == "a call can be awaited once only: make a task of it"
+            said = await engine.run(is_awaited_by_two, 1)
+            assert said == ["2", "a call can be awaited once only: make a task of it"]
+
+    asyncio.run(main())
+
+
+def test_a_step_that_nobody_awaits_says_so(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            with pytest.warns(RuntimeWarning, match='step "plus_one" was called, and never awaited'):
+                assert await engine.run(never_awaits, 1, workflow_id="never") == 1
+            assert not (await engine.show("never")).checkpoints
+            assert await engine.run(closes_unawaited, 1) == 3
+
+    asyncio.run(main())
+
+
+def test_an_execution_that_nobody_awaits_has_not_begun(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            with pytest.warns(RuntimeWarning, match=r"engine.run\(...\) was called, and never awaited"):
+                engine.run(counts_up, 1)
+            engine.run(counts_up, 1).close()
+            assert await engine.count() == 0
+
+    asyncio.run(main())
+
+
+def test_what_a_step_returns_arrives_as_it_is(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            for how in "start", "run":
+                if how == "start":
+                    given = await (await engine.start(gives_what_iterators_mind, 1))
+                else:
+                    given = await engine.run(gives_what_iterators_mind, 1)
+                pair, empty, end, nothing = given
+                assert (pair, empty, nothing) == ((1, 1), (), None)
+                assert isinstance(end, StopIteration) and end.value == 1
+
+    asyncio.run(main())
+
+
+def test_a_traceback_leads_to_the_body(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            said = await engine.run(shows_where, 1)
+            assert "in breaks_inside" in said and "in shows_where" in said and "LookupError: no 1" in said
+
+    asyncio.run(main())
+
+
+def test_a_call_is_a_coroutine_to_asyncio(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            assert await asyncio.create_task(engine.run(makes_tasks, 1)) == [2, 3]
+            assert await (await engine.start(makes_tasks, 1)) == [2, 3]
+
+    asyncio.run(main())
+
+
+def test_a_run_that_a_thread_asks_for_begins_on_the_loop(url: str) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with AsyncEngine(url) as engine:
+
+            def asks() -> int:
+                return asyncio.run_coroutine_threadsafe(engine.run(counts_up, 1), loop).result(60)
+
+            with ThreadPoolExecutor(1) as threads:
+                assert await loop.run_in_executor(threads, asks) == 2
+
+    asyncio.run(main())
