@@ -160,7 +160,9 @@ impl Carried {
             Body::Step(settings, ..) => format!("step {:?} was called", settings.get().name()),
             Body::Code(_) => "engine.run(...) was called".to_owned(),
         };
-        (!self.state.lock().is_awaited).then_some(what)
+        // code that unwinds leaves calls behind
+        let is_closing = self.branch.as_ref().is_some_and(|branch| branch.get().gate().is_closing());
+        (!is_closing && !self.state.lock().is_awaited).then_some(what)
     }
 
     /// The task that awaits the call goes on, or something is `thrown` into it. What it waits for next; `None`

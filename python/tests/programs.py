@@ -2,11 +2,15 @@
 the call that it belongs to, also over crashes."""
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
 import sys
+import time
+from collections.abc import AsyncIterator, Iterator
 
+import stepfast
 from stepfast import AsyncEngine, sleep, step, workflow
 
 #: Set by the victim: a body dies with this probability.
@@ -30,6 +34,25 @@ async def twice(n: int) -> list[int]:
 @step
 async def again(n: int) -> list[int]:
     await pause()
+    return [n, 3 * n]
+
+
+@step
+async def fails(n: int) -> None:
+    await pause()
+    raise LookupError(f"no {n}")
+
+
+@step
+def twice_here(n: int) -> list[int]:
+    time.sleep(_random.random() * 0.01)
+    if _random.random() < KILL:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [n, 2 * n]
+
+
+@step
+def again_here(n: int) -> list[int]:
     return [n, 3 * n]
 
 
@@ -172,6 +195,113 @@ async def naps(n: int) -> list[list[list[int]]]:
     return await asyncio.gather(*[one(i) for i in range(n)])
 
 
+@workflow
+async def timed(n: int) -> list[list[list[int]]]:
+    """What a durable limit has cut off is cut off again; what it has not is there."""
+    done = []
+    for i in range(n):
+        value = None
+        with contextlib.suppress(TimeoutError):
+            async with stepfast.timeout(0.004):
+                value = await (twice(i) if i % 3 else sleep(days=1))
+        done.append([value if value is not None else await twice(i), await again(i)])
+    return done
+
+
+@workflow
+async def cleaned(n: int) -> list[list[list[int]]]:
+    done = []
+    for i in range(n):
+        try:
+            try:
+                await fails(i)
+            finally:
+                first = await twice(i)
+        except LookupError as error:
+            assert str(error) == f"no {i}"
+            done.append([first, await again(i)])
+    return done
+
+
+@workflow
+async def caught(n: int) -> list[list[list[int]]]:
+    done = []
+    for i in range(n):
+        try:
+            await fails(i)
+        except:  # noqa: E722 # what unwinds code comes by here, too
+            done.append(await both(i))
+    return done
+
+
+@contextlib.asynccontextmanager
+async def around(n: int, done: list[list[int]]) -> AsyncIterator[None]:
+    done.append(await twice(n))
+    try:
+        yield
+    finally:
+        done.append(await again(n))
+
+
+@workflow
+async def managed(n: int) -> list[list[list[int]]]:
+    async def one(i: int) -> list[list[int]]:
+        done: list[list[int]] = []
+        with contextlib.suppress(LookupError):
+            async with around(i, done):
+                await fails(i)
+        return done
+
+    return await asyncio.gather(*[one(i) for i in range(n)])
+
+
+@workflow
+async def generated(n: int) -> list[list[list[int]]]:
+    def calls() -> Iterator[object]:
+        for i in range(n):
+            yield both(i)
+
+    return [await call for call in calls()]
+
+
+@workflow
+async def generated_on_the_loop(n: int) -> list[list[list[int]]]:
+    async def pairs() -> AsyncIterator[list[list[int]]]:
+        for i in range(n):
+            yield await both(i)
+
+    return [pair async for pair in pairs()]
+
+
+@workflow
+async def mapped(n: int) -> list[list[list[int]]]:
+    return await stepfast.map(both, range(n), concurrency=2)
+
+
+@workflow
+async def all_waited_for(n: int) -> list[list[list[int]]]:
+    made = [asyncio.create_task(both(i)) for i in range(n)]
+    left = set(made)
+    while left:
+        _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+    return [task.result() for task in made]
+
+
+@workflow
+async def of_children(n: int) -> list[list[list[int]]]:
+    return list(await stepfast.gather(*[child_of_many(i) for i in range(n)]))
+
+
+@workflow
+async def child_of_many(n: int) -> list[list[int]]:
+    return await both(n)
+
+
+@workflow
+def in_threads(n: int) -> list[list[list[int]]]:
+    return stepfast.map(lambda i: [twice_here(i), again_here(i)], range(n), concurrency=3)
+
+
 PLAIN = [in_a_row, gathered, made_before]
 PAIRS = [
     gathered_branches,
@@ -184,6 +314,16 @@ PAIRS = [
     first_of,
     gated,
     naps,
+    timed,
+    cleaned,
+    caught,
+    managed,
+    generated,
+    generated_on_the_loop,
+    mapped,
+    all_waited_for,
+    of_children,
+    in_threads,
 ]
 N = 6
 
@@ -197,6 +337,18 @@ def expected(name: str) -> object:
     return [pair(i) for i in range(N)]
 
 
+async def run_and_cancelled(engine: AsyncEngine, workflow_id: str, program: object) -> object:
+    """Runs a program in this task's place, and loses patience."""
+    running = asyncio.create_task(engine.run(program, N, workflow_id=workflow_id))  # type: ignore[call-overload]
+    await asyncio.sleep(_random.random() * 0.02)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        return await running
+    # it goes on by itself, unless it had not begun
+    handle = await engine.start(program, N, workflow_id=workflow_id)  # type: ignore[call-overload]
+    return await handle
+
+
 async def main(url: str, times: int) -> None:
     """Runs all of them, under ids, until they have ended."""
     async with AsyncEngine(url, suspend_after=0.002) as engine:
@@ -205,10 +357,21 @@ async def main(url: str, times: int) -> None:
             for i in range(times):
                 workflow_id = f"{program.name}-{i}"
                 handles[workflow_id] = await engine.start(program, N, workflow_id=workflow_id)
+        runs = {
+            f"{program.name}-run": asyncio.create_task(
+                run_and_cancelled(engine, f"{program.name}-run", program)
+            )
+            for program in [*PLAIN, *PAIRS, nested]
+        }
         for workflow_id, handle in handles.items():
-            output = await handle.result()
-            wanted = expected(workflow_id.rsplit("-", 1)[0])
-            assert output == wanted, f"{workflow_id}: {output}, not {wanted}"
+            check(workflow_id, await handle.result())
+        for workflow_id, run in runs.items():
+            check(workflow_id, await run)
+
+
+def check(workflow_id: str, output: object) -> None:
+    wanted = expected(workflow_id.rsplit("-", 1)[0])
+    assert output == wanted, f"{workflow_id}: {output}, not {wanted}"
 
 
 if __name__ == "__main__":

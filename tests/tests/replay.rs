@@ -68,6 +68,13 @@ fn race_of_a_step_a_sleep_and_a_child() {
     ]));
 }
 
+/// Calls that are given up together are dropped in no certain order: a crash may fall between any two of them.
+#[test]
+fn race_with_several_losers() {
+    let map = Program::Map(2, vec![step(), Program::Child(2)]);
+    interleaved(Program::Race(Program::Child(0).into(), map.into()));
+}
+
 #[test]
 fn timeout() {
     let timeout = Program::Timeout(1, two_steps().into());

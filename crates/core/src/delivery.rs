@@ -251,8 +251,8 @@ impl Run {
             Phase::Beyond => {
                 let Some(replay) = &mut state.replay else { return };
                 replay.calls.remove(&call.path);
-                if replay.peek().is_some() {
-                    // what is recorded after this would have seen it
+                if replay.delivers_more() {
+                    // what was delivered after this would have seen it
                     self.disagree_to_give_up(&mut state, &call, false);
                     drop(state);
                     self.poke();

@@ -118,6 +118,13 @@ impl Replay {
         self.recorded.get(self.next).and_then(Option::as_ref)
     }
 
+    /// True if something was delivered after what has been repeated: the rest may be calls that were given up
+    /// together, which come in no certain order.
+    pub(crate) fn delivers_more(&self) -> bool {
+        let left = self.recorded.get(self.next..).unwrap_or_default();
+        left.iter().flatten().any(|checkpoint| checkpoint.kind != CheckpointKind::Abandoned)
+    }
+
     /// Takes the next delivery out.
     pub(crate) fn pop(&mut self) -> Option<Checkpoint> {
         let checkpoint = self.recorded.get_mut(self.next)?.take();
