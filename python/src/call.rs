@@ -84,16 +84,22 @@ impl Drop for Call {
             std::mem::forget(state);
             return;
         }
+        // it may go away because of an exception that is on its way, and must stay so
+        let pending = Python::try_attach(PyErr::take).flatten();
         self.end_with(state);
-        let Some(carried) = &self.carried else { return };
-        let unawaited = carried.unawaited();
-        Python::attach(|py| {
-            if let Some(what) = unawaited {
-                crate::error::warn_unawaited(py, &what);
-            } else if let Err(error) = carried.close(self, py) {
-                error.write_unraisable(py, None);
-            }
-        });
+        if let Some(carried) = &self.carried {
+            let unawaited = carried.unawaited();
+            Python::try_attach(|py| {
+                if let Some(what) = unawaited {
+                    crate::error::warn_unawaited(py, &what);
+                } else if let Err(error) = carried.close(self, py) {
+                    error.write_unraisable(py, None);
+                }
+            });
+        }
+        if let Some(pending) = pending {
+            Python::try_attach(|py| pending.restore(py));
+        }
     }
 }
 

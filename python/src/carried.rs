@@ -156,7 +156,8 @@ impl Carried {
     /// What has not been done, if nobody has awaited it.
     pub(crate) fn unawaited(&self) -> Option<String> {
         let what = match &self.body {
-            Body::None => return None,
+            Body::None if self.branch.is_none() => return None,
+            Body::None => "a sleep, or a child, was called".to_owned(),
             Body::Step(settings, ..) => format!("step {:?} was called", settings.get().name()),
             Body::Code(_) => "engine.run(...) was called".to_owned(),
         };
@@ -319,7 +320,7 @@ impl Carried {
     ) -> PyResult<u8> {
         let py = call.py();
         if let Inside::Code(entered) = &running.inside {
-            return running.code_ended(call, entered, result);
+            return running.code_ended(call, entered, result, &self.state);
         }
         running.leave(call.get(), py)?;
         let recorded = result.and_then(|value| Ok((call.get().succeed(&value)?, value)));
@@ -367,21 +368,25 @@ impl Running {
         call: &Bound<'py, Call>,
         entered: &Entered,
         result: PyResult<Bound<'py, PyAny>>,
+        state: &Mutex<State>,
     ) -> PyResult<u8> {
         let py = call.py();
-        let mut unwound = None;
+        let (mut unwound, mut counts): (Option<Py<PyAny>>, bool) = (None, false);
         let turn = match result.and_then(|output| call.get().returned(&output)) {
             Ok(turn) => Ok(turn),
             Err(raised) => {
                 let error = raised.clone_ref(py).into_value(py);
+                counts = !entered.branch.get().gate().is_closing();
                 let turn = package(py)?.raised.bind(py).call1((call, &entered.branch, &error))?;
-                unwound = Some(error);
+                unwound = Some(error.into_any());
                 turn.extract::<Option<u8>>()?.ok_or(raised)
             }
         };
         if self.leave(call.get(), py)? {
-            package(py)?.left.bind(py).call1((&entered.branch, &entered.caller, unwound))?;
+            package(py)?.left.bind(py).call1((&entered.branch, &entered.caller, &unwound))?;
         }
+        // what is recorded of it has no traceback
+        state.lock().error = unwound.filter(|_| counts);
         turn
     }
 

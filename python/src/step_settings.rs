@@ -70,6 +70,12 @@ impl StepSettings {
         })
     }
 
+    /// The name of the step.
+    #[getter(name)]
+    fn text(&self) -> String {
+        self.name()
+    }
+
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
         visit.call(&self.function)?;
         visit.call(&self.retry_if)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 import unicodedata
@@ -145,8 +146,29 @@ def of_step(
     if timeout == 0:
         raise Invalid("timeout is 0, and no attempt can be that fast: leave it out for no limit")
     flag("speculative", speculative)
+    given: object = retry_if
+    if isinstance(given, type) and issubclass(given, BaseException):
+        raise Invalid(
+            f"retry_if is the class {given.__qualname__}, and must be a function: write "
+            f"retry_if=lambda error: isinstance(error, {given.__qualname__})"
+        )
     if retry_if is not None and not callable(retry_if):
         raise Invalid(f"retry_if is {retry_if!r}, and must be a function that takes the exception")
+
+
+def function(what: str, value: Any) -> None:
+    """Refuses what cannot be the body of a step, or the code of a workflow.
+
+    Raises:
+        Invalid: It is a step or a workflow already, or an async generator.
+    """
+    if hasattr(value, "__stepfast__"):
+        raise Invalid(f"{value!r} is one already, and cannot be made a {what}: decorate a plain function")
+    if inspect.isasyncgenfunction(value):
+        raise Invalid(
+            f"{value.__qualname__} is an async generator, which cannot be a {what}: return a list, or make a "
+            "step of what it does for each item"
+        )
 
 
 def of_order(workflow_id: Any, timeout: Any, patience: Any) -> None:

@@ -11,6 +11,7 @@ from stepfast.ending import cancellation
 from stepfast.failure import failure_of
 from stepfast.step import over
 from stepfast.task import cancelled, thrown
+from stepfast.values import EncodeError
 
 if TYPE_CHECKING:
     from stepfast.loop import Loop
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 
 def failed(call: _native.Call, settings: _native.StepSettings, raised: BaseException) -> int | None:
     """The body of the call's step has raised: whose turn it is; None if that is no outcome."""
-    return call.fail(failure_of(raised, settings.retry_if)) if is_outcome(raised) else None
+    if not is_outcome(raised):
+        return None
+    if isinstance(raised, EncodeError):
+        raised.add_note(f"in what step {settings.name!r} has returned")
+    return call.fail(failure_of(raised, settings.retry_if))
 
 
 def interrupted(call: _native.Call, branch: _native.Branch | None, raised: BaseException) -> int | None:

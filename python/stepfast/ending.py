@@ -53,9 +53,8 @@ os.register_at_fork(
 
 def warn_unclosed(what: str) -> None:
     """Says that an engine should have been closed."""
-    warnings.warn(
-        f"{what} was not closed: use it in a `with` block, or call close()", ResourceWarning, stacklevel=3
-    )
+    block = "an `async with` block" if "Async" in what else "a `with` block"
+    warnings.warn(f"{what} was not closed: use it in {block}, or call close()", ResourceWarning, stacklevel=3)
 
 
 #: Where the code of executions begins.

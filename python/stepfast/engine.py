@@ -178,6 +178,7 @@ class Engine:
         number, args = opened.resolved("run", workflow, args)
         call = opened.run(number, args, kwargs, order)
         turn = call.wait()
+        error: BaseException | None = None
         while turn == BODY:
             begun = call.begun()
             if begun is None:
@@ -198,14 +199,15 @@ class Engine:
                 raise
             except BaseException as raised:
                 # of code that unwinds nothing counts
-                turn = call.unwound() if branch.is_closing else call.raised(failure_of(raised))
+                error = None if branch.is_closing else raised
+                turn = call.unwound() if error is None else call.raised(failure_of(raised))
             finally:
                 branch_var.reset(token)
                 opened.inline.pop(call, None)
             if turn == PENDING:
                 turn = call.wait()
         if turn != DONE:
-            raise over(call, turn)
+            raise over(call, turn, error)
         return call.value()
 
     def get(self, workflow_id: str) -> Handle[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -12,13 +13,25 @@ from stepfast.values.errors import text_of
 
 Failure = tuple[str, str, list[str], bool, bytes]
 
+_log: Final = logging.getLogger("stepfast")
+
 #: Kinds of the failure of an execution that was cancelled: at its deadline, and on request.
 CANCELLED: Final = ("SF-0021", "SF-0022")
 
 
 def failure_of(raised: BaseException, retry_if: Callable[[Exception], bool] | None = None) -> Failure:
-    """What is recorded of an exception."""
+    """What is recorded of an exception. If `retry_if` raises one, that is recorded, and not retried."""
+    _log.info("an attempt, or a workflow, has failed", exc_info=raised)
     raised = recordable(raised)
+    is_retryable = False
+    # what cannot be recorded cannot be recorded at the next attempt either
+    if isinstance(raised, Exception) and not isinstance(raised, EncodeError):
+        try:
+            is_retryable = retry_if is None or bool(retry_if(raised))
+        except Exception as broken:
+            broken.__cause__ = raised
+            broken.add_note("raised by the retry_if of the step, which was asked about the exception above")
+            raised = broken
     causes: list[str] = []
     cause = raised.__cause__
     while cause is not None and len(causes) < 16:
@@ -26,12 +39,6 @@ def failure_of(raised: BaseException, retry_if: Callable[[Exception], bool] | No
         cause = cause.__cause__
     kind = type(raised).__qualname__
     message = text_of(raised) or kind
-    # what cannot be recorded cannot be recorded at the next attempt either
-    is_retryable = (
-        isinstance(raised, Exception)
-        and not isinstance(raised, EncodeError)
-        and (retry_if is None or retry_if(raised))
-    )
     return (kind, message, causes, is_retryable, encode_exception(raised))
 
 

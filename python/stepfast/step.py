@@ -71,8 +71,10 @@ class Step(Generic[P, R]):
         speculative: bool,
         retry_if: Callable[[Exception], bool] | None,
     ) -> None:
+        bounds.function("step", function)
         bounds.of_step(name, retries, backoff, factor, max_backoff, jitter, timeout, speculative, retry_if)
         self.function = function
+        self.__stepfast__ = True
         self.name: str = name or qualified(function)
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self.retry_if = retry_if
@@ -316,7 +318,8 @@ def over(call: _native.Call, turn: int, error: BaseException | None = None) -> B
     try:
         call.raise_error()
     except BaseException as raised:
-        return raised
+        # that of the code itself has its traceback
+        return error if error is not None and type(error) is type(raised) else raised
     raise AssertionError("an error that is none")
 
 
@@ -389,8 +392,9 @@ def step(
             comes to is dropped. A process is killed.
         speculative: The body may run before the outcomes of earlier steps are durable: for bodies without
             effects outside.
-        retry_if: Called with an exception of the body, tells whether it is worth another attempt; all are by
-            default.
+        retry_if: Called with the exception that an attempt has failed with (the body's own, `TimeoutError` by
+            `timeout`, `ProcessDied`), tells whether it is worth another attempt; all are by default. If it
+            raises one itself, the step fails with that.
 
     Raises:
         Invalid: It is no function, or an option is out of its bounds.

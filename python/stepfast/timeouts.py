@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
 from stepfast import bounds
 from stepfast.branch import branch_var
@@ -37,6 +37,17 @@ class timeout:
         self._plain: asyncio.Timeout | None = None
         self._timer: asyncio.Task[None] | None = None
         self._is_expired = False
+
+    if not TYPE_CHECKING:
+        # checkers find it wrong, as it is
+
+        def __enter__(self) -> NoReturn:
+            raise Invalid(
+                "stepfast.timeout is for async code, as `async with stepfast.timeout(...)`; in a sync workflow "
+                "@step(timeout=...) limits a step"
+            )
+
+        def __exit__(self, *_: object) -> None: ...
 
     async def __aenter__(self) -> Self:
         branch = branch_var.get()

@@ -42,7 +42,9 @@ class Workflow(Generic[P, R]):
         if name is not None:
             bounds.name("name", name)
         bounds.flag("eager", eager)
+        bounds.function("workflow", function)
         self.function = function
+        self.__stepfast__ = True
         self.name: str = name or qualified(function)
         self.eager = eager
         self.is_async: bool = inspect.iscoroutinefunction(function)

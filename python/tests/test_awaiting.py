@@ -2,13 +2,15 @@
 
 import asyncio
 import gc
+import logging
 import traceback
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stepfast import AsyncEngine, step, workflow
+import stepfast
+from stepfast import AsyncEngine, Engine, step, workflow
 
 
 @step
@@ -148,6 +150,82 @@ def test_a_traceback_leads_to_the_body(url: str) -> None:
             assert "in breaks_inside" in said and "in shows_where" in said and "LookupError: no 1" in said
 
     asyncio.run(main())
+
+
+@workflow
+async def forgets_to_await(n: int) -> int:
+    return plus_one(n) + 1  # type: ignore[operator]
+
+
+@workflow
+async def forgets_a_sleep(n: int) -> int:
+    stepfast.sleep(1)  # type: ignore[unused-coroutine]
+    return n
+
+
+@workflow
+async def gets_a_wrong_keyword(n: int) -> int:
+    return await stepfast.wait_for(plus_one(n), patience=3)  # type: ignore[call-arg]
+
+
+@workflow
+async def is_broken(n: int) -> int:
+    await plus_one(n)
+    return len(n)  # type: ignore[arg-type]
+
+
+@workflow
+def is_broken_in_a_thread(n: int) -> int:
+    return len(n)  # type: ignore[arg-type]
+
+
+def test_a_forgotten_await_is_an_error_of_the_code(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            for program, says in [
+                (forgets_to_await, "unsupported operand"),
+                (gets_a_wrong_keyword, "patience"),
+            ]:
+                with (
+                    pytest.warns(RuntimeWarning, match="never awaited"),
+                    pytest.raises(TypeError, match=says),
+                ):
+                    await engine.run(program, 1)
+                with (
+                    pytest.warns(RuntimeWarning, match="never awaited"),
+                    pytest.raises(TypeError, match=says),
+                ):
+                    await (await engine.start(program, 1))
+            with pytest.warns(RuntimeWarning, match="a sleep, or a child, was called, and never awaited"):
+                assert await engine.run(forgets_a_sleep, 1) == 1
+
+    asyncio.run(main())
+
+
+def test_who_runs_code_gets_its_traceback(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            with pytest.raises(TypeError) as raised:
+                await engine.run(is_broken, 1)
+            assert any(frame.name == "is_broken" for frame in raised.traceback)
+
+    asyncio.run(main())
+    with Engine(url) as engine:
+        with pytest.raises(TypeError) as raised:
+            engine.run(is_broken_in_a_thread, 1)
+        assert any(frame.name == "is_broken_in_a_thread" for frame in raised.traceback)
+
+
+def test_failures_are_logged_where_they_happen(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            with caplog.at_level(logging.INFO, "stepfast"), pytest.raises(TypeError):
+                await (await engine.start(is_broken, 1, workflow_id="broken"))
+
+    asyncio.run(main())
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert record.exc_info is not None and record.exc_info[0] is TypeError
+    assert getattr(record, "workflow_id", None) == "broken"
 
 
 def test_a_call_is_a_coroutine_to_asyncio(url: str) -> None:

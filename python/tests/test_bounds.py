@@ -4,7 +4,7 @@ import asyncio
 import datetime
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -67,6 +67,24 @@ async def is_late(seconds: float) -> str:
     return "in time"
 
 
+def test_what_is_one_already_is_not_made_another() -> None:
+    for make in step, workflow:
+        for made in square, squares, square_async:
+            with pytest.raises(Invalid, match="is one already"):
+                make(made)
+
+        async def numbers() -> AsyncIterator[int]:
+            yield 1
+
+        with pytest.raises(Invalid, match="is an async generator, which cannot be a"):
+            make(numbers)
+
+
+def test_a_timeout_in_sync_code_says_what_to_write() -> None:
+    with pytest.raises(Invalid, match=r"async with stepfast.timeout"), stepfast.timeout(1):  # type: ignore[attr-defined] # pyright: ignore
+        pass
+
+
 OF_ENGINES = [
     ({"url": pathlib.Path("shop.db")}, r"url is PosixPath\('shop.db'\), and must be text"),
     ({"url": ""}, "url is '', and must be text that is not empty"),
@@ -110,6 +128,7 @@ OF_STEPS = [
     ({"timeout": -1}, "timeout is -1, and must be at least 0"),
     ({"timeout": 0}, "timeout is 0, and no attempt can be that fast: leave it out for no limit"),
     ({"speculative": "yes"}, "speculative is 'yes', and must be True or False"),
+    ({"retry_if": OSError}, "retry_if is the class OSError, and .*lambda error: isinstance"),
     ({"retry_if": OSError("no class")}, "retry_if is OSError.*, and must be a function"),
 ]
 
