@@ -43,7 +43,7 @@ class timeout:
 
         def __enter__(self) -> NoReturn:
             raise Invalid(
-                "stepfast.timeout is for async code, as `async with stepfast.timeout(...)`; in a sync workflow "
+                "stepfast.timeout is for async code: `async with stepfast.timeout(...)`; in a sync workflow "
                 "@step(timeout=...) limits a step"
             )
 
