@@ -21,7 +21,8 @@ CANCELLED: Final = ("SF-0021", "SF-0022")
 
 def failure_of(raised: BaseException, retry_if: Callable[[Exception], bool] | None = None) -> Failure:
     """What is recorded of an exception. If `retry_if` raises one, that is recorded, and not retried."""
-    _log.info("an attempt, or a workflow, has failed", exc_info=raised)
+    if isinstance(raised, Exception):
+        _log.info("an attempt, or a workflow, has failed", exc_info=raised)
     raised = recordable(raised)
     is_retryable = False
     # what cannot be recorded cannot be recorded at the next attempt either
