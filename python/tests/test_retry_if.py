@@ -32,12 +32,12 @@ def is_asked_about(how: str) -> str:
 
 
 @workflow
-def asks(how: str) -> str:
+def asks_the_bank(how: str) -> str:
     return is_busy(how)
 
 
 @workflow
-def asks_in_vain(how: str) -> str:
+def asks_the_bank_in_vain(how: str) -> str:
     try:
         return is_asked_about(how)
     except KeyError as error:
@@ -45,7 +45,7 @@ def asks_in_vain(how: str) -> str:
 
 
 @workflow
-def asks_and_fails(how: str) -> str:
+def asks_the_bank_and_fails(how: str) -> str:
     return is_asked_about(how)
 
 
@@ -53,15 +53,15 @@ def asks_and_fails(how: str) -> str:
 def test_what_is_true_enough_counts(how: str, times: int, url: str) -> None:
     attempts.clear()
     with Engine(url) as engine, pytest.raises(ConnectionError, match=how):
-        engine.run(asks, how)
+        engine.run(asks_the_bank, how)
     assert len(attempts) == times
 
 
 def test_one_that_raises_fails_the_step(url: str) -> None:
     attempts.clear()
     with Engine(url) as engine:
-        assert engine.run(asks_in_vain, "busy") == "'no such list', of ConnectionError('busy')"
-        handle = engine.start(asks_and_fails, "busy", workflow_id="asks")
+        assert engine.run(asks_the_bank_in_vain, "busy") == "'no such list', of ConnectionError('busy')"
+        handle = engine.start(asks_the_bank_and_fails, "busy", workflow_id="asks")
         with pytest.raises(KeyError, match="no such list"):
             handle.result()
         assert [checkpoint.kind for checkpoint in engine.show("asks").checkpoints] == ["failed"]
