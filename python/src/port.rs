@@ -136,6 +136,18 @@ impl Shared {
         None
     }
 
+    /// Notes that were taken, and that nobody has come to: they are the next.
+    fn put_back(&self, taken: impl DoubleEndedIterator<Item = Note>) {
+        let mut notes = self.notes.lock();
+        for note in taken.rev() {
+            notes.push_front(note);
+        }
+        drop(notes);
+        if let Some(fd) = &self.fd {
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        }
+    }
+
     pub(crate) fn push(&self, note: Note) {
         let note = match note {
             Note::Begin(begin) if self.is_for_threads() => match self.offer(begin) {
@@ -176,6 +188,8 @@ pub(crate) struct Port {
     /// Tells what the branches of a run wait for.
     waits: Mutex<Option<Py<PyAny>>>,
     callers: PyOnceLock<Callers>,
+    /// What was taken for Python and could not be handed over.
+    left: Mutex<Option<Vec<Py<PyAny>>>>,
     /// In which it was made.
     thread: ThreadId,
     /// Whose flushes wait for what the loop does at once.
@@ -272,6 +286,17 @@ impl Port {
         CURRENT_TASK.get_or_try_init(py, found)?.bind(py).call1((&self.event_loop,))
     }
 
+    /// Lets whoever waits by the waiter go on.
+    fn woken(py: Python<'_>, waiter: &Waiter) -> PyResult<()> {
+        if let Some(callback) = waiter.take() {
+            let run = pyo3::intern!(py, "run");
+            callback.context.call_method1(py, run, (callback.function, callback.argument))?;
+        } else if let Some(owner) = waiter.owner(py) {
+            owner.get().advance();
+        }
+        Ok(())
+    }
+
     pub(crate) fn callers(&self, py: Python<'_>) -> Option<&Callers> {
         self.callers.get(py)
     }
@@ -300,6 +325,7 @@ impl Port {
             restless: Mutex::default(),
             waits: Mutex::default(),
             callers: PyOnceLock::new(),
+            left: Mutex::default(),
             thread: crate::runtime::thread_here(),
             engine: Mutex::default(),
             process: Process::current(),
@@ -349,21 +375,20 @@ impl Port {
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
         let engine = this.engine.lock().clone();
-        let mut others = None;
+        let mut others = this.left.lock().take();
         let mut notes = notes.into_iter();
         while notes.len() > 0 {
             let _burst = engine.as_ref().map(InBurst::begin);
             for note in notes.by_ref().take(BURST) {
-                match note {
-                    Note::Wake(waiter) => {
-                        if let Some(callback) = waiter.take() {
-                            let run = pyo3::intern!(py, "run");
-                            callback.context.call_method1(py, run, (callback.function, callback.argument))?;
-                        } else if let Some(owner) = waiter.owner(py) {
-                            owner.get().advance();
-                        }
-                    }
-                    other => others.get_or_insert_with(Vec::new).push(told(py, other, Some(slf))?),
+                let taken = match note {
+                    Note::Wake(waiter) => Self::woken(py, &waiter),
+                    other => told(py, other, Some(slf)).map(|told| others.get_or_insert_default().push(told)),
+                };
+                if let Err(error) = taken {
+                    // code ends the program, or the loop: all others who wait still have to hear
+                    *this.left.lock() = others;
+                    this.shared.put_back(notes);
+                    return Err(error);
                 }
             }
         }
