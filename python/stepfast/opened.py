@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
@@ -51,7 +50,6 @@ class Opened:
         ]
         self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
         self.loop = loop
-        self.event_loop: asyncio.AbstractEventLoop | None = loop.loop if loop is not None else None
         self.port: _native.Port | None = loop.native if loop is not None else None
         #: True if a task of its loop runs now, in this thread: what is false may be so, too.
         self.is_here: Callable[[], bool] = loop.native.is_here if loop is not None else lambda: True

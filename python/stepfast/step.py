@@ -10,7 +10,18 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from threading import TIMEOUT_MAX
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, final, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    cast,
+    final,
+    overload,
+)
 
 from stepfast import _native, bounds
 from stepfast.attempt import within, within_thread
@@ -29,7 +40,6 @@ from stepfast.ended import is_outcome
 from stepfast.errors import Invalid
 from stepfast.failure import failure_of, raised_again
 from stepfast.qualified import qualified
-from stepfast.task import cancelled
 
 if TYPE_CHECKING:
     from stepfast.processes import ProcessStep
@@ -80,7 +90,10 @@ class Step(Generic[P, R]):
         self.retry_if = retry_if
         # what is longer than threads can wait is no limit
         self.timeout: float | None = timeout if timeout is None or timeout < TIMEOUT_MAX else None
-        body = function if self.timeout is None else functools.partial(limited, self.timeout, function)
+        # what is awaited: of a sync step, which `in_thread` makes awaitable, a thread
+        body = function if self.is_async else functools.partial(asyncio.to_thread, function)
+        if self.timeout is not None:
+            body = functools.partial(limited, self.timeout, body)
         self.settings: _native.StepSettings = _native.StepSettings(
             self.name, retries, backoff, factor, max_backoff, jitter, speculative, body, retry_if
         )
@@ -134,8 +147,7 @@ class Step(Generic[P, R]):
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
             raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
-        call = branch.step(self.settings, recorded, kwargs)
-        return carry_out(call, branch, self, args, kwargs)
+        return cast("Coroutine[object, None, R]", branch.carry(self.settings, recorded, args, kwargs))
 
     # Checkers drop @classmethod and @staticmethod above a decorated function, so the kind of method shows in
     # its first parameter alone: a `type`, the instance, or neither. Of one that takes anything it cannot be
@@ -203,61 +215,8 @@ class BoundStep(Generic[P, R]):
 
 
 async def limited(timeout: float, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """The body of an async step that has a limit in time."""
+    """The body of a step that has a limit in time, as it is awaited."""
     return await within(timeout, function(*args, **kwargs))
-
-
-async def carry_out(
-    call: _native.Call,
-    branch: _native.Branch,
-    step: Step[Any, Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Carries the call of a sync step out in a task of the loop; its body runs in a thread."""
-    value: Any = None
-    error: BaseException | None = None
-    is_run = False
-    try:
-        await call
-        turn = call.turn
-        while True:
-            if turn == DONE:
-                return value if is_run else call.value()
-            if turn == BODY:
-                token = branch_var.set(None)
-                body_token = body_var.set((branch, call, step.name))
-                try:
-                    body = asyncio.to_thread(step.function, *args, **kwargs)
-                    value = await (body if step.timeout is None else within(step.timeout, body))
-                    turn = call.succeed(value)
-                    is_run = True
-                except BaseException as raised:
-                    if not is_outcome(raised):
-                        raise
-                    error = raised
-                    turn = call.fail(failure_of(raised, step.retry_if))
-                finally:
-                    body_var.reset(body_token)
-                    branch_var.reset(token)
-            elif turn == PENDING:
-                await call
-                turn = call.turn
-            else:
-                raise over(call, turn, error)
-    except asyncio.CancelledError:
-        turn = cancelled(call, branch)
-        if turn == DONE:
-            return value if is_run else call.value()
-        if turn == FAILED:
-            raise over(call, turn, error) from None
-        raise
-    except (KeyboardInterrupt, SystemExit):
-        # the program is told to end: nothing more is recorded of the code, which unwinds
-        branch.put_off()
-        raise
-    finally:
-        call.close()
 
 
 def carry_out_here(
