@@ -1,27 +1,46 @@
 //! [`StoreTime`]: an engine's estimate of its store's time.
 
-use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 
+/// What was told too early by no more than this, in microseconds, is not taken back: time goes at half its speed
+/// until the estimate has caught up. A clock that was set back further is followed at once.
+const SLOWED: i64 = 1_000_000;
+
 /// What time it is at the store, between two answers of it. Never behind the store's clock unless that was
-/// set forward since the last answer: what is due an hour from an estimate is not due before that.
+/// set forward since the last answer: what is due an hour from an estimate is not due before that. It does not go
+/// back, unless the store's clock was set back.
 ///
 /// An answer that shows `now` and took from `asked_at` to `heard_at` says that the store's time minus ours
 /// is at least `now - heard_at` and at most `now - asked_at`. The smallest upper bound is kept until some
 /// lower bound is above it.
 pub(crate) struct StoreTime {
     epoch: Instant,
+    /// Odd while the estimate changes.
+    version: AtomicU64,
     /// The store's time minus the time since `epoch`, in microseconds.
     offset: AtomicI64,
+    /// At `slowed_at`, in microseconds since `epoch`, what was told was so much ahead of that.
+    ahead: AtomicI64,
+    slowed_at: AtomicI64,
+    changes: Mutex<()>,
 }
 
 impl StoreTime {
     /// The estimate after a first answer.
     pub(crate) fn new(asked_at: Instant, now: Timestamp) -> Self {
-        Self { epoch: asked_at, offset: AtomicI64::new(now.as_micros()) }
+        Self {
+            epoch: asked_at,
+            version: AtomicU64::new(0),
+            offset: AtomicI64::new(now.as_micros()),
+            ahead: AtomicI64::new(0),
+            slowed_at: AtomicI64::new(0),
+            changes: Mutex::default(),
+        }
     }
 
     fn since_epoch(&self, at: Instant) -> i64 {
@@ -30,7 +49,24 @@ impl StoreTime {
 
     /// The store's time now.
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.offset.load(SeqCst) + self.since_epoch(Instant::now()))
+        let since = self.since_epoch(Instant::now());
+        loop {
+            let version = self.version.load(SeqCst);
+            let told = self.told(since);
+            if version.is_multiple_of(2) && self.version.load(SeqCst) == version {
+                return Timestamp::from_micros(told);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// What is told so many microseconds after `epoch`.
+    fn told(&self, since: i64) -> i64 {
+        let told = self.offset.load(SeqCst) + since;
+        match self.ahead.load(SeqCst) {
+            0 => told,
+            ahead => told + (ahead - (since - self.slowed_at.load(SeqCst)) / 2).max(0),
+        }
     }
 
     /// Takes in that the store, asked at `asked_at`, has just answered that it is `now` there.
@@ -39,11 +75,18 @@ impl StoreTime {
     }
 
     fn heard(&self, asked_at: Instant, heard_at: Instant, now: Timestamp) {
-        let at_least = now.as_micros() - self.since_epoch(heard_at);
+        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = self.since_epoch(heard_at);
+        let at_least = now.as_micros() - since;
         let at_most = now.as_micros() - self.since_epoch(asked_at);
         let offset = self.offset.load(SeqCst);
         if at_most < offset || at_least > offset {
+            let ahead = self.told(since) - since - at_most;
+            self.version.fetch_add(1, SeqCst);
             self.offset.store(at_most, SeqCst);
+            self.ahead.store(if (1..=SLOWED).contains(&ahead) { ahead } else { 0 }, SeqCst);
+            self.slowed_at.store(since, SeqCst);
+            self.version.fetch_add(1, SeqCst);
         }
     }
 }
@@ -71,5 +114,28 @@ mod tests {
         assert_eq!(offset(), 61_001, "the store's clock was set forward");
         time.heard(at(2_000), at(2_002), shows(2_501));
         assert_eq!(offset(), 501, "and back");
+    }
+
+    #[test]
+    fn a_better_answer_takes_nothing_back() {
+        let epoch = Instant::now();
+        let at = |millis| epoch + Duration::from_millis(millis);
+        let shows = |millis: i64| Timestamp::from_micros(millis * 1_000);
+        let time = StoreTime::new(epoch, shows(1_040));
+        let told = |millis: i64| time.told(millis * 1_000);
+        assert_eq!(told(100), 1_140_000);
+        time.heard(at(100), at(100), shows(1_100));
+        assert_eq!(
+            [told(100), told(101), told(150), told(180)],
+            [1_140_000, 1_140_500, 1_165_000, 1_180_000]
+        );
+        assert_eq!([told(181), told(300)], [1_181_000, 1_300_000], "it has caught up");
+        time.heard(at(300), at(300), shows(1_290));
+        time.heard(at(310), at(310), shows(1_295));
+        assert_eq!([told(310), told(311)], [1_305_000, 1_305_500], "another while it is slowed");
+        time.heard(at(400), at(400), shows(60_000));
+        assert_eq!(told(400), 60_000_000, "set forward");
+        time.heard(at(500), at(500), shows(1_500));
+        assert_eq!(told(500), 1_500_000, "and back");
     }
 }
