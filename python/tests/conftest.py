@@ -2,10 +2,12 @@
 
 import os
 import pathlib
+import subprocess
 import uuid
 
 import pytest
 
+ROOT = pathlib.Path(__file__).parents[2]
 POSTGRES = os.environ.get("STEPFAST_TEST_POSTGRES_URL")
 
 
@@ -21,8 +23,15 @@ def url(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> str:
 
 def database(url: str) -> str:
     """A database of its own on the server."""
-    import subprocess
-
     name = f"python_{uuid.uuid4().hex[:12]}"
     subprocess.run(["psql", "--quiet", url, "--command", f"CREATE DATABASE {name}"], check=True)
     return url.rsplit("/", 1)[0] + f"/{name}"
+
+
+@pytest.fixture(scope="session")
+def program() -> pathlib.Path:
+    """The program `stepfast`, as `cargo test --workspace` builds it, so that nothing is built twice."""
+    command = ["cargo", "build", "--quiet", "--workspace", "--examples", "--bin", "stepfast"]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=1200)
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return target.absolute() / "debug" / "stepfast"

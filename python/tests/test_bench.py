@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -40,15 +39,6 @@ def measured(asked: dict[str, Any], what: str) -> Any:
     assert {"ready": True} in lines
     [answer] = [line[what] for line in lines if what in line]
     return answer
-
-
-@pytest.fixture(scope="session")
-def program() -> pathlib.Path:
-    """The program `stepfast`, as `cargo test --workspace` builds it, so that nothing is built twice."""
-    command = ["cargo", "build", "--quiet", "--workspace", "--examples", "--bin", "stepfast"]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=1200)
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    return target.absolute() / "debug" / "stepfast"
 
 
 def report(program: pathlib.Path, folder: pathlib.Path, *arguments: str) -> tuple[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 mod bench;
 mod output;
+mod value;
 mod workflow;
 
 use std::process::ExitCode;

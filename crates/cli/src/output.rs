@@ -11,6 +11,8 @@ use stepfast::record::{Execution, Record};
 use stepfast::write::{Attempt, Checkpoint, CheckpointKind, WorkerId};
 use stepfast::{Error, ErrorKind, Failure, Key, Payload, Status};
 
+use crate::value::payload_json;
+
 /// The program's exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
@@ -196,7 +198,7 @@ fn kind(kind: CheckpointKind) -> &'static str {
         CheckpointKind::Step => "step",
         CheckpointKind::Failed => "failed",
         CheckpointKind::Abandoned => "abandoned",
-        CheckpointKind::Timer => "timer",
+        CheckpointKind::Timer => "sleep",
         CheckpointKind::Child => "child",
         CheckpointKind::Started => "started",
     }
@@ -292,7 +294,14 @@ fn outcome_of(execution: &Execution) -> Option<String> {
 
 /// A recorded error as people read it.
 fn failure(payload: &Payload) -> String {
-    payload.decode::<Failure>().map_or_else(|_| short(payload), |failure| failure.to_string())
+    payload.decode::<Failure>().map_or_else(
+        |_| short(payload),
+        |failure| {
+            // an exception of Python is known by its class
+            let is_exception = !failure.detail.is_empty() && failure.message != failure.kind;
+            if is_exception { format!("{}: {failure}", failure.kind) } else { failure.to_string() }
+        },
+    )
 }
 
 /// A time in the largest unit in which it is not zero.
@@ -320,43 +329,4 @@ fn short(payload: &Payload) -> String {
     }
     let cut: String = text.chars().take(LONGEST).collect();
     format!("{cut}… ({} bytes)", payload.len())
-}
-
-/// A payload as JSON; bytes as `{"bytes": length}`, numbers beyond JSON's as text.
-fn payload_json(payload: &Payload) -> Value {
-    payload.to_value().map_or(Value::Null, to_json)
-}
-
-fn to_json(value: rmpv::Value) -> Value {
-    match value {
-        rmpv::Value::Nil => Value::Null,
-        rmpv::Value::Boolean(value) => value.into(),
-        rmpv::Value::Integer(number) => number
-            .as_i64()
-            .map(Value::from)
-            .or_else(|| number.as_u64().map(Value::from))
-            .unwrap_or_else(|| number.to_string().into()),
-        rmpv::Value::F32(number) => float(f64::from(number)),
-        rmpv::Value::F64(number) => float(number),
-        rmpv::Value::String(text) => text.into_str().map_or(Value::Null, Value::from),
-        rmpv::Value::Binary(bytes) => json!({ "bytes": bytes.len() }),
-        rmpv::Value::Array(items) => items.into_iter().map(to_json).collect(),
-        rmpv::Value::Map(entries) => Value::Object(
-            entries
-                .into_iter()
-                .map(|(key, value)| {
-                    let key = match key {
-                        rmpv::Value::String(text) => text.into_str().unwrap_or_default(),
-                        other => other.to_string(),
-                    };
-                    (key, to_json(value))
-                })
-                .collect(),
-        ),
-        rmpv::Value::Ext(tag, bytes) => json!({ "extension": tag, "bytes": bytes.len() }),
-    }
-}
-
-fn float(number: f64) -> Value {
-    serde_json::Number::from_f64(number).map_or_else(|| number.to_string().into(), Value::Number)
 }
