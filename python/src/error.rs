@@ -10,11 +10,12 @@ const CLOSED: &str =
 /// The exception for an error of the engine: made by `stepfast.failure`.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let failure = match error {
-        Error::Failed(failure) | Error::Cancelled(failure) | Error::Parked(failure) => {
-            Some((failure.kind.clone(), failure.message.clone(), failure.detail.to_vec()))
-        }
+        Error::Failed(failure) | Error::Cancelled(failure) => Some(failure),
+        Error::Parked { failure, .. } => Some(&**failure),
         _ => None,
     };
+    let failure =
+        failure.map(|failure| (failure.kind.clone(), failure.message.clone(), failure.detail.to_vec()));
     let made = py.import("stepfast.failure").and_then(|errors| {
         let kind = format!("{:?}", error.kind());
         let message = match error {

@@ -108,8 +108,16 @@ pub enum Error {
     #[error("the execution was cancelled: {0}")]
     Cancelled(Failure),
     /// The execution is parked: it neither runs nor fails until it is resumed.
-    #[error("the execution is parked: {0}; fix the cause, then resume it (`stepfast workflow resume`)")]
-    Parked(Failure),
+    #[error(
+        "execution {workflow_id:?} is parked: {failure}; fix the cause, then resume it (`stepfast workflow resume \
+         {workflow_id}`)"
+    )]
+    Parked {
+        /// Which.
+        workflow_id: String,
+        /// Why.
+        failure: Box<Failure>,
+    },
     /// The database did not answer in time.
     #[error("{0}; the outcome is unknown, the same call with the same workflow_id may be repeated")]
     Unavailable(String),
@@ -150,7 +158,7 @@ impl Error {
             Error::Conflict { .. } => ErrorKind::Conflict,
             Error::Failed(_) => ErrorKind::Failed,
             Error::Cancelled(_) => ErrorKind::Cancelled,
-            Error::Parked(_) => ErrorKind::Parked,
+            Error::Parked { .. } => ErrorKind::Parked,
             Error::Unavailable(_) | Error::Shutdown => ErrorKind::Unavailable,
             Error::Decode { .. } | Error::NewerSchema { .. } | Error::Corrupt(_) => ErrorKind::Corrupt,
         }
@@ -168,7 +176,7 @@ impl Error {
             Error::TooLarge { .. } => "SF-0007",
             Error::Failed(_) => "SF-0008",
             Error::Cancelled(_) => "SF-0009",
-            Error::Parked(_) => "SF-0010",
+            Error::Parked { .. } => "SF-0010",
             Error::Unavailable(_) => "SF-0011",
             Error::Shutdown => "SF-0012",
             Error::Open { .. } => "SF-0013",

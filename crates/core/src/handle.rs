@@ -103,7 +103,8 @@ impl<O> Handle<O> {
         }
         let execution = Box::pin(self.core().until_ended(self.key)).await?;
         if execution.is_paused {
-            return Err(Error::Parked(failure_in(&execution.outcome)));
+            let (workflow_id, failure) = (execution.workflow_id(), failure_in(&execution.outcome).into());
+            return Err(Error::Parked { workflow_id, failure });
         }
         decode(self.core(), self.key, execution.status, execution.outcome)
             .await

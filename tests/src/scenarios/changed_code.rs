@@ -92,9 +92,9 @@ async fn assert_parked(engine: &Engine, code: &str) -> Failure {
     assert!(error.to_string().contains("resume"), "{error}");
     let row = row(engine, "x").await;
     assert_eq!((row.status, row.is_paused, row.owner), (Status::Queued, true, None));
-    let Error::Parked(failure) = error else { panic!("{error}") };
+    let Error::Parked { failure, .. } = error else { panic!("{error}") };
     assert_eq!(failure.code(), Some(code));
-    failure
+    *failure
 }
 
 macro_rules! changed {

@@ -24,7 +24,7 @@ fn is_park(write: &Write) -> bool {
 }
 
 fn assert_refused(error: &Error) {
-    let Error::Parked(failure) = error else { panic!("{error}") };
+    let Error::Parked { failure, .. } = error else { panic!("{error}") };
     assert_eq!(failure.code(), Some(REFUSED));
     assert!(failure.message.contains("does not like it"), "{failure}");
 }
