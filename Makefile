@@ -27,7 +27,7 @@ help: ## Show this help
 
 .PHONY: python
 python: .venv/ready ## Build the Python package and install it into .venv
-	.venv/bin/maturin develop --quiet --release $(CARGO_FLAGS) --manifest-path python/Cargo.toml
+	.venv/bin/maturin develop --release $(CARGO_FLAGS) --manifest-path python/Cargo.toml
 
 .PHONY: setup
 setup: python ## Build all, and install the program `stepfast` and the Python package into .venv

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from stepfast import _native
 from stepfast.ended import is_outcome
 from stepfast.ending import cancellation
-from stepfast.failure import failure_of
+from stepfast.failure import failure_in_step, failure_of
 from stepfast.step import over
 from stepfast.task import cancelled, thrown
-from stepfast.values import EncodeError
 
 if TYPE_CHECKING:
     from stepfast.loop import Loop
@@ -21,9 +20,7 @@ def failed(call: _native.Call, settings: _native.StepSettings, raised: BaseExcep
     """The body of the call's step has raised: whose turn it is; None if that is no outcome."""
     if not is_outcome(raised):
         return None
-    if isinstance(raised, EncodeError):
-        raised.add_note(f"in what step {settings.name!r} has returned")
-    return call.fail(failure_of(raised, settings.retry_if))
+    return call.fail(failure_in_step(settings.name, raised, settings.retry_if))
 
 
 def interrupted(call: _native.Call, branch: _native.Branch | None, raised: BaseException) -> int | None:

@@ -43,6 +43,15 @@ def failure_of(raised: BaseException, retry_if: Callable[[Exception], bool] | No
     return (kind, message, causes, is_retryable, encode_exception(raised))
 
 
+def failure_in_step(
+    name: str, raised: BaseException, retry_if: Callable[[Exception], bool] | None = None
+) -> Failure:
+    """The same of what the body of a step has raised, or what it has returned and cannot be recorded."""
+    if isinstance(raised, EncodeError):
+        raised.args = (f"step {name!r}: {raised}",)
+    return failure_of(raised, retry_if)
+
+
 def raised_again(failure: tuple[str, str, list[str], bytes] | None) -> BaseException:
     """The exception of a recorded failure."""
     if failure is None:

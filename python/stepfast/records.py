@@ -20,7 +20,7 @@ class Execution:
         workflow: The name of its workflow.
         status: scheduled, queued, running, waiting, completed, failed or cancelled.
         is_parked: True if it goes on only when somebody resumes it.
-        parent: The workflow_id of the parent, for a child whose parent was given none: its key.
+        parent: The key of the parent, for a child. A key is taken wherever a workflow_id is.
         run_no: How often it was resumed, plus one.
         recoveries: How often it was continued after its worker was lost.
         created_at: When it was accepted.

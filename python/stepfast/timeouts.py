@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, Self, TypeVar
 
 from stepfast import bounds
-from stepfast.branch import branch_var
+from stepfast.branch import branch_here
 from stepfast.errors import Invalid
 from stepfast.waits import sleep
 
@@ -50,7 +50,7 @@ class timeout:
         def __exit__(self, *_: object) -> None: ...
 
     async def __aenter__(self) -> Self:
-        branch = branch_var.get()
+        branch = branch_here()
         if branch is None:
             self._plain = asyncio.timeout(self._seconds)
             await self._plain.__aenter__()
@@ -92,12 +92,15 @@ class timeout:
             raise TimeoutError from error
 
 
-async def wait_for(awaitable: Awaitable[R], seconds: float | None) -> R:
+_limited: Final = timeout
+
+
+async def wait_for(awaitable: Awaitable[R], timeout: float | None) -> R:
     """Awaits `awaitable` for so long, then cancels it. See `timeout`.
 
     Args:
         awaitable: A call, a coroutine or a task.
-        seconds: The limit, in seconds; None for no limit.
+        timeout: The limit, in seconds; None for no limit.
 
     Returns:
         What the awaitable comes to.
@@ -106,7 +109,9 @@ async def wait_for(awaitable: Awaitable[R], seconds: float | None) -> R:
         TimeoutError: The time was up; the awaitable has been cancelled.
         Invalid: As of `timeout`.
     """
-    async with timeout(seconds):
+    if timeout is not None:
+        bounds.number("timeout", timeout)
+    async with _limited(timeout):
         return await awaitable
 
 

@@ -226,10 +226,20 @@ def test_of_timeouts() -> None:
         stepfast.timeout("5")  # type: ignore[arg-type]
 
     async def main() -> None:
-        with pytest.raises(Invalid, match="seconds is nan, and must be a number"):
+        with pytest.raises(Invalid, match="timeout is nan, and must be a number"):
             await wait_for(asyncio.get_running_loop().create_future(), math.nan)
 
     asyncio.run(main())
+
+
+def test_of_waits() -> None:
+    with Engine("memory:") as engine:
+        handle = engine.start(squares, 2)
+        with pytest.raises(Invalid, match="timeout is '5', and must be a number of seconds"):
+            handle.result(timeout="5")  # type: ignore[arg-type]
+        with pytest.raises(Invalid, match="timeout is -1, and must be at least 0"):
+            handle.result(timeout=-1)
+        assert handle.result(timeout=60) == 4
 
 
 def test_of_maps() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -184,6 +185,52 @@ def test_engines_do_not_start_anything_in_workflows(url: str) -> None:
             engine.run(starts, 1)
         with pytest.raises(Invalid, match=r"write doubles\(\.\.\.\)"):
             engine.run(runs, 1)
+
+
+def test_what_is_called_instead_of_given_is_refused() -> None:
+    async def main() -> None:
+        async with AsyncEngine("memory:") as engine:
+            with pytest.raises(Invalid, match=r"is no workflow: give a workflow, then its arguments"):
+                await engine.start(sleeps_long())  # type: ignore[call-overload]
+            with pytest.raises(Invalid, match=r"is no workflow: give a workflow, then its arguments"):
+                await engine.run(sleeps_long())  # type: ignore[call-overload]
+
+    asyncio.run(main())
+    with Engine("memory:") as engine, pytest.raises(Invalid, match=r"^3 is no workflow"):
+        engine.start(doubles(1))  # type: ignore[call-overload]
+
+
+@step
+def locks(n: int) -> object:
+    return [n, threading.Lock()]
+
+
+@step
+async def locks_async(n: int) -> object:
+    return [n, threading.Lock()]
+
+
+@workflow
+def keeps_a_lock(n: int) -> object:
+    return locks(n)
+
+
+@workflow
+async def keeps_a_lock_async(n: int) -> object:
+    return await locks_async(n)
+
+
+def test_a_value_that_cannot_be_recorded_is_named_with_its_step() -> None:
+    with Engine("memory:") as engine, pytest.raises(EncodeError, match=r"^step 'locks': value\[1\] cannot"):
+        engine.run(keeps_a_lock, 1)
+
+    async def main() -> None:
+        async with AsyncEngine("memory:") as engine:
+            with pytest.raises(EncodeError, match=r"^step 'locks_async': value\[1\] cannot") as raised:
+                await engine.run(keeps_a_lock_async, 1)
+            assert raised.value.path == "value[1]"
+
+    asyncio.run(main())
 
 
 def test_arguments_that_cannot_be_recorded_are_named(url: str) -> None:

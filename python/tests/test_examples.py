@@ -55,7 +55,7 @@ def test_payload_size_prints_its_table(tmp_path: pathlib.Path) -> None:
     lines = run("payload_size", tmp_path).splitlines()
     assert sum("bytes in" in line for line in lines) == 14
     assert lines[-1].split()[:4] == ["one", "batched", "step", "157.82"]
-    assert len(lines) == 14 + 2 + 1 + 1 + 9
+    assert len(lines) == 14 + 2 + 1 + 2 + 9
 
 
 def test_web_serves_orders_also_after_a_kill(tmp_path: pathlib.Path) -> None:

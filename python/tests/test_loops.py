@@ -183,7 +183,7 @@ def test_opening_that_is_cancelled_leaves_nothing(url: str) -> None:
 
 @workflow
 async def closes_its_engine() -> str:
-    await _engines[-1].close()
+    await _engines[-1].close(grace=1.0)
     return "closed"
 
 

@@ -180,7 +180,7 @@ def test_an_argument_that_cannot_go_there_is_an_error(tmp_path: pathlib.Path) ->
         with pytest.raises(EncodeError) as raised:
             engine.run(bodies.passes_a_lock, "order-7")
         assert str(raised.value).startswith(
-            "step 'turned' runs in a process, where its arguments go as values are recorded: argument "
+            "step 'turned': it runs in a process, where its arguments go as values are recorded: argument "
             "'times' cannot be recorded: it is a _thread.lock"
         )
         assert raised.value.path == "argument 'times'"

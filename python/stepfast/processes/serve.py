@@ -12,7 +12,7 @@ from typing import Any, cast
 from ormsgpack import packb, unpackb
 
 from stepfast import log
-from stepfast.current import body_var
+from stepfast.branch import here_var
 from stepfast.processes.attempt import judged
 from stepfast.processes.importing import Unfindable
 from stepfast.processes.imports import Imports
@@ -57,9 +57,9 @@ def answer(connection: Connection[Any, Any], imports: Imports, request: list[Any
         return
     connection.send_bytes(packb(["begun"]))
     here = Here(*where)
-    body_var.set(cast("Any", (here, here, step.name)))
+    here_var.set(cast("Any", (here, here, step.name)))
     encoded, report = outcome(step, args, kwargs)
-    body_var.set(None)
+    here_var.set(None)
     flush()
     connection.send_bytes(packb(report))
     if encoded is not None:
@@ -92,7 +92,7 @@ def outcome(
         note = unicode_of(f"In the process of step {step.name!r}:\n{trace}".rstrip())
         # what is left of the memory is better not used any more
         is_last = isinstance(error, MemoryError)
-        return None, ["failed", *judged(error, step.retry_if), note, is_last]
+        return None, ["failed", *judged(step.name, error, step.retry_if), note, is_last]
 
 
 def flush() -> None:

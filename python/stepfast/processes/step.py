@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from stepfast import _native
-from stepfast.branch import BODY, DONE, FAILED, PENDING, branch_var
+from stepfast.branch import BODY, DONE, FAILED, PENDING, branch_here
 from stepfast.errors import Invalid
 from stepfast.processes.attempt import Attempt
 from stepfast.processes.place import Place, place_of, steps
@@ -65,7 +65,7 @@ class ProcessStep(Step[P, R]):
     def _in_process(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[object, None, R]:
-        branch = branch_var.get()
+        branch = branch_here()
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
@@ -194,7 +194,7 @@ def begun(
                 f"another step has taken the place of {step.name!r} in module {step.place.module}: give one "
                 "of the functions another name, or import it again after a reload"
             )
-        attempt.arguments = encoded(step, args, kwargs)
+        attempt.arguments = encoded(args, kwargs)
     except (EncodeError, Invalid) as error:
         attempt.fail(error, is_final=True)
     else:
@@ -202,7 +202,7 @@ def begun(
     return attempt
 
 
-def encoded(step: ProcessStep[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+def encoded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """The arguments as they go to the child: encoded like recorded values.
 
     Raises:
@@ -212,7 +212,7 @@ def encoded(step: ProcessStep[Any, Any], args: tuple[Any, ...], kwargs: dict[str
         return encode_arguments(args, kwargs)
     except EncodeError as error:
         raise EncodeError(
-            f"step {step.name!r} runs in a process, where its arguments go as values are recorded: {error}",
+            f"it runs in a process, where its arguments go as values are recorded: {error}",
             path=error.path,
             type_name=error.type_name,
         ) from None
