@@ -16,8 +16,7 @@ use crate::turn::{BODY, DONE, FAILED, PENDING};
 
 /// What the package has for it.
 struct Package {
-    branch_var: Py<PyAny>,
-    body_var: Py<PyAny>,
+    here_var: Py<PyAny>,
     failed: Py<PyAny>,
     interrupted: Py<PyAny>,
     over: Py<PyAny>,
@@ -32,8 +31,7 @@ fn package(py: Python<'_>) -> PyResult<&'static Package> {
     PACKAGE.get_or_try_init(py, || {
         let found = |module: &str, name: &str| PyResult::Ok(py.import(module)?.getattr(name)?.unbind());
         Ok(Package {
-            branch_var: found("stepfast.branch", "branch_var")?,
-            body_var: found("stepfast.current", "body_var")?,
+            here_var: found("stepfast.branch", "here_var")?,
             failed: found("stepfast.carried", "failed")?,
             interrupted: found("stepfast.carried", "interrupted")?,
             over: found("stepfast.carried", "over")?,
@@ -49,6 +47,8 @@ fn package(py: Python<'_>) -> PyResult<&'static Package> {
 pub(crate) struct Carried {
     /// Of a call of an execution's code.
     branch: Option<Py<Branch>>,
+    /// Of a call without a body, what is missing if nobody awaits it.
+    what: Option<&'static str>,
     body: Body,
     state: Mutex<State>,
 }
@@ -62,6 +62,8 @@ enum Body {
     Step(Py<StepSettings>, Py<PyTuple>, Py<PyDict>),
     /// The code of an execution, until it begins: whoever holds the call keeps no engine.
     Code(Mutex<Option<CallerCode>>),
+    /// None: what makes a handle of what has been started, and what the package knows the engine by.
+    Started(Py<PyAny>, Py<PyAny>),
 }
 
 #[derive(Default)]
@@ -76,13 +78,10 @@ struct State {
 /// A body that runs, and what ends that it is the current code.
 struct Running {
     coroutine: Py<PyAny>,
-    branch_token: Py<PyAny>,
-    inside: Inside,
-}
-
-enum Inside {
-    Step(Py<PyAny>),
-    Code(Entered),
+    /// What resets what runs here.
+    token: Py<PyAny>,
+    /// Of the code of an execution.
+    code: Option<Entered>,
 }
 
 /// How far the body came.
@@ -95,7 +94,17 @@ enum Resumed<'py> {
 impl Carried {
     /// Of a call without a body, made by the code of an execution.
     pub(crate) fn of(branch: Py<Branch>) -> Self {
-        Self { branch: Some(branch), ..Self::default() }
+        Self { branch: Some(branch), what: Some("a sleep, or a child,"), ..Self::default() }
+    }
+
+    /// Of a call of a program.
+    pub(crate) fn named(what: &'static str) -> Self {
+        Self { what: Some(what), ..Self::default() }
+    }
+
+    /// Of a start, which comes to what `made` makes of its handle and `home`.
+    pub(crate) fn started(made: Py<PyAny>, home: Py<PyAny>) -> Self {
+        Self { body: Body::Started(made, home), ..Self::default() }
     }
 
     /// Of a step.
@@ -105,7 +114,7 @@ impl Carried {
         args: Py<PyTuple>,
         kwargs: Py<PyDict>,
     ) -> Self {
-        Self { branch: Some(branch), body: Body::Step(settings, args, kwargs), state: Mutex::default() }
+        Self { branch: Some(branch), body: Body::Step(settings, args, kwargs), ..Self::default() }
     }
 
     /// Of an execution whose code runs where the call is awaited.
@@ -129,6 +138,10 @@ impl Carried {
                     visit.call(&code.home)?;
                 }
             }
+            Body::Started(made, home) => {
+                visit.call(made)?;
+                visit.call(home)?;
+            }
         }
         // whoever holds the lock has the interpreter too, and does not collect
         let Some(state) = self.state.try_lock() else { return Ok(()) };
@@ -136,10 +149,9 @@ impl Carried {
         visit.call(&state.error)?;
         if let Some(running) = &state.running {
             visit.call(&running.coroutine)?;
-            visit.call(&running.branch_token)?;
-            match &running.inside {
-                Inside::Step(token) => visit.call(token)?,
-                Inside::Code(entered) => visit.call(&entered.caller)?,
+            visit.call(&running.token)?;
+            if let Some(entered) = &running.code {
+                visit.call(&entered.caller)?;
             }
         }
         Ok(())
@@ -156,10 +168,10 @@ impl Carried {
     /// What has not been done, if nobody has awaited it.
     pub(crate) fn unawaited(&self) -> Option<String> {
         let what = match &self.body {
-            Body::None if self.branch.is_none() => return None,
-            Body::None => "a sleep, or a child, was called".to_owned(),
+            Body::None => format!("{} was called", self.what?),
             Body::Step(settings, ..) => format!("step {:?} was called", settings.get().name()),
             Body::Code(_) => "engine.run(...) was called".to_owned(),
+            Body::Started(..) => "engine.start(...) was called".to_owned(),
         };
         // code that unwinds leaves calls behind
         let is_closing = self.branch.as_ref().is_some_and(|branch| branch.get().gate().is_closing());
@@ -200,7 +212,7 @@ impl Carried {
         };
         let Some(running) = running else { return Ok(()) };
         let closed = running.coroutine.call_method0(py, pyo3::intern!(py, "close"));
-        if let Inside::Code(entered) = &running.inside {
+        if let Some(entered) = &running.code {
             // nobody knows what comes of the caller
             entered.branch.get().put_off();
         }
@@ -225,8 +237,11 @@ impl Carried {
                 BODY => resumed = self.begin(call)?,
                 DONE => {
                     let value = self.state.lock().value.take();
-                    let value = value.map_or_else(|| call.get().value(py), Ok)?;
-                    return Err(returned(value.into_bound(py)));
+                    let mut value = value.map_or_else(|| call.get().value(py), Ok)?.into_bound(py);
+                    if let Body::Started(made, home) = &self.body {
+                        value = made.bind(py).call1((value, home))?;
+                    }
+                    return Err(returned(value));
                 }
                 _ => {
                     let error = self.state.lock().error.take();
@@ -240,15 +255,13 @@ impl Carried {
     /// Begins the body, which is the current code while it runs.
     fn begin<'py>(&self, call: &Bound<'py, Call>) -> PyResult<Resumed<'py>> {
         let py = call.py();
-        let package = package(py)?;
-        let branch_var = package.branch_var.bind(py);
-        let (branch_token, inside, coroutine) = match (&self.body, &self.branch) {
+        let here = package(py)?.here_var.bind(py);
+        let (token, code, coroutine) = match (&self.body, &self.branch) {
             (Body::Step(settings, args, kwargs), Some(branch)) => {
                 let settings = settings.get();
-                let current = (branch, call, settings.shown_name(py)).into_pyobject(py)?;
-                let token = set(branch_var, py.None().bind(py))?;
-                let inside = Inside::Step(set(package.body_var.bind(py), &current)?);
-                (token, inside, settings.function(py).call(args.bind(py), Some(kwargs.bind(py))))
+                let body = (branch, call, settings.shown_name(py)).into_pyobject(py)?;
+                let token = set(here, &body)?;
+                (token, None, settings.function(py).call(args.bind(py), Some(kwargs.bind(py))))
             }
             (Body::Code(code), _) => {
                 let Some(code) = code.lock().take() else {
@@ -259,19 +272,19 @@ impl Carried {
                     // it is parked
                     return Ok(Resumed::Ended(call.get().advance()));
                 };
-                let token = set(branch_var, entered.branch.bind(py))?;
-                (token, Inside::Code(entered), code.called(&input))
+                let token = set(here, entered.branch.bind(py))?;
+                (token, Some(entered), code.called(&input))
             }
             _ => return Err(PyRuntimeError::new_err("a call without a body is asked for it")),
         };
         match coroutine {
             Ok(coroutine) => {
-                let running = Running { coroutine: coroutine.unbind(), branch_token, inside };
+                let running = Running { coroutine: coroutine.unbind(), token, code };
                 self.resume(call, running, None)
             }
             // called with arguments that it does not take
             Err(raised) => {
-                let running = Running { coroutine: py.None(), branch_token, inside };
+                let running = Running { coroutine: py.None(), token, code };
                 self.ended(call, &running, Err(raised)).map(Resumed::Ended)
             }
         }
@@ -285,7 +298,7 @@ impl Carried {
         thrown: Option<PyErr>,
     ) -> PyResult<Resumed<'py>> {
         let py = call.py();
-        if let Inside::Code(entered) = &running.inside {
+        if let Some(entered) = &running.code {
             entered.branch.get().gate().code_runs();
             if let Some(thrown) = &thrown {
                 // that its caller is cancelled is none of the execution's business
@@ -300,7 +313,7 @@ impl Carried {
         };
         match sent {
             Ok(Sent::Yielded(awaited)) => {
-                if let Inside::Code(entered) = &running.inside {
+                if let Some(entered) = &running.code {
                     call.get().code_waits(entered.branch.get(), py)?;
                 }
                 self.state.lock().running = Some(running);
@@ -319,7 +332,7 @@ impl Carried {
         result: PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<u8> {
         let py = call.py();
-        if let Inside::Code(entered) = &running.inside {
+        if let Some(entered) = &running.code {
             return running.code_ended(call, entered, result, &self.state);
         }
         running.leave(call.get(), py)?;
@@ -392,16 +405,12 @@ impl Running {
 
     /// It is not the current code any more. True if somebody has to look at how code has ended.
     fn leave(&self, call: &Call, py: Python<'_>) -> PyResult<bool> {
-        let package = package(py)?;
-        // where the collector closes it, in some other context, there is nothing to reset
-        let has_trouble = match &self.inside {
-            Inside::Step(token) => {
-                reset(package.body_var.bind(py), token);
-                false
-            }
-            Inside::Code(entered) => entered.leave(call, py)?,
+        let has_trouble = match &self.code {
+            Some(entered) => entered.leave(call, py)?,
+            None => false,
         };
-        reset(package.branch_var.bind(py), &self.branch_token);
+        // where the collector closes it, in some other context, there is nothing to reset
+        reset(package(py)?.here_var.bind(py), &self.token);
         Ok(has_trouble)
     }
 }

@@ -19,7 +19,7 @@ use crate::forked::Process;
 use crate::inline::begin_inline;
 use crate::port::{Begin, Note, Port, Shared};
 use crate::record;
-use crate::reply::{Future, Reply};
+use crate::reply::{Future, Replied, Reply};
 use crate::running::Running;
 use crate::runtime::runtime;
 use crate::slot::Slot;
@@ -85,8 +85,9 @@ impl Engine {
         Ok(Self { engine: Mutex::new(Some(engine)), workflows, ports, process: Process::current() })
     }
 
-    /// Starts an execution: a handle, when that is durable.
-    #[pyo3(signature = (workflow, args, kwargs, port, workflow_id=None, timeout=None, patience=None))]
+    /// Starts an execution: a handle, when that is durable. If it is awaited, what `made`
+    /// makes of that and `home`.
+    #[pyo3(signature = (workflow, args, kwargs, port, made=None, home=None, workflow_id=None, timeout=None, patience=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn start(
         &self,
@@ -95,6 +96,8 @@ impl Engine {
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
         port: Option<&Bound<'_, Port>>,
+        made: Option<Py<PyAny>>,
+        home: Option<Py<PyAny>>,
         workflow_id: Option<&str>,
         timeout: Option<f64>,
         patience: Option<f64>,
@@ -105,13 +108,11 @@ impl Engine {
             encode_arguments(args, Some(kwargs))?,
             options,
         );
-        let future: Future = Box::pin(async move {
-            match start.await {
-                Ok(handle) => Reply::Handle(handle),
-                Err(error) => Reply::Error(error),
-            }
-        });
-        Ok(Call::awaitable(port, future))
+        let future = Replied::boxed(start, Reply::of_start);
+        Ok(match (made, home) {
+            (Some(made), Some(home)) => Call::new(port, None, future).carried(Carried::started(made, home)),
+            _ => Call::awaitable(port, future),
+        })
     }
 
     /// Runs an execution to its output; its code is the caller's to run if it begins here at once.
@@ -189,12 +190,8 @@ impl Engine {
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
         let engine = self.get(py)?;
-        let future: Future = Box::pin(async move {
-            match engine.get::<Payload>(&workflow_id).await {
-                Ok(handle) => Reply::Handle(handle),
-                Err(error) => Reply::Error(error),
-            }
-        });
+        let future: Future =
+            Box::pin(async move { Reply::of_start(engine.get::<Payload>(&workflow_id).await) });
         Ok(Call::awaitable(port, future))
     }
 
@@ -271,7 +268,7 @@ impl Engine {
     ) -> PyResult<Future> {
         let input = encode_arguments(args, Some(kwargs))?;
         let run = self.get(py)?.run_guest(self.workflow(workflow)?, input, options);
-        Ok(Box::pin(async move { Reply::of_end(run.await) }))
+        Ok(Replied::boxed(run, Reply::of_end))
     }
 
     fn take(&self) -> Option<CoreEngine> {

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use stepfast::Payload;
 
 use crate::call::Call;
+use crate::carried::Carried;
 use crate::forked::Process;
 use crate::port::Port;
 use crate::reply::{Future, Reply};
@@ -34,7 +35,8 @@ impl Handle {
     fn result(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         self.process.check(py)?;
         let output = self.handle.payload();
-        Ok(Call::awaitable(port, Box::pin(async move { Reply::of_end(output.await) })))
+        let call = Call::new(port, None, Box::pin(async move { Reply::of_end(output.await) }));
+        Ok(if port.is_some() { call.carried(Carried::named("the result of a handle")) } else { call })
     }
 
     /// Its status now.

@@ -1,6 +1,7 @@
 //! [`Reply`]: what a call comes to.
 
 use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
 use stepfast::record::{Page, Record};
@@ -26,6 +27,31 @@ pub(crate) enum Reply {
     Error(Error),
 }
 
+/// What a future of the engine comes to, as a reply. An `async` block would keep that future twice.
+pub(crate) struct Replied<F, M>(F, M);
+
+impl<F, M> Replied<F, M>
+where
+    F: std::future::Future + Send + Unpin + 'static,
+    M: Fn(F::Output) -> Reply + Send + Unpin + 'static,
+{
+    pub(crate) fn boxed(future: F, reply: M) -> Future {
+        Box::pin(Self(future, reply))
+    }
+}
+
+impl<F, M> std::future::Future for Replied<F, M>
+where
+    F: std::future::Future + Unpin,
+    M: Fn(F::Output) -> Reply + Unpin,
+{
+    type Output = Reply;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reply> {
+        Pin::new(&mut self.0).poll(cx).map(&self.1)
+    }
+}
+
 impl Reply {
     pub(crate) fn of(result: Result<Payload, Failure>) -> Self {
         match result {
@@ -37,6 +63,13 @@ impl Reply {
     pub(crate) fn of_end(result: Result<Payload, Error>) -> Self {
         match result {
             Ok(payload) => Reply::Value(payload),
+            Err(error) => Reply::Error(error),
+        }
+    }
+
+    pub(crate) fn of_start(result: Result<stepfast::Handle<Payload>, Error>) -> Self {
+        match result {
+            Ok(handle) => Reply::Handle(handle),
             Err(error) => Reply::Error(error),
         }
     }

@@ -198,6 +198,8 @@ class Engine:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         port: Port | None,
+        made: Callable[[Handle, Any], Any] | None = None,
+        home: Any = None,
         workflow_id: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,

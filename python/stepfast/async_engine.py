@@ -16,14 +16,12 @@ from stepfast.handle import AsyncHandle, outcomes
 from stepfast.loop import Loop, running_loop
 from stepfast.loop_end import in_thread
 from stepfast.opened import Opened
-from stepfast.options import AsyncOptions, Order
+from stepfast.options import PLAIN, AsyncOptions, Order
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.workflow import BoundWorkflow, Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-PLAIN = Order()
 
 
 class AsyncEngine:
@@ -200,13 +198,20 @@ class AsyncEngine:
         """The engine, to start executions with options. See `Engine.options`."""
         return AsyncOptions(self._start, self._run, Order(workflow_id, timeout, patience))
 
-    async def _start(
+    def _start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
-    ) -> AsyncHandle[Any]:
+    ) -> Coroutine[Any, Any, AsyncHandle[Any]]:
         opened = self._opened
         if opened is None or not opened.is_here():
-            opened = self._here
-        return AsyncHandle(await opened.start(workflow, args, kwargs, order), opened)
+            return self._start_there(workflow, args, kwargs, order)
+        return opened.start_in_task(workflow, args, kwargs, order)
+
+    async def _start_there(
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+    ) -> AsyncHandle[Any]:
+        """What is asked for elsewhere may be awaited here, as by `asyncio.run_coroutine_threadsafe`."""
+        handle: AsyncHandle[Any] = await self._here.start_in_task(workflow, args, kwargs, order)
+        return handle
 
     def _run(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
@@ -219,7 +224,6 @@ class AsyncEngine:
     async def _run_there(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Any:
-        """What is asked for elsewhere may be awaited here, as by `asyncio.run_coroutine_threadsafe`."""
         return await self._here.run_in_task(workflow, args, kwargs, order)
 
     async def get(self, workflow_id: str) -> AsyncHandle[Any]:

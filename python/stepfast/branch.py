@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from stepfast._native import Branch, Call
 from stepfast.errors import Cancelled, Suspended
-
-if TYPE_CHECKING:
-    from stepfast._native import Branch
 
 PENDING: Final = 0
 BODY: Final = 1
@@ -18,7 +16,18 @@ ERROR: Final = 4
 STOPPED: Final = 5
 CHILD: Final = 6
 
-branch_var: Final[ContextVar[Branch | None]] = ContextVar("stepfast_branch", default=None)
+#: The body of a step that runs: its branch, its call, the name of the step.
+Body = tuple[Branch, Call, str]
+
+#: What runs here: code of this branch, or this body, or nothing of a workflow. One variable for both, as it
+#: is set and reset for every body.
+here_var: Final[ContextVar[Branch | Body | None]] = ContextVar("stepfast", default=None)
+
+
+def branch_here() -> Branch | None:
+    """The branch whose code runs here: none in the body of a step."""
+    here = here_var.get()
+    return here if type(here) is Branch else None
 
 
 def unwinding(stopped: int) -> BaseException:

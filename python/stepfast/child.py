@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stepfast import _native
-from stepfast.branch import branch_var
+from stepfast.branch import branch_here
 from stepfast.errors import Invalid
 from stepfast.handle import settle_here
 
@@ -28,7 +28,7 @@ class Reference:
         self.workflow_id: str = workflow_id
 
     def _call(self) -> _native.Call:
-        branch = branch_var.get()
+        branch = branch_here()
         if branch is None:
             raise Invalid(
                 f"the result of child {self.workflow_id} is for the code of the workflow that started it; "
@@ -95,7 +95,7 @@ def start_child(
     Returns:
         A reference to it; only its workflow_id if it is detached.
     """
-    branch = branch_var.get()
+    branch = branch_here()
     if branch is None:
         raise Invalid(
             f"workflow {workflow.name!r} is started as a child, but this is not the code of a workflow: use "

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
 
-from stepfast.branch import branch_var
-
-if TYPE_CHECKING:
-    from stepfast._native import Branch, Call
-
-#: The call of the step whose body runs: its branch, the call, the name of the step.
-body_var: Final[ContextVar[tuple[Branch, Call, str] | None]] = ContextVar("stepfast_body", default=None)
+from stepfast._native import Branch
+from stepfast.branch import here_var
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +35,12 @@ class Current:
 
 def current() -> Current | None:
     """The execution that this code belongs to; None outside of executions."""
-    branch = branch_var.get()
-    if branch is not None:
-        return Current(branch.workflow_id, branch.workflow, is_replaying=branch.is_replaying)
-    body = body_var.get()
-    if body is None:
+    here = here_var.get()
+    if here is None:
         return None
-    branch, call, step = body
+    if isinstance(here, Branch):
+        return Current(here.workflow_id, here.workflow, is_replaying=here.is_replaying)
+    branch, call, step = here
     return Current(branch.workflow_id, branch.workflow, step, call.path)
 
 

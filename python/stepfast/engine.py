@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from stepfast import bounds, ending
-from stepfast.branch import BODY, DONE, PENDING, branch_var
+from stepfast.branch import BODY, DONE, PENDING, here_var
 from stepfast.failure import failure_of
 from stepfast.handle import Handle, outcomes, settle_here
 from stepfast.opened import Opened
@@ -188,7 +188,7 @@ class Engine:
             branch, (args, kwargs) = begun
             opened.begun(call, branch)
             function: Any = opened.workflows[number].function
-            token = branch_var.set(branch)
+            token = here_var.set(branch)
             try:
                 turn = call.returned(function(*args, **kwargs))
             except (KeyboardInterrupt, SystemExit):
@@ -202,7 +202,7 @@ class Engine:
                 error = None if branch.is_closing else raised
                 turn = call.unwound() if error is None else call.raised(failure_of(raised))
             finally:
-                branch_var.reset(token)
+                here_var.reset(token)
                 opened.inline.pop(call, None)
             if turn == PENDING:
                 turn = call.wait()

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from stepfast.branch import branch_var
+from stepfast._native import Branch
+from stepfast.branch import here_var
 from stepfast.left import refuse_unordered, tear_off
 from stepfast.task import WorkflowTask, guard
 
 if TYPE_CHECKING:
-    from stepfast._native import Branch
     from stepfast.opened import Opened
 
 #: Makes a task, as the loop asks its factory to.
@@ -27,8 +27,8 @@ class Factory:
         self._make: Final = before if before is not None else made
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        branch = branch_var.get()
-        if branch is None:
+        branch = here_var.get()
+        if type(branch) is not Branch:
             return self._make(loop, coro, **kwargs)
         if tear_off(branch, coro, kwargs):
             return self._make(loop, coro, **kwargs)
@@ -38,7 +38,7 @@ class Factory:
             return self._make(loop, coro, **kwargs)
         context = kwargs.get("context")
         context = copy_context() if context is None else context.copy()
-        context.run(branch_var.set, forked)
+        context.run(here_var.set, forked)
         kwargs["context"] = context
         task = self.task(loop, coro, forked, **kwargs)
         task.add_done_callback(lambda task: ended(task, forked))

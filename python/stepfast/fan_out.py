@@ -8,7 +8,7 @@ from inspect import isawaitable
 from typing import Any, Generic, TypeVar, overload
 
 from stepfast import bounds
-from stepfast.branch import branch_var, unwinding
+from stepfast.branch import branch_here, unwinding
 from stepfast.errors import Invalid
 from stepfast.fan_threads import run_side_by_side
 
@@ -78,7 +78,7 @@ def gather(*calls: Any) -> Any:
             code they are waited for.
         Invalid: A call is none: a sync step that is written with its arguments has run already.
     """
-    branch = branch_var.get()
+    branch = branch_here()
     is_async = not calls or any(not callable(call) for call in calls)
     if branch is not None or not calls:
         is_async = is_on_loop()
@@ -173,7 +173,7 @@ async def _gathered(calls: Iterable[Awaitable[R]], made: Callable[[Iterable[R]],
     if failed is None:
         return made(task.result() for task in tasks)
     await asyncio.wait(tasks)
-    branch = branch_var.get()
+    branch = branch_here()
     if branch is not None and branch.stopped:
         raise unwinding(branch.stopped)
     return failed.result()
@@ -210,7 +210,7 @@ def is_failed(task: asyncio.Future[Any]) -> bool:
 
 def is_on_loop() -> bool:
     """True in async code."""
-    branch = branch_var.get()
+    branch = branch_here()
     return branch.is_on_loop if branch is not None else asyncio._get_running_loop() is not None
 
 

@@ -8,7 +8,7 @@ from contextvars import copy_context
 from typing import Any
 
 from stepfast import _native
-from stepfast.branch import branch_var, unwinding
+from stepfast.branch import branch_here, here_var, unwinding
 from stepfast.errors import Cancelled, Suspended
 
 
@@ -62,7 +62,7 @@ class _Fan:
     def _work(self, i: int | None) -> None:
         while i is not None:
             if self._branches:
-                branch_var.set(self._branches[i])
+                here_var.set(self._branches[i])
             try:
                 self._outcomes[i] = self._calls[i]()
             except BaseException as raised:
@@ -98,4 +98,4 @@ def run_side_by_side(calls: list[Callable[[], Any]], concurrency: int) -> list[A
     """
     if not calls:
         return []
-    return _Fan(calls, branch_var.get(), concurrency).run()
+    return _Fan(calls, branch_here(), concurrency).run()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from stepfast import _native
+from stepfast import _native, bounds
 from stepfast.branch import DONE, PENDING
 from stepfast.step import over
 
@@ -40,8 +40,10 @@ class Handle(Generic[R]):
             WorkflowCancelled: It was cancelled, or its own time was up.
             Parked: It is parked: it goes on when somebody resumes it.
             Unavailable: The engine was closed meanwhile.
+            Invalid: The timeout is no number, or negative.
             Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
+        bounds.limit("timeout", timeout)
         output: R = settle_here(self._native.result(None), timeout, self)
         return output
 
@@ -99,7 +101,7 @@ class AsyncHandle(Generic[R]):
         """The execution's workflow_id."""
         return self._native.workflow_id
 
-    async def result(self) -> R:
+    def result(self) -> Coroutine[Any, Any, R]:
         """Waits for the end of the execution, and returns its output, which is then durable. The same as
         awaiting the handle; `asyncio.timeout` bounds the wait, and the execution goes on.
 
@@ -109,6 +111,13 @@ class AsyncHandle(Generic[R]):
             Unavailable: The engine was closed meanwhile.
             Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
+        loop = self._opened.loop
+        if loop is not None and loop.native.is_here():
+            return self._native.result(loop.native)
+        return self._result_there()
+
+    async def _result_there(self) -> R:
+        """What is asked for elsewhere may be awaited on the loop."""
         output: R = await self._native.result(self._port)
         return output
 

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native
-from stepfast.branch import branch_var
+from stepfast.branch import here_var
 from stepfast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def tear_off(branch: Branch, coro: Any, kwargs: dict[str, Any]) -> bool:
     if type(coro) is not _CLOSING:
         return False
     context = copy_context()
-    context.run(branch_var.set, branch.torn_off())
+    context.run(here_var.set, branch.torn_off())
     kwargs["context"] = context
     return True
 

@@ -13,7 +13,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native, ending
-from stepfast.branch import branch_var
+from stepfast.branch import here_var
 from stepfast.errors import Invalid, elsewhere, forked
 from stepfast.factory import chained
 from stepfast.failure import failure_of
@@ -177,7 +177,7 @@ async def drive(
     function: Any, branch: _native.Branch, arguments: Any, tasks: dict[int, Any], run: int
 ) -> None:
     """Runs the code of an execution, and leaves what it came to; then forgets its task."""
-    branch_var.set(branch)
+    here_var.set(branch)
     try:
         args, kwargs = arguments
         branch.succeed(await function(*args, **kwargs))

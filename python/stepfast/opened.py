@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import time
@@ -10,10 +11,11 @@ from datetime import datetime
 from typing import Any
 
 from stepfast import _native, ending, log
-from stepfast.branch import branch_var
+from stepfast.branch import branch_here
 from stepfast.errors import Invalid
+from stepfast.handle import AsyncHandle
 from stepfast.loop import Loop
-from stepfast.options import Order, unbound
+from stepfast.options import PLAIN, Order, unbound
 from stepfast.processes import Processes
 from stepfast.processes.importing import refuse_engines
 from stepfast.records import micros
@@ -77,7 +79,7 @@ class Opened:
         self, verb: str, workflow: Callable[..., Any], args: tuple[Any, ...]
     ) -> tuple[int, tuple[Any, ...]]:
         """The number of a workflow that a program starts or runs, and all of its arguments."""
-        if branch_var.get() is not None:
+        if branch_here() is not None:
             raise in_workflow(verb, workflow)
         number = self.numbers.get(workflow)
         if number is None:
@@ -91,9 +93,17 @@ class Opened:
         if number is None:
             if getattr(workflow, "is_async", False) and self.loop is None:
                 raise Invalid(f"{workflow!r} is async, and runs on an event loop: use an AsyncEngine")
+            if not isinstance(workflow, Workflow):
+                if inspect.iscoroutine(workflow):
+                    # nobody will await it
+                    workflow.close()
+                raise Invalid(
+                    f"{workflow!r} is no workflow: give a workflow, then its arguments, as in "
+                    "engine.start(checkout, order)"
+                )
             raise Invalid(
-                f"{workflow!r} is not known to this engine: it is no workflow, or was defined after the "
-                "engine was opened: then close the engine, and open it again"
+                f"{workflow!r} is not known to this engine, as it was defined after that was opened: close "
+                "the engine, and open it again"
             )
         return number
 
@@ -113,7 +123,27 @@ class Opened:
         """Starts an execution: a handle, when that is durable."""
         number, args = self.resolved("start", workflow, args)
         return self.native.start(
-            number, args, kwargs, self.port, order.workflow_id, order.timeout, order.patience
+            number, args, kwargs, None, None, None, order.workflow_id, order.timeout, order.patience
+        )
+
+    def start_in_task(
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+    ) -> _native.Call:
+        """The same, to be awaited."""
+        number, args = self.resolved("start", workflow, args)
+        if order is PLAIN:
+            # as of most: what it has not is not asked for
+            return self.native.start(number, args, kwargs, self.port, AsyncHandle, self)
+        return self.native.start(
+            number,
+            args,
+            kwargs,
+            self.port,
+            AsyncHandle,
+            self,
+            order.workflow_id,
+            order.timeout,
+            order.patience,
         )
 
     def run(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], order: Order) -> _native.Call:
@@ -129,7 +159,7 @@ class Opened:
     ) -> _native.Call:
         """Runs an execution; whoever awaits the call runs async code, if it may begin at once."""
         number = self.numbers.get(workflow)
-        if number is None or branch_var.get() is not None:
+        if number is None or branch_here() is not None:
             number, args = self.resolved("run", workflow, args)
         known = self.workflows[number]
         function = known.function if known.is_async else None

@@ -25,20 +25,10 @@ from typing import (
 
 from stepfast import _native, bounds
 from stepfast.attempt import within, within_thread
-from stepfast.branch import (
-    BODY,
-    DONE,
-    ERROR,
-    FAILED,
-    PENDING,
-    STOPPED,
-    branch_var,
-    unwinding,
-)
-from stepfast.current import body_var
+from stepfast.branch import BODY, DONE, ERROR, FAILED, PENDING, STOPPED, branch_here, here_var, unwinding
 from stepfast.ended import is_outcome
 from stepfast.errors import Invalid
-from stepfast.failure import failure_of, raised_again
+from stepfast.failure import failure_in_step, raised_again
 from stepfast.qualified import qualified
 
 if TYPE_CHECKING:
@@ -100,8 +90,8 @@ class Step(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        branch = branch_var.get()
-        if branch is None:
+        branch = here_var.get()
+        if type(branch) is not _native.Branch:
             return self.function(*args, **kwargs)
         if self.is_async:
             # as in `_carried`, without a call more: this is the way that most steps take
@@ -142,7 +132,7 @@ class Step(Generic[P, R]):
     ) -> Coroutine[object, None, R]:
         if self.is_async:
             raise Invalid(f"step {self.name!r} is async: call it as it is, and await it")
-        branch = branch_var.get()
+        branch = branch_here()
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
@@ -201,8 +191,8 @@ class BoundStep(Generic[P, R]):
         self.instance: object = instance
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        branch = branch_var.get()
-        if branch is None:
+        branch = here_var.get()
+        if type(branch) is not _native.Branch:
             return self.step.function(self.instance, *args, **kwargs)
         return self.step._carried(branch, args, (self.instance, *args), kwargs)  # type: ignore[no-any-return]
 
@@ -236,8 +226,7 @@ def carry_out_here(
             if turn == DONE:
                 return value if is_run else call.value()
             if turn == BODY:
-                token = branch_var.set(None)
-                body_token = body_var.set((branch, call, step.name))
+                token = here_var.set((branch, call, step.name))
                 try:
                     if step.timeout is None:
                         value = step.function(*args, **kwargs)
@@ -249,10 +238,9 @@ def carry_out_here(
                     if not is_outcome(raised):
                         raise
                     error = raised
-                    turn = call.fail(failure_of(raised, step.retry_if))
+                    turn = call.fail(failure_in_step(step.name, raised, step.retry_if))
                 finally:
-                    body_var.reset(body_token)
-                    branch_var.reset(token)
+                    here_var.reset(token)
             elif turn == PENDING:
                 turn = call.wait()
             else:

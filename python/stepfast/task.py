@@ -8,8 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from stepfast._native import Branch, Call
-from stepfast.branch import branch_var, unwinding
-from stepfast.current import body_var
+from stepfast.branch import here_var, unwinding
 
 
 class WorkflowTask(asyncio.Task[Any]):
@@ -59,9 +58,9 @@ def guard_caller(task: asyncio.Future[Any], branch: Branch) -> Callable[[], None
 def leave_from_outside(branch: Branch) -> None:
     """Lets the execution of the branch go on from the record, if it is not its own code that asks: at once if
     a caller runs its code. Else the program most likely ends, and it is put off."""
-    here, body = branch_var.get(), body_var.get()
-    if here is None and body is not None:
-        here = body[0]
+    here = here_var.get()
+    if isinstance(here, tuple):
+        here = here[0]
     if here is not None and here.run == branch.run:
         return
     if branch.run in branch.home.loop.callers:
@@ -84,7 +83,7 @@ def thrown(branch: Branch, raised: Any) -> None:
     """An exception enters code that its caller runs in a task of its own: whoever cancels that task does not
     cancel the execution."""
     # the body of a step may have asked for it, with a timeout of its own, and is asked first
-    if isinstance(raised, asyncio.CancelledError) and body_var.get() is None:
+    if isinstance(raised, asyncio.CancelledError) and not isinstance(here_var.get(), tuple):
         hand_back_from_caller(branch)
 
 

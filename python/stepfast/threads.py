@@ -10,7 +10,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native, ending
-from stepfast.branch import CHILD, branch_var
+from stepfast.branch import CHILD, here_var
 from stepfast.failure import failure_of
 from stepfast.handle import settle_here
 
@@ -86,7 +86,7 @@ class Threads:
             return None
         branch.home = opened
         workflow = opened.workflows[number]
-        token = branch_var.set(branch)
+        token = here_var.set(branch)
         nesting.depth += 1
         try:
             args, kwargs = arguments
@@ -100,7 +100,7 @@ class Threads:
             return raised if wants_end else None
         finally:
             nesting.depth -= 1
-            branch_var.reset(token)
+            here_var.reset(token)
         return None
 
     def child(

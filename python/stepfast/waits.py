@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from typing import Any, cast
 
 from stepfast import bounds
-from stepfast.branch import branch_var
+from stepfast.branch import branch_here
 from stepfast.handle import settle_here
 
 
@@ -44,7 +44,7 @@ def sleep(
     if not seconds > 0.0:
         bounds.number("seconds", seconds)
         seconds = 0.0
-    branch = branch_var.get()
+    branch = branch_here()
     waits: Any = None
     if branch is not None:
         call = branch.sleep(seconds)

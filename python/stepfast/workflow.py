@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 from stepfast import bounds, ending
-from stepfast.branch import branch_var
+from stepfast.branch import branch_here
 from stepfast.child import AsyncChild, Child, start_child
 from stepfast.errors import Invalid
 from stepfast.limits import warn_of_limits
@@ -53,7 +53,7 @@ class Workflow(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        branch = branch_var.get()
+        branch = branch_here()
         if branch is None:
             return self.function(*args, **kwargs)
         if self.is_async and not branch.is_on_loop:
@@ -80,7 +80,7 @@ class Workflow(Generic[P, R]):
             WorkflowCancelled: The child was cancelled, but this workflow was not.
             Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
         """
-        branch = branch_var.get()
+        branch = branch_here()
         if self.is_async or branch is None or not branch.is_on_loop:
             raise Invalid(
                 f"in_thread is for async workflows that call sync ones; {self.name!r} is called elsewhere"

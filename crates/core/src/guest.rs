@@ -22,8 +22,8 @@ use crate::failure::{Failure, UNREADABLE};
 use crate::handle::Handle;
 use crate::key::Key;
 use crate::name::Name;
-use crate::order::Order;
 pub use crate::order::StartOptions;
+use crate::order::{Held, Order};
 pub use crate::path::Path;
 use crate::payload::Payload;
 pub use crate::rest::Waits;
@@ -63,9 +63,8 @@ impl Engine {
         workflow: &GuestWorkflow,
         input: Payload,
         options: Option<Box<StartOptions>>,
-    ) -> impl Future<Output = Result<Handle<Payload>, Error>> + Send + use<> {
-        let (core, definition) = (self.core.clone(), workflow.definition.clone());
-        async move { Starting::of(Order { core: &core, definition: &definition, input, options }).await }
+    ) -> Starting<'static, Payload> {
+        Starting::of(self.order(workflow, input, options))
     }
 
     /// Like [`Engine::run`].
@@ -74,9 +73,18 @@ impl Engine {
         workflow: &GuestWorkflow,
         input: Payload,
         options: Option<Box<StartOptions>>,
-    ) -> impl Future<Output = Result<Payload, Error>> + Send + use<> {
-        let (core, definition) = (self.core.clone(), workflow.definition.clone());
-        async move { Running::of(Order { core: &core, definition: &definition, input, options }).await }
+    ) -> Running<'static, Payload> {
+        Running::of(self.order(workflow, input, options))
+    }
+
+    fn order(
+        &self,
+        workflow: &GuestWorkflow,
+        input: Payload,
+        options: Option<Box<StartOptions>>,
+    ) -> Order<'static> {
+        let (core, definition) = (Held::Own(self.core.clone()), Held::Own(workflow.definition.clone()));
+        Order { core, definition, input, options }
     }
 }
 

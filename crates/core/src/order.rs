@@ -1,6 +1,7 @@
 //! [`Order`]: what is to be started: checked, prepared, staged, and what comes of it.
 
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
@@ -35,10 +36,27 @@ pub struct StartOptions {
     pub patience: Option<Duration>,
 }
 
+/// Something shared that whoever starts an execution has: for as long as that takes, or his own.
+pub(crate) enum Held<'e, T> {
+    Lent(&'e Arc<T>),
+    Own(Arc<T>),
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = Arc<T>;
+
+    fn deref(&self) -> &Arc<T> {
+        match self {
+            Held::Lent(lent) => lent,
+            Held::Own(own) => own,
+        }
+    }
+}
+
 /// What is to be started.
 pub(crate) struct Order<'e> {
-    pub(crate) core: &'e Arc<Core>,
-    pub(crate) definition: &'e Arc<Definition>,
+    pub(crate) core: Held<'e, Core>,
+    pub(crate) definition: Held<'e, Definition>,
     pub(crate) input: Payload,
     /// `None` for the defaults.
     pub(crate) options: Option<Box<StartOptions>>,
@@ -119,7 +137,7 @@ impl Order<'_> {
     /// Prepares any start, waiting for what it needs.
     async fn prepare(&self) -> Result<Prepared, Error> {
         self.check()?;
-        let core = self.core;
+        let core = &*self.core;
         let key = Key::mint();
         let mut claim = None;
         let id = self.options.as_ref().and_then(|options| options.workflow_id.clone());
@@ -196,7 +214,7 @@ impl Order<'_> {
     }
 
     async fn start_in_time<O>(&self) -> Result<Handle<O>, Error> {
-        let (core, definition) = (self.core, self.definition);
+        let (core, definition) = (&*self.core, &*self.definition);
         let Prepared { start, room, claim, is_local } = self.prepare().await?;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         if !is_local {
@@ -232,7 +250,7 @@ impl Order<'_> {
     }
 
     async fn run_to_end_in_time<O: FromPayload>(&self) -> Result<O, Error> {
-        let (core, definition) = (self.core, self.definition);
+        let (core, definition) = (&*self.core, &*self.definition);
         let Prepared { start, room, claim, is_local } = self.prepare().await?;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         if !is_local {

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::handle::{Handle, decode, decode_here};
 use crate::key::Key;
 use crate::order::{
-    Attended, Order, Prepared, StartOptions, TryNow, local_run, local_run_of, settled, started,
+    Attended, Held, Order, Prepared, StartOptions, TryNow, local_run, local_run_of, settled, started,
 };
 use crate::payload::{FromPayload, Payload};
 use crate::run::Conclusion;
@@ -99,7 +99,7 @@ where
 
     fn into_future(self) -> Self::IntoFuture {
         let Start { engine, workflow, input, options } = self;
-        let (core, definition) = (&engine.core, &workflow.definition);
+        let (core, definition) = (Held::Lent(&engine.core), Held::Lent(&workflow.definition));
         match Payload::encode(&input) {
             Ok(input) => Starting::of(Order { core, definition, input, options }),
             Err(error) => Starting(StartState::Failed(error)),
@@ -117,7 +117,7 @@ where
 
     fn into_future(self) -> Self::IntoFuture {
         let Start { engine, workflow, input, options } = self.0;
-        let (core, definition) = (&engine.core, &workflow.definition);
+        let (core, definition) = (Held::Lent(&engine.core), Held::Lent(&workflow.definition));
         match Payload::encode(&input) {
             Ok(input) => Running::of(Order { core, definition, input, options }),
             Err(error) => Running(RunState::Failed(error)),
@@ -172,7 +172,7 @@ impl<'e, O: Send + 'e> Future for Starting<'e, O> {
                     match std::mem::replace(&mut self.0, StartState::Done) {
                         StartState::New(order) => match order.try_now() {
                             Ok(Prepared { start, room, .. }) => {
-                                let run = local_run(order.core, order.definition, &start, None);
+                                let run = local_run(&order.core, &order.definition, &start, None);
                                 run.register();
                                 let Some(lsn) = run.stage_start(start, room) else {
                                     order.core.runs.remove(&run);
@@ -207,7 +207,7 @@ impl<'e, O> Running<'e, O> {
 enum RunState<'e, O> {
     New(Order<'e>),
     Failed(Error),
-    Attended(&'e Arc<Core>, Key, Attended),
+    Attended(Held<'e, Core>, Key, Attended),
     Other(Boxed<'e, O>),
     Done,
 }
@@ -219,7 +219,7 @@ impl<'e, O: FromPayload + Send + 'e> Future for Running<'e, O> {
         loop {
             match &mut self.0 {
                 RunState::Attended(core, key, attended) => {
-                    let (core, key) = (*core, *key);
+                    let key = *key;
                     let run = attended.task.as_ref().map(|task| task.run().clone());
                     let conclusion = std::task::ready!(attended.poll_conclusion(cx));
                     let start_lsn = run.and_then(|run| run.start_lsn());
@@ -228,13 +228,19 @@ impl<'e, O: FromPayload + Send + 'e> Future for Running<'e, O> {
                             return Poll::Ready(decode_here(status, &outcome));
                         }
                         Conclusion::Ended(status, outcome) => {
-                            RunState::Other(Box::pin(decode(core, key, status, outcome)))
+                            let core = Arc::clone(core);
+                            RunState::Other(Box::pin(
+                                async move { decode(&core, key, status, outcome).await },
+                            ))
                         }
-                        Conclusion::Gone => RunState::Other(Box::pin(async move {
-                            core.check_open()?;
-                            started(core, key, start_lsn).await?;
-                            Handle::<O>::of(core.clone(), key, None).output().await
-                        })),
+                        Conclusion::Gone => {
+                            let core = Arc::clone(core);
+                            RunState::Other(Box::pin(async move {
+                                core.check_open()?;
+                                started(&core, key, start_lsn).await?;
+                                Handle::<O>::of(core, key, None).output().await
+                            }))
+                        }
                     };
                 }
                 RunState::Other(other) => return other.as_mut().poll(cx),
@@ -243,7 +249,7 @@ impl<'e, O: FromPayload + Send + 'e> Future for Running<'e, O> {
                         RunState::New(order) => match order.try_now() {
                             Ok(Prepared { start, room, .. }) => {
                                 let key = start.key;
-                                let run = local_run_of(order.core, order.definition, start, room);
+                                let run = local_run_of(&order.core, &order.definition, start, room);
                                 let task = Some(RunTask::executing(run, &order.input));
                                 let attended = Attended { task, input: Payload::empty(), claim: None };
                                 self.0 = RunState::Attended(order.core, key, attended);
