@@ -69,7 +69,7 @@ test-rust:
 
 .PHONY: test-python
 test-python:
-	.venv/bin/python -m pytest python/tests
+	.venv/bin/python -m pytest -n 3 --dist worksteal python/tests
 
 .PHONY: crash
 crash: ## Kill workers and cut the power, more than KILLS times (500), and check every promise after it

@@ -46,6 +46,10 @@ ENDINGS: dict[str, tuple[signal.Signals | None, int, list[str]]] = {
 RELEASED = {"wait_is_interrupted", "main_exits_inside", "main_raises_inside"}
 
 
+#: Those whose engine outlives the caller that ran the code: until it ends, too, the execution goes on.
+OUTLIVED = {"async_run_is_interrupted"}
+
+
 def owned(url: str) -> int:
     """How many executions belong to some worker, asked past the store's code."""
     asked = "SELECT count(*) FROM executions WHERE owner IS NOT NULL"
@@ -111,6 +115,5 @@ def test_the_next_program_goes_on(name: str, url: str, tmp_path: pathlib.Path) -
         if firsts < endings.STEPS:
             assert f"first {id} 100 begins" not in begun, "a step began while the code unwound"
             assert begun.count(f"second {id} 100 begins") == 1
-        assert begun.count(f"first {id} {endings.LAST} begins") == (
-            name != "code_exits" and name != "async_code_exits"
-        )
+        often = begun.count(f"first {id} {endings.LAST} begins")
+        assert often >= 1 if name in OUTLIVED else often == (name not in {"code_exits", "async_code_exits"})

@@ -67,7 +67,7 @@ def test_numpy_values_are_no_plain_numbers() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (np.array([object()]), "dtype is object"),
+        (np.array([None]), "dtype is object"),
         (np.array(["a"], np.dtypes.StringDType()), "dtype is StringDType"),
         (np.zeros(2, [("a", "O")]), "dtype is"),
         (np.ma.masked_array([1], [True]), "come back as a plain array"),
