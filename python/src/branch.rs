@@ -89,6 +89,16 @@ impl Branch {
         &self.gate
     }
 
+    /// The loop that its code runs on.
+    pub(crate) fn port(&self, py: Python<'_>) -> Option<Py<Port>> {
+        self.port.as_ref().map(|port| port.clone_ref(py))
+    }
+
+    /// True of the first branch if its code has not come to its end.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        !self.is_over.load(SeqCst)
+    }
+
     /// What the package knows the engine by.
     pub(crate) fn at_home(self, home: Py<PyAny>) -> Self {
         *self.home.lock() = Some(home);
@@ -436,7 +446,7 @@ impl Branch {
     }
 
     /// The code has returned `output`.
-    fn succeed(&self, output: &Bound<'_, PyAny>) -> PyResult<()> {
+    pub(crate) fn succeed(&self, output: &Bound<'_, PyAny>) -> PyResult<()> {
         self.process.check(output.py())?;
         let output = encode(output)?;
         self.is_over.store(true, SeqCst);

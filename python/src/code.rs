@@ -1,46 +1,168 @@
 //! [`Code`]: the code of a branch, as its task runs it step by step: whoever waits for its rest sees that it runs.
 
+use std::sync::OnceLock;
+
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyTuple};
 use stepfast::guest::Gate;
 
+use crate::branch::Branch;
 use crate::forked::Process;
-use crate::interpreter::{Sent, returned, send};
+use crate::interpreter::{Sent, returned, send, set};
 use crate::port::Port;
 
 /// A coroutine of workflow code. To its task it is a coroutine, too.
 #[pyclass(frozen)]
 pub(crate) struct Code {
-    coroutine: Py<PyAny>,
+    /// Of the first branch: not there before it begins.
+    coroutine: OnceLock<Py<PyAny>>,
+    main: Option<Main>,
     gate: Gate,
     port: Py<Port>,
     process: Process,
 }
 
+/// Of the first branch: what begins, and where it is known as long as it runs.
+struct Main {
+    branch: Py<Branch>,
+    function: Py<PyAny>,
+    arguments: Py<PyAny>,
+    /// The tasks of its loop, by run.
+    tasks: Py<PyDict>,
+}
+
+/// What the package has for it.
+struct Package {
+    here_var: Py<PyAny>,
+    ended: Py<PyAny>,
+}
+
+fn package(py: Python<'_>) -> PyResult<&'static Package> {
+    static PACKAGE: PyOnceLock<Package> = PyOnceLock::new();
+    PACKAGE.get_or_try_init(py, || {
+        PyResult::Ok(Package {
+            here_var: py.import("stepfast.branch")?.getattr("here_var")?.unbind(),
+            ended: py.import("stepfast.carried")?.getattr("ended")?.unbind(),
+        })
+    })
+}
+
 impl Code {
+    /// Of a branch that goes on beside another one.
     pub(crate) fn new(coroutine: Py<PyAny>, gate: Gate, port: Py<Port>) -> Self {
-        Self { coroutine, gate, port, process: Process::current() }
+        let (coroutine, process) = (OnceLock::from(coroutine), Process::current());
+        Self { coroutine, main: None, gate, port, process }
     }
 
     /// Lets the code go on, by `step`, until it waits or ends.
     fn run<'py>(
         &self,
         py: Python<'py>,
-        step: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>,
+        step: impl FnOnce(&Self) -> PyResult<Sent<'py>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if self.process.is_current() {
             self.gate.code_runs();
         }
-        let waits = step(self.coroutine.bind(py));
+        let sent = step(self);
+        let waits = match (sent, &self.main) {
+            (Ok(Sent::Yielded(awaited)), _) => Ok(awaited),
+            (Ok(Sent::Returned(value)), None) => Err(returned(value)),
+            (Err(raised), None) => Err(raised),
+            (Ok(Sent::Returned(value)), Some(main)) => Err(main.ended(py, Ok(value))),
+            (Err(raised), Some(main)) => Err(main.ended(py, Err(raised))),
+        };
         if self.process.is_current() && self.gate.code_waits() {
             Port::watch(self.port.bind(py), &self.gate)?;
         }
         waits
     }
+
+    fn go_on<'py>(&self, py: Python<'py>) -> PyResult<Sent<'py>> {
+        if let Some(coroutine) = self.coroutine.get() {
+            return send(coroutine.bind(py));
+        }
+        let Some(main) = &self.main else {
+            return Err(PyRuntimeError::new_err("the code of a branch has no beginning"));
+        };
+        let coroutine = main.begin(py)?;
+        let _ = self.coroutine.set(coroutine.clone().unbind());
+        send(&coroutine)
+    }
+
+    fn thrown<'py>(&self, py: Python<'py>, raised: &Bound<'py, PyTuple>) -> PyResult<Sent<'py>> {
+        let Some(coroutine) = self.coroutine.get() else {
+            // it has not begun, and will not
+            if let Some(main) = &self.main {
+                main.branch.get().put_off();
+            }
+            let (kind, value) =
+                (raised.get_item(0)?, raised.get_item(1).ok().filter(|value| !value.is_none()));
+            return Err(PyErr::from_value(value.unwrap_or(kind)));
+        };
+        match coroutine.bind(py).call_method1(pyo3::intern!(py, "throw"), raised) {
+            Ok(awaited) => Ok(Sent::Yielded(awaited)),
+            Err(raised) if raised.is_instance_of::<PyStopIteration>(py) => {
+                Ok(Sent::Returned(raised.value(py).getattr(pyo3::intern!(py, "value"))?))
+            }
+            Err(raised) => Err(raised),
+        }
+    }
+}
+
+impl Main {
+    /// Calls the function, whose branch is what runs here from now on: the context is that of its task alone.
+    fn begin<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        set(package(py)?.here_var.bind(py), self.branch.bind(py))?;
+        let arguments = self.arguments.bind(py);
+        let (args, kwargs) = (arguments.get_item(0)?, arguments.get_item(1)?);
+        let args = args.cast::<PyList>()?.to_tuple();
+        self.function.bind(py).call(args, Some(kwargs.cast::<PyDict>()?))
+    }
+
+    /// The code has ended: what ends its task.
+    fn ended(&self, py: Python<'_>, result: PyResult<Bound<'_, PyAny>>) -> PyErr {
+        let ended = result.and_then(|output| self.branch.get().succeed(&output)).or_else(|raised| {
+            let error = raised.clone_ref(py).into_value(py);
+            let ends_task = package(py)?.ended.bind(py).call1((&self.branch, error))?.is_truthy()?;
+            if ends_task { Err(raised) } else { Ok(()) }
+        });
+        self.forget(py);
+        ended.err().unwrap_or_else(|| returned(py.None().into_bound(py)))
+    }
+
+    fn forget(&self, py: Python<'_>) {
+        // it may be no more there, and was not if it came to its end at once
+        let _ = self.tasks.bind(py).del_item(self.branch.get().run());
+    }
 }
 
 #[pymethods]
 impl Code {
+    /// The code of an execution, which calls `function` when it begins. The loop forgets its task when it ends.
+    #[staticmethod]
+    fn main(
+        py: Python<'_>,
+        branch: &Bound<'_, Branch>,
+        function: Py<PyAny>,
+        arguments: Py<PyAny>,
+        tasks: Py<PyDict>,
+    ) -> PyResult<Self> {
+        let Some(port) = branch.get().port(py) else {
+            return Err(crate::error::unavailable("its code runs in a thread"));
+        };
+        let main = Main { branch: branch.clone().unbind(), function, arguments, tasks };
+        let (gate, process) = (branch.get().gate().clone(), Process::current());
+        Ok(Self { coroutine: OnceLock::new(), main: Some(main), gate, port, process })
+    }
+
+    /// The first branch of an execution, if this is its code.
+    #[getter]
+    fn branch(&self, py: Python<'_>) -> Option<Py<Branch>> {
+        self.main.as_ref().map(|main| main.branch.clone_ref(py))
+    }
+
     fn __await__(slf: Py<Self>) -> Py<Self> {
         slf
     }
@@ -50,39 +172,57 @@ impl Code {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.run(py, |coroutine| match send(coroutine)? {
-            Sent::Yielded(awaited) => Ok(awaited),
-            Sent::Returned(value) => Err(returned(value)),
-        })
+        self.run(py, |code| code.go_on(py))
     }
 
+    #[allow(clippy::needless_pass_by_value, unused_variables)] // what Python hands over
     fn send<'py>(&self, py: Python<'py>, value: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.run(py, |coroutine| coroutine.call_method1(pyo3::intern!(py, "send"), (value,)))
+        self.run(py, |code| code.go_on(py))
     }
 
     /// An exception enters the code.
     #[pyo3(signature = (*raised))]
     fn throw<'py>(&self, py: Python<'py>, raised: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
-        self.run(py, |coroutine| coroutine.call_method1(pyo3::intern!(py, "throw"), raised))
+        self.run(py, |code| code.thrown(py, raised))
     }
 
-    /// The coroutine.
+    /// The coroutine, once there is one.
     #[getter]
-    fn coroutine(&self, py: Python<'_>) -> Py<PyAny> {
-        self.coroutine.clone_ref(py)
+    fn coroutine(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.coroutine.get().map(|coroutine| coroutine.clone_ref(py))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.coroutine.call_method0(py, pyo3::intern!(py, "close")).map(drop)
+        let closed = match self.coroutine.get() {
+            Some(coroutine) => coroutine.call_method0(py, pyo3::intern!(py, "close")).map(drop),
+            None => Ok(()),
+        };
+        if let Some(main) = &self.main
+            && main.branch.get().is_unfinished()
+        {
+            main.branch.get().put_off();
+            main.forget(py);
+        }
+        closed
     }
 
-    /// All else is the coroutine's: its name, its frame, what it awaits.
+    /// All else is the coroutine's: its name, its frame, what it awaits; before it begins, the function's.
     fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        self.coroutine.bind(py).getattr(name)
+        match (self.coroutine.get(), &self.main) {
+            (Some(coroutine), _) => coroutine.bind(py).getattr(name),
+            (None, Some(main)) => main.function.bind(py).getattr(name),
+            (None, None) => Err(pyo3::exceptions::PyAttributeError::new_err(name.to_owned())),
+        }
     }
 
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
-        visit.call(&self.coroutine)?;
+        if let Some(main) = &self.main {
+            visit.call(&main.branch)?;
+            visit.call(&main.function)?;
+            visit.call(&main.arguments)?;
+            visit.call(&main.tasks)?;
+        }
+        visit.call(self.coroutine.get())?;
         visit.call(&self.port)
     }
 }

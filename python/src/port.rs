@@ -203,6 +203,25 @@ impl Drop for Port {
     }
 }
 
+/// Where asyncio tells which task runs.
+enum CurrentTask {
+    /// The tasks that run, by loop: `current_task` of 3.11 is no more than a look at it, and ten times as slow.
+    Known(Py<PyDict>),
+    Asked(Py<PyAny>),
+}
+
+impl CurrentTask {
+    fn found(py: Python<'_>) -> PyResult<Self> {
+        let tasks = py.import("asyncio.tasks")?;
+        let known = tasks.getattr_opt("_current_tasks")?.and_then(|known| known.cast_into::<PyDict>().ok());
+        Ok(match known {
+            // from 3.14 on the interpreter keeps them, and the function is native
+            Some(known) if py.version_info() < (3, 14) => CurrentTask::Known(known.unbind()),
+            _ => CurrentTask::Asked(tasks.getattr("current_task")?.unbind()),
+        })
+    }
+}
+
 /// Executions that have not come to rest, watched turn by turn of the loop.
 #[derive(Default)]
 struct Restless {
@@ -281,9 +300,14 @@ impl Port {
 
     /// The task of its loop that runs now, or None.
     pub(crate) fn current_task<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        static CURRENT_TASK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let found = || PyResult::Ok(py.import("asyncio")?.getattr("current_task")?.unbind());
-        CURRENT_TASK.get_or_try_init(py, found)?.bind(py).call1((&self.event_loop,))
+        static CURRENT_TASK: PyOnceLock<CurrentTask> = PyOnceLock::new();
+        let event_loop = &self.event_loop;
+        match CURRENT_TASK.get_or_try_init(py, || CurrentTask::found(py))? {
+            CurrentTask::Known(tasks) => {
+                Ok(tasks.bind(py).get_item(event_loop)?.unwrap_or_else(|| py.None().into_bound(py)))
+            }
+            CurrentTask::Asked(current_task) => current_task.bind(py).call1((event_loop,)),
+        }
     }
 
     /// Lets whoever waits by the waiter go on.

@@ -47,6 +47,24 @@ def raised(call: _native.Call, branch: _native.Branch, raised: BaseException) ->
     return call.unwound() if branch.is_closing else call.raised(failure_of(raised))
 
 
+def ended(branch: _native.Branch, raised: BaseException) -> bool:
+    """The code of an execution has raised in a task of its own. True if that ends the task, too."""
+    if isinstance(raised, KeyboardInterrupt | SystemExit):
+        branch.put_off()
+        task = asyncio.current_task()
+        assert task is not None
+        # the loop says what ends it: nobody has to ask the task
+        task.add_done_callback(lambda task: task.exception())
+        return True
+    if isinstance(raised, GeneratorExit):
+        branch.put_off()
+        return True
+    # of code that unwinds nothing counts, be it a group of what its branches unwind with
+    if not branch.is_closing:
+        branch.fail(failure_of(raised))
+    return False
+
+
 def left(branch: _native.Branch, caller: asyncio.Task[Any] | None, unwound: BaseException | None) -> None:
     """The code of an execution has ended in its caller's task, which may have been cancelled meanwhile.
 
@@ -63,4 +81,4 @@ def left(branch: _native.Branch, caller: asyncio.Task[Any] | None, unwound: Base
         raise cancellation(unwound)
 
 
-__all__ = ["failed", "interrupted", "left", "over", "raised", "thrown"]
+__all__ = ["ended", "failed", "interrupted", "left", "over", "raised", "thrown"]

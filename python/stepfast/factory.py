@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from stepfast import _native
 from stepfast._native import Branch
 from stepfast.branch import here_var
 from stepfast.left import refuse_unordered, tear_off
@@ -40,7 +41,7 @@ class Factory:
         context = copy_context() if context is None else context.copy()
         context.run(here_var.set, forked)
         kwargs["context"] = context
-        task = self.task(loop, coro, forked, **kwargs)
+        task = self.task(loop, forked.code(coro), forked, **kwargs)
         task.add_done_callback(lambda task: ended(task, forked))
         opened: Opened = forked.home
         if opened.loop is not None:
@@ -48,10 +49,9 @@ class Factory:
         return task
 
     def task(
-        self, loop: asyncio.AbstractEventLoop, coro: Any, branch: Branch, **kwargs: Any
+        self, loop: asyncio.AbstractEventLoop, code: _native.Code[Any], branch: Branch, **kwargs: Any
     ) -> asyncio.Future[Any]:
         """A task that runs code of a branch."""
-        code = branch.code(coro)
         if self._before is None:
             task: asyncio.Future[Any] = WorkflowTask(cast("Any", code), loop=loop, **kwargs)
         else:

@@ -13,10 +13,8 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native, ending
-from stepfast.branch import here_var
 from stepfast.errors import Invalid, elsewhere, forked
 from stepfast.factory import chained
-from stepfast.failure import failure_of
 from stepfast.loop_end import LoopEnd, finished, in_thread
 from stepfast.rest import OUTSIDE, waits_of
 from stepfast.task import guard_caller
@@ -165,38 +163,12 @@ class Loop:
             return
         branch.home = opened
         run = branch.run
-        code = drive(opened.workflows[number].function, branch, arguments, self._tasks, run)
+        function = opened.workflows[number].function
+        code = _native.Code.main(branch, function, arguments, self._tasks)
         task = self._factory.task(self.loop, code, branch)
         # an eager factory may have run it to its end
         if not task.done():
             self._tasks[run] = (task, branch)
-
-
-@ending.entry
-async def drive(
-    function: Any, branch: _native.Branch, arguments: Any, tasks: dict[int, Any], run: int
-) -> None:
-    """Runs the code of an execution, and leaves what it came to; then forgets its task."""
-    here_var.set(branch)
-    try:
-        args, kwargs = arguments
-        branch.succeed(await function(*args, **kwargs))
-    except (KeyboardInterrupt, SystemExit):
-        branch.put_off()
-        task = asyncio.current_task()
-        assert task is not None
-        # the loop says what ends it: nobody has to ask the task
-        task.add_done_callback(lambda task: task.exception())
-        raise
-    except GeneratorExit:
-        branch.put_off()
-        raise
-    except BaseException as raised:
-        # of code that unwinds nothing counts, be it a group of what its branches unwind with
-        if not branch.is_closing:
-            branch.fail(failure_of(raised))
-    finally:
-        tasks.pop(run, None)
 
 
 def running_loop() -> asyncio.AbstractEventLoop:

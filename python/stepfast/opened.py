@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from stepfast import _native, ending, log
-from stepfast.branch import branch_here
+from stepfast.branch import branch_here, here_var
 from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle
 from stepfast.loop import Loop
@@ -130,7 +130,9 @@ class Opened:
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> _native.Call:
         """The same, to be awaited."""
-        number, args = self.resolved("start", workflow, args)
+        number = self.numbers.get(workflow)
+        if number is None or type(here_var.get()) is _native.Branch:
+            number, args = self.resolved("start", workflow, args)
         if order is PLAIN:
             # as of most: what it has not is not asked for
             return self.native.start(number, args, kwargs, self.port, AsyncHandle, self)
@@ -159,7 +161,7 @@ class Opened:
     ) -> _native.Call:
         """Runs an execution; whoever awaits the call runs async code, if it may begin at once."""
         number = self.numbers.get(workflow)
-        if number is None or branch_here() is not None:
+        if number is None or type(here_var.get()) is _native.Branch:
             number, args = self.resolved("run", workflow, args)
         known = self.workflows[number]
         function = known.function if known.is_async else None
