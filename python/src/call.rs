@@ -3,6 +3,7 @@
 //! Who waits polls it by himself and learns whose turn it is: a *turn* is one of the numbers below. As an
 //! awaitable it behaves like a future of asyncio that is woken straight from the loop's watcher.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
@@ -20,6 +21,7 @@ use crate::carried::Carried;
 use crate::ending::stopped;
 use crate::forked::Process;
 use crate::inline::with_inline;
+use crate::interpreter::Sent;
 use crate::port::{Begin, Port, Shared, end_burst};
 use crate::reply::{Future, PyFailure, Reply};
 use crate::runtime::enter;
@@ -47,7 +49,10 @@ enum State {
 
 /// Something that Python code waits for.
 #[pyclass(frozen)]
-pub(crate) struct Call {
+pub(crate) struct Call(Box<Inner>);
+
+/// It is large, and a call goes through several hands before it is an object.
+pub(crate) struct Inner {
     state: Mutex<State>,
     waiter: Arc<Waiter>,
     waker: Waker,
@@ -77,16 +82,29 @@ pub(crate) struct Call {
     process: Process,
 }
 
+impl Deref for Call {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl DerefMut for Call {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.0
+    }
+}
+
 impl Drop for Call {
     fn drop(&mut self) {
-        let state = std::mem::replace(self.state.get_mut(), State::Taken);
         if !self.process.is_current() {
-            std::mem::forget(state);
+            std::mem::forget(std::mem::replace(self.state.get_mut(), State::Taken));
             return;
         }
         // it may go away because of an exception that is on its way, and must stay so
         let pending = Python::try_attach(PyErr::take).flatten();
-        self.end_with(state);
+        self.end();
         if let Some(carried) = &self.carried {
             let unawaited = carried.unawaited();
             Python::try_attach(|py| {
@@ -123,7 +141,7 @@ impl Call {
 
     fn of(port: Option<&Bound<'_, Port>>, gate: Option<Gate>, state: State) -> Self {
         let waiter = Waiter::new(port.map(|port| port.get().shared.clone()));
-        Self {
+        Self(Box::new(Inner {
             state: Mutex::new(state),
             waker: waiter.clone().into(),
             waiter,
@@ -142,7 +160,7 @@ impl Call {
             owner: None,
             carried: None,
             process: Process::current(),
-        }
+        }))
     }
 
     /// A call for a child that its own thread runs, if that begins here.
@@ -160,17 +178,28 @@ impl Call {
 
     /// Nobody waits for it any more.
     pub(crate) fn end(&self) {
-        if self.process.is_current() {
-            let state = std::mem::replace(&mut *self.state.lock(), State::Taken);
-            self.end_with(state);
+        if !self.process.is_current() {
+            return;
         }
+        let state = {
+            let mut state = self.state.lock();
+            match &*state {
+                // whatever is left of it does nothing when it goes away
+                State::Over(_) | State::Taken | State::LetGo => None,
+                State::Waiting(_) | State::Step(_) => Some(std::mem::replace(&mut *state, State::Taken)),
+            }
+        };
+        self.stop();
+        if let Some(state) = state {
+            self.give_up(state);
+        }
+        self.stop_cancelling();
     }
 
-    fn end_with(&self, state: State) {
+    /// Nothing has to wake it any more.
+    fn stop(&self) {
         self.stop_listening();
         self.stop_hosting();
-        self.give_up(state);
-        self.stop_cancelling();
     }
 
     /// It was cancelled, and the code has gone on.
@@ -271,25 +300,31 @@ impl Call {
     }
 
     /// Whoever awaits it goes on: what is awaited next.
-    fn go_on<'py>(slf: &Bound<'py, Self>, thrown: Option<PyErr>) -> PyResult<Bound<'py, PyAny>> {
+    fn go_on<'py>(slf: &Bound<'py, Self>, thrown: Option<PyErr>) -> PyResult<Sent<'py>> {
         let call = slf.get();
-        let Some(carried) = &call.carried else {
-            return match thrown {
-                Some(thrown) => Err(thrown),
-                None => Self::__next__(slf)?
-                    .ok_or_else(|| crate::interpreter::returned(slf.py().None().into_bound(slf.py()))),
-            };
-        };
-        if let Some(awaited) = carried.go_on(slf, thrown)? {
-            return Ok(awaited);
+        if let Some(carried) = &call.carried {
+            return carried.go_on(slf, thrown);
         }
-        call.is_blocking.store(true, SeqCst);
-        Ok(slf.clone().into_any())
+        if let Some(thrown) = thrown {
+            return Err(thrown);
+        }
+        let turn = call.advance();
+        if turn != PENDING {
+            call.turn.store(turn, SeqCst);
+            return Ok(Sent::Returned(slf.py().None().into_bound(slf.py())));
+        }
+        Ok(Sent::Yielded(Self::blocking(slf)))
+    }
+
+    /// The call, for the task that is about to wait for it.
+    pub(crate) fn blocking<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyAny> {
+        slf.get().is_blocking.store(true, SeqCst);
+        slf.clone().into_any()
     }
 
     /// What its loop knows of callers that run the code of executions.
-    pub(crate) fn callers(&self, py: Python<'_>) -> Option<&Callers> {
-        self.port.as_ref().and_then(|port| port.get().callers(py))
+    pub(crate) fn callers(&self) -> Option<&Callers> {
+        self.port.as_ref().map(|port| port.get().callers())
     }
 
     /// The task of its loop that runs now, or None.
@@ -551,23 +586,13 @@ impl Call {
     }
 
     fn __next__<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let call = slf.get();
-        if call.carried.is_some() {
-            return Self::go_on(slf, None).map(Some);
-        }
-        let turn = call.advance();
-        if turn != PENDING {
-            call.turn.store(turn, SeqCst);
-            return Ok(None);
-        }
-        call.is_blocking.store(true, SeqCst);
-        Ok(Some(slf.clone().into_any()))
+        Self::go_on(slf, None)?.next()
     }
 
     /// As of a coroutine.
     #[allow(clippy::needless_pass_by_value, unused_variables)] // what Python hands over
     fn send<'py>(slf: &Bound<'py, Self>, value: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        Self::go_on(slf, None)
+        Self::go_on(slf, None)?.sent()
     }
 
     /// As of a coroutine.
@@ -579,7 +604,7 @@ impl Call {
         value: Option<Bound<'py, PyAny>>,
         traceback: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Self::go_on(slf, Some(PyErr::from_value(value.unwrap_or(raised))))
+        Self::go_on(slf, Some(PyErr::from_value(value.unwrap_or(raised))))?.sent()
     }
 
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
@@ -610,7 +635,9 @@ impl Call {
         self.is_blocking.store(is_blocking, SeqCst);
     }
 
-    fn get_loop(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+    /// Where asyncio looks for the loop of what has no `get_loop`, which would be a method to be bound every time.
+    #[getter(_loop)]
+    fn event_loop(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.port.as_ref().and_then(|port| port.get().event_loop(py))
     }
 

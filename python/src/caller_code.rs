@@ -1,11 +1,15 @@
 //! [`CallerCode`]: the code of an execution that its caller runs, in a task that is not ours.
 
+use std::collections::HashMap;
+
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PySet};
+use stepfast::guest::Stopped;
+use stepfast::lock::Mutex;
 
 use crate::branch::Branch;
 use crate::call::Call;
-use crate::ending::stopped;
 
 /// What the code is called with, beside what is recorded.
 pub(crate) struct CallerCode {
@@ -14,11 +18,47 @@ pub(crate) struct CallerCode {
     pub(crate) home: Py<PyAny>,
 }
 
-/// What a loop knows of callers whose code runs, by run: their tasks, what guards those, and which unwind.
+/// What a loop knows of callers whose code runs, by run.
 pub(crate) struct Callers {
-    pub(crate) tasks: Py<PyDict>,
-    pub(crate) guards: Py<PyDict>,
-    pub(crate) unwound: Py<PySet>,
+    /// Their tasks; None where there is none.
+    tasks: Mutex<HashMap<u64, Py<PyAny>, foldhash::fast::FixedState>>,
+    /// What guards those, and which unwind.
+    rare: PyOnceLock<(Py<PyDict>, Py<PySet>)>,
+}
+
+impl Callers {
+    pub(crate) fn new() -> Self {
+        Self { tasks: Mutex::default(), rare: PyOnceLock::new() }
+    }
+
+    /// Says where the package keeps what is rare.
+    pub(crate) fn keep(&self, py: Python<'_>, guards: Py<PyDict>, unwound: Py<PySet>) {
+        let _ = self.rare.set(py, (guards, unwound));
+    }
+
+    /// The task of the caller that runs the code of this run.
+    pub(crate) fn task(&self, py: Python<'_>, run: u64) -> Option<Py<PyAny>> {
+        self.tasks.lock().get(&run).map(|task| task.clone_ref(py))
+    }
+
+    pub(crate) fn traverse(&self, visit: &pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
+        self.tasks.try_lock().map_or(Ok(()), |tasks| tasks.values().try_for_each(|task| visit.call(task)))
+    }
+
+    fn begins(&self, run: u64, task: Py<PyAny>) {
+        let before = self.tasks.lock().insert(run, task);
+        drop(before);
+    }
+
+    /// True if some of them are guarded, or unwind.
+    fn ends(&self, py: Python<'_>, run: u64) -> bool {
+        let ended = self.tasks.lock().remove(&run);
+        drop(ended);
+        let is_rare = |(guards, unwound): &(Py<PyDict>, Py<PySet>)| {
+            !guards.bind(py).is_empty() || !unwound.bind(py).is_empty()
+        };
+        self.rare.get(py).is_some_and(is_rare)
+    }
 }
 
 /// The code of one execution, while it runs.
@@ -38,8 +78,8 @@ impl CallerCode {
         let py = call.py();
         let Some((branch, input)) = Call::begun(call) else { return Ok(None) };
         let branch = Bound::new(py, branch.at_home(self.home.clone_ref(py)))?;
-        if let Some(callers) = call.get().callers(py) {
-            callers.tasks.bind(py).set_item(branch.get().run(), &caller)?;
+        if let Some(callers) = call.get().callers() {
+            callers.begins(branch.get().run(), caller.clone().unbind());
         }
         Ok(Some((Entered { branch: branch.unbind(), caller: caller.unbind() }, input)))
     }
@@ -54,11 +94,10 @@ impl CallerCode {
 
 impl Entered {
     /// The code has ended. True if somebody has to look at how.
-    pub(crate) fn leave(&self, call: &Call, py: Python<'_>) -> PyResult<bool> {
-        let Some(callers) = call.callers(py) else { return Ok(false) };
-        callers.tasks.bind(py).del_item(self.branch.get().run())?;
-        Ok(!callers.guards.bind(py).is_empty()
-            || !callers.unwound.bind(py).is_empty()
-            || stopped(self.branch.get().gate()) != 0)
+    pub(crate) fn leave(&self, call: &Call, py: Python<'_>) -> bool {
+        let Some(callers) = call.callers() else { return false };
+        // its own end has stopped it, too
+        callers.ends(py, self.branch.get().run())
+            || matches!(self.branch.get().gate().stopped(), Some(Stopped::Suspended | Stopped::Cancelled))
     }
 }

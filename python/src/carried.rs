@@ -10,7 +10,7 @@ use stepfast::lock::Mutex;
 use crate::branch::Branch;
 use crate::call::Call;
 use crate::caller_code::{CallerCode, Entered};
-use crate::interpreter::{Sent, reset, returned, send, set};
+use crate::interpreter::{Sent, reset, send, set};
 use crate::step_settings::StepSettings;
 use crate::turn::{BODY, DONE, FAILED, PENDING};
 
@@ -167,6 +167,9 @@ impl Carried {
 
     /// What has not been done, if nobody has awaited it.
     pub(crate) fn unawaited(&self) -> Option<String> {
+        if self.state.lock().is_awaited {
+            return None;
+        }
         let what = match &self.body {
             Body::None => format!("{} was called", self.what?),
             Body::Step(settings, ..) => format!("step {:?} was called", settings.get().name()),
@@ -175,16 +178,12 @@ impl Carried {
         };
         // code that unwinds leaves calls behind
         let is_closing = self.branch.as_ref().is_some_and(|branch| branch.get().gate().is_closing());
-        (!is_closing && !self.state.lock().is_awaited).then_some(what)
+        (!is_closing).then_some(what)
     }
 
-    /// The task that awaits the call goes on, or something is `thrown` into it. What it waits for next; `None`
-    /// if that is the call. Ends as an iterator does.
-    pub(crate) fn go_on<'py>(
-        &self,
-        call: &Bound<'py, Call>,
-        thrown: Option<PyErr>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+    /// The task that awaits the call goes on, or something is `thrown` into it. What it waits for next, or the
+    /// value it has come to.
+    pub(crate) fn go_on<'py>(&self, call: &Bound<'py, Call>, thrown: Option<PyErr>) -> PyResult<Sent<'py>> {
         let running = {
             let mut state = self.state.lock();
             state.is_awaited = true;
@@ -196,7 +195,7 @@ impl Carried {
             (None, Some(thrown)) => self.interrupted(call, thrown).map(Resumed::Ended),
         };
         let followed = gone_on.and_then(|resumed| self.follow(call, resumed));
-        if followed.is_err() {
+        if !matches!(followed, Ok(Sent::Yielded(_))) {
             // a traceback may keep it
             call.get().end();
         }
@@ -221,19 +220,15 @@ impl Carried {
     }
 
     /// Does what it is the turn for.
-    fn follow<'py>(
-        &self,
-        call: &Bound<'py, Call>,
-        mut resumed: Resumed<'py>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn follow<'py>(&self, call: &Bound<'py, Call>, mut resumed: Resumed<'py>) -> PyResult<Sent<'py>> {
         let py = call.py();
         loop {
             let turn = match resumed {
-                Resumed::Yielded(awaited) => return Ok(Some(awaited)),
+                Resumed::Yielded(awaited) => return Ok(Sent::Yielded(awaited)),
                 Resumed::Ended(turn) => turn,
             };
             match turn {
-                PENDING => return Ok(None),
+                PENDING => return Ok(Sent::Yielded(Call::blocking(call))),
                 BODY => resumed = self.begin(call)?,
                 DONE => {
                     let value = self.state.lock().value.take();
@@ -241,7 +236,7 @@ impl Carried {
                     if let Body::Started(made, home) = &self.body {
                         value = made.bind(py).call1((value, home))?;
                     }
-                    return Err(returned(value));
+                    return Ok(Sent::Returned(value));
                 }
                 _ => {
                     let error = self.state.lock().error.take();
@@ -406,7 +401,7 @@ impl Running {
     /// It is not the current code any more. True if somebody has to look at how code has ended.
     fn leave(&self, call: &Call, py: Python<'_>) -> PyResult<bool> {
         let has_trouble = match &self.code {
-            Some(entered) => entered.leave(call, py)?,
+            Some(entered) => entered.leave(call, py),
             None => false,
         };
         // where the collector closes it, in some other context, there is nothing to reset

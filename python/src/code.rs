@@ -10,7 +10,7 @@ use stepfast::guest::Gate;
 
 use crate::branch::Branch;
 use crate::forked::Process;
-use crate::interpreter::{Sent, returned, send, set};
+use crate::interpreter::{Sent, send, set};
 use crate::port::Port;
 
 /// A coroutine of workflow code. To its task it is a coroutine, too.
@@ -61,22 +61,19 @@ impl Code {
         &self,
         py: Python<'py>,
         step: impl FnOnce(&Self) -> PyResult<Sent<'py>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<Sent<'py>> {
         if self.process.is_current() {
             self.gate.code_runs();
         }
-        let sent = step(self);
-        let waits = match (sent, &self.main) {
-            (Ok(Sent::Yielded(awaited)), _) => Ok(awaited),
-            (Ok(Sent::Returned(value)), None) => Err(returned(value)),
-            (Err(raised), None) => Err(raised),
-            (Ok(Sent::Returned(value)), Some(main)) => Err(main.ended(py, Ok(value))),
-            (Err(raised), Some(main)) => Err(main.ended(py, Err(raised))),
+        let sent = match (step(self), &self.main) {
+            (Ok(Sent::Returned(value)), Some(main)) => main.ended(py, Ok(value)),
+            (Err(raised), Some(main)) => main.ended(py, Err(raised)),
+            (sent, _) => sent,
         };
         if self.process.is_current() && self.gate.code_waits() {
             Port::watch(self.port.bind(py), &self.gate)?;
         }
-        waits
+        sent
     }
 
     fn go_on<'py>(&self, py: Python<'py>) -> PyResult<Sent<'py>> {
@@ -121,15 +118,15 @@ impl Main {
         self.function.bind(py).call(args, Some(kwargs.cast::<PyDict>()?))
     }
 
-    /// The code has ended: what ends its task.
-    fn ended(&self, py: Python<'_>, result: PyResult<Bound<'_, PyAny>>) -> PyErr {
+    /// The code has ended: what its task comes to.
+    fn ended<'py>(&self, py: Python<'py>, result: PyResult<Bound<'py, PyAny>>) -> PyResult<Sent<'py>> {
         let ended = result.and_then(|output| self.branch.get().succeed(&output)).or_else(|raised| {
             let error = raised.clone_ref(py).into_value(py);
             let ends_task = package(py)?.ended.bind(py).call1((&self.branch, error))?.is_truthy()?;
             if ends_task { Err(raised) } else { Ok(()) }
         });
         self.forget(py);
-        ended.err().unwrap_or_else(|| returned(py.None().into_bound(py)))
+        ended.map(|()| Sent::Returned(py.None().into_bound(py)))
     }
 
     fn forget(&self, py: Python<'_>) {
@@ -171,19 +168,19 @@ impl Code {
         slf
     }
 
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.run(py, |code| code.go_on(py))
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.run(py, |code| code.go_on(py))?.next()
     }
 
     #[allow(clippy::needless_pass_by_value, unused_variables)] // what Python hands over
     fn send<'py>(&self, py: Python<'py>, value: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.run(py, |code| code.go_on(py))
+        self.run(py, |code| code.go_on(py))?.sent()
     }
 
     /// An exception enters the code.
     #[pyo3(signature = (*raised))]
     fn throw<'py>(&self, py: Python<'py>, raised: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
-        self.run(py, |code| code.thrown(py, raised))
+        self.run(py, |code| code.thrown(py, raised))?.sent()
     }
 
     /// The coroutine, once there is one.

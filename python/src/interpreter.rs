@@ -30,12 +30,41 @@ pub(crate) fn send<'py>(code: &Bound<'py, PyAny>) -> PyResult<Sent<'py>> {
 }
 
 /// Ends an iterator with a value, as `return` does.
-pub(crate) fn returned(value: Bound<'_, PyAny>) -> PyErr {
+fn returned(value: Bound<'_, PyAny>) -> PyErr {
     if value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyBaseException>() {
         // it would be taken for the arguments of StopIteration, or for one
         return PyStopIteration::new_err((value.unbind(),));
     }
     PyStopIteration::new_err(value.unbind())
+}
+
+/// Ends an iterator with a value, as `return` does, for whoever asks by `__next__`, which then returns this: the
+/// exception is not made, as few ever look at it.
+fn at_its_end<T>(value: Bound<'_, PyAny>) -> PyResult<Option<T>> {
+    if value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyBaseException>() {
+        return Err(returned(value));
+    }
+    // SAFETY: both objects live, and the lock is held
+    unsafe { ffi::PyErr_SetObject(ffi::PyExc_StopIteration, value.as_ptr()) };
+    Ok(None)
+}
+
+impl<'py> Sent<'py> {
+    /// As `__next__` of an iterator says it.
+    pub(crate) fn next(self) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self {
+            Sent::Yielded(awaited) => Ok(Some(awaited)),
+            Sent::Returned(value) => at_its_end(value),
+        }
+    }
+
+    /// As `send` of a coroutine says it.
+    pub(crate) fn sent(self) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Sent::Yielded(awaited) => Ok(awaited),
+            Sent::Returned(value) => Err(returned(value)),
+        }
+    }
 }
 
 /// Sets a context variable; what resets it.

@@ -187,7 +187,7 @@ pub(crate) struct Port {
     restless: Mutex<Restless>,
     /// Tells what the branches of a run wait for.
     waits: Mutex<Option<Py<PyAny>>>,
-    callers: PyOnceLock<Callers>,
+    callers: Callers,
     /// What was taken for Python and could not be handed over.
     left: Mutex<Option<Vec<Py<PyAny>>>>,
     /// In which it was made.
@@ -321,8 +321,8 @@ impl Port {
         Ok(())
     }
 
-    pub(crate) fn callers(&self, py: Python<'_>) -> Option<&Callers> {
-        self.callers.get(py)
+    pub(crate) fn callers(&self) -> &Callers {
+        &self.callers
     }
 
     pub(crate) fn event_loop(&self, py: Python<'_>) -> Option<Py<PyAny>> {
@@ -348,7 +348,7 @@ impl Port {
             event_loop,
             restless: Mutex::default(),
             waits: Mutex::default(),
-            callers: PyOnceLock::new(),
+            callers: Callers::new(),
             left: Mutex::default(),
             thread: crate::runtime::thread_here(),
             engine: Mutex::default(),
@@ -362,9 +362,14 @@ impl Port {
         *self.waits.lock() = Some(waits);
     }
 
-    /// Sets where the loop keeps what it knows of callers that run the code of executions.
-    fn set_callers(&self, py: Python<'_>, tasks: Py<PyDict>, guards: Py<PyDict>, unwound: Py<PySet>) {
-        let _ = self.callers.set(py, Callers { tasks, guards, unwound });
+    /// Sets where the loop keeps what guards callers that run the code of executions, and which of those unwind.
+    fn set_callers(&self, py: Python<'_>, guards: Py<PyDict>, unwound: Py<PySet>) {
+        self.callers.keep(py, guards, unwound);
+    }
+
+    /// The task of the caller that runs the code of this run, or None.
+    fn caller(&self, py: Python<'_>, run: u64) -> Option<Py<PyAny>> {
+        self.callers.task(py, run)
     }
 
     /// True if a task of its loop runs now, in this thread. What is false may be so, too: that has to be asked of
@@ -474,6 +479,7 @@ impl Port {
     // it is kept by the loop's own callbacks, and keeps what tells what runs wait for
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
         visit.call(&self.event_loop)?;
+        self.callers.traverse(&visit)?;
         self.waits.try_lock().map_or(Ok(()), |waits| visit.call(&*waits))
     }
 

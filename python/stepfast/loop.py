@@ -41,15 +41,14 @@ class Loop:
         #: What runs of executions wait for outside of durable calls has to be cancelled if they unwind.
         self._tasks: dict[int, tuple[asyncio.Future[Any], _native.Branch]] = {}
         self._forked: dict[int, set[asyncio.Future[Any]]] = {}
-        #: Tasks of callers that run the code of an execution themselves, and those of them that unwind it.
-        self.callers: dict[int, asyncio.Task[Any] | None] = {}
+        #: Callers that run the code of an execution themselves, and unwind it.
         self.unwound: set[int] = set()
         #: What ends the guards of those whose code has several branches, which may cancel each other.
         self.guards: dict[int, Callable[[], None]] = {}
         loop.add_reader(self.native.fileno(), self._drain)
         self._factory = chained(loop)
         self.native.set_waits(self._waits)
-        self.native.set_callers(self.callers, self.guards, self.unwound)
+        self.native.set_callers(self.guards, self.unwound)
         self._loop_end = LoopEnd(loop, self._put_off, self._end_unclosed)
 
     def serve(self, opened: Opened) -> None:
@@ -114,7 +113,7 @@ class Loop:
     def keep(self, branch: _native.Branch, task: asyncio.Future[Any]) -> None:
         """Keeps a task that the code of a run has made."""
         run = branch.run
-        caller = self.callers.get(run)
+        caller = self.native.caller(run)
         if caller is not None and run not in self.guards:
             self.guards[run] = guard_caller(caller, branch)
         self._forked.setdefault(run, set()).add(task)
@@ -138,7 +137,7 @@ class Loop:
         main = self._tasks.get(run)
         if main is not None:
             main[0].cancel()
-        caller = self.callers.get(run)
+        caller = self.native.caller(run)
         if caller is not None and run not in self.unwound:
             self.unwound.add(run)
             caller.cancel()

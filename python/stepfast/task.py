@@ -63,7 +63,7 @@ def leave_from_outside(branch: Branch) -> None:
         here = here[0]
     if here is not None and here.run == branch.run:
         return
-    if branch.run in branch.home.loop.callers:
+    if branch.home.loop.native.caller(branch.run) is not None:
         branch.hand_back()
     else:
         branch.put_off()

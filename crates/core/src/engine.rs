@@ -144,8 +144,10 @@ impl Core {
 
     /// The lane of the tree with this root.
     pub(crate) fn lane_of(&self, root: Key) -> &Lane {
-        let lanes = self.lanes();
-        &lanes[usize::from(root.shard()) % lanes.len()]
+        match self.lanes() {
+            [lane] => lane,
+            lanes => &lanes[usize::from(root.shard()) % lanes.len()],
+        }
     }
 
     pub(crate) fn registration(&self) -> Registration {

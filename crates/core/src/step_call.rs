@@ -26,7 +26,7 @@ pub struct StepCall {
     options: Option<Box<StepOptions>>,
     attempt: u32,
     /// What the body has come to.
-    outcome: Option<Result<Payload, Failure>>,
+    outcome: Option<Result<Payload, Box<Failure>>>,
     stage: Stage,
 }
 
@@ -40,7 +40,7 @@ pub enum StepTurn {
 
 enum Stage {
     /// Nothing has come of it.
-    Invalid(Failure),
+    Invalid(Box<Failure>),
     Made,
     /// In a replay: waits for its turn.
     Waiting,
@@ -65,14 +65,14 @@ impl StepCall {
     pub(crate) fn new(begun: Result<Call, Failure>, options: Option<Box<StepOptions>>) -> Self {
         let (call, stage) = match begun {
             Ok(call) => (Some(call), Stage::Made),
-            Err(failure) => (None, Stage::Invalid(failure)),
+            Err(failure) => (None, Stage::Invalid(failure.into())),
         };
         Self { call, options, attempt: 1, outcome: None, stage }
     }
 
     /// The body came to this. What was left so before the body was asked for is forgotten: it came too late.
     pub fn finish(&mut self, outcome: Result<Payload, Failure>) {
-        self.outcome = Some(outcome);
+        self.outcome = Some(outcome.map_err(Box::new));
     }
 
     /// What to do next; `Pending` if that is to wait.
@@ -124,7 +124,7 @@ impl StepCall {
                 Stage::Body => {
                     let Some(outcome) = self.outcome.take() else { return Poll::Pending };
                     body_is_over();
-                    self.record(outcome);
+                    self.record(outcome.map_err(|failure| *failure));
                 }
                 Stage::Delivery(_, at_once) => {
                     let Some(call) = &self.call else { return Poll::Pending };
@@ -163,7 +163,7 @@ impl StepCall {
                     let Stage::Invalid(failure) = std::mem::replace(&mut self.stage, Stage::Over) else {
                         return Poll::Pending;
                     };
-                    return Poll::Ready(StepTurn::Over(Err(failure)));
+                    return Poll::Ready(StepTurn::Over(Err(*failure)));
                 }
                 Stage::Over => return Poll::Pending,
             }

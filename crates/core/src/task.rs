@@ -61,7 +61,8 @@ enum Ending {
 /// The workflow's own branch, and those that were spawned.
 struct Branches {
     main: BodyFuture,
-    spawned: FuturesUnordered<Boxed<()>>,
+    /// Most have none.
+    spawned: Option<FuturesUnordered<Boxed<()>>>,
     waker: Waker,
 }
 
@@ -92,7 +93,7 @@ impl RunTask {
         match body {
             Ok(main) => {
                 let waker = Waker::from(run.clone());
-                Stage::Executing(Branches { main, spawned: FuturesUnordered::new(), waker })
+                Stage::Executing(Branches { main, spawned: None, waker })
             }
             Err(failure) => {
                 if failure.code() == Some(UNREADABLE) {
@@ -100,7 +101,7 @@ impl RunTask {
                 }
                 let main: BodyFuture = Box::pin(std::future::ready(Err(failure)));
                 let waker = Waker::from(run.clone());
-                Stage::Executing(Branches { main, spawned: FuturesUnordered::new(), waker })
+                Stage::Executing(Branches { main, spawned: None, waker })
             }
         }
     }
@@ -593,8 +594,12 @@ impl Branches {
             return Poll::Ready(result);
         }
         let spawned = std::mem::take(&mut run.state().spawned);
-        self.spawned.extend(spawned);
-        while let Poll::Ready(Some(())) = self.spawned.poll_next_unpin(cx) {}
+        if !spawned.is_empty() {
+            self.spawned.get_or_insert_default().extend(spawned);
+        }
+        if let Some(spawned) = &mut self.spawned {
+            while let Poll::Ready(Some(())) = spawned.poll_next_unpin(cx) {}
+        }
         Poll::Pending
     }
 }

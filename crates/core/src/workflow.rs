@@ -123,7 +123,7 @@ impl Workflow<Payload, Payload> {
 
 /// The workflows an engine knows, by name.
 #[derive(Default)]
-pub(crate) struct Definitions(HashMap<Arc<str>, Arc<Definition>>);
+pub(crate) struct Definitions(HashMap<Arc<str>, Arc<Definition>, foldhash::fast::RandomState>);
 
 /// Longest name of a workflow or step, in bytes.
 pub(crate) const NAME_LIMIT: usize = 255;
