@@ -266,7 +266,7 @@ impl Branch {
         let Some(port) = &branch.port else {
             return Err(crate::error::unavailable("its code runs in a thread"));
         };
-        Ok(Code::new(coroutine, branch.gate.clone(), port.clone_ref(slf.py())))
+        Ok(Code::new(coroutine, slf, port.clone_ref(slf.py())))
     }
 
     /// True if its code runs on an event loop.

@@ -18,6 +18,7 @@ use crate::port::Port;
 pub(crate) struct Code {
     /// Of the first branch: not there before it begins.
     coroutine: OnceLock<Py<PyAny>>,
+    branch: Py<Branch>,
     main: Option<Main>,
     gate: Gate,
     port: Py<Port>,
@@ -26,7 +27,6 @@ pub(crate) struct Code {
 
 /// Of the first branch: what begins, and where it is known as long as it runs.
 struct Main {
-    branch: Py<Branch>,
     function: Py<PyAny>,
     arguments: Py<PyAny>,
     /// The tasks of its loop, by run.
@@ -51,9 +51,9 @@ fn package(py: Python<'_>) -> PyResult<&'static Package> {
 
 impl Code {
     /// Of a branch that goes on beside another one.
-    pub(crate) fn new(coroutine: Py<PyAny>, gate: Gate, port: Py<Port>) -> Self {
-        let (coroutine, process) = (OnceLock::from(coroutine), Process::current());
-        Self { coroutine, main: None, gate, port, process }
+    pub(crate) fn new(coroutine: Py<PyAny>, branch: &Bound<'_, Branch>, port: Py<Port>) -> Self {
+        let (gate, branch) = (branch.get().gate().clone(), branch.clone().unbind());
+        Self { coroutine: coroutine.into(), branch, main: None, gate, port, process: Process::current() }
     }
 
     /// Lets the code go on, by `step`, until it waits or ends.
@@ -66,8 +66,8 @@ impl Code {
             self.gate.code_runs();
         }
         let sent = match (step(self), &self.main) {
-            (Ok(Sent::Returned(value)), Some(main)) => main.ended(py, Ok(value)),
-            (Err(raised), Some(main)) => main.ended(py, Err(raised)),
+            (Ok(Sent::Returned(value)), Some(main)) => main.ended(self.branch.bind(py), Ok(value)),
+            (Err(raised), Some(main)) => main.ended(self.branch.bind(py), Err(raised)),
             (sent, _) => sent,
         };
         if self.process.is_current() && self.gate.code_waits() {
@@ -83,7 +83,7 @@ impl Code {
         let Some(main) = &self.main else {
             return Err(PyRuntimeError::new_err("the code of a branch has no beginning"));
         };
-        let coroutine = main.begin(py)?;
+        let coroutine = main.begin(self.branch.bind(py))?;
         let _ = self.coroutine.set(coroutine.clone().unbind());
         send(&coroutine)
     }
@@ -91,9 +91,7 @@ impl Code {
     fn thrown<'py>(&self, py: Python<'py>, raised: &Bound<'py, PyTuple>) -> PyResult<Sent<'py>> {
         let Some(coroutine) = self.coroutine.get() else {
             // it has not begun, and will not
-            if let Some(main) = &self.main {
-                main.branch.get().put_off();
-            }
+            self.branch.get().put_off();
             let (kind, value) =
                 (raised.get_item(0)?, raised.get_item(1).ok().filter(|value| !value.is_none()));
             return Err(PyErr::from_value(value.unwrap_or(kind)));
@@ -110,8 +108,9 @@ impl Code {
 
 impl Main {
     /// Calls the function, whose branch is what runs here from now on: the context is that of its task alone.
-    fn begin<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        set(package(py)?.here_var.bind(py), self.branch.bind(py))?;
+    fn begin<'py>(&self, branch: &Bound<'py, Branch>) -> PyResult<Bound<'py, PyAny>> {
+        let py = branch.py();
+        set(package(py)?.here_var.bind(py), branch)?;
         let arguments = self.arguments.bind(py);
         let (args, kwargs) = (arguments.get_item(0)?, arguments.get_item(1)?);
         let args = args.cast::<PyList>()?.to_tuple();
@@ -119,19 +118,24 @@ impl Main {
     }
 
     /// The code has ended: what its task comes to.
-    fn ended<'py>(&self, py: Python<'py>, result: PyResult<Bound<'py, PyAny>>) -> PyResult<Sent<'py>> {
-        let ended = result.and_then(|output| self.branch.get().succeed(&output)).or_else(|raised| {
+    fn ended<'py>(
+        &self,
+        branch: &Bound<'py, Branch>,
+        result: PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Sent<'py>> {
+        let py = branch.py();
+        let ended = result.and_then(|output| branch.get().succeed(&output)).or_else(|raised| {
             let error = raised.clone_ref(py).into_value(py);
-            let ends_task = package(py)?.ended.bind(py).call1((&self.branch, error))?.is_truthy()?;
+            let ends_task = package(py)?.ended.bind(py).call1((branch, error))?.is_truthy()?;
             if ends_task { Err(raised) } else { Ok(()) }
         });
-        self.forget(py);
+        self.forget(branch);
         ended.map(|()| Sent::Returned(py.None().into_bound(py)))
     }
 
-    fn forget(&self, py: Python<'_>) {
-        // it may be no more there, and was not if it came to its end at once
-        let _ = self.tasks.bind(py).del_item(self.branch.get().run());
+    fn forget(&self, branch: &Bound<'_, Branch>) {
+        // it is not there if it has come to its end at once
+        let _ = self.tasks.bind(branch.py()).del_item(branch.get().run());
     }
 }
 
@@ -149,15 +153,15 @@ impl Code {
         let Some(port) = branch.get().port(py) else {
             return Err(crate::error::unavailable("its code runs in a thread"));
         };
-        let main = Main { branch: branch.clone().unbind(), function, arguments, tasks };
         let (gate, process) = (branch.get().gate().clone(), Process::current());
-        Ok(Self { coroutine: OnceLock::new(), main: Some(main), gate, port, process })
+        let (branch, main) = (branch.clone().unbind(), Main { function, arguments, tasks });
+        Ok(Self { coroutine: OnceLock::new(), branch, main: Some(main), gate, port, process })
     }
 
-    /// The first branch of an execution, if this is its code.
+    /// Whose code it is.
     #[getter]
-    fn branch(&self, py: Python<'_>) -> Option<Py<Branch>> {
-        self.main.as_ref().map(|main| main.branch.clone_ref(py))
+    fn branch(&self, py: Python<'_>) -> Py<Branch> {
+        self.branch.clone_ref(py)
     }
 
     fn __await__(slf: Py<Self>) -> Py<Self> {
@@ -195,10 +199,10 @@ impl Code {
             None => Ok(()),
         };
         if let Some(main) = &self.main
-            && main.branch.get().is_unfinished()
+            && self.branch.get().is_unfinished()
         {
-            main.branch.get().put_off();
-            main.forget(py);
+            self.branch.get().put_off();
+            main.forget(self.branch.bind(py));
         }
         closed
     }
@@ -214,12 +218,12 @@ impl Code {
 
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
         if let Some(main) = &self.main {
-            visit.call(&main.branch)?;
             visit.call(&main.function)?;
             visit.call(&main.arguments)?;
             visit.call(&main.tasks)?;
         }
         visit.call(self.coroutine.get())?;
+        visit.call(&self.branch)?;
         visit.call(&self.port)
     }
 }

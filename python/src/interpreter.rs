@@ -87,6 +87,27 @@ pub(crate) fn reset(variable: &Bound<'_, PyAny>, token: &Py<PyAny>) -> bool {
     is_reset
 }
 
+/// Calls a function with one argument in a context, as `Context.run` does.
+pub(crate) fn call_in(
+    context: &Bound<'_, PyAny>,
+    function: &Bound<'_, PyAny>,
+    argument: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let py = context.py();
+    // SAFETY: all three objects live, and the lock is held; the context that is entered is left again
+    unsafe {
+        if ffi::PyContext_Enter(context.as_ptr()) != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        let called = function.call1((argument,)).map(drop);
+        if ffi::PyContext_Exit(context.as_ptr()) != 0 {
+            let failed = PyErr::fetch(py);
+            return called.and(Err(failed));
+        }
+        called
+    }
+}
+
 /// The exception that the running code, or whoever has called it, handles. Asked at every durable call.
 pub(crate) fn handled(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
     // SAFETY: the lock is held; what it answers is null, or ours

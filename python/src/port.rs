@@ -19,9 +19,10 @@ use crate::branch::Branch;
 use crate::caller_code::Callers;
 use crate::error::unavailable;
 use crate::forked::Process;
+use crate::interpreter::call_in;
 use crate::runtime::enter;
 use crate::slot::Slot;
-use crate::waiter::Waiter;
+use crate::waiter::{Callback, Waiter};
 use stepfast::guest::{Burst, Gate, Waits};
 use stepfast::{Key, Payload};
 
@@ -313,8 +314,8 @@ impl Port {
     /// Lets whoever waits by the waiter go on.
     fn woken(py: Python<'_>, waiter: &Waiter) -> PyResult<()> {
         if let Some(callback) = waiter.take() {
-            let run = pyo3::intern!(py, "run");
-            callback.context.call_method1(py, run, (callback.function, callback.argument))?;
+            let Callback { function, context, argument } = callback;
+            call_in(context.bind(py), function.bind(py), argument.bind(py))?;
         } else if let Some(owner) = waiter.owner(py) {
             owner.get().advance();
         }

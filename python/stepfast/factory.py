@@ -53,9 +53,8 @@ class Factory:
     ) -> asyncio.Future[Any]:
         """A task that runs code of a branch."""
         if self._before is None:
-            task: asyncio.Future[Any] = WorkflowTask(cast("Any", code), loop=loop, **kwargs)
-        else:
-            task = self._before(loop, code, **kwargs)
+            return WorkflowTask(cast("Any", code), loop=loop, **kwargs)
+        task = self._before(loop, code, **kwargs)
         guard(task, branch)
         return task
 

@@ -148,23 +148,22 @@ class Loop:
         others = self.native.drain()
         if others is None:
             return
+        opened = None if self._is_over else self._opened()
         for note in others:
             if isinstance(note, int):
                 self.unwind(note)
-            elif note is not None:
-                self._begin(*note)
+            elif note is not None and opened is not None:
+                # else it is put off, as its branch goes away
+                self._begin(opened, *note)
 
-    def _begin(self, number: int, branch: _native.Branch, arguments: Any) -> None:
+    def _begin(self, opened: Opened, number: int, branch: _native.Branch, arguments: Any) -> None:
         """An execution begins here, in a task of its own."""
-        opened = self._opened()
-        if opened is None or self._is_over:
-            # it is put off, as the branch goes away
-            return
         branch.home = opened
         run = branch.run
-        function = opened.workflows[number].function
-        code = _native.Code.main(branch, function, arguments, self._tasks)
-        task = self._factory.task(self.loop, code, branch)
+        workflow = opened.workflows[number]
+        code = _native.Code.main(branch, workflow.function, arguments, self._tasks)
+        # with a name asyncio need not make one up
+        task = self._factory.task(self.loop, code, branch, name=workflow.name)
         # an eager factory may have run it to its end
         if not task.done():
             self._tasks[run] = (task, branch)

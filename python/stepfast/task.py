@@ -18,21 +18,17 @@ class WorkflowTask(asyncio.Task[Any]):
     it ends, does not cancel the execution, which goes on from what is recorded.
     """
 
-    branch: Branch | None = None
-
     def cancel(self, msg: Any | None = None) -> bool:
         """Asks that it be cancelled."""
-        if self.branch is not None:
-            leave_from_outside(self.branch)
+        code: Any = self.get_coro()
+        if code is not None:
+            leave_from_outside(code.branch)
         return super().cancel(msg)
 
 
 def guard(task: asyncio.Future[Any], branch: Branch) -> None:
-    """Lets nobody outside of the execution cancel what it does in the task."""
-    if isinstance(task, WorkflowTask):
-        task.branch = branch
-        return
-    # made by a factory that was there before ours
+    """Lets nobody outside of the execution cancel what it does in the task, which a factory has made that was
+    there before ours."""
     unguard = guard_caller(task, branch)
     task.add_done_callback(lambda _: unguard())
 
