@@ -17,19 +17,22 @@ if TYPE_CHECKING:
     from stepfast._native import Branch
 
 
-async def _generator() -> AsyncGenerator[None]:
-    yield
+def _type_of_closing() -> type:
+    async def generator() -> AsyncGenerator[None]:
+        yield
+
+    closing = generator().aclose()
+    # from 3.13 on it warns if nobody awaits it
+    closing.close()
+    return type(closing)
 
 
 #: What closes an async generator.
-_CLOSING: Final = type(_generator().aclose())
+_CLOSING: Final = _type_of_closing()
 
-_as_completed: Final[Any] = asyncio.as_completed
-
-#: Where asyncio makes tasks of what it takes from a set. From 3.13 on it is a class.
-_UNORDERED: Final[frozenset[CodeType]] = frozenset(
-    each.__code__ for each in (_as_completed, _as_completed.__init__) if hasattr(each, "__code__")
-)
+#: Where asyncio makes tasks of what it takes from a set: from 3.13 on where an iterator is made.
+_ITERATOR: Final[Any] = getattr(asyncio.tasks, "_AsCompletedIterator", None)
+_UNORDERED: Final[CodeType] = (_ITERATOR.__init__ if _ITERATOR else asyncio.as_completed).__code__
 
 #: Between there and the factory.
 _BETWEEN: Final = frozenset({"create_task", "ensure_future", "_ensure_future", "<setcomp>", "__call__"})
@@ -43,7 +46,7 @@ def refuse_unordered(coro: Any) -> None:
     frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code.co_name in _BETWEEN:
         frame = frame.f_back
-    if frame is None or frame.f_code not in _UNORDERED:
+    if frame is None or frame.f_code is not _UNORDERED:
         return
     if type(coro) is _native.Call:
         return
