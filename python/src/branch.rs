@@ -262,11 +262,7 @@ impl Branch {
 
     /// The coroutine of its code, for the task that runs it.
     fn code(slf: &Bound<'_, Self>, coroutine: Py<PyAny>) -> PyResult<Code> {
-        let branch = slf.get();
-        let Some(port) = &branch.port else {
-            return Err(crate::error::unavailable("its code runs in a thread"));
-        };
-        Ok(Code::new(coroutine, slf, port.clone_ref(slf.py())))
+        Code::new(slf, coroutine)
     }
 
     /// True if its code runs on an event loop.

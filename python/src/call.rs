@@ -128,8 +128,13 @@ impl Call {
 
     /// A call of a program, which can be awaited if that runs on a loop.
     pub(crate) fn awaitable(port: Option<&Bound<'_, Port>>, future: Future) -> Self {
+        Self::awaitable_as(Carried::default(), port, future)
+    }
+
+    /// The same, if there is more to it when it is awaited.
+    pub(crate) fn awaitable_as(carried: Carried, port: Option<&Bound<'_, Port>>, future: Future) -> Self {
         let call = Self::new(port, None, future);
-        if port.is_some() { call.carried(Carried::default()) } else { call }
+        if port.is_some() { call.carried(carried) } else { call }
     }
 
     /// The call of a step.
@@ -189,17 +194,12 @@ impl Call {
                 State::Waiting(_) | State::Step(_) => Some(std::mem::replace(&mut *state, State::Taken)),
             }
         };
-        self.stop();
+        self.stop_listening();
+        self.stop_hosting();
         if let Some(state) = state {
             self.give_up(state);
         }
         self.stop_cancelling();
-    }
-
-    /// Nothing has to wake it any more.
-    fn stop(&self) {
-        self.stop_listening();
-        self.stop_hosting();
     }
 
     /// It was cancelled, and the code has gone on.

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PySet};
+use pyo3::types::{PyDict, PySet};
 use stepfast::guest::Stopped;
 use stepfast::lock::Mutex;
 
 use crate::branch::Branch;
 use crate::call::Call;
+use crate::value::call_with;
 
 /// What the code is called with, beside what is recorded.
 pub(crate) struct CallerCode {
@@ -86,9 +87,7 @@ impl CallerCode {
 
     /// Calls the function: a coroutine.
     pub(crate) fn called<'py>(&self, input: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let (args, kwargs) = (input.get_item(0)?, input.get_item(1)?);
-        let args = args.cast::<PyList>()?.to_tuple();
-        self.function.bind(input.py()).call(args, Some(kwargs.cast::<PyDict>()?))
+        call_with(self.function.bind(input.py()), input)
     }
 }
 

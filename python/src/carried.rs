@@ -1,46 +1,18 @@
 //! [`Carried`]: calls that are awaited like coroutines: for a value, or for what comes of the body of a step, which
 //! runs in the task that awaits it, or of the code of an execution.
 
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::lock::Mutex;
 
 use crate::branch::Branch;
 use crate::call::Call;
 use crate::caller_code::{CallerCode, Entered};
-use crate::interpreter::{Sent, reset, send, set};
+use crate::interpreter::{Sent, reset, send, set, throw};
+use crate::package::package;
 use crate::step_settings::StepSettings;
 use crate::turn::{BODY, DONE, FAILED, PENDING};
-
-/// What the package has for it.
-struct Package {
-    here_var: Py<PyAny>,
-    failed: Py<PyAny>,
-    interrupted: Py<PyAny>,
-    over: Py<PyAny>,
-    /// Of code that its caller runs.
-    thrown: Py<PyAny>,
-    raised: Py<PyAny>,
-    left: Py<PyAny>,
-}
-
-fn package(py: Python<'_>) -> PyResult<&'static Package> {
-    static PACKAGE: PyOnceLock<Package> = PyOnceLock::new();
-    PACKAGE.get_or_try_init(py, || {
-        let found = |module: &str, name: &str| PyResult::Ok(py.import(module)?.getattr(name)?.unbind());
-        Ok(Package {
-            here_var: found("stepfast.branch", "here_var")?,
-            failed: found("stepfast.carried", "failed")?,
-            interrupted: found("stepfast.carried", "interrupted")?,
-            over: found("stepfast.carried", "over")?,
-            thrown: found("stepfast.carried", "thrown")?,
-            raised: found("stepfast.carried", "raised")?,
-            left: found("stepfast.carried", "left")?,
-        })
-    })
-}
 
 /// What makes a call an awaitable that comes to its value, like a coroutine.
 #[derive(Default)]
@@ -167,18 +139,17 @@ impl Carried {
 
     /// What has not been done, if nobody has awaited it.
     pub(crate) fn unawaited(&self) -> Option<String> {
-        if self.state.lock().is_awaited {
+        // code that unwinds leaves calls behind
+        let is_closing = || self.branch.as_ref().is_some_and(|branch| branch.get().gate().is_closing());
+        if self.state.lock().is_awaited || is_closing() {
             return None;
         }
-        let what = match &self.body {
+        Some(match &self.body {
             Body::None => format!("{} was called", self.what?),
             Body::Step(settings, ..) => format!("step {:?} was called", settings.get().name()),
             Body::Code(_) => "engine.run(...) was called".to_owned(),
             Body::Started(..) => "engine.start(...) was called".to_owned(),
-        };
-        // code that unwinds leaves calls behind
-        let is_closing = self.branch.as_ref().is_some_and(|branch| branch.get().gate().is_closing());
-        (!is_closing).then_some(what)
+        })
     }
 
     /// The task that awaits the call goes on, or something is `thrown` into it. What it waits for next, or the
@@ -304,7 +275,7 @@ impl Carried {
         let coroutine = running.coroutine.bind(py);
         let sent = match thrown {
             None => send(coroutine),
-            Some(thrown) => throw(coroutine, thrown),
+            Some(thrown) => throw(coroutine, (thrown.into_value(py),)),
         };
         match sent {
             Ok(Sent::Yielded(awaited)) => {
@@ -407,16 +378,5 @@ impl Running {
         // where the collector closes it, in some other context, there is nothing to reset
         reset(package(py)?.here_var.bind(py), &self.token);
         Ok(has_trouble)
-    }
-}
-
-fn throw<'py>(coroutine: &Bound<'py, PyAny>, thrown: PyErr) -> PyResult<Sent<'py>> {
-    let py = coroutine.py();
-    match coroutine.call_method1(pyo3::intern!(py, "throw"), (thrown.into_value(py),)) {
-        Ok(awaited) => Ok(Sent::Yielded(awaited)),
-        Err(raised) if raised.is_instance_of::<PyStopIteration>(py) => {
-            Ok(Sent::Returned(raised.value(py).getattr(pyo3::intern!(py, "value"))?))
-        }
-        Err(raised) => Err(raised),
     }
 }

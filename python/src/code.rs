@@ -2,16 +2,17 @@
 
 use std::sync::OnceLock;
 
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 use stepfast::guest::Gate;
 
 use crate::branch::Branch;
 use crate::forked::Process;
-use crate::interpreter::{Sent, send, set};
+use crate::interpreter::{Sent, send, set, throw};
+use crate::package::package;
 use crate::port::Port;
+use crate::value::call_with;
 
 /// A coroutine of workflow code. To its task it is a coroutine, too.
 #[pyclass(frozen)]
@@ -33,27 +34,18 @@ struct Main {
     tasks: Py<PyDict>,
 }
 
-/// What the package has for it.
-struct Package {
-    here_var: Py<PyAny>,
-    ended: Py<PyAny>,
-}
-
-fn package(py: Python<'_>) -> PyResult<&'static Package> {
-    static PACKAGE: PyOnceLock<Package> = PyOnceLock::new();
-    PACKAGE.get_or_try_init(py, || {
-        PyResult::Ok(Package {
-            here_var: py.import("stepfast.branch")?.getattr("here_var")?.unbind(),
-            ended: py.import("stepfast.carried")?.getattr("ended")?.unbind(),
-        })
-    })
-}
-
 impl Code {
     /// Of a branch that goes on beside another one.
-    pub(crate) fn new(coroutine: Py<PyAny>, branch: &Bound<'_, Branch>, port: Py<Port>) -> Self {
+    pub(crate) fn new(branch: &Bound<'_, Branch>, coroutine: Py<PyAny>) -> PyResult<Self> {
+        Self::of(branch, coroutine.into(), None)
+    }
+
+    fn of(branch: &Bound<'_, Branch>, coroutine: OnceLock<Py<PyAny>>, main: Option<Main>) -> PyResult<Self> {
+        let Some(port) = branch.get().port(branch.py()) else {
+            return Err(crate::error::unavailable("its code runs in a thread"));
+        };
         let (gate, branch) = (branch.get().gate().clone(), branch.clone().unbind());
-        Self { coroutine: coroutine.into(), branch, main: None, gate, port, process: Process::current() }
+        Ok(Self { coroutine, branch, main, gate, port, process: Process::current() })
     }
 
     /// Lets the code go on, by `step`, until it waits or ends.
@@ -96,13 +88,7 @@ impl Code {
                 (raised.get_item(0)?, raised.get_item(1).ok().filter(|value| !value.is_none()));
             return Err(PyErr::from_value(value.unwrap_or(kind)));
         };
-        match coroutine.bind(py).call_method1(pyo3::intern!(py, "throw"), raised) {
-            Ok(awaited) => Ok(Sent::Yielded(awaited)),
-            Err(raised) if raised.is_instance_of::<PyStopIteration>(py) => {
-                Ok(Sent::Returned(raised.value(py).getattr(pyo3::intern!(py, "value"))?))
-            }
-            Err(raised) => Err(raised),
-        }
+        throw(coroutine.bind(py), raised)
     }
 }
 
@@ -111,10 +97,7 @@ impl Main {
     fn begin<'py>(&self, branch: &Bound<'py, Branch>) -> PyResult<Bound<'py, PyAny>> {
         let py = branch.py();
         set(package(py)?.here_var.bind(py), branch)?;
-        let arguments = self.arguments.bind(py);
-        let (args, kwargs) = (arguments.get_item(0)?, arguments.get_item(1)?);
-        let args = args.cast::<PyList>()?.to_tuple();
-        self.function.bind(py).call(args, Some(kwargs.cast::<PyDict>()?))
+        call_with(self.function.bind(py), self.arguments.bind(py))
     }
 
     /// The code has ended: what its task comes to.
@@ -144,18 +127,12 @@ impl Code {
     /// The code of an execution, which calls `function` when it begins. The loop forgets its task when it ends.
     #[staticmethod]
     fn main(
-        py: Python<'_>,
         branch: &Bound<'_, Branch>,
         function: Py<PyAny>,
         arguments: Py<PyAny>,
         tasks: Py<PyDict>,
     ) -> PyResult<Self> {
-        let Some(port) = branch.get().port(py) else {
-            return Err(crate::error::unavailable("its code runs in a thread"));
-        };
-        let (gate, process) = (branch.get().gate().clone(), Process::current());
-        let (branch, main) = (branch.clone().unbind(), Main { function, arguments, tasks });
-        Ok(Self { coroutine: OnceLock::new(), branch, main: Some(main), gate, port, process })
+        Self::of(branch, OnceLock::new(), Some(Main { function, arguments, tasks }))
     }
 
     /// Whose code it is.

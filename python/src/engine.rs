@@ -109,10 +109,11 @@ impl Engine {
             options,
         );
         let future = Replied::boxed(start, Reply::of_start);
-        Ok(match (made, home) {
-            (Some(made), Some(home)) => Call::new(port, None, future).carried(Carried::started(made, home)),
-            _ => Call::awaitable(port, future),
-        })
+        let carried = match (made, home) {
+            (Some(made), Some(home)) => Carried::started(made, home),
+            _ => Carried::default(),
+        };
+        Ok(Call::awaitable_as(carried, port, future))
     }
 
     /// Runs an execution to its output; its code is the caller's to run if it begins here at once.

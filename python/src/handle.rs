@@ -35,8 +35,8 @@ impl Handle {
     fn result(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         self.process.check(py)?;
         let output = self.handle.payload();
-        let call = Call::new(port, None, Box::pin(async move { Reply::of_end(output.await) }));
-        Ok(if port.is_some() { call.carried(Carried::named("the result of a handle")) } else { call })
+        let future: Future = Box::pin(async move { Reply::of_end(output.await) });
+        Ok(Call::awaitable_as(Carried::named("the result of a handle"), port, future))
     }
 
     /// Its status now.

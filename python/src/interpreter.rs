@@ -31,22 +31,30 @@ pub(crate) fn send<'py>(code: &Bound<'py, PyAny>) -> PyResult<Sent<'py>> {
 
 /// Ends an iterator with a value, as `return` does.
 fn returned(value: Bound<'_, PyAny>) -> PyErr {
-    if value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyBaseException>() {
-        // it would be taken for the arguments of StopIteration, or for one
+    if is_taken_apart(&value) {
         return PyStopIteration::new_err((value.unbind(),));
     }
     PyStopIteration::new_err(value.unbind())
 }
 
-/// Ends an iterator with a value, as `return` does, for whoever asks by `__next__`, which then returns this: the
-/// exception is not made, as few ever look at it.
-fn at_its_end<T>(value: Bound<'_, PyAny>) -> PyResult<Option<T>> {
-    if value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyBaseException>() {
-        return Err(returned(value));
+/// True if the value would be taken for the arguments of StopIteration, or for one.
+fn is_taken_apart(value: &Bound<'_, PyAny>) -> bool {
+    value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyBaseException>()
+}
+
+/// Throws an exception into a coroutine.
+pub(crate) fn throw<'py>(
+    code: &Bound<'py, PyAny>,
+    raised: impl pyo3::call::PyCallArgs<'py>,
+) -> PyResult<Sent<'py>> {
+    let py = code.py();
+    match code.call_method1(pyo3::intern!(py, "throw"), raised) {
+        Ok(awaited) => Ok(Sent::Yielded(awaited)),
+        Err(raised) if raised.is_instance_of::<PyStopIteration>(py) => {
+            Ok(Sent::Returned(raised.value(py).getattr(pyo3::intern!(py, "value"))?))
+        }
+        Err(raised) => Err(raised),
     }
-    // SAFETY: both objects live, and the lock is held
-    unsafe { ffi::PyErr_SetObject(ffi::PyExc_StopIteration, value.as_ptr()) };
-    Ok(None)
 }
 
 impl<'py> Sent<'py> {
@@ -54,7 +62,13 @@ impl<'py> Sent<'py> {
     pub(crate) fn next(self) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self {
             Sent::Yielded(awaited) => Ok(Some(awaited)),
-            Sent::Returned(value) => at_its_end(value),
+            Sent::Returned(value) if is_taken_apart(&value) => Err(returned(value)),
+            Sent::Returned(value) => {
+                // the exception is not made, as few ever look at it
+                // SAFETY: both objects live, and the lock is held
+                unsafe { ffi::PyErr_SetObject(ffi::PyExc_StopIteration, value.as_ptr()) };
+                Ok(None)
+            }
         }
     }
 

@@ -13,6 +13,7 @@ mod forked;
 mod handle;
 mod inline;
 mod interpreter;
+mod package;
 mod port;
 mod record;
 mod reply;

@@ -85,14 +85,7 @@ fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
 }
 
 fn checkpoint(py: Python<'_>, checkpoint: &Checkpoint) -> PyResult<Py<PyAny>> {
-    let kind = match checkpoint.kind {
-        CheckpointKind::Step => "step",
-        CheckpointKind::Failed => "failed",
-        CheckpointKind::Abandoned => "abandoned",
-        CheckpointKind::Timer => "sleep",
-        CheckpointKind::Child => "child",
-        CheckpointKind::Started => "started",
-    };
+    let kind = checkpoint.kind.as_str();
     let value = outcome(py, &checkpoint.outcome, checkpoint.kind != CheckpointKind::Failed)?;
     let (path, name) = (checkpoint.path.to_string(), checkpoint.name.to_string());
     let about = (path, name, kind, value, checkpoint.at.as_micros(), checkpoint.took_ms);

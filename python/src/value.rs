@@ -55,6 +55,15 @@ pub(crate) fn encode_arguments(
     Ok(Payload::from_message_pack(encoded.cast::<PyBytes>()?.as_bytes()))
 }
 
+/// Calls a function with arguments as they were recorded.
+pub(crate) fn call_with<'py>(
+    function: &Bound<'py, PyAny>,
+    arguments: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (args, kwargs) = (arguments.get_item(0)?, arguments.get_item(1)?);
+    function.call(args.cast::<PyList>()?.to_tuple(), Some(kwargs.cast::<PyDict>()?))
+}
+
 /// The value of a payload. `stepfast.values.DecodeError` if it cannot be read.
 pub(crate) fn decode<'py>(py: Python<'py>, payload: &Payload) -> PyResult<Bound<'py, PyAny>> {
     let encoded = payload.as_message_pack().unwrap_or_default();

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import functools
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
@@ -16,12 +16,14 @@ from stepfast.handle import AsyncHandle, outcomes
 from stepfast.loop import Loop, running_loop
 from stepfast.loop_end import in_thread
 from stepfast.opened import Opened
-from stepfast.options import PLAIN, AsyncOptions, Order
+from stepfast.options import AsyncOptions, Order
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.workflow import BoundWorkflow, Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+PLAIN = Order()
 
 
 class AsyncEngine:
@@ -203,28 +205,20 @@ class AsyncEngine:
     ) -> Coroutine[Any, Any, AsyncHandle[Any]]:
         opened = self._opened
         if opened is None or not opened.is_here():
-            return self._start_there(workflow, args, kwargs, order)
+            return self._there(Opened.start_in_task, workflow, args, kwargs, order)
         return opened.start_in_task(workflow, args, kwargs, order)
-
-    async def _start_there(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
-    ) -> AsyncHandle[Any]:
-        """What is asked for elsewhere may be awaited here, as by `asyncio.run_coroutine_threadsafe`."""
-        handle: AsyncHandle[Any] = await self._here.start_in_task(workflow, args, kwargs, order)
-        return handle
 
     def _run(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
     ) -> Coroutine[Any, Any, Any]:
         opened = self._opened
         if opened is None or not opened.is_here():
-            return self._run_there(workflow, args, kwargs, order)
+            return self._there(Opened.run_in_task, workflow, args, kwargs, order)
         return opened.run_in_task(workflow, args, kwargs, order)
 
-    async def _run_there(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
-    ) -> Any:
-        return await self._here.run_in_task(workflow, args, kwargs, order)
+    async def _there(self, ask: Callable[..., Awaitable[Any]], /, *asked: Any) -> Any:
+        """What is asked for elsewhere may be awaited here, as by `asyncio.run_coroutine_threadsafe`."""
+        return await ask(self._here, *asked)
 
     async def get(self, workflow_id: str) -> AsyncHandle[Any]:
         """A handle to the execution with this workflow_id, whoever has started it.

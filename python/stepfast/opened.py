@@ -15,7 +15,7 @@ from stepfast.branch import branch_here, here_var
 from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle
 from stepfast.loop import Loop
-from stepfast.options import PLAIN, Order, unbound
+from stepfast.options import Order, unbound
 from stepfast.processes import Processes
 from stepfast.processes.importing import refuse_engines
 from stepfast.records import micros
@@ -133,9 +133,6 @@ class Opened:
         number = self.numbers.get(workflow)
         if number is None or type(here_var.get()) is _native.Branch:
             number, args = self.resolved("start", workflow, args)
-        if order is PLAIN:
-            # as of most: what it has not is not asked for
-            return self.native.start(number, args, kwargs, self.port, AsyncHandle, self)
         return self.native.start(
             number,
             args,

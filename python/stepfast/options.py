@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any, Final, ParamSpec, TypeVar, cast, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from stepfast import bounds
 from stepfast.handle import AsyncHandle, Handle
@@ -32,9 +32,6 @@ class Order:
     def __post_init__(self) -> None:
         bounds.of_order(self.workflow_id, self.timeout, self.patience)
 
-
-#: With nothing special about it.
-PLAIN: Final = Order()
 
 #: How an engine does as it is ordered: with a workflow, its arguments by position and by name, and the order.
 Doing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], Order], Any]

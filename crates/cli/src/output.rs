@@ -161,7 +161,7 @@ pub(crate) fn record_json(all: &Shown) -> Value {
             json!({
                 "order": checkpoint.order,
                 "path": checkpoint.path.to_string(),
-                "kind": kind(checkpoint.kind),
+                "kind": checkpoint.kind.as_str(),
                 "name": &*checkpoint.name,
                 "outcome": payload_json(&checkpoint.outcome),
                 "child": all.child(checkpoint).and_then(|(_, child)| child).map(child_json),
@@ -191,17 +191,6 @@ fn child_json(child: &Execution) -> Value {
         "status": child.status.as_str(),
         "outcome": payload_json(&child.outcome),
     })
-}
-
-fn kind(kind: CheckpointKind) -> &'static str {
-    match kind {
-        CheckpointKind::Step => "step",
-        CheckpointKind::Failed => "failed",
-        CheckpointKind::Abandoned => "abandoned",
-        CheckpointKind::Timer => "sleep",
-        CheckpointKind::Child => "child",
-        CheckpointKind::Started => "started",
-    }
 }
 
 pub(crate) fn record_text(shown: &Shown) -> String {
@@ -250,7 +239,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
         table.add_row([
             checkpoint.order.to_string(),
             checkpoint.path.to_string(),
-            kind(checkpoint.kind).to_owned(),
+            checkpoint.kind.as_str().to_owned(),
             checkpoint.name.to_string(),
             outcome,
             took(took_ms),

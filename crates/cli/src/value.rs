@@ -67,7 +67,7 @@ fn python(code: i8, content: Packed) -> Option<Value> {
             let (text, zone) = (parts.first()?.as_str()?, parts.get(2)?.as_str()?);
             format!("{text}[{zone}]").into()
         }
-        (14, Packed::Binary(bytes)) => uuid(&bytes)?.into(),
+        (14, Packed::Binary(bytes)) => uuid::Uuid::from_slice(&bytes).ok()?.to_string().into(),
         // Path, IP address, URL: the class, and the text
         (15 | 16 | 32, Packed::Array(parts)) => parts.get(1)?.as_str()?.into(),
         // an object: its class, and its fields
@@ -114,17 +114,6 @@ fn integer(bytes: &[u8]) -> String {
         wide[16 - bytes.len()..].copy_from_slice(bytes);
         return i128::from_be_bytes(wide).to_string();
     }
-    format!("0x{}{}", hexadecimal(bytes), if is_negative { " (two's complement)" } else { "" })
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
-}
-
-fn uuid(bytes: &[u8]) -> Option<String> {
-    let digits = hexadecimal(bytes);
-    (digits.len() == 32).then(|| {
-        let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
-        parts.join("-")
-    })
+    let digits = bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"));
+    format!("0x{digits}{}", if is_negative { " (two's complement)" } else { "" })
 }

@@ -90,20 +90,13 @@ impl RunTask {
         let cx = Context::root(run.clone());
         let body = std::panic::catch_unwind(AssertUnwindSafe(|| (run.definition.body)(cx, input)))
             .unwrap_or_else(|panic| Err(panicked(&*panic)));
-        match body {
-            Ok(main) => {
-                let waker = Waker::from(run.clone());
-                Stage::Executing(Branches { main, spawned: None, waker })
+        let main = body.unwrap_or_else(|failure| {
+            if failure.code() == Some(UNREADABLE) {
+                run.interrupt(Interrupt::Park(failure.clone().permanent().into()));
             }
-            Err(failure) => {
-                if failure.code() == Some(UNREADABLE) {
-                    run.interrupt(Interrupt::Park(failure.clone().permanent().into()));
-                }
-                let main: BodyFuture = Box::pin(std::future::ready(Err(failure)));
-                let waker = Waker::from(run.clone());
-                Stage::Executing(Branches { main, spawned: None, waker })
-            }
-        }
+            Box::pin(std::future::ready(Err(failure)))
+        });
+        Stage::Executing(Branches { main, spawned: None, waker: Waker::from(run.clone()) })
     }
 
     fn execute(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {

@@ -185,6 +185,18 @@ impl CheckpointKind {
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Failed => "failed",
+            Self::Abandoned => "abandoned",
+            Self::Timer => "sleep",
+            Self::Child => "child",
+            Self::Started => "started",
+        }
+    }
 }
 
 /// Records a delivery to a workflow. Insert-only; the lane's fence is its guard.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stepfast import _native
-from stepfast.failure import Failure, failure_in_step, failure_of
+from stepfast.failure import Failure, failure_in_step
 
 if TYPE_CHECKING:
     from stepfast.processes.child import Child
@@ -59,19 +58,11 @@ class Attempt:
         """The attempt has failed outside of the body; it is tried again if the step says so, and it is not
         final."""
         self.error = error
-        kind, message, causes, is_retryable, detail = judged(self.step.name, error, self.step.retry_if)
+        failure = failure_in_step(self.step.name, error, self.step.retry_if)
+        kind, message, causes, is_retryable, detail = failure
         self._call.deliver_failure((kind, message, causes, is_retryable and not is_final, detail))
 
     def fail_with(self, failure: Failure, error: BaseException) -> None:
         """The body has failed, as it is recorded in `failure`; raised again, that is `error`."""
         self.error = error
         self._call.deliver_failure(failure)
-
-
-def judged(name: str, error: Exception, retry_if: Callable[[Exception], bool] | None) -> Failure:
-    """What is recorded of an exception in the step `name`. If `retry_if` fails, that is what the step fails
-    with, for good."""
-    try:
-        return failure_in_step(name, error, retry_if)
-    except Exception as wrong:
-        return failure_of(wrong, lambda _: False)

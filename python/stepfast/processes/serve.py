@@ -13,7 +13,7 @@ from ormsgpack import packb, unpackb
 
 from stepfast import log
 from stepfast.branch import here_var
-from stepfast.processes.attempt import judged
+from stepfast.failure import failure_in_step
 from stepfast.processes.importing import Unfindable
 from stepfast.processes.imports import Imports
 from stepfast.processes.place import Main, Place
@@ -92,7 +92,7 @@ def outcome(
         note = unicode_of(f"In the process of step {step.name!r}:\n{trace}".rstrip())
         # what is left of the memory is better not used any more
         is_last = isinstance(error, MemoryError)
-        return None, ["failed", *judged(step.name, error, step.retry_if), note, is_last]
+        return None, ["failed", *failure_in_step(step.name, error, step.retry_if), note, is_last]
 
 
 def flush() -> None:
