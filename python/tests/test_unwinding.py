@@ -87,6 +87,9 @@ def test_branches_that_all_sleep_are_suspended(
             handle = await engine.start(program)
             while await handle.status() != "waiting":
                 await asyncio.sleep(0.001)
+            # its tasks have been told by now; each that waits for another hears of it a turn later
+            for _ in range(10):
+                await asyncio.sleep(0)
             assert not others()
             assert await handle == ["a", "b"]
             assert await engine.run(program) == ["a", "b"]
