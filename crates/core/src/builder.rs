@@ -11,13 +11,18 @@ use crate::engine::{Core, Engine, Options};
 use crate::error::Error;
 use crate::payload::DEFAULT_VALUE_LIMIT;
 use crate::store::Store;
-use crate::workflow::{Definitions, Workflow};
+use crate::survey::WorkerInfo;
+use crate::workflow::{Definitions, Workflow, check_text};
+
+/// Longest app_version, in bytes.
+const APP_VERSION_LIMIT: usize = 255;
 
 /// Collects what an engine needs, then [opens](EngineBuilder::open) it.
 pub struct EngineBuilder {
     store: Arc<dyn Store>,
     options: Options,
     definitions: Definitions,
+    info: WorkerInfo,
     error: Option<Error>,
 }
 
@@ -28,14 +33,21 @@ impl Engine {
             store,
             options: Options {
                 max_running: 10_000,
+                max_recoveries: 10,
                 suspend_after: Duration::from_secs(5),
                 value_limit: DEFAULT_VALUE_LIMIT,
                 staged_bytes: DEFAULT_STAGED_BYTES,
             },
             definitions: Definitions::default(),
+            info: WorkerInfo { host: host(), pid: std::process::id(), ..WorkerInfo::default() },
             error: None,
         }
     }
+}
+
+/// The name of this machine.
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl EngineBuilder {
@@ -53,6 +65,35 @@ impl EngineBuilder {
     #[must_use]
     pub fn max_running(mut self, executions: usize) -> Self {
         self.options.max_running = executions;
+        self
+    }
+
+    /// The version of the program's code. What this engine starts is then run only by workers of the same
+    /// version, and this engine runs only what has this version or none. Unset by default, and then everything
+    /// matches: a deploy continues what the code before it began.
+    #[must_use]
+    pub fn app_version(mut self, version: impl AsRef<str>) -> Self {
+        match check_text("app_version", version.as_ref(), APP_VERSION_LIMIT) {
+            Ok(()) => self.info.app_version = Some(version.as_ref().into()),
+            Err(error) => {
+                self.error.get_or_insert(error);
+            }
+        }
+        self
+    }
+
+    /// Makes it a client: it runs nothing.
+    #[must_use]
+    pub(crate) fn run_nothing(mut self) -> Self {
+        self.info.is_client = true;
+        self
+    }
+
+    /// How often an execution whose worker died several times in a row, without a new checkpoint of it, is tried
+    /// alone before it ends as failed. 10 by default.
+    #[must_use]
+    pub fn max_recoveries(mut self, recoveries: u32) -> Self {
+        self.options.max_recoveries = recoveries;
         self
     }
 
@@ -90,16 +131,27 @@ impl EngineBuilder {
         if self.options.max_running == 0 {
             return Err(Error::Invalid { what: "max_running", reason: "must be at least 1".into() });
         }
-        let Self { store, options, definitions, .. } = self;
+        let Self { store, options, definitions, mut info, .. } = self;
+        info.engine = env!("CARGO_PKG_VERSION").to_owned();
+        info.workflows = definitions.names();
         let lanes = store.about().lanes.max(1);
         // lanes, their slow lanes, and one for claims
         let claim_lane = lanes * 2;
         let registering_at = tokio::time::Instant::now();
         let registering = store.clone();
-        let registration = on_own_thread(async move { registering.register(claim_lane + 1).await }).await??;
+        let told = info.clone();
+        let registration =
+            on_own_thread(async move { registering.register(claim_lane + 1, &told).await }).await??;
         let runtime = tokio::runtime::Handle::current();
-        let core =
-            Core::new(store.clone(), options, definitions, registration, registering_at, runtime.clone());
+        let core = Core::new(
+            store.clone(),
+            options,
+            definitions,
+            info,
+            registration,
+            registering_at,
+            runtime.clone(),
+        );
         let mut opened = Vec::new();
         let mut ended = Vec::new();
         crate::crash_point!("engine registered");

@@ -221,6 +221,7 @@ async fn start(
         parent: Some(parent.clone()),
         workflow_id: None,
         workflow: definition.name.clone(),
+        app_version: core.info.app_version.clone(),
         fingerprint: None,
         input: stored,
         created_at: core.now(),

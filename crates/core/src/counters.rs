@@ -1,6 +1,7 @@
 //! [`Counters`]: what a store has done, for tests of the write budget, benchmarks and people.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// A table whose row changes are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +54,38 @@ pub struct Counters {
     statements: AtomicU64,
     flushes: AtomicU64,
     writes: AtomicU64,
+    largest: AtomicU64,
+    statements_nanos: AtomicU64,
+    commit_nanos: AtomicU64,
+    turn_nanos: AtomicU64,
     bytes: AtomicU64,
     held: AtomicU64,
     waits: AtomicU64,
     claims: AtomicU64,
     reads: AtomicU64,
+}
+
+/// What the one writer of a store has spent its time on, so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Statements, from BEGIN to before COMMIT.
+    pub statements: Duration,
+    /// COMMIT: writing and synchronising the log, now and then folding it into the database.
+    pub commit: Duration,
+    /// Waiting for its turn, while another thread or process writes.
+    pub turn: Duration,
+}
+
+impl Spent {
+    /// What was added since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Spent) -> Spent {
+        Spent {
+            statements: self.statements.saturating_sub(earlier.statements),
+            commit: self.commit.saturating_sub(earlier.commit),
+            turn: self.turn.saturating_sub(earlier.turn),
+        }
+    }
 }
 
 /// The totals at one moment.
@@ -112,6 +140,30 @@ impl Counters {
     pub fn flushed(&self, writes: u64) {
         self.flushes.fetch_add(1, Relaxed);
         self.writes.fetch_add(writes, Relaxed);
+        self.largest.fetch_max(writes, Relaxed);
+    }
+
+    /// The most Writes in a flush since this was last asked.
+    pub fn take_largest(&self) -> u64 {
+        self.largest.swap(0, Relaxed)
+    }
+
+    /// Adds to what the writer has spent its time on, where a store has one writer.
+    pub fn add_spent(&self, spent: Spent) {
+        let add = |to: &AtomicU64, time: Duration| to.fetch_add(time.as_nanos() as u64, Relaxed);
+        add(&self.statements_nanos, spent.statements);
+        add(&self.commit_nanos, spent.commit);
+        add(&self.turn_nanos, spent.turn);
+    }
+
+    /// What the writer has spent its time on; all zero for a store that has not just one.
+    pub fn spent(&self) -> Spent {
+        let of = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Relaxed));
+        Spent {
+            statements: of(&self.statements_nanos),
+            commit: of(&self.commit_nanos),
+            turn: of(&self.turn_nanos),
+        }
     }
 
     /// Counts what a lane has seen since it was last asked: bytes landed, Writes held aside, waits.

@@ -91,8 +91,7 @@ impl Sink for Ear {
         if core.registration().worker != worker {
             return;
         }
-        core.worker.is_fenced.store(true, SeqCst);
-        core.wake_worker(false);
+        core.fenced();
     }
 
     fn poisoned(&self, reason: &str) {

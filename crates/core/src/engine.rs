@@ -1,30 +1,33 @@
 //! [`Engine`]: the one object a program starts; and its inner half that runs share.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use tokio::runtime;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::commit::{Lane, LaneLoad, Lsn, Slot, Staged};
 use crate::error::Error;
 use crate::handle::Handle;
+use crate::inquiry::Inquiry;
 use crate::key::Key;
 use crate::lease::Lease;
 use crate::put_off::PutOffs;
 use crate::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
 use crate::run::Interrupt;
 use crate::runs::Runs;
+use crate::shutdown::Shutdown;
 use crate::store::{About, Registration, Store};
 use crate::store_time::StoreTime;
+use crate::survey::{Survey, WorkerInfo};
 use crate::task::{cancel_failure, encoded};
 use crate::watch::Watch;
-use crate::worker::Shutdown;
+use crate::worker_signals::WorkerSignals;
 use crate::workflow::Definitions;
 use crate::write::{Answer, Outcome, Request, RequestKind, Write};
 
@@ -32,6 +35,7 @@ use crate::write::{Answer, Outcome, Request, RequestKind, Write};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) max_running: usize,
+    pub(crate) max_recoveries: u32,
     pub(crate) suspend_after: Duration,
     pub(crate) value_limit: usize,
     pub(crate) staged_bytes: usize,
@@ -60,10 +64,12 @@ pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: Options,
     pub(crate) definitions: Definitions,
-    pub(crate) names: Arc<[Arc<str>]>,
+    /// What it says of itself, the names of its workflows among that.
+    pub(crate) info: WorkerInfo,
     pub(crate) lanes: OnceLock<Vec<Lane>>,
     pub(crate) runs: Runs,
     pub(crate) watch: Watch,
+    pub(crate) inquiry: Inquiry,
     /// Starts of ids given by callers whose outcome is not known, by id.
     pub(crate) starting: Mutex<HashMap<Arc<str>, crate::id_claim::StartUnderWay>>,
     pub(crate) registration: RwLock<Registration>,
@@ -72,6 +78,7 @@ pub(crate) struct Core {
     running: CachePadded<AtomicUsize>,
     /// Of these, taken for a claim that is going on.
     reserved: AtomicUsize,
+    is_draining: AtomicBool,
     is_closing: AtomicBool,
     poisoned: OnceLock<String>,
     pub(crate) store_time: StoreTime,
@@ -81,20 +88,43 @@ pub(crate) struct Core {
     shutdown: Mutex<Option<oneshot::Sender<Shutdown>>>,
 }
 
-/// What wakes the worker's thread, and what for.
-#[derive(Default)]
-pub(crate) struct WorkerSignals {
-    pub(crate) notify: Notify,
-    /// Something may be claimable.
-    pub(crate) is_ready: AtomicBool,
-    /// The registration is over.
-    pub(crate) is_fenced: AtomicBool,
-    /// Earliest due time heard of, in microseconds; `i64::MAX` for none.
-    pub(crate) due_at: AtomicI64,
-    /// Somebody wants the worker's look now.
-    pub(crate) is_wanted: AtomicBool,
-    /// True once the engine has ended.
-    pub(crate) stopped: watch::Sender<bool>,
+/// Places taken for a claim; those that are not kept are given back.
+pub(crate) struct Places<'c> {
+    core: &'c Core,
+    count: usize,
+}
+
+impl<'c> Places<'c> {
+    /// Takes at most so many; `None` if there are none.
+    pub(crate) fn take(core: &'c Core, most: usize) -> Option<Self> {
+        if core.is_draining() || core.is_poisoned() {
+            return None;
+        }
+        let max = core.options.max_running;
+        let taken = |running: usize| max.saturating_sub(running).min(most);
+        let before = core.running.fetch_update(SeqCst, SeqCst, |running| Some(running + taken(running)));
+        let count = before.map_or(0, taken);
+        core.reserved.fetch_add(count, SeqCst);
+        (count > 0).then_some(Self { core, count })
+    }
+
+    /// How many.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// So many are used.
+    pub(crate) fn keep(mut self, used: usize) {
+        self.core.reserved.fetch_sub(used.min(self.count), SeqCst);
+        self.count = self.count.saturating_sub(used);
+    }
+}
+
+impl Drop for Places<'_> {
+    fn drop(&mut self) {
+        self.core.reserved.fetch_sub(self.count, SeqCst);
+        self.core.running.fetch_sub(self.count, SeqCst);
+    }
 }
 
 /// Pause before a database that did not answer a question is asked again.
@@ -105,6 +135,7 @@ impl Core {
         store: Arc<dyn Store>,
         options: Options,
         definitions: Definitions,
+        info: WorkerInfo,
         registration: Registration,
         registering_at: Instant,
         runtime: runtime::Handle,
@@ -113,21 +144,23 @@ impl Core {
         Arc::new(Self {
             store,
             options,
-            names: definitions.names(),
+            info,
             definitions,
             lanes: OnceLock::new(),
             runs: Runs::default(),
             watch: Watch::default(),
+            inquiry: Inquiry::default(),
             starting: Mutex::default(),
             registration: RwLock::new(registration),
             runtime,
             running: AtomicUsize::new(0).into(),
             reserved: AtomicUsize::new(0),
+            is_draining: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             poisoned: OnceLock::new(),
             store_time: StoreTime::new(registering_at, registration.now),
             lease: Lease::new(lease, registering_at),
-            worker: WorkerSignals { due_at: AtomicI64::new(i64::MAX), ..WorkerSignals::default() },
+            worker: WorkerSignals::new(),
             put_offs: PutOffs::default(),
             shutdown: Mutex::new(None),
         })
@@ -154,32 +187,18 @@ impl Core {
         *self.registration.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a run; false if there are as many as may be, or the engine is closing.
+    /// True from the beginning of a drain, or of the engine's end, on: it takes nothing new to run.
+    fn is_draining(&self) -> bool {
+        self.is_draining.load(SeqCst)
+    }
+
+    /// Takes a place for a run; false if there are as many as may be, or the engine takes nothing new.
     pub(crate) fn take_slot(&self) -> bool {
-        if self.is_closing() {
+        if self.is_draining() || self.info.is_client {
             return false;
         }
         let max = self.options.max_running;
         self.running.fetch_update(SeqCst, SeqCst, |running| (running < max).then_some(running + 1)).is_ok()
-    }
-
-    /// Takes `count` places at once, or as many as there are. Returns how many.
-    pub(crate) fn take_slots(&self, count: usize) -> usize {
-        if self.is_closing() || self.is_poisoned() {
-            return 0;
-        }
-        let max = self.options.max_running;
-        let taken = |running: usize| max.saturating_sub(running).min(count);
-        let before = self.running.fetch_update(SeqCst, SeqCst, |running| Some(running + taken(running)));
-        let taken = before.map_or(0, taken);
-        self.reserved.fetch_add(taken, SeqCst);
-        taken
-    }
-
-    /// Of `taken` places so many are needed, the others are given back.
-    pub(crate) fn keep_slots(&self, taken: usize, needed: usize) {
-        self.reserved.fetch_sub(taken, SeqCst);
-        self.running.fetch_sub(taken.saturating_sub(needed), SeqCst);
     }
 
     pub(crate) fn add_running(&self, count: usize) {
@@ -188,8 +207,15 @@ impl Core {
 
     pub(crate) fn slot_freed(&self) {
         let before = self.running.fetch_sub(1, SeqCst);
-        if before == self.options.max_running || self.is_closing() {
+        if before == self.options.max_running {
             self.wake_worker(true);
+        }
+        if self.is_draining() {
+            self.worker.freed.notify_waiters();
+        }
+        if self.worker.is_trying.load(SeqCst) {
+            self.worker.quarantined_until.store(i64::MIN, SeqCst);
+            self.wake_worker(false);
         }
     }
 
@@ -212,11 +238,16 @@ impl Core {
         if let Some(sender) = sender {
             self.begin_closing();
             let _ = sender.send(shutdown);
-            self.wake_worker(false);
         }
     }
 
+    /// From here on it takes nothing new to run; what is started waits for another worker.
+    pub(crate) fn begin_draining(&self) {
+        self.is_draining.store(true, SeqCst);
+    }
+
     pub(crate) fn begin_closing(&self) {
+        self.begin_draining();
         self.is_closing.store(true, SeqCst);
     }
 
@@ -250,11 +281,24 @@ impl Core {
             .unwrap_or_else(|| Error::Unavailable("the engine lost its registration".into()))
     }
 
+    /// Lets the claims look again what there is to do; with `is_ready`, there may be something to claim.
     pub(crate) fn wake_worker(&self, is_ready: bool) {
         if is_ready {
             self.worker.is_ready.store(true, SeqCst);
         }
-        self.worker.notify.notify_one();
+        self.worker.wanted.notify_one();
+    }
+
+    /// Asks for a look now.
+    pub(crate) fn want_look(&self) {
+        self.worker.is_look_wanted.store(true, SeqCst);
+        self.worker.look.notify_one();
+    }
+
+    /// The registration is over.
+    pub(crate) fn fenced(&self) {
+        self.worker.is_fenced.store(true, SeqCst);
+        self.worker.fenced.notify_one();
     }
 
     /// Stages a Write that belongs to nobody's run.
@@ -299,32 +343,40 @@ impl Core {
     }
 
     /// Waits until the execution, wherever it runs, has ended or is parked.
-    pub(crate) async fn until_ended(&self, key: Key) -> Result<Execution, Error> {
+    pub(crate) async fn until_ended(self: &Arc<Self>, key: Key) -> Result<Execution, Error> {
         self.until(key, |execution| execution.status.is_terminal() || execution.is_paused, &|| {}).await
     }
 
     /// Waits until the execution, wherever it runs, has ended; tells at every look that it has not.
-    pub(crate) async fn until_terminal(&self, key: Key, has_not: &impl Fn()) -> Result<Execution, Error> {
+    pub(crate) async fn until_terminal(
+        self: &Arc<Self>,
+        key: Key,
+        has_not: &impl Fn(),
+    ) -> Result<Execution, Error> {
         self.until(key, |execution| execution.status.is_terminal(), has_not).await
     }
 
     async fn until(
-        &self,
+        self: &Arc<Self>,
         key: Key,
         is_it: impl Fn(&Execution) -> bool,
         is_not: &impl Fn(),
     ) -> Result<Execution, Error> {
         let watching = self.watch.watch(key);
+        if self.info.is_client {
+            // it looks once a second from here on
+            self.worker.look.notify_one();
+        }
         loop {
             let changed = watching.changed();
             // a load may hang: the engine's end must not
             let loaded = tokio::select! {
                 biased;
-                loaded = self.load(ExecutionId::Key(key), Detail::Outcome) => loaded,
+                loaded = self.inquire(key) => loaded,
                 () = self.stopped() => return Err(Error::Shutdown),
             };
             match loaded {
-                Ok(Some(Record { execution, .. })) if is_it(&execution) => return Ok(execution),
+                Ok(Some(execution)) if is_it(&execution) => return Ok(execution),
                 Ok(None) => return Err(Error::NotFound { workflow_id: key.to_string() }),
                 Ok(Some(_)) => is_not(),
                 Err(error @ Error::Unavailable(_)) => tracing::debug!(%error, "waiting for an end"),
@@ -362,12 +414,9 @@ impl Core {
             Outcome::Answered(answer, _) => {
                 crate::crash_point!("request durable");
                 if answer == Answer::Requested {
-                    match (kind, self.runs.get(key)) {
-                        // it runs here: no need to wait for the worker's look
-                        (RequestKind::Cancel, Some(run)) => {
-                            run.interrupt(Interrupt::Cancel(cancel_failure().into()));
-                        }
-                        _ => self.wake_worker(false),
+                    // if it runs here: no need to wait for the worker's look
+                    if let (RequestKind::Cancel, Some(run)) = (kind, self.runs.get(key)) {
+                        run.interrupt(Interrupt::Cancel(cancel_failure().into()));
                     }
                 }
                 Ok(answer)
@@ -412,6 +461,11 @@ impl Engine {
         Ok(self.core.store.list(&filter).await?.total.unwrap_or(0))
     }
 
+    /// Who works on the database, and what waits for them.
+    pub async fn survey(&self) -> Result<Survey, Error> {
+        Ok(self.core.store.survey(u64::MAX).await?)
+    }
+
     /// Cancels an execution and the children it waits for. `Done`: it has ended. `Requested`: that is
     /// durable; the worker that runs it stops it before its next step. `Declined`: it had ended before.
     pub async fn cancel(&self, workflow_id: &str) -> Result<Answer, Error> {
@@ -451,7 +505,22 @@ impl Engine {
     /// acknowledged is lost, and another worker takes over when this one is seen to be gone. Dropping the
     /// last clone of the engine begins it in the background.
     pub async fn shutdown(&self, grace: Duration) -> Result<(), Error> {
-        crate::worker::shut_down(&self.core, grace).await
+        crate::shutdown::shut_down(&self.core, grace).await
+    }
+
+    /// Ends the engine as a deploy should: takes nothing new to run, lets what runs here come to its end, and
+    /// [shuts down](Engine::shutdown) when nothing runs any more, or `grace` is over: what runs then is handed
+    /// back, and other workers take over at once.
+    ///
+    /// What is started here meanwhile is accepted, and waits for another worker.
+    pub async fn drain(&self, grace: Duration) -> Result<(), Error> {
+        crate::shutdown::drain(&self.core, grace).await
+    }
+
+    /// The first part of [`Engine::drain`] alone: false if something still runs when `grace` is over.
+    #[doc(hidden)]
+    pub async fn drained(&self, grace: Duration) -> bool {
+        crate::shutdown::drained(&self.core, grace).await
     }
 }
 

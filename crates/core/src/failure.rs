@@ -40,6 +40,8 @@ pub const PANICKED: &str = "SF-0024";
 pub const REFUSED: &str = "SF-0025";
 /// Kind of the failure that parks an execution whose recorded values cannot be read.
 pub const UNREADABLE: &str = "SF-0026";
+/// Kind of the failure of an execution that has killed its worker too often.
+pub const KILLS_WORKERS: &str = "SF-0027";
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
 fn is_true(value: &bool) -> bool {

@@ -42,7 +42,7 @@ impl<O> Handle<O> {
         Self { key: run.key, given_id, place: Place::Here(run), output: PhantomData }
     }
 
-    fn core(&self) -> &Core {
+    fn core(&self) -> &Arc<Core> {
         match &self.place {
             Place::Here(run) => &run.core,
             Place::Elsewhere(core) => core,

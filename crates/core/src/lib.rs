@@ -3,10 +3,12 @@
 //!
 //! This crate is the engine and the [`Store`] contract; it knows no SQL and no network.
 
+mod adopt;
 mod branch;
 mod builder;
 mod call;
 mod child;
+mod client;
 pub mod clock;
 mod commit;
 mod context;
@@ -23,6 +25,7 @@ pub mod failure;
 pub mod guest;
 mod handle;
 mod id_claim;
+mod inquiry;
 pub mod key;
 mod lease;
 #[doc(hidden)]
@@ -33,21 +36,28 @@ mod order;
 pub mod path;
 pub mod payload;
 mod put_off;
+mod quarantine;
 pub mod record;
 mod replay;
 mod rest;
 mod run;
 mod runs;
+pub mod schema;
+mod shutdown;
+mod signals;
 mod start;
 mod step;
 mod step_call;
 pub mod store;
 mod store_time;
+mod stranded;
 mod strays;
+pub mod survey;
 mod task;
 mod value;
 mod watch;
 mod worker;
+mod worker_signals;
 mod workflow;
 pub mod write;
 
@@ -73,6 +83,7 @@ macro_rules! crash_point {
 pub use branch::{Branch, Either, Elapsed};
 pub use builder::EngineBuilder;
 pub use child::{Child, ChildHandle};
+pub use client::Client;
 pub use commit::LaneLoad;
 pub use context::Context;
 pub use engine::Engine;

@@ -19,7 +19,7 @@ use crate::record::{Detail, Execution, ExecutionId};
 use crate::run::{Conclusion, NewRun, Run};
 use crate::task::RunTask;
 use crate::value::Place;
-use crate::workflow::{Definition, check_text};
+use crate::workflow::{Definition, check_name, check_text};
 use crate::write::{self, Existing, Outcome, State, Write};
 
 /// Longest workflow_id, in bytes.
@@ -106,7 +106,9 @@ impl Order<'_> {
     fn check(&self) -> Result<(), Error> {
         let Self { core, definition, input, .. } = self;
         core.check_open()?;
-        if core.definitions.get(&definition.name).is_none() {
+        if core.info.is_client {
+            check_name("workflow name", &definition.name)?;
+        } else if core.definitions.get(&definition.name).is_none() {
             return Err(unknown_workflow(core, &definition.name));
         }
         let limit = core.options.value_limit;
@@ -165,6 +167,7 @@ impl Order<'_> {
             is_guarded: id.is_some(),
             workflow_id: id,
             workflow: self.definition.name.clone(),
+            app_version: self.core.info.app_version.clone(),
             input,
             created_at,
             deadline_at: timeout.map(|timeout| created_at.plus(timeout)),
@@ -178,7 +181,7 @@ impl Order<'_> {
 }
 
 pub(crate) fn unknown_workflow(core: &Core, name: &str) -> Error {
-    Error::UnknownWorkflow { name: name.to_owned(), known: core.names.join(", ") }
+    Error::UnknownWorkflow { name: name.to_owned(), known: core.info.workflows.join(", ") }
 }
 
 /// The run of a Start that is carried out here and staged by itself.

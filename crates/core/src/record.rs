@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::key::Key;
@@ -109,6 +110,29 @@ pub fn decode_armed(mut bytes: &[u8]) -> Option<Vec<Armed>> {
     bytes.is_empty().then_some(armed)
 }
 
+/// So many recoveries in a row without a new checkpoint put an execution in quarantine.
+pub const QUARANTINE: u32 = 3;
+
+/// The strikes of an execution after one more recovery; see [`Execution::strikes`]. `has_got_on`: there is
+/// more recorded of it than at the recovery before. `was_alone`: it was the only one of the quarantine that its
+/// worker tried.
+pub fn strikes_after(strikes: u32, has_got_on: bool, was_alone: bool) -> u32 {
+    match strikes {
+        _ if has_got_on => 1,
+        QUARANTINE.. if !was_alone => strikes,
+        _ => strikes.saturating_add(1),
+    }
+}
+
+/// How long an execution stays in quarantine before it is tried: none at first, then 1 s, twice as long each time,
+/// at most a minute.
+pub fn quarantine_delay(strikes: u32) -> Duration {
+    match strikes.checked_sub(QUARANTINE + 1) {
+        None => Duration::ZERO,
+        Some(times) => Duration::from_secs(1 << times.min(6)).min(Duration::from_secs(60)),
+    }
+}
+
 /// An execution's row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
@@ -138,6 +162,11 @@ pub struct Execution {
     pub run_no: u32,
     /// How often it was continued after its worker was lost.
     pub recoveries: u32,
+    /// How many of the last recoveries came without a new checkpoint since the one before: from
+    /// [`QUARANTINE`] on it is in quarantine, where only those count that it was tried alone for.
+    pub strikes: u32,
+    /// The version of the code that it is pinned to.
+    pub app_version: Option<Arc<str>>,
     /// When it was accepted.
     pub created_at: Timestamp,
     /// When it ended.

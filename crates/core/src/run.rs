@@ -74,6 +74,8 @@ pub(crate) enum Interrupt {
     Suspend,
     /// Somebody cancelled it, or its time is up.
     Cancel(Box<Failure>),
+    /// It has killed too many workers.
+    Fail(Box<Failure>),
     /// Code and record disagree, or a record cannot be read.
     Park(Box<Failure>),
     /// The engine shuts down: hand it back.
@@ -298,6 +300,11 @@ impl Run {
         if let Some(me) = self.me.upgrade() {
             self.core.runs.insert(me);
         }
+    }
+
+    /// How many deliveries it has had.
+    pub(crate) fn deliveries(&self) -> u32 {
+        self.state().next_order - 1
     }
 
     /// Stops the run at its next turn. The first reason counts, except that losing it always does.

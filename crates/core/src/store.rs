@@ -15,6 +15,7 @@ use crate::counters::Counters;
 use crate::key::Key;
 use crate::payload::ChunkRef;
 use crate::record::{Detail, ExecutionId, Filter, Page, Record};
+use crate::survey::{Survey, WorkerInfo};
 use crate::write::{Flush, Outcome, RequestKind, WorkerId};
 
 /// A database that keeps executions.
@@ -33,8 +34,8 @@ pub trait Store: Send + Sync + 'static {
     /// Registers a worker with `lanes` lanes (numbers 0 to `lanes` - 1) under an id never used before.
     ///
     /// Each lane gets a fence row with the registration's epoch and last number 0. The worker counts as
-    /// alive until it is closed or taken over.
-    async fn register(&self, lanes: u16) -> Result<Registration, StoreError>;
+    /// alive until it is closed or taken over. `info` is for people, and for telling what nobody can run.
+    async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError>;
 
     /// Ends a registration. Executions that it still owns become claimable at once. Closing a registration
     /// that was taken over, or twice, does nothing.
@@ -52,18 +53,24 @@ pub trait Store: Send + Sync + 'static {
     /// - [`Corrupt`](StoreError::Corrupt): stop.
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError>;
 
-    /// Takes executions to run: `waiting` ones whose timer is due, then those in `ready`, oldest first.
+    /// Takes executions to run: `waiting` ones whose timer is due, then those in `ready`, oldest first; or
+    /// else those in quarantine whose time has come, longest first.
     ///
     /// Each becomes `running` under the claiming worker, durably, before this returns. Ready rows whose
     /// execution is not claimable are removed. After `Unavailable` the claim may have happened: the next
     /// [`look`](Store::look) with the worker's `holds` shows what it owns.
     async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError>;
 
-    /// The one look per second: renews the worker, takes over lost ones, and reports what concerns it.
-    ///
-    /// When it takes over a worker it also wakes what should have been woken: the lost worker may have died
-    /// between what it recorded and the Wake for it. A store may do so at other looks too.
+    /// The one look per second: renews the worker, and reports what concerns it, and whether others are lost.
+    /// It waits for nobody, so that nothing keeps a worker from renewing.
     async fn look(&self, look: &Look) -> Result<Seen, StoreError>;
+
+    /// Takes over the workers that the last look of `worker` has seen to be lost: makes claimable what they
+    /// ran, and returns how many executions that were. May take long, beside looks and claims.
+    ///
+    /// It also wakes what should have been woken: a lost worker may have died between what it recorded and
+    /// the Wake for it. What is interrupted is finished by whoever looks next.
+    async fn recover(&self, worker: WorkerId) -> Result<u64, StoreError>;
 
     /// Loads executions, in the order of `ids`; `None` where there is none.
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError>;
@@ -74,15 +81,28 @@ pub trait Store: Send + Sync + 'static {
     /// Lists executions, newest first, or counts them.
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError>;
 
+    /// Who is registered, and what waits for a worker: counts of at most `most` executions. For people; it
+    /// decides nothing.
+    async fn survey(&self, most: u64) -> Result<Survey, StoreError>;
+
     /// Which of these workers are lost, as one look from outside can tell: dead, or not registered any more.
     ///
     /// For people; it decides nothing and takes nothing over. Where leases decide who is alive, a worker whose
     /// lease has run out is told, although it may yet renew it.
     async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError>;
 
-    /// Returns when another process may have changed something since the last call returned. A hint: the
-    /// look once a second stays correct without it. A store without such hints never returns.
-    async fn changed(&self);
+    /// Returns when another process may have changed something since the last call returned, and what. A hint:
+    /// the look once a second stays correct without it. A store without such hints never returns.
+    async fn changed(&self) -> Changed;
+}
+
+/// What others may have changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Something may be ready: a claim is worthwhile, without a look before it.
+    pub has_ready: bool,
+    /// Something else that only a look can tell: an end, a request, a due time.
+    pub has_more: bool,
 }
 
 /// What a store is and likes.
@@ -157,6 +177,10 @@ pub struct Claim {
     pub max_bytes: usize,
     /// Only executions of these workflows.
     pub workflows: Arc<[Arc<str>]>,
+    /// Where given, only executions of this version of the code, or of none.
+    pub app_version: Option<Arc<str>>,
+    /// False: what is due or ready. True: what is in quarantine and may be tried.
+    pub from_quarantine: bool,
 }
 
 /// What a worker tells at its look, and wants to know.
@@ -172,6 +196,8 @@ pub struct Look {
     pub holds: Option<Vec<Key>>,
     /// Workflows it can run.
     pub workflows: Arc<[Arc<str>]>,
+    /// Where given, it runs only executions of this version of the code, or of none.
+    pub app_version: Option<Arc<str>>,
 }
 
 /// What a look saw.
@@ -191,8 +217,12 @@ pub struct Seen {
     pub has_ready: bool,
     /// Earliest time at which a timer wakes something that it can run.
     pub next_due: Option<Timestamp>,
-    /// How many executions of lost workers this look made claimable.
-    pub recovered: u64,
+    /// Earliest time at which something in quarantine that it can run may be claimed.
+    pub quarantined_until: Option<Timestamp>,
+    /// True if workers are lost, or something is left of them: [`recover`](Store::recover) is wanted.
+    pub has_lost: bool,
+    /// When a worker that has not renewed since the last look counts as lost: a look just after that tells.
+    pub look_again_at: Option<Timestamp>,
 }
 
 /// What went wrong in a store.

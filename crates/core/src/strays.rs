@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::key::Key;
+use crate::lock::Mutex;
 
 /// Tells strays from executions that are merely between two states.
 ///
@@ -27,9 +28,11 @@ impl Strays {
         self.hidden.extend(ending);
     }
 
-    /// The registration is over, and with it all that it owned.
-    pub(crate) fn forget(&mut self) {
-        *self = Self::default();
+    /// The same if claims have failed since it was asked last.
+    pub(crate) fn heed(&mut self, lost_claims: &Mutex<Option<Vec<Key>>>) {
+        if let Some(ending) = lost_claims.lock().take() {
+            self.seek(ending);
+        }
     }
 
     /// True while the store is to be asked.

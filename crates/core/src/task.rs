@@ -316,6 +316,11 @@ impl RunTask {
                 self.cancel(&failure);
                 return;
             }
+            Interrupt::Fail(failure) => {
+                tracing::error!(execution = %run.key, workflow = %run.definition.name, %failure, "given up");
+                self.end(Status::Failed, encoded(&failure));
+                return;
+            }
             Interrupt::Park(failure) => {
                 tracing::error!(execution = %run.key, workflow = %run.definition.name, %failure, "parked");
                 (State::Parked { reason: encoded(&failure), armed }, Ending::Left)

@@ -25,6 +25,8 @@ pub(crate) struct Definition {
     pub(crate) is_eager: bool,
     /// True if somebody else than the run's task polls its code.
     pub(crate) is_guest: bool,
+    /// True if its code is in another program.
+    pub(crate) is_elsewhere: bool,
     /// How its language limits durable calls in time, in words.
     pub(crate) time_limit: &'static str,
     pub(crate) body: Box<Body>,
@@ -81,6 +83,7 @@ where
             name: name.into(),
             is_eager: true,
             is_guest: false,
+            is_elsewhere: false,
             time_limit: "`cx.timeout`, or `cx.race`",
             body: Box::new(body),
         };
@@ -97,9 +100,10 @@ where
             }
             Err(definition) => {
                 let (name, inner) = (definition.name.clone(), definition);
-                let (is_guest, time_limit) = (inner.is_guest, inner.time_limit);
+                let (is_guest, is_elsewhere) = (inner.is_guest, inner.is_elsewhere);
+                let time_limit = inner.time_limit;
                 let body = Box::new(move |cx: Context, input: &Payload| (inner.body)(cx, input));
-                let definition = Definition { name, is_eager, is_guest, time_limit, body };
+                let definition = Definition { name, is_eager, is_guest, is_elsewhere, time_limit, body };
                 Self { definition: Arc::new(definition), types: PhantomData }
             }
         }
@@ -107,6 +111,23 @@ where
 }
 
 impl<I, O> Workflow<I, O> {
+    /// The workflow `name` whose code is in another program: for a [`Client`](crate::Client), which starts it
+    /// there. `I` and `O` must be what that program has. It cannot be registered.
+    pub fn named(name: &str) -> Self {
+        let body = |_: Context, _: &Payload| -> Result<BodyFuture, Failure> {
+            Err(Failure::new("its code is not in this program"))
+        };
+        let definition = Definition {
+            name: name.into(),
+            is_eager: true,
+            is_guest: false,
+            is_elsewhere: true,
+            time_limit: "",
+            body: Box::new(body),
+        };
+        Self { definition: Arc::new(definition), types: PhantomData }
+    }
+
     /// Its registered name.
     pub fn name(&self) -> &str {
         &self.definition.name
@@ -116,7 +137,8 @@ impl<I, O> Workflow<I, O> {
 impl Workflow<Payload, Payload> {
     /// A workflow whose code somebody else polls; see [`guest`](crate::guest).
     pub(crate) fn guest(name: &str, is_eager: bool, time_limit: &'static str, body: Box<Body>) -> Self {
-        let definition = Definition { name: name.into(), is_eager, is_guest: true, time_limit, body };
+        let (is_guest, is_elsewhere) = (true, false);
+        let definition = Definition { name: name.into(), is_eager, is_guest, is_elsewhere, time_limit, body };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 }
@@ -131,6 +153,11 @@ pub(crate) const NAME_LIMIT: usize = 255;
 impl Definitions {
     pub(crate) fn register(&mut self, definition: &Arc<Definition>) -> Result<(), Error> {
         check_name("workflow name", &definition.name)?;
+        if definition.is_elsewhere {
+            let reason =
+                format!("{:?} has no code in this program; only a client can start it", definition.name);
+            return Err(Error::Invalid { what: "workflow", reason });
+        }
         match self.0.insert(definition.name.clone(), definition.clone()) {
             Some(other) if !Arc::ptr_eq(&other, definition) => Err(Error::Invalid {
                 what: "workflow name",

@@ -83,6 +83,8 @@ pub struct Start {
     pub workflow: Arc<str>,
     /// Fingerprint of the input, for ids given by callers.
     pub fingerprint: Option<u64>,
+    /// The version of the code that may run it; `None` for any.
+    pub app_version: Option<Arc<str>>,
     /// The encoded input.
     pub input: Payload,
     /// When it was accepted.

@@ -50,6 +50,7 @@
 //! executions to end. A process that ends without it loses nothing that was acknowledged: the next worker takes
 //! over, as after a crash.
 
+pub mod schema;
 mod url;
 
 /// The code in the guide is compiled, and run where it can be.
@@ -66,7 +67,7 @@ use std::sync::Arc;
 
 pub use stepfast_core::*;
 #[cfg(feature = "postgres")]
-pub use stepfast_postgres::{PostgresOptions, PostgresStore};
+pub use stepfast_postgres::{Pooling, PostgresOptions, PostgresStore, SslMode};
 #[cfg(feature = "sqlite")]
 pub use stepfast_sqlite::{SqliteOptions, SqliteStore};
 

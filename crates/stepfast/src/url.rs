@@ -9,39 +9,71 @@ use stepfast_core::store::Durability;
 use stepfast_core::store::StoreError;
 use stepfast_core::{Error, MemoryStore, Store};
 
-pub(crate) async fn open(url: &str, must_exist: bool) -> Result<Arc<dyn Store>, Error> {
+/// What a URL names.
+pub(crate) enum Place<'a> {
+    Memory,
+    /// The path of a file.
+    Sqlite(&'a str, Durability),
+    /// A URL that the Postgres store understands.
+    Postgres(String, Durability),
+}
+
+/// What `url` names; the durability is decided here alone.
+pub(crate) fn place(url: &str) -> Result<Place<'_>, Error> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let (durability, rest) = take_durability(url, query)?;
     match address.split_once(':') {
-        Some(("memory", _)) if must_exist => {
-            let reason =
-                "memory: is empty in every process that opens it; name the database that your program uses";
-            Err(Error::Invalid { what: "store URL", reason: reason.to_owned() })
-        }
-        Some(("memory", _)) => Ok(Arc::new(MemoryStore::new())),
+        Some(("memory", _)) => Ok(Place::Memory),
         Some(("sqlite", path)) => {
             if !rest.is_empty() {
                 return Err(invalid(url, &format!("{rest:?} is not an option of a SQLite store")));
             }
-            sqlite(url, sqlite_path(path), durability, must_exist)
+            Ok(Place::Sqlite(sqlite_path(path), durability))
         }
         Some(("postgres" | "postgresql", _)) => {
             let url = if rest.is_empty() { address.to_owned() } else { format!("{address}?{rest}") };
-            postgres(&url, durability, must_exist).await
+            Ok(Place::Postgres(url, durability))
         }
         _ => Err(invalid(url, "it begins with none of sqlite:, postgres:, memory:")),
     }
 }
 
-fn invalid(url: &str, reason: &str) -> Error {
+pub(crate) async fn open(url: &str, must_exist: bool) -> Result<Arc<dyn Store>, Error> {
+    match place(url)? {
+        Place::Memory if must_exist => Err(empty()),
+        Place::Memory => Ok(Arc::new(MemoryStore::new())),
+        Place::Sqlite(path, durability) => sqlite(url, path, durability, must_exist),
+        Place::Postgres(url, durability) => postgres(&url, durability, must_exist).await,
+    }
+}
+
+/// `memory:` where something must be there.
+pub(crate) fn empty() -> Error {
+    let reason = "memory: is empty in every process that opens it; name the database that your program uses";
+    Error::Invalid { what: "store URL", reason: reason.to_owned() }
+}
+
+pub(crate) fn invalid(url: &str, reason: &str) -> Error {
     let url = without_password(url);
     let reason =
         format!("{url:?} is not the URL of a store: {reason}; write sqlite://FILE, postgres://… or memory:");
     Error::Invalid { what: "store URL", reason }
 }
 
-/// `url` for people: what stands between a user's colon and the `@` is hidden.
+/// `url` for people: what stands between a user's colon and the `@` is hidden, and so are options that may hold a
+/// password.
 fn without_password(url: &str) -> String {
+    if let Some((address, query)) = url.split_once('?') {
+        let shown = |option: &str| match option.split_once('=') {
+            Some((name @ ("password" | "listen"), _)) => format!("{name}=***"),
+            _ => option.to_owned(),
+        };
+        let query: Vec<String> = query.split('&').map(shown).collect();
+        // a password may have a question mark
+        if !query.iter().any(|option| option.contains('@')) {
+            return format!("{}?{}", without_password(address), query.join("&"));
+        }
+    }
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let Some((account, place)) = rest.rsplit_once('@') else { return url.to_owned() };
     match account.split_once(':') {
@@ -142,7 +174,12 @@ mod tests {
 
     #[tokio::test]
     async fn no_error_tells_a_password() {
-        for url in ["postgres://me:se:cr@et@host/shop?durability=some", "mysql://me:se:cr@et@host/shop"] {
+        for url in [
+            "postgres://me:se:cr@et@host/shop?durability=some",
+            "mysql://me:se:cr@et@host/shop",
+            "mysql://me:se:cr?et@host/shop",
+            "mysql://me:se:@host/shop?password=se:cret@&listen=postgres%3A%2F%2Fse:et@b",
+        ] {
             let error = open(url, false).await.map(drop).unwrap_err().to_string();
             assert!(error.contains("//me:***@host/shop"), "{error}");
             assert!(!error.contains("se:") && !error.contains("et@"), "{error}");

@@ -58,6 +58,7 @@ mod tests {
             parent,
             workflow_id,
             workflow,
+            app_version: None,
             fingerprint,
             input,
             created_at,

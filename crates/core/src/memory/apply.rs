@@ -89,6 +89,8 @@ impl Tables {
             input: start.input.clone(),
             run_no: 1,
             recoveries: 0,
+            strikes: 0,
+            app_version: start.app_version.clone(),
             created_at: start.created_at,
             deadline_at: start.deadline_at,
             wake_at: None,
@@ -166,11 +168,13 @@ impl Tables {
             RequestKind::Resume => match row.status {
                 Status::Failed | Status::Cancelled => {
                     self.continue_in_next_run(request.execution, counters);
+                    self.forget_strikes(request.execution);
                     Outcome::Answered(Answer::Done, None)
                 }
                 Status::Queued if row.is_paused => {
                     let state = State::Queued { armed: row.armed.clone() };
                     self.enter(request.execution, &state, None, counters);
+                    self.forget_strikes(request.execution);
                     Outcome::Answered(Answer::Done, None)
                 }
                 status => Outcome::Answered(Answer::Declined(status), None),

@@ -11,16 +11,12 @@ use crate::store::{Look, Seen};
 use crate::write::WorkerId;
 
 impl Tables {
-    pub(super) fn look(&mut self, look: &Look, now: Timestamp, counters: &Counters) -> Seen {
+    pub(super) fn look(&self, look: &Look, now: Timestamp) -> Seen {
         if self.workers.get(&look.worker).is_none_or(|worker| worker.epoch != look.epoch) {
             return Seen { now, is_fenced: true, ..Seen::default() };
         }
-        let recovered = self.take_over(look.worker, counters);
-        let mine: Vec<Key> = self
-            .owned
-            .range((look.worker, Key::from_bytes([0; 16]))..=(look.worker, Key::from_bytes([0xff; 16])))
-            .map(|(_, key)| *key)
-            .collect();
+        let mine: Vec<Key> = self.owned_by(look.worker).collect();
+        let can_run = |key: Key| self.can_run(key, &look.workflows, look.app_version.as_deref());
         let requests = mine.iter().flat_map(|key| self.requests_of(*key).map(|kind| (*key, kind))).collect();
         let is_over = |key: &&Key| {
             self.executions.get(*key).is_some_and(|row| row.status.is_terminal() || row.is_paused)
@@ -36,19 +32,27 @@ impl Tables {
             requests,
             ended: look.watch.iter().filter(is_over).copied().collect(),
             strays,
-            has_ready: self.ready.values().any(|key| self.can_run(*key, &look.workflows)),
-            next_due: self
-                .due
+            has_ready: self.ready.values().any(|key| can_run(*key)),
+            next_due: self.due.iter().find(|(_, key)| can_run(*key)).map(|(due_at, _)| *due_at),
+            quarantined_until: self
+                .quarantine
                 .iter()
-                .find(|(_, key)| self.can_run(*key, &look.workflows))
-                .map(|(due_at, _)| *due_at),
-            recovered,
+                .filter(|(key, _)| can_run(**key))
+                .map(|(_, at)| *at)
+                .min(),
+            has_lost: self.has_lost(look.worker),
+            look_again_at: None,
         }
+    }
+
+    fn has_lost(&self, looker: WorkerId) -> bool {
+        self.workers.iter().any(|(id, worker)| worker.is_lost && *id != looker)
+            || self.owned.iter().any(|(owner, _)| !self.workers.contains_key(owner))
     }
 
     /// Takes over the lost workers: first their lanes end, so that nothing of theirs lands any more, then
     /// what they ran is queued, and what they should have woken is woken.
-    fn take_over(&mut self, looker: WorkerId, counters: &Counters) -> u64 {
+    pub(super) fn take_over(&mut self, looker: WorkerId, now: Timestamp, counters: &Counters) -> u64 {
         let lost: Vec<WorkerId> = self
             .workers
             .iter()
@@ -62,7 +66,7 @@ impl Tables {
         if !lost.is_empty() {
             self.wake_called(counters);
         }
-        self.requeue_orphans(true, counters)
+        self.requeue_orphans(Some(now), counters)
     }
 
     /// Wakes what waits for a child that has ended: a worker may have ended between the end and the Wake.

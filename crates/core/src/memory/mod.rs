@@ -9,6 +9,7 @@ mod claim;
 mod list;
 mod look;
 mod rows;
+mod survey;
 mod tables;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,8 @@ use crate::counters::Counters;
 use crate::key::Key;
 use crate::payload::ChunkRef;
 use crate::record::{Detail, ExecutionId, Filter, Page, Record};
-use crate::store::{About, Claim, Durability, Look, Registration, Seen, Store, StoreError};
+use crate::store::{About, Changed, Claim, Durability, Look, Registration, Seen, Store, StoreError};
+use crate::survey::{Survey, WorkerInfo};
 use crate::write::{Flush, Outcome, WorkerId};
 use tables::{Lane, Tables, Worker};
 
@@ -114,22 +116,24 @@ impl Store for MemoryStore {
         &self.counters
     }
 
-    async fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
+    async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
         let mut tables = self.tables();
         tables.last_worker += 1;
         let worker = WorkerId(tables.last_worker);
-        tables.workers.insert(worker, Worker { epoch: FIRST_EPOCH, is_lost: false });
+        let registered_at = self.clock.now();
+        let (info, epoch) = (info.clone(), FIRST_EPOCH);
+        tables.workers.insert(worker, Worker { epoch, is_lost: false, info, registered_at });
         for lane in 0..lanes {
             tables.lanes.insert((worker, lane), Lane::new(FIRST_EPOCH));
         }
-        Ok(Registration { worker, epoch: FIRST_EPOCH, now: self.clock.now() })
+        Ok(Registration { worker, epoch: FIRST_EPOCH, now: registered_at })
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
         let mut tables = self.tables();
         if tables.workers.remove(&worker).is_some() {
             tables.end_lanes(worker);
-            tables.requeue_orphans(false, &self.counters);
+            tables.requeue_orphans(None, &self.counters);
             tables.wake_called(&self.counters);
             self.announce(&tables);
         }
@@ -165,12 +169,16 @@ impl Store for MemoryStore {
     }
 
     async fn look(&self, look: &Look) -> Result<Seen, StoreError> {
+        Ok(self.tables().look(look, self.clock.now()))
+    }
+
+    async fn recover(&self, worker: WorkerId) -> Result<u64, StoreError> {
         let mut tables = self.tables();
-        let seen = tables.look(look, self.clock.now(), &self.counters);
-        if seen.recovered > 0 {
+        let recovered = tables.take_over(worker, self.clock.now(), &self.counters);
+        if recovered > 0 {
             self.announce(&tables);
         }
-        Ok(seen)
+        Ok(recovered)
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
@@ -214,7 +222,12 @@ impl Store for MemoryStore {
         Ok(workers.iter().filter(is_lost).copied().collect())
     }
 
-    async fn changed(&self) {
+    async fn survey(&self, most: u64) -> Result<Survey, StoreError> {
+        self.counters.read();
+        Ok(self.tables().survey(most, self.clock.now()))
+    }
+
+    async fn changed(&self) -> Changed {
         let seen = || self.seen_changes.lock().unwrap_or_else(PoisonError::into_inner);
         let start = *seen();
         let mut changes = self.changes.subscribe();
@@ -222,5 +235,6 @@ impl Store for MemoryStore {
             let mut seen = seen();
             *seen = (*now).max(*seen);
         }
+        Changed { has_ready: false, has_more: true }
     }
 }

@@ -10,8 +10,9 @@ use crate::counters::{Counters, Table};
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
-use crate::record::{Detail, Execution, Record, Status};
+use crate::record::{Detail, Execution, QUARANTINE, Record, Status, quarantine_delay, strikes_after};
 use crate::store::StoreError;
+use crate::survey::WorkerInfo;
 use crate::write::{Attempt, Checkpoint, Outcome, RequestKind, State, WorkerId};
 
 #[derive(Debug, Default)]
@@ -37,6 +38,12 @@ pub(super) struct Tables {
     timers: BTreeMap<Key, Timestamp>,
     /// Index of `timers`.
     pub(super) due: BTreeSet<(Timestamp, Key)>,
+    /// Queued, but not in `ready`: when each may be tried.
+    pub(super) quarantine: BTreeMap<Key, Timestamp>,
+    /// Of executions that were recovered: how much was recorded of each at the last time.
+    progress: BTreeMap<Key, usize>,
+    /// Executions of the quarantine that were claimed alone.
+    pub(super) alone: BTreeSet<Key>,
     /// (execution, child).
     waits: BTreeSet<(Key, Key)>,
     /// (execution, number of the request).
@@ -47,6 +54,8 @@ pub(super) struct Tables {
 pub(super) struct Worker {
     pub(super) epoch: i64,
     pub(super) is_lost: bool,
+    pub(super) info: WorkerInfo,
+    pub(super) registered_at: Timestamp,
 }
 
 #[derive(Debug)]
@@ -80,8 +89,9 @@ impl Tables {
     }
 
     /// Queues the running executions whose owner is no longer registered, in key order. It looks at what
-    /// is, not at what happened, so an interrupted takeover is finished by the next.
-    pub(super) fn requeue_orphans(&mut self, is_recovery: bool, counters: &Counters) -> u64 {
+    /// is, not at what happened, so an interrupted takeover is finished by the next. `lost_at` if they were lost,
+    /// and not handed back.
+    pub(super) fn requeue_orphans(&mut self, lost_at: Option<Timestamp>, counters: &Counters) -> u64 {
         let mut orphans: Vec<Key> = self
             .owned
             .iter()
@@ -90,12 +100,54 @@ impl Tables {
             .collect();
         orphans.sort_unstable();
         for key in &orphans {
-            let Some(row) = self.executions.get_mut(key) else { continue };
-            row.recoveries += u32::from(is_recovery);
+            let Some(row) = self.executions.get(key) else { continue };
             let state = State::Queued { armed: row.armed.clone() };
-            self.enter(*key, &state, None, counters);
+            let tried_at = lost_at.and_then(|at| self.strike(*key, at));
+            match tried_at {
+                None => self.enter(*key, &state, None, counters),
+                Some(tried_at) => {
+                    counters.updated(Table::Executions, 1);
+                    self.leave_roles(*key, counters);
+                    self.write_state(*key, &state, None);
+                    self.quarantine.insert(*key, tried_at);
+                }
+            }
         }
         orphans.len() as u64
+    }
+
+    /// Counts a recovery; when the execution may be tried, if it belongs into quarantine.
+    fn strike(&mut self, key: Key, at: Timestamp) -> Option<Timestamp> {
+        let recorded = self.checkpoints_of(key).count() + self.attempts_of(key).count();
+        let was_alone = self.alone.remove(&key);
+        let has_got_on = self.progress.insert(key, recorded).is_some_and(|before| recorded > before);
+        let row = self.executions.get_mut(&key)?;
+        row.recoveries += 1;
+        row.strikes = strikes_after(row.strikes, has_got_on, was_alone);
+        (row.strikes >= QUARANTINE).then(|| at.plus(quarantine_delay(row.strikes)))
+    }
+
+    /// Forgets what made an execution seem to kill its workers.
+    pub(super) fn forget_strikes(&mut self, key: Key) {
+        self.progress.remove(&key);
+        if let Some(row) = self.executions.get_mut(&key) {
+            row.strikes = 0;
+        }
+    }
+
+    /// What a worker runs.
+    pub(super) fn owned_by(&self, worker: WorkerId) -> impl Iterator<Item = Key> + '_ {
+        self.owned.range((worker, FIRST)..=(worker, LAST)).map(|(_, key)| *key)
+    }
+
+    fn checkpoints_of(&self, key: Key) -> impl Iterator<Item = &Checkpoint> {
+        let from = self.checkpoints.range((key, Path::root())..);
+        from.take_while(move |((execution, _), _)| *execution == key).map(|(_, checkpoint)| checkpoint)
+    }
+
+    fn attempts_of(&self, key: Key) -> impl Iterator<Item = &Attempt> {
+        let from = self.attempts.range((key, Path::root(), 0)..);
+        from.take_while(move |((execution, ..), _)| *execution == key).map(|(_, attempt)| attempt)
     }
 
     /// Queues an execution if it waits.
@@ -164,6 +216,7 @@ impl Tables {
             self.ready.remove(&seq);
             counters.deleted(Table::Ready, 1);
         }
+        self.quarantine.remove(&key);
         if let Some(due_at) = self.timers.remove(&key) {
             self.due.remove(&(due_at, key));
             counters.deleted(Table::Timers, 1);
@@ -232,19 +285,9 @@ impl Tables {
                 requests: Vec::new(),
             });
         }
-        let mut checkpoints: Vec<Checkpoint> = self
-            .checkpoints
-            .range((key, Path::root())..)
-            .take_while(|((execution, _), _)| *execution == key)
-            .map(|(_, checkpoint)| checkpoint.clone())
-            .collect();
+        let mut checkpoints: Vec<Checkpoint> = self.checkpoints_of(key).cloned().collect();
         checkpoints.sort_by_key(|checkpoint| checkpoint.order);
-        let attempts = self
-            .attempts
-            .range((key, Path::root(), 0)..)
-            .take_while(|((execution, ..), _)| *execution == key)
-            .map(|(_, attempt)| attempt.clone())
-            .collect();
+        let attempts = self.attempts_of(key).cloned().collect();
         Some(Record { execution, checkpoints, attempts, requests: self.requests_of(key).collect() })
     }
 }

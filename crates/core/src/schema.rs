@@ -1,0 +1,45 @@
+//! What is told of a database's schema and state: by `stepfast db migrate` and `stepfast db check`.
+
+/// What bringing a schema up to date did, or would do.
+#[derive(Clone, Debug, Default)]
+pub struct Migrated {
+    /// The database, for people: no password in it.
+    pub database: String,
+    /// The schema in it, where it has several.
+    pub schema: Option<String>,
+    /// The version that was found; `None` if there was nothing of ours.
+    pub found: Option<i64>,
+    /// The version that this program needs.
+    pub version: i64,
+    /// The migrations that were applied, or would be.
+    pub applied: Vec<String>,
+    /// The role that was let in.
+    pub granted: Option<String>,
+    /// What would be executed, if it was only asked for; empty if there is nothing to do.
+    pub sql: String,
+}
+
+/// One thing that was checked.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What was looked at, in one word or two.
+    pub subject: &'static str,
+    /// True if all is well with it.
+    pub is_well: bool,
+    /// How it is.
+    pub state: String,
+    /// What to do about it; empty if all is well.
+    pub advice: String,
+}
+
+impl Finding {
+    /// All is well.
+    pub fn well(subject: &'static str, state: impl Into<String>) -> Self {
+        Self { subject, is_well: true, state: state.into(), advice: String::new() }
+    }
+
+    /// Something is wrong.
+    pub fn wrong(subject: &'static str, state: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { subject, is_well: false, state: state.into(), advice: advice.into() }
+    }
+}

@@ -1,0 +1,56 @@
+//! [`WorkerSignals`]: how the rest of an engine reaches its worker.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
+
+use tokio::sync::{Notify, watch};
+
+use crate::clock::Timestamp;
+use crate::key::Key;
+use crate::lock::Mutex;
+
+/// What wakes the worker's loops, and what for.
+#[derive(Default)]
+pub(crate) struct WorkerSignals {
+    /// Wakes the looks.
+    pub(crate) look: Notify,
+    /// Wakes the claims.
+    pub(crate) wanted: Notify,
+    /// Wakes the takeovers: a look has seen lost workers.
+    pub(crate) take_over: Notify,
+    /// Ends all of them: the registration is over.
+    pub(crate) fenced: Notify,
+    /// Wakes who waits until nothing runs any more.
+    pub(crate) freed: Notify,
+    /// Something may be claimable.
+    pub(crate) is_ready: AtomicBool,
+    /// The registration is over.
+    pub(crate) is_fenced: AtomicBool,
+    /// Somebody wants a look now.
+    pub(crate) is_look_wanted: AtomicBool,
+    /// Something of the quarantine is being tried: its end is awaited.
+    pub(crate) is_trying: AtomicBool,
+    /// Earliest due time heard of, in microseconds; `i64::MAX` for none.
+    pub(crate) due_at: AtomicI64,
+    /// The same of what is in quarantine.
+    pub(crate) quarantined_until: AtomicI64,
+    /// Claims have failed that may have taken something: what was about to end then.
+    pub(crate) lost_claims: Mutex<Option<Vec<Key>>>,
+    /// True once the engine has ended.
+    pub(crate) stopped: watch::Sender<bool>,
+}
+
+impl WorkerSignals {
+    pub(crate) fn new() -> Self {
+        let never = || AtomicI64::new(i64::MAX);
+        Self { due_at: never(), quarantined_until: never(), ..Self::default() }
+    }
+
+    /// True if a timer is due; that one is waited for no longer.
+    pub(crate) fn take_due_timer(&self, now: Timestamp) -> bool {
+        let is_due = self.due_at.load(SeqCst) <= now.as_micros();
+        if is_due {
+            self.due_at.store(i64::MAX, SeqCst);
+        }
+        is_due
+    }
+}
