@@ -6,17 +6,21 @@ CREATE TABLE executions (
     deadline_at timestamptz,
     owner       bigint,
     fingerprint bigint,
+    progress    bigint,
     run_no      integer  NOT NULL DEFAULT 1,
     recoveries  integer  NOT NULL DEFAULT 0,
+    strikes     integer,
     shard       smallint NOT NULL,
     status      smallint NOT NULL,
     is_paused   boolean  NOT NULL DEFAULT false,
     is_detached boolean  NOT NULL DEFAULT false,
+    is_alone    boolean,
     key         uuid     NOT NULL,
     root        uuid,
     parent      uuid,
     workflow    text     NOT NULL,
     workflow_id text,
+    app_version text,
     input       bytea    NOT NULL,
     outcome     bytea,
     armed       bytea,
@@ -38,6 +42,11 @@ COMMENT ON COLUMN executions.owner IS 'worker_id of the worker that runs it; nul
 COMMENT ON COLUMN executions.fingerprint IS 'Hash of the encoded input, for ids given by callers';
 COMMENT ON COLUMN executions.run_no IS 'How often it was resumed or rewound, plus one';
 COMMENT ON COLUMN executions.recoveries IS 'How often it was continued after its worker was lost';
+COMMENT ON COLUMN executions.progress IS 'How much was recorded of it when it was recovered last; null for never';
+COMMENT ON COLUMN executions.strikes IS
+    'How many of the last recoveries found nothing new recorded; from 3 on, how many more it was tried alone for';
+COMMENT ON COLUMN executions.is_alone IS 'True if it was claimed from the quarantine with nothing beside it';
+COMMENT ON COLUMN executions.app_version IS 'Version of the code that may run it; null for any';
 COMMENT ON COLUMN executions.shard IS 'Virtual shard of its tree, 0 to 1023: a hash of the root';
 COMMENT ON COLUMN executions.status IS
     '0 scheduled, 1 queued, 2 running, 3 waiting, 4 completed, 5 failed, 6 cancelled';
@@ -118,6 +127,7 @@ CREATE TABLE ready (
     queue     text    NOT NULL DEFAULT 'default',
     partition text    NOT NULL DEFAULT '',
     workflow  text    NOT NULL,
+    app_version text,
     CONSTRAINT ready_key PRIMARY KEY (execution)
 ) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_limit = 2000);
 CREATE INDEX ready_order ON ready (queue, priority, seq);
@@ -129,6 +139,22 @@ COMMENT ON COLUMN ready.execution IS 'Key of the execution';
 COMMENT ON COLUMN ready.queue IS 'The queue';
 COMMENT ON COLUMN ready.partition IS 'The queue''s partition';
 COMMENT ON COLUMN ready.workflow IS 'Registered name of its workflow';
+COMMENT ON COLUMN ready.app_version IS 'Version of the code that may run it; null for any';
+
+CREATE TABLE quarantine (
+    due_at      timestamptz NOT NULL,
+    execution   uuid NOT NULL,
+    workflow    text NOT NULL,
+    app_version text,
+    CONSTRAINT quarantine_key PRIMARY KEY (execution)
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_limit = 2000);
+CREATE INDEX quarantine_due ON quarantine (due_at);
+
+COMMENT ON TABLE quarantine IS 'One row per queued execution that seems to kill its worker; instead of one in ready';
+COMMENT ON COLUMN quarantine.due_at IS 'When it may be tried';
+COMMENT ON COLUMN quarantine.execution IS 'Key of the execution';
+COMMENT ON COLUMN quarantine.workflow IS 'Registered name of its workflow';
+COMMENT ON COLUMN quarantine.app_version IS 'Version of the code that may run it; null for any';
 
 CREATE TABLE timers (
     due_at    timestamptz NOT NULL,
@@ -171,6 +197,12 @@ CREATE TABLE workers (
     epoch            bigint NOT NULL DEFAULT 1,
     registered_at    timestamptz NOT NULL,
     lease_expires_at timestamptz NOT NULL,
+    pid              bigint NOT NULL,
+    is_client        boolean NOT NULL,
+    host             text NOT NULL,
+    engine           text NOT NULL,
+    app_version      text,
+    workflows        text[] NOT NULL,
     CONSTRAINT workers_key PRIMARY KEY (worker_id)
 ) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0);
 
@@ -179,6 +211,12 @@ COMMENT ON COLUMN workers.worker_id IS 'Number of the registration; never used t
 COMMENT ON COLUMN workers.epoch IS 'The epoch that its lanes began with';
 COMMENT ON COLUMN workers.registered_at IS 'When it registered';
 COMMENT ON COLUMN workers.lease_expires_at IS 'Until when it counts as alive without renewing';
+COMMENT ON COLUMN workers.pid IS 'Number of its process on its machine';
+COMMENT ON COLUMN workers.is_client IS 'True if it runs nothing; its lease is a day';
+COMMENT ON COLUMN workers.host IS 'Name of its machine';
+COMMENT ON COLUMN workers.engine IS 'Version of the engine';
+COMMENT ON COLUMN workers.app_version IS 'Version of the program''s code, where it was told';
+COMMENT ON COLUMN workers.workflows IS 'Names of the workflows that it can run';
 
 -- one updated row per flush: room on the page and no further index, so that every update stays on its page
 CREATE TABLE lanes (

@@ -1,10 +1,13 @@
 -- $1: who looks, $2: its epoch, $3: the time now, null for the server's, $4: the lease in microseconds, $5: what it
--- watches, $6: its workflows. The OFFSETs keep the plan as it is written, from the small tables to the large one.
+-- watches, $6: its workflows, $7: its version of the code, null for any. The OFFSETs keep the plan as it is written,
+-- from the small tables to the large one.
+-- A renewal that a crash of the server takes back costs nothing: leases count from its start. So it waits for no flush.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce($3::timestamptz, clock_timestamp()) AS now, $4::bigint * interval '1 microsecond' AS lease
+    SELECT coalesce($3::timestamptz, clock_timestamp()) AS now, $4::bigint * interval '1 microsecond' AS lease,
+           set_config('synchronous_commit', 'off', true)
 ), renewed AS (
     UPDATE workers AS w
-    SET lease_expires_at = clock.now + clock.lease
+    SET lease_expires_at = clock.now + CASE WHEN w.is_client THEN interval '1 day' ELSE clock.lease END
     FROM clock
     WHERE w.worker_id = $1::bigint AND w.epoch = $2::bigint
     RETURNING 1
@@ -16,14 +19,24 @@ SELECT clock.now,
              FROM unnest($5::uuid[]) AS u (key)
              CROSS JOIN LATERAL (SELECT FROM executions AS e
                                  WHERE e.key = u.key AND (e.status >= 4 OR e.is_paused) OFFSET 0) AS e),
-       EXISTS (SELECT FROM ready AS r WHERE r.workflow = ANY($6::text[])),
+       EXISTS (SELECT FROM ready AS r
+               WHERE r.workflow = ANY($6::text[])
+                 AND (r.app_version = $7::text OR r.app_version IS NULL OR $7::text IS NULL)),
        (SELECT t.due_at
         FROM (SELECT due_at, execution FROM timers ORDER BY due_at OFFSET 0) AS t
         CROSS JOIN LATERAL (SELECT FROM executions AS e
                             WHERE e.key = t.execution AND e.status = 3 AND e.workflow = ANY($6::text[])
+                              AND (e.app_version = $7::text OR e.app_version IS NULL OR $7::text IS NULL)
                             OFFSET 0) AS e
         LIMIT 1),
+       (SELECT q.due_at
+        FROM quarantine AS q
+        WHERE q.workflow = ANY($6::text[])
+          AND (q.app_version = $7::text OR q.app_version IS NULL OR $7::text IS NULL)
+        ORDER BY q.due_at
+        LIMIT 1),
        others.ids, others.leases, others.expired,
+       EXISTS (SELECT FROM workers AS w WHERE w.worker_id <> $1::bigint),
        -- owners without a registration, found by hopping from owner to owner along the index
        ARRAY(WITH RECURSIVE owners (owner) AS (
                  SELECT min(owner) FROM executions WHERE owner IS NOT NULL
@@ -44,12 +57,15 @@ CROSS JOIN LATERAL (
                         OFFSET 0) AS e
 ) AS asked
 CROSS JOIN LATERAL (
-    -- an outage of the server is nobody's death: a lease counts at least from the server's start
-    SELECT array_agg(w.worker_id ORDER BY w.worker_id) AS ids,
-           array_agg(w.lease_expires_at ORDER BY w.worker_id) AS leases,
-           array_agg(clock.now > greatest(w.lease_expires_at, CASE WHEN $3::timestamptz IS NULL
-                                          THEN pg_postmaster_start_time() + clock.lease END)
-                     ORDER BY w.worker_id) AS expired
-    FROM workers AS w
-    WHERE w.worker_id <> $1::bigint
+    -- an outage of the server is nobody's death: a lease counts at least from the server's start. Clients are told
+    -- when they are gone: they have a day.
+    SELECT array_agg(o.worker_id ORDER BY o.worker_id) AS ids,
+           array_agg(o.lease_expires_at ORDER BY o.worker_id) AS leases,
+           array_agg(o.is_over ORDER BY o.worker_id) AS expired
+    FROM (SELECT w.worker_id, w.lease_expires_at, w.is_client,
+                 clock.now > greatest(w.lease_expires_at, CASE WHEN $3::timestamptz IS NULL
+                                      THEN pg_postmaster_start_time() + clock.lease END) AS is_over
+          FROM workers AS w
+          WHERE w.worker_id <> $1::bigint) AS o
+    WHERE o.is_over OR NOT o.is_client
 ) AS others

@@ -1,18 +1,49 @@
--- $1: owners that are gone, $2: what to add to the count of recoveries.
+-- $1: owners that are gone, $2: true if they were lost, false if they have handed on what they ran, $3: the time now,
+-- null for the server's.
+-- Strikes and delays are as in record.rs: an execution that was recovered three times in a row with nothing new
+-- recorded goes to the quarantine, and from then on only those recoveries count that it was claimed alone for.
 WITH chosen AS MATERIALIZED (
-    SELECT key
+    SELECT key, workflow, app_version, coalesce(strikes, 0) AS strikes, progress, coalesce(is_alone, false) AS is_alone
     FROM executions
     WHERE owner = ANY($1::bigint[]) AND status = 2
     ORDER BY key
     LIMIT 5000
     FOR UPDATE SKIP LOCKED
+), counted AS MATERIALIZED (
+    SELECT c.*,
+           CASE WHEN $2::boolean
+                THEN (SELECT count(*) FROM checkpoints AS p WHERE p.execution = c.key)
+                     + (SELECT count(*) FROM attempts AS a WHERE a.execution = c.key)
+                ELSE c.progress END AS recorded
+    FROM chosen AS c
+), judged AS MATERIALIZED (
+    SELECT c.*,
+           CASE WHEN NOT $2::boolean THEN c.strikes
+                WHEN c.recorded > c.progress THEN 1
+                WHEN c.strikes >= 3 AND NOT c.is_alone THEN c.strikes
+                ELSE c.strikes + 1 END AS now_strikes
+    FROM counted AS c
 ), moved AS (
     UPDATE executions AS e
-    SET status = 1, owner = NULL, recoveries = e.recoveries + $2::integer
-    FROM chosen AS c
-    WHERE e.key = c.key
-    RETURNING e.key, e.workflow
+    SET status = 1, owner = NULL, is_alone = NULL, recoveries = e.recoveries + $2::boolean::integer,
+        strikes = nullif(j.now_strikes, 0), progress = j.recorded
+    FROM judged AS j
+    WHERE e.key = j.key
+    RETURNING e.key
 ), queued AS (
-    INSERT INTO ready (execution, workflow) SELECT key, workflow FROM moved ORDER BY key ON CONFLICT DO NOTHING
+    INSERT INTO ready (execution, workflow, app_version)
+    SELECT key, workflow, app_version FROM judged
+    WHERE NOT $2::boolean OR now_strikes < 3
+    ORDER BY key
+    ON CONFLICT DO NOTHING
+), quarantined AS (
+    INSERT INTO quarantine (due_at, execution, workflow, app_version)
+    SELECT coalesce($3::timestamptz, clock_timestamp())
+           + CASE WHEN now_strikes > 3 THEN least(2 ^ least(now_strikes - 4, 6), 60) ELSE 0 END * interval '1 second',
+           key, workflow, app_version
+    FROM judged
+    WHERE $2::boolean AND now_strikes >= 3
+    ORDER BY key
+    ON CONFLICT DO NOTHING
 )
 SELECT count(*) FROM moved

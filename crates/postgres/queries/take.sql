@@ -1,5 +1,5 @@
 -- $1: the worker, $2: its workflows, $3: at most so many, $4: at most so many bytes, $5: the time now, null for
--- the server's. What another transaction has locked is passed over: a claim waits for nobody.
+-- the server's, $6: its version of the code, null for any. What another transaction has locked is passed over: a claim waits for nobody.
 -- The OFFSETs keep the plan as it is written: in the order of the index, one look-up per row, no more than wanted.
 WITH due AS MATERIALIZED (
     SELECT e.key, t.due_at
@@ -11,6 +11,7 @@ WITH due AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT e.key
                         FROM executions AS e
                         WHERE e.key = t.execution AND e.status = 3 AND e.workflow = ANY($2::text[])
+                          AND (e.app_version = $6::text OR e.app_version IS NULL OR $6::text IS NULL)
                         OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
     LIMIT $3::bigint
 ), queued AS MATERIALIZED (
@@ -18,6 +19,7 @@ WITH due AS MATERIALIZED (
     FROM (SELECT r.execution, r.queue, r.priority, r.seq
           FROM ready AS r
           WHERE r.workflow = ANY($2::text[])
+            AND (r.app_version = $6::text OR r.app_version IS NULL OR $6::text IS NULL)
           ORDER BY r.queue, r.priority, r.seq
           OFFSET 0 FOR UPDATE SKIP LOCKED) AS r
     CROSS JOIN LATERAL (SELECT e.key
@@ -46,7 +48,7 @@ WITH due AS MATERIALIZED (
     WHERE s.n = 1 OR s.total <= $4::bigint
 ), taken AS (
     UPDATE executions AS e
-    SET status = 2, owner = $1::bigint
+    SET status = 2, owner = $1::bigint, is_alone = NULL
     FROM chosen AS c
     WHERE e.key = c.key
     RETURNING e.*, c.n, c.has_more
@@ -59,6 +61,7 @@ WITH due AS MATERIALIZED (
 )
 SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
        owner, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
+       strikes, app_version,
        has_more, (SELECT count(*) FROM unqueued), (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited)
 FROM taken
 ORDER BY n

@@ -10,12 +10,13 @@ WITH woken AS (
            OR (SELECT true FROM waits AS w
                CROSS JOIN LATERAL (SELECT FROM executions AS c WHERE c.key = w.child AND c.status >= 4 OFFSET 0) AS c
                WHERE w.execution = e.key LIMIT 1) IS NOT NULL)
-    RETURNING e.key, e.workflow, u.n
+    RETURNING e.key, e.workflow, e.app_version, u.n
 ), unarmed AS (
     DELETE FROM timers WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1
 ), unwaited AS (
     DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1
 ), queued AS (
-    INSERT INTO ready (execution, workflow) SELECT key, workflow FROM woken ORDER BY n ON CONFLICT DO NOTHING
+    INSERT INTO ready (execution, workflow, app_version)
+    SELECT key, workflow, app_version FROM woken ORDER BY n ON CONFLICT DO NOTHING
 )
 SELECT key, (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited) FROM woken

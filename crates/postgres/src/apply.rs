@@ -23,8 +23,13 @@ use crate::types::{Instant, key, some_bytes, uuid};
 pub(crate) struct Sorted<'a> {
     /// Starts, in the order in which they are inserted.
     pub starts: Vec<(usize, &'a Start)>,
-    /// Moves, by key.
-    pub moves: Vec<(usize, &'a Move)>,
+    /// Starts with nothing special about them, which cannot lose: those that run, and those that have ended.
+    running: Vec<&'a Start>,
+    ended: Vec<&'a Start>,
+    /// Moves to an end, by key.
+    ends: Vec<(usize, &'a Move)>,
+    /// Other Moves, by key.
+    moves: Vec<(usize, &'a Move)>,
     /// Wakes.
     pub wakes: Vec<(usize, Key)>,
     /// Requests, as they came.
@@ -55,9 +60,16 @@ impl<'a> Sorted<'a> {
         let mut sorted = Self::default();
         for (i, write) in flush.writes.iter().enumerate() {
             match write {
-                Write::Start(start) => sorted.starts.push((i, start)),
+                Write::Start(start) => match (is_plain(start), &start.state) {
+                    (true, State::Running { armed }) if armed.is_empty() => sorted.running.push(start),
+                    (true, State::Ended { .. }) => sorted.ended.push(start),
+                    _ => sorted.starts.push((i, start)),
+                },
                 Write::Checkpoint(checkpoint) => sorted.checkpoints.push(checkpoint),
                 Write::Attempt(attempt) => sorted.attempts.push(attempt),
+                Write::Move(change) if matches!(change.state, State::Ended { .. }) => {
+                    sorted.ends.push((i, change));
+                }
                 Write::Move(change) => sorted.moves.push((i, change)),
                 Write::Wake(key) => sorted.wakes.push((i, *key)),
                 Write::Request(request) => sorted.requests.push((i, request)),
@@ -68,7 +80,10 @@ impl<'a> Sorted<'a> {
         }
         // Rows are locked in key order, and inserts that may have to wait for each other come in one order
         // for all flushes: by the caller's id, or by key where there is none. So flushes cannot deadlock.
+        sorted.ends.sort_by_key(|(_, change)| change.key);
         sorted.moves.sort_by_key(|(_, change)| change.key);
+        sorted.running.sort_by_key(|start| start.key);
+        sorted.ended.sort_by_key(|start| start.key);
         sorted.starts.sort_by(|(_, a), (_, b)| (&a.workflow_id, a.key).cmp(&(&b.workflow_id, b.key)));
         sorted
     }
@@ -89,7 +104,7 @@ impl<'a> Sorted<'a> {
     pub(crate) fn lock(&self) -> Job<'a> {
         let cancelled: Vec<Uuid> = self.requests.iter().map(|(_, request)| uuid(request.execution)).collect();
         let others = self.wakes.iter().map(|(_, key)| *key);
-        let others = others.chain(self.moves.iter().map(|(_, change)| change.key));
+        let others = others.chain(self.ends.iter().chain(&self.moves).map(|(_, change)| change.key));
         let others = others.chain(self.requests.iter().map(|(_, request)| request.execution));
         let others: Vec<Uuid> = others.map(uuid).collect();
         Job { sql: Sql::Lock, what: "locking executions", params: vec![one(cancelled), one(others)] }
@@ -100,6 +115,19 @@ impl<'a> Sorted<'a> {
         if !self.answers.is_empty() {
             let params = vec![column(&self.answers, |key| uuid(*key))];
             jobs.push(Job { sql: Sql::Answer, what: "deleting requests", params });
+        }
+        if !self.ends.is_empty() {
+            let ends = &self.ends;
+            let params = vec![
+                one(worker.0),
+                column(ends, |(_, m)| uuid(m.key)),
+                column(ends, |(_, m)| m.state.status() as i16),
+                column(ends, |(_, m)| outcome(&m.state)),
+                column(ends, |(_, m)| ended_at(&m.state)),
+            ];
+            jobs.push(Job { sql: Sql::MoveEnded, what: "ending executions", params });
+            let params = vec![column(ends, |(_, m)| uuid(m.key))];
+            jobs.push(Job { sql: Sql::Forget, what: "deleting requests", params });
         }
         if !self.moves.is_empty() {
             let moves = &self.moves;
@@ -117,15 +145,36 @@ impl<'a> Sorted<'a> {
             if !resting.is_empty() {
                 jobs.push(Job { sql: Sql::Heed, what: "heeding requests", params: vec![one(resting)] });
             }
-            let over = self.moves.iter().filter(|(_, change)| change.state.status().is_terminal());
-            let over: Vec<Uuid> = over.map(|(_, change)| uuid(change.key)).collect();
-            if !over.is_empty() {
-                jobs.push(Job { sql: Sql::Forget, what: "deleting requests", params: vec![one(over)] });
-            }
         }
         if !self.wakes.is_empty() {
             let params = vec![column(&self.wakes, |(_, key)| uuid(*key)), one(now.map(Instant))];
             jobs.push(Job { sql: Sql::Wake, what: "waking executions", params });
+        }
+        if !self.running.is_empty() {
+            let starts = &self.running;
+            let params = vec![
+                one(worker.0),
+                column(starts, |s| Instant(s.created_at)),
+                column(starts, |s| s.root.shard().cast_signed()),
+                column(starts, |s| uuid(s.key)),
+                column(starts, |s| s.workflow.as_ref()),
+                column(starts, |s| s.input.as_bytes()),
+            ];
+            jobs.push(Job { sql: Sql::StartRunning, what: "inserting executions", params });
+        }
+        if !self.ended.is_empty() {
+            let starts = &self.ended;
+            let params = vec![
+                column(starts, |s| Instant(s.created_at)),
+                column(starts, |s| ended_at(&s.state)),
+                column(starts, |s| s.root.shard().cast_signed()),
+                column(starts, |s| s.state.status() as i16),
+                column(starts, |s| uuid(s.key)),
+                column(starts, |s| s.workflow.as_ref()),
+                column(starts, |s| s.input.as_bytes()),
+                column(starts, |s| outcome(&s.state)),
+            ];
+            jobs.push(Job { sql: Sql::StartEnded, what: "inserting executions", params });
         }
         if !self.starts.is_empty() {
             let starts = &self.starts;
@@ -147,6 +196,7 @@ impl<'a> Sorted<'a> {
                 column(starts, |(_, s)| s.input.as_bytes()),
                 column(starts, |(_, s)| outcome(&s.state)),
                 column(starts, |(_, s)| armed(&s.state)),
+                column(starts, |(_, s)| s.app_version.as_deref()),
             ];
             jobs.push(Job { sql: Sql::Start, what: "inserting executions", params });
         }
@@ -255,6 +305,17 @@ pub(crate) fn fence(sql: Sql, worker: WorkerId, lane: u16, epoch: i64, number: i
     Job { sql, what: "taking the lane's next number", params }
 }
 
+/// True for a Start with a minted key and nothing special about it: nobody can have been there first.
+fn is_plain(start: &Start) -> bool {
+    !start.is_guarded
+        && start.parent.is_none()
+        && start.root == start.key
+        && start.workflow_id.is_none()
+        && start.fingerprint.is_none()
+        && start.deadline_at.is_none()
+        && start.app_version.is_none()
+}
+
 fn is_paused(state: &State) -> bool {
     matches!(state, State::Parked { .. })
 }
@@ -297,6 +358,10 @@ impl Applied {
         let mut applied = Self::default();
         for (job, answer) in jobs.iter().zip(answers) {
             match job.sql {
+                Sql::MoveEnded => {
+                    let missing = missing(sorted.ends.iter().map(|(i, change)| (*i, change.key)), answer)?;
+                    applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
+                }
                 Sql::Move => {
                     let missing = missing(sorted.moves.iter().map(|(i, change)| (*i, change.key)), answer)?;
                     applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
@@ -336,8 +401,10 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
     for (job, answer) in jobs.iter().zip(answers) {
         let rows = answer.affected;
         match job.sql {
-            Sql::Move | Sql::Heed | Sql::Cancel | Sql::Resume => counters.updated(Table::Executions, rows),
-            Sql::Start => counters.inserted(Table::Executions, rows),
+            Sql::MoveEnded | Sql::Move | Sql::Heed | Sql::Cancel | Sql::Resume => {
+                counters.updated(Table::Executions, rows);
+            }
+            Sql::StartRunning | Sql::StartEnded | Sql::Start => counters.inserted(Table::Executions, rows),
             Sql::Checkpoint => counters.inserted(Table::Checkpoints, rows),
             Sql::Attempt => counters.inserted(Table::Attempts, rows),
             Sql::Chunk => counters.inserted(Table::Chunks, rows),
@@ -350,7 +417,7 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
             Sql::Unready => counters.deleted(Table::Ready, rows),
             Sql::Untimer => counters.deleted(Table::Timers, rows),
             Sql::Unwait => counters.deleted(Table::Waits, rows),
-            Sql::Wake | Sql::Take => count_taken(counters, job.sql, answer)?,
+            Sql::Wake | Sql::Take | Sql::TakeQuarantined => count_taken(counters, job.sql, answer)?,
             _ => {}
         }
     }

@@ -1,10 +1,12 @@
 //! A thread of the store's own that drives the connections which belong to no lane.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
 use stepfast_core::store::StoreError;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep};
 
 /// The thread; it ends when this is dropped, and its connections with it.
 ///
@@ -42,6 +44,12 @@ impl Background {
             Ok(Err(error)) => Err(open(format!("cannot start a runtime: {error}"))),
             Err(_) => Err(open("its thread did not start".into())),
         }
+    }
+
+    /// Ends after `duration`, whatever runtime the caller has.
+    pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
+        let _entered = self.runtime.enter();
+        sleep(duration)
     }
 
     /// Its runtime.

@@ -16,7 +16,7 @@ use crate::types::{Instant, uuid};
 use crate::writer::{Lanes, session};
 
 /// Position of the column that says whether there is more than the row; see take.sql.
-const HAS_MORE: usize = 19;
+const HAS_MORE: usize = 21;
 
 /// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim).
 pub(crate) async fn claim(
@@ -34,7 +34,7 @@ pub(crate) async fn claim(
     let result = match result {
         Ok(Some(records)) => Ok(records),
         Ok(None) => {
-            if is_clean {
+            if is_clean && !claim.from_quarantine {
                 sweep(&session, claim).await.map_err(Trouble::into_store_error)?;
             }
             Ok(Vec::new())
@@ -72,7 +72,7 @@ async fn attempt(
             params: vec![one(claim.worker.0), one(claim.lane.cast_signed())],
         },
         Job {
-            sql: Sql::Take,
+            sql: if claim.from_quarantine { Sql::TakeQuarantined } else { Sql::Take },
             what: "claiming executions",
             params: vec![
                 one(claim.worker.0),
@@ -80,6 +80,7 @@ async fn attempt(
                 one(claim.limit.min(100_000) as i64),
                 one(i64::try_from(claim.max_bytes).unwrap_or(i64::MAX)),
                 one(now.map(Instant)),
+                one(claim.app_version.as_deref()),
             ],
         },
     ];

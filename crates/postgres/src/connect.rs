@@ -1,19 +1,18 @@
-//! Connections: how they are made, set up, and driven.
+//! Connections of the store: what they are for, and how they are set up for it.
 
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
 use stepfast_core::store::{Durability, StoreError};
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
-use tokio_postgres::config::Host;
-use tokio_postgres::{Client, Config, NoTls, Statement};
+use tokio_postgres::{Client, SimpleQueryMessage};
 
+use crate::background::Background;
+pub(crate) use crate::dial::chain;
+use crate::dial::{Driver, Refusal, Target};
 use crate::error::store_error;
-use crate::options::PostgresOptions;
-use crate::statements::Sql;
+use crate::options::{Pooling, PostgresOptions};
+pub(crate) use crate::session::Session;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,54 +25,86 @@ pub(crate) enum Role {
     Reader,
     /// Migrating: waits as long as it takes.
     Migration,
+    /// Wake-up hints.
+    Hints,
+}
+
+impl Role {
+    pub(crate) const ALL: [Role; 5] = [Role::Lane, Role::Control, Role::Reader, Role::Migration, Role::Hints];
+
+    /// The word for it, behind the application's name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Role::Lane => "lane",
+            Role::Control => "control",
+            Role::Reader => "reader",
+            Role::Migration => "migration",
+            Role::Hints => "hints",
+        }
+    }
+
+    /// How long one statement may take, so that none hangs for ever; the COMMIT, which may wait for a standby, is
+    /// not limited by this.
+    ///
+    /// A limit below what a slow disk takes for an honest statement would have the same flush begin again and
+    /// again: that takes seconds at worst, so a minute is far from it. Looks come once a second, and one that
+    /// takes longer than all leases is of no use. Lists may walk through large tables.
+    fn statement_timeout(self) -> Duration {
+        match self {
+            Role::Lane => Duration::from_mins(1),
+            Role::Control | Role::Hints => Duration::from_secs(30),
+            Role::Reader => Duration::from_mins(5),
+            Role::Migration => Duration::ZERO,
+        }
+    }
 }
 
 /// Makes connections.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Connector {
-    config: Config,
+    target: Target,
+    /// Where to listen, if that is another place.
+    listen: Option<Target>,
     options: PostgresOptions,
-    name: String,
+    /// Whether the server had no connection left when it was asked last.
+    is_full: AtomicBool,
 }
-
-/// A connection with its prepared statements.
-pub(crate) struct Session {
-    /// The connection.
-    pub client: Client,
-    prepared: Vec<Option<Statement>>,
-    /// Rows written or claimed since the plans were made, and how many of them make new plans worthwhile.
-    rows: AtomicU64,
-    rows_per_plan: AtomicU64,
-}
-
-/// Plans are made anew when this many rows were written, then twice as many, and so on, up to the last.
-const ROWS_PER_PLAN: (u64, u64) = (32, 65_536);
 
 impl Connector {
     /// A connector for the database at `url`.
     pub(crate) fn new(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
-        let open = |reason: String| StoreError::Open { store: "the Postgres database".into(), reason };
-        let mut config: Config = url.parse().map_err(|error| {
-            open(format!(
-                "the URL is not understood ({error}); it looks like postgres://user:password@host:5432/database"
-            ))
-        })?;
+        let (target, options) = Target::new(url, options)?;
+        let open = |reason: String| StoreError::Open { store: target.name().to_owned(), reason };
         if options.durability == Durability::None {
             return Err(open("durability `none` is for memory; use `full` or `relaxed`".into()));
         }
-        if options.schema.is_empty() || options.schema.len() > 63 || options.schema.contains('\0') {
-            return Err(open(format!("{:?} cannot be the name of a schema", options.schema)));
-        }
-        config.connect_timeout(options.connect_timeout);
-        config.keepalives_idle(Duration::from_secs(10));
-        config.tcp_user_timeout(options.lease);
-        let name = describe(&config);
-        Ok(Self { config, options, name })
+        let listen = match &options.listen {
+            None => None,
+            Some(url) => {
+                // its own URL says how it is reached; nothing else of it counts
+                let basis = PostgresOptions {
+                    connect_timeout: options.connect_timeout,
+                    lease: options.lease,
+                    ..PostgresOptions::default()
+                };
+                let (listen, its) = Target::new(url, basis).map_err(|error| match error {
+                    StoreError::Open { reason, .. } => open(format!("listen= in the URL: {reason}")),
+                    error => error,
+                })?;
+                if its.listen.is_some() || its.pooling != Pooling::Session {
+                    return Err(open(
+                        "listen= in the URL names a server itself, without listen= and pooling=".into(),
+                    ));
+                }
+                Some(listen)
+            }
+        };
+        Ok(Self { target, listen, options, is_full: AtomicBool::new(false) })
     }
 
     /// The database, for people: no password in it.
     pub(crate) fn name(&self) -> &str {
-        &self.name
+        self.target.name()
     }
 
     /// The store's options.
@@ -81,144 +112,195 @@ impl Connector {
         &self.options
     }
 
-    /// What the client library is configured with.
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
+    /// True if a connection of ours may be another one of the server's in each transaction.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.options.pooling == Pooling::Transaction
+    }
+
+    /// True if the server is on this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.target.is_local()
+    }
+
+    /// True if somebody can be heard: not through a proxy that takes the connection back.
+    pub(crate) fn can_listen(&self) -> bool {
+        !self.is_pooled() || self.listen.is_some()
     }
 
     /// A connection that `runtime` drives, set up for `role`.
     pub(crate) async fn connect(&self, runtime: &Handle, role: Role) -> Result<Client, StoreError> {
-        let (client, _) = self.dial(runtime, role).await.map_err(|error| {
-            StoreError::Unavailable(format!("cannot connect to {}: {}", self.name, chain(&error)))
-        })?;
-        if role == Role::Lane && self.options.durability == Durability::Full {
-            let what = "reading back synchronous_commit";
-            let row = client
-                .query_one("SELECT current_setting('synchronous_commit')", &[])
-                .await
-                .map_err(|error| store_error(what, &error))?;
-            let set: &str = row.try_get(0).map_err(|error| store_error(what, &error))?;
-            if set == "off" {
-                return Err(StoreError::Corrupt(format!(
-                    "{} does not flush commits: synchronous_commit is off although it was set to on",
-                    self.name
-                )));
-            }
-        }
+        let client = self.dial(runtime, role).await.map_err(|refusal| self.unavailable(&refusal))?;
+        self.set_up(&client, role).await?;
         Ok(client)
     }
 
-    /// The same with the client library's own error, and with the task that drives the connection.
-    pub(crate) async fn dial(
+    /// A refusal as what it means to whoever wants to use the connection.
+    pub(crate) fn unavailable(&self, refusal: &Refusal) -> StoreError {
+        StoreError::Unavailable(format!("cannot connect to {}: {}", self.name(), refusal.text))
+    }
+
+    /// A connection that `runtime` drives, with nothing set yet.
+    pub(crate) async fn dial(&self, runtime: &Handle, role: Role) -> Result<Client, Refusal> {
+        let (client, driver) = self.reach(&self.target, runtime, role).await?;
+        runtime.spawn(async move {
+            // its errors reach whoever uses the client
+            let _ = driver.await;
+        });
+        Ok(client)
+    }
+
+    /// The same. While the server has no connection left, one is asked for again, as long as connecting may take.
+    pub(crate) async fn dial_waiting(&self, background: &Background, role: Role) -> Result<Client, Refusal> {
+        let (mut pause, last) = (Duration::from_millis(50), Duration::from_secs(1));
+        let mut waited = Duration::ZERO;
+        loop {
+            match self.dial(background.runtime(), role).await {
+                Err(refusal) if refusal.is_full() && waited < self.options.connect_timeout => {
+                    background.sleep(jittered(pause)).await;
+                    waited += pause;
+                    pause = (pause * 2).min(last);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// A connection for wake-up hints, with nothing set yet; the caller drives it in `runtime`.
+    pub(crate) async fn dial_hints(&self, runtime: &Handle) -> Result<(Client, Driver), Refusal> {
+        self.reach(self.listen.as_ref().unwrap_or(&self.target), runtime, Role::Hints).await
+    }
+
+    async fn reach(
         &self,
+        target: &Target,
         runtime: &Handle,
         role: Role,
-    ) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
-        let mut config = self.config.clone();
-        config.application_name(match role {
-            Role::Lane => "stepfast lane",
-            Role::Control => "stepfast control",
-            Role::Reader => "stepfast reader",
-            Role::Migration => "stepfast migration",
-        });
-        let there = config.clone();
+    ) -> Result<(Client, Driver), Refusal> {
+        let name = format!("{} {}", self.options.application_name, role.name());
+        let there = target.clone();
         // the socket belongs to the runtime in which it was opened
-        let (client, connection) = match runtime.spawn(async move { there.connect(NoTls).await }).await {
-            Ok(connected) => connected?,
-            Err(_) => config.connect(NoTls).await?,
+        let result = match runtime.spawn(async move { there.dial(&name).await }).await {
+            Ok(result) => result,
+            Err(_) => Err(Refusal { text: "the runtime that it belongs to has ended".into(), code: None }),
         };
-        let driver = runtime.spawn(async move {
-            // its errors reach whoever uses the client
-            let _ = connection.await;
+        let is_full = result.as_ref().is_err_and(Refusal::is_full);
+        if self.is_full.swap(is_full, Relaxed) != is_full {
+            if let Err(refusal) = &result {
+                tracing::warn!(
+                    database = target.name(),
+                    "no connection is left; waiting for one, nothing is lost: {}",
+                    refusal.text
+                );
+            } else {
+                tracing::info!(database = target.name(), "there are connections again");
+            }
+        }
+        result
+    }
+
+    /// Sets a fresh connection up for `role`. Through a proxy, transactions bring their settings along.
+    pub(crate) async fn set_up(&self, client: &Client, role: Role) -> Result<(), StoreError> {
+        let what = "setting up a connection";
+        let fail = |error: tokio_postgres::Error| store_error(what, &error);
+        if !self.is_pooled() || (role == Role::Hints && self.listen.is_some()) {
+            client.batch_execute(&self.settings(role)).await.map_err(fail)?;
+        }
+        if role != Role::Lane || self.options.durability != Durability::Full {
+            return Ok(());
+        }
+        let ask = "SELECT current_setting('synchronous_commit')";
+        let ask = if self.is_pooled() {
+            format!("BEGIN; {} {ask}; ROLLBACK", self.local_settings(role))
+        } else {
+            ask.to_owned()
+        };
+        let answer = client.simple_query(&ask).await.map_err(fail)?;
+        let set = answer.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
         });
-        client.batch_execute(&self.settings(role)).await?;
-        Ok((client, driver))
+        match set {
+            Some("off") | None => Err(StoreError::Corrupt(format!(
+                "{} does not flush commits: synchronous_commit is off although it was set to on",
+                self.name()
+            ))),
+            Some(_) => Ok(()),
+        }
     }
 
     /// What sets up a connection for `role`.
     pub(crate) fn settings(&self, role: Role) -> String {
+        let set = |(name, value): (&str, String)| format!("SET {name} TO {value};");
+        self.values(role).into_iter().map(set).chain(no_memoize(role, false)).collect()
+    }
+
+    /// The same for the transaction that it begins.
+    pub(crate) fn local_settings(&self, role: Role) -> String {
+        let set = |(name, value): (&str, String)| format!("SET LOCAL {name} TO {value};");
+        let begins = |name: &str| name.starts_with("default_transaction");
+        let values = self.values(role).into_iter().filter(|(name, _)| !begins(name));
+        values.map(set).chain(no_memoize(role, true)).collect()
+    }
+
+    fn values(&self, role: Role) -> Vec<(&'static str, String)> {
         let options = &self.options;
-        let mut sql = format!(
-            "SET search_path TO {}; SET default_transaction_isolation TO 'read committed'; \
-             SET default_transaction_read_only TO off; SET statement_timeout TO 0; \
-             SET client_min_messages TO warning; SET synchronous_commit TO {};",
-            quoted(&options.schema),
-            if options.durability == Durability::Relaxed { "off" } else { "on" },
-        );
-        let millis = |duration: Duration| duration.as_millis().clamp(1, 2_000_000_000);
-        if matches!(role, Role::Lane | Role::Control) {
-            // rows are found by key whatever the statistics say: a plan must not rot while tables grow
-            sql.push_str(
-                "SET plan_cache_mode TO force_generic_plan; SET enable_seqscan TO off; \
-                 SET enable_bitmapscan TO off; SET enable_material TO off; SET enable_hashjoin TO off; \
-                 SET enable_mergejoin TO off; SET jit TO off;",
-            );
-        }
+        let millis = |duration: Duration| match duration {
+            Duration::ZERO => "0".to_owned(),
+            duration => duration.as_millis().clamp(1, 2_000_000_000).to_string(),
+        };
+        let is_relaxed = options.durability == Durability::Relaxed;
+        let mut values = vec![
+            ("search_path", quoted(&options.schema)),
+            ("default_transaction_isolation", "'read committed'".into()),
+            ("default_transaction_read_only", "off".into()),
+            ("statement_timeout", millis(role.statement_timeout())),
+            ("client_min_messages", "warning".into()),
+            ("synchronous_commit", if is_relaxed { "off" } else { "on" }.into()),
+        ];
         // a look must return well within a lease, also when somebody holds what it wants to lock; and nobody
         // holds locks for longer than a lease when its process has stopped
         let (lock, idle) = match role {
             Role::Lane => (options.lock_timeout, options.lease * 2 / 3),
-            _ => (options.lease / 6, options.lease),
+            Role::Control => (options.lease / 6, options.lease),
+            // they lock nothing that others want, and only a reader's snapshot could stay
+            Role::Reader | Role::Hints => (Duration::from_secs(10), Duration::from_mins(1)),
+            Role::Migration => (Duration::ZERO, Duration::ZERO),
         };
+        values.push(("lock_timeout", millis(lock)));
+        values.push(("idle_in_transaction_session_timeout", millis(idle)));
         match role {
+            // rows are found by key whatever the statistics say: a plan must not rot while tables grow
             Role::Lane | Role::Control => {
-                let _ = write!(
-                    sql,
-                    "SET lock_timeout TO {}; SET idle_in_transaction_session_timeout TO {};",
-                    millis(lock),
-                    millis(idle),
-                );
+                values.push(("plan_cache_mode", "force_generic_plan".into()));
+                let off = [
+                    "enable_seqscan",
+                    "enable_bitmapscan",
+                    "enable_material",
+                    "enable_hashjoin",
+                    "enable_mergejoin",
+                ];
+                values.extend(off.map(|method| (method, "off".to_owned())));
+                values.push(("jit", "off".into()));
             }
-            Role::Reader => sql.push_str("SET jit TO off; SET plan_cache_mode TO force_custom_plan;"),
-            Role::Migration => sql.push_str("SET lock_timeout TO 0;"),
+            Role::Reader => {
+                values.push(("jit", "off".into()));
+                values.push(("plan_cache_mode", "force_custom_plan".into()));
+            }
+            Role::Migration | Role::Hints => {}
         }
-        sql
+        values
     }
 }
 
-impl Session {
-    /// A connection driven by `runtime`, with the statements that it will need.
-    pub(crate) async fn open(
-        connector: &Connector,
-        runtime: &Handle,
-        role: Role,
-        statements: &[Sql],
-    ) -> Result<Self, StoreError> {
-        let client = connector.connect(runtime, role).await?;
-        let mut prepared = vec![None; Sql::ALL.len()];
-        let texts = statements.iter().map(|sql| client.prepare(sql.text()));
-        let all = try_join_all(texts).await.map_err(|error| store_error("preparing statements", &error))?;
-        for (&sql, statement) in statements.iter().zip(all) {
-            prepared[sql as usize] = Some(statement);
-        }
-        let (rows, rows_per_plan) = (AtomicU64::new(0), AtomicU64::new(ROWS_PER_PLAN.0));
-        Ok(Self { client, prepared, rows, rows_per_plan })
-    }
-
-    /// A prepared statement; preparing it was asked for when the session was opened.
-    pub(crate) fn statement(&self, sql: Sql) -> Result<&Statement, StoreError> {
-        self.prepared[sql as usize]
-            .as_ref()
-            .ok_or_else(|| StoreError::Unavailable(format!("statement {sql:?} is not prepared here")))
-    }
-
-    /// Counts rows that are about to be written. True if the plans are of a time when the tables were much
-    /// smaller: a plan that is kept for good may walk through a table that was nearly empty when it was made.
-    pub(crate) fn needs_new_plans(&self, rows: usize) -> bool {
-        let rows = self.rows.fetch_add(rows as u64, Relaxed) + rows as u64;
-        let limit = self.rows_per_plan.load(Relaxed);
-        if rows < limit {
-            return false;
-        }
-        self.rows.store(0, Relaxed);
-        self.rows_per_plan.store((limit * 2).min(ROWS_PER_PLAN.1), Relaxed);
-        true
-    }
-
-    /// True if it can no longer be used.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.client.is_closed()
-    }
+/// Keeps servers from remembering each row that they have looked up by its key, in case the key comes again: it never
+/// does. Those before 14 do not, and know no setting for it.
+fn no_memoize(role: Role, is_local: bool) -> Option<String> {
+    matches!(role, Role::Lane | Role::Control).then(|| {
+        format!(
+            "SELECT set_config('enable_memoize', 'off', {is_local}) \
+             WHERE current_setting('server_version_num')::integer >= 140000;"
+        )
+    })
 }
 
 /// `identifier` as the server reads it back unchanged.
@@ -226,25 +308,13 @@ pub(crate) fn quoted(identifier: &str) -> String {
     format!("\"{}\"", identifier.replace('"', "\"\""))
 }
 
-/// An error with its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let _ = write!(text, ": {cause}");
-        source = cause.source();
-    }
-    text
+/// Text as the server reads it back unchanged.
+pub(crate) fn literal(text: &str) -> String {
+    // the doubled backslash is read alike whatever standard_conforming_strings is
+    format!(" E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
 
-fn describe(config: &Config) -> String {
-    let host = match config.get_hosts().first() {
-        Some(Host::Tcp(host)) => host.clone(),
-        Some(Host::Unix(path)) => path.display().to_string(),
-        None => "localhost".into(),
-    };
-    let port = config.get_ports().first().copied().unwrap_or(5432);
-    let user = config.get_user().unwrap_or_default();
-    let database = config.get_dbname().unwrap_or(user);
-    format!("postgres://{user}@{host}:{port}/{database}")
+/// A half to one and a half of `pause`, so that many do not come back at once.
+pub(crate) fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + fastrand::f64())
 }

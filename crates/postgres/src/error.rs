@@ -43,7 +43,7 @@ pub(crate) fn trouble(what: &str, error: &Error) -> Trouble {
     };
     let code = database.code();
     let class = code.code().get(..2).unwrap_or_default();
-    let reason = format!("{what}: {} (SQLSTATE {})", database.message(), code.code());
+    let reason = format!("{what}: {} (SQLSTATE {}){}", database.message(), code.code(), advice(code));
     if *code == SqlState::LOCK_NOT_AVAILABLE {
         return Trouble::Store(StoreError::Blocked(reason));
     }
@@ -60,12 +60,33 @@ pub(crate) fn trouble(what: &str, error: &Error) -> Trouble {
     })
 }
 
+/// What to do about errors that come from how the store is connected.
+pub(crate) fn advice(code: &SqlState) -> &'static str {
+    if *code == SqlState::INVALID_SQL_STATEMENT_NAME || *code == SqlState::DUPLICATE_PSTATEMENT {
+        "; a proxy that pools transactions seems to stand before the server: add pooling=transaction to the URL"
+    } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        "; the owner of the schema can grant what is missing: stepfast db migrate --role NAME"
+    } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
+        "; this server is a standby: connect to the primary (target_session_attrs=read-write in the URL)"
+    } else {
+        ""
+    }
+}
+
 /// What an error of a statement outside any flush means.
 pub(crate) fn store_error(what: &str, error: &Error) -> StoreError {
     match trouble(what, error) {
         Trouble::Fence => StoreError::Fenced,
         Trouble::Again(reason) => StoreError::Unavailable(reason),
         Trouble::Store(error) => error,
+    }
+}
+
+/// Outside of flushes there is no item to blame: what is blocked or refused may be tried again.
+pub(crate) fn unavailable(trouble: Trouble) -> StoreError {
+    match trouble.into_store_error() {
+        StoreError::Blocked(reason) | StoreError::Rejected(reason) => StoreError::Unavailable(reason),
+        error => error,
     }
 }
 

@@ -8,22 +8,33 @@
 
 mod apply;
 mod background;
+mod check;
 mod claim;
 mod connect;
+mod continuity;
+mod dial;
 mod error;
 mod look;
 mod migrate;
 mod notify;
 mod options;
 mod outcome;
+mod parameters;
 mod pipeline;
+mod proxy;
 mod read;
+mod readers;
 mod request;
 mod rows;
+mod schema;
+mod session;
 #[doc(hidden)]
 pub mod statements;
+mod survey;
 mod takeover;
+mod tls;
 mod types;
+mod url;
 mod writer;
 
 use std::fmt;
@@ -34,11 +45,14 @@ use bytes::Bytes;
 use stepfast_core::counters::Counters;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
-use stepfast_core::store::{About, Claim, Look, Registration, Seen, StoreError};
+use stepfast_core::schema::{Finding, Migrated};
+use stepfast_core::store::{About, Changed, Claim, Look, Registration, Seen, StoreError};
+use stepfast_core::survey::{Survey, WorkerInfo};
 use stepfast_core::write::{Flush, Outcome, WorkerId};
 use stepfast_core::{Key, Store};
 
-pub use crate::options::PostgresOptions;
+pub use crate::options::{Pooling, PostgresOptions};
+pub use crate::tls::SslMode;
 
 /// A [`Store`] in a Postgres database (13 or newer).
 ///
@@ -56,14 +70,15 @@ pub struct PostgresStore {
 }
 
 use crate::background::Background;
-use crate::connect::Connector;
+use crate::connect::{Connector, Role};
 use crate::look::Control;
-use crate::notify::Hints;
+use crate::notify::{Hints, READY};
 use crate::read::Reader;
 use crate::writer::Lanes;
 
 impl PostgresStore {
-    /// Opens the database at `url` (`postgres://user:password@host:5432/database`) with the default options.
+    /// Opens the database at `url` (`postgres://user:password@host:5432/database`) with the default options, and
+    /// those behind it in the URL: docs/reference/stores.md lists them.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         Self::open_with(url, PostgresOptions::default()).await
     }
@@ -75,7 +90,7 @@ impl PostgresStore {
     pub async fn open_with(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let connector = Arc::new(Connector::new(url, options)?);
         let background = Arc::new(Background::start()?);
-        let version = migrate::migrate(&connector, &background).await?;
+        let (version, looking) = migrate::open(&connector, &background).await?;
         stepfast_core::crash_point!("postgres migrated");
         let about = About {
             kind: "postgres",
@@ -90,12 +105,37 @@ impl PostgresStore {
             about,
             counters: Counters::default(),
             lanes: Lanes::default(),
-            control: Control::new(connector.clone(), background.clone()),
-            reader: Reader::new(&connector, &background)?,
+            control: Control::new(connector.clone(), background.clone(), looking),
+            reader: Reader::new(&connector, &background),
             hints: Arc::new(Hints::new(connector.clone())),
             connector,
             background,
         })
+    }
+
+    /// Brings the schema of the database at `url` up to date without opening a store, and lets `role`, if given, use
+    /// it and change nothing but rows. If `is_dry`, only says what would be executed.
+    ///
+    /// [`StoreError::Open`] says who has the right to, if the URL's role has not.
+    pub async fn migrate(
+        url: &str,
+        options: PostgresOptions,
+        role: Option<&str>,
+        is_dry: bool,
+    ) -> Result<Migrated, StoreError> {
+        let connector = Connector::new(url, options)?;
+        let background = Background::start()?;
+        let reached = migrate::reach(&connector, &background).await?;
+        migrate::migrate(&connector, &reached.client, is_dry, role).await
+    }
+
+    /// Looks at whether the database at `url` is fit for engines, and changes nothing.
+    ///
+    /// An error is one of the URL, or of a connection that was lost while it was looked at.
+    pub async fn check(url: &str, options: PostgresOptions) -> Result<Vec<Finding>, StoreError> {
+        let connector = Connector::new(url, options)?;
+        let background = Background::start()?;
+        check::check(&connector, &background).await
     }
 
     /// The first step of a takeover alone, whatever the lease says. True if the worker was there.
@@ -113,7 +153,13 @@ impl PostgresStore {
     /// What sets up the connection of a lane.
     #[doc(hidden)]
     pub fn lane_settings(&self) -> String {
-        self.connector.settings(connect::Role::Lane)
+        self.connector.settings(Role::Lane)
+    }
+
+    /// What sets up connections, by what they are for.
+    #[doc(hidden)]
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        Role::ALL.map(|role| (role.name(), self.connector.settings(role))).into()
     }
 }
 
@@ -136,24 +182,22 @@ impl Store for PostgresStore {
         &self.counters
     }
 
-    async fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
-        self.control.register(lanes).await
+    async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
+        self.control.register(lanes, info).await
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
         let requeued = self.control.close(worker).await?;
         self.lanes.forget(worker);
         if requeued > 0 {
-            self.hints.tell(&self.background);
+            self.hints.tell_now(&self.background, READY).await;
         }
         Ok(())
     }
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
         let outcomes = writer::commit(&self.connector, &self.lanes, &self.counters, flush).await?;
-        if notify::concerns_others(flush) {
-            self.hints.tell(&self.background);
-        }
+        self.hints.tell(&self.background, notify::of_concern(flush));
         Ok(outcomes)
     }
 
@@ -164,10 +208,19 @@ impl Store for PostgresStore {
     async fn look(&self, look: &Look) -> Result<Seen, StoreError> {
         let (seen, has_company) = self.control.look(look, &self.reader).await?;
         self.hints.set_company(has_company);
-        if seen.recovered > 0 {
-            self.hints.tell(&self.background);
+        if seen.is_fenced {
+            // it registers anew, and has no use for these any more
+            self.lanes.forget(look.worker);
         }
         Ok(seen)
+    }
+
+    async fn recover(&self, worker: WorkerId) -> Result<u64, StoreError> {
+        let recovered = self.control.recover(worker).await?;
+        if recovered > 0 {
+            self.hints.tell(&self.background, READY);
+        }
+        Ok(recovered)
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
@@ -189,7 +242,12 @@ impl Store for PostgresStore {
         self.reader.lost(workers, self.control.now(), self.control.lease_micros()).await
     }
 
-    async fn changed(&self) {
-        self.hints.changed(&self.background).await;
+    async fn survey(&self, most: u64) -> Result<Survey, StoreError> {
+        self.counters.read();
+        self.reader.survey(most, self.control.now(), self.control.lease_micros()).await
+    }
+
+    async fn changed(&self) -> Changed {
+        self.hints.changed(&self.background).await
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::record::{Detail, ExecutionId};
 use stepfast_core::store::{Look, Registration, Seen, StoreError};
+use stepfast_core::survey::WorkerInfo;
 use stepfast_core::write::WorkerId;
 use tokio::sync::Mutex;
 use uuid::Uuid;
@@ -14,7 +15,8 @@ use crate::apply::one;
 use crate::background::Background;
 use crate::claim::texts;
 use crate::connect::{Connector, Role, Session};
-use crate::error::{Trouble, damaged};
+use crate::continuity::Continuity;
+use crate::error::{Trouble, damaged, unavailable};
 use crate::pipeline::{self, Answer, Job, Part};
 use crate::read::Reader;
 use crate::rows::{Columns, request_kind};
@@ -31,6 +33,26 @@ struct Looker {
     looks: u64,
     /// Leases of other workers, and at how many further looks they had not changed.
     leases: HashMap<WorkerId, (Timestamp, u32)>,
+    continuity: Continuity,
+    /// What the last look has found.
+    lost: Lost,
+}
+
+/// What is to be taken over.
+#[derive(Debug, Default)]
+struct Lost {
+    /// Workers whose lease has run out, and that lease.
+    expired: Vec<(WorkerId, Timestamp)>,
+    /// Owners of executions that have no registration.
+    owners: Vec<i64>,
+    /// It is time to look for satisfied waits that nobody has woken.
+    is_sweep: bool,
+}
+
+impl Lost {
+    fn is_some(&self) -> bool {
+        !self.expired.is_empty() || !self.owners.is_empty() || self.is_sweep
+    }
 }
 
 /// What is not bound to a lane: registrations and looks on one connection, takeovers on another, so that
@@ -49,14 +71,20 @@ struct View {
     lost_owners: Vec<i64>,
     /// Other workers: lease, and whether it has run out.
     others: Vec<(WorkerId, Timestamp, bool)>,
+    has_company: bool,
 }
 
 impl Control {
-    pub(crate) fn new(connector: Arc<Connector>, background: Arc<Background>) -> Self {
+    /// `looking` is the connection for looks, if it is there already.
+    pub(crate) fn new(
+        connector: Arc<Connector>,
+        background: Arc<Background>,
+        looking: Option<Session>,
+    ) -> Self {
         Self {
             connector,
             background,
-            looking: Mutex::default(),
+            looking: Mutex::new(looking),
             taking_over: Mutex::default(),
             lookers: StdMutex::default(),
         }
@@ -89,8 +117,18 @@ impl Control {
     }
 
     /// See [`Store::register`](stepfast_core::Store::register).
-    pub(crate) async fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
-        let params = vec![one(i32::from(lanes)), one(self.now().map(Instant)), one(self.lease_micros())];
+    pub(crate) async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
+        let params = vec![
+            one(i32::from(lanes)),
+            one(self.now().map(Instant)),
+            one(self.lease_micros()),
+            one(info.host.as_str()),
+            one(i64::from(info.pid)),
+            one(info.engine.as_str()),
+            one(info.app_version.as_deref()),
+            texts(&info.workflows),
+            one(info.is_client),
+        ];
         let answer = self.ask(Job { sql: Sql::Register, what: "registering a worker", params }).await?;
         stepfast_core::crash_point!("postgres registered");
         let mut row = Columns::of(answer.rows.first().ok_or_else(|| damaged("an answer"))?);
@@ -105,7 +143,7 @@ impl Control {
         let result = async {
             if takeover::end_registration(&session, worker, None).await? {
                 stepfast_core::crash_point!("postgres registration given up");
-                let queued = takeover::requeue(&session, &[worker.0], 0).await?;
+                let queued = takeover::requeue(&session, &[worker.0], false, self.now()).await?;
                 // its last Wakes may have come too late for its lanes
                 takeover::wake_satisfied(&session, self.now()).await?;
                 Ok(queued)
@@ -129,6 +167,7 @@ impl Control {
             one(self.lease_micros()),
             one(look.watch.iter().map(|key| uuid(*key)).collect::<Vec<_>>()),
             texts(&look.workflows),
+            one(look.app_version.as_deref()),
         ];
         let answer = self.ask(Job { sql: Sql::Look, what: "looking", params }).await?;
         let mut view = view(&answer)?;
@@ -140,12 +179,12 @@ impl Control {
         if let Some(holds) = &look.holds {
             view.seen.strays = self.strays(look.worker, holds, reader).await?;
         }
-        let (expired, is_sweep) = self.expired(look.worker, &view.others);
-        if !expired.is_empty() || !view.lost_owners.is_empty() || is_sweep {
-            view.seen.recovered = self.recover(&expired, view.lost_owners, is_sweep).await?;
-            view.seen.has_ready |= view.seen.recovered > 0;
-        }
-        Ok((view.seen, !view.others.is_empty()))
+        let mut lookers = self.lookers.lock().unwrap_or_else(PoisonError::into_inner);
+        let looker = lookers.entry(look.worker).or_default();
+        let may_judge = looker.continuity.renew(tokio::time::Instant::now(), self.connector.options().lease);
+        view.seen.look_again_at = looker.see(&view.others, view.lost_owners, may_judge, view.seen.now);
+        view.seen.has_lost = looker.lost.is_some();
+        Ok((view.seen, view.has_company))
     }
 
     async fn strays(
@@ -171,52 +210,34 @@ impl Control {
         Ok(records.into_iter().flatten().filter(|record| record.execution.owner == Some(worker)).collect())
     }
 
-    /// Which workers are lost: their lease has run out, and the looker has renewed its own twice while
-    /// theirs stayed the same. Also, whether the looker's turn to sweep has come.
-    fn expired(
-        &self,
-        looker: WorkerId,
-        others: &[(WorkerId, Timestamp, bool)],
-    ) -> (Vec<(WorkerId, Timestamp)>, bool) {
-        let mut lookers = self.lookers.lock().unwrap_or_else(PoisonError::into_inner);
-        let looker = lookers.entry(looker).or_default();
-        looker.looks += 1;
-        let mut leases = HashMap::with_capacity(others.len());
-        let mut expired = Vec::new();
-        for &(worker, lease, is_over) in others {
-            let renewals = match looker.leases.get(&worker) {
-                Some((seen, renewals)) if *seen == lease => renewals + 1,
-                _ => 0,
-            };
-            if is_over && renewals >= 2 {
-                expired.push((worker, lease));
-            }
-            leases.insert(worker, (lease, renewals));
-        }
-        looker.leases = leases;
-        (expired, looker.looks.is_multiple_of(LOOKS_PER_SWEEP))
+    /// See [`Store::recover`](stepfast_core::Store::recover).
+    pub(crate) async fn recover(&self, looker: WorkerId) -> Result<u64, StoreError> {
+        let lost = {
+            let mut lookers = self.lookers.lock().unwrap_or_else(PoisonError::into_inner);
+            lookers.get_mut(&looker).map(|looker| std::mem::take(&mut looker.lost)).unwrap_or_default()
+        };
+        self.take_over(lost).await
     }
 
     /// Both steps of taking over. What is blocked is left to the next look: it sees the same again.
-    async fn recover(
-        &self,
-        expired: &[(WorkerId, Timestamp)],
-        mut lost: Vec<i64>,
-        is_sweep: bool,
-    ) -> Result<u64, StoreError> {
+    async fn take_over(&self, lost: Lost) -> Result<u64, StoreError> {
+        let Lost { expired, mut owners, is_sweep } = lost;
         let mut place = self.taking_over.lock().await;
         let session = self.session(place.take(), TAKEOVER).await?;
         let result = async {
-            for &(worker, lease) in expired {
+            for &(worker, lease) in &expired {
                 if takeover::end_registration(&session, worker, Some(lease)).await? {
                     tracing::warn!(worker = worker.0, "a worker was lost; what it ran is made claimable");
-                    lost.push(worker.0);
+                    owners.push(worker.0);
                 }
             }
             if !expired.is_empty() {
                 stepfast_core::crash_point!("postgres lost workers fenced");
             }
-            let recovered = if lost.is_empty() { 0 } else { takeover::requeue(&session, &lost, 1).await? };
+            let recovered = match owners.as_slice() {
+                [] => 0,
+                owners => takeover::requeue(&session, owners, true, self.now()).await?,
+            };
             if is_sweep || !expired.is_empty() {
                 takeover::wake_satisfied(&session, self.now()).await?;
             }
@@ -251,15 +272,41 @@ impl Control {
 
     /// The second step alone: see [`takeover::requeue`].
     pub(crate) async fn requeue(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        self.recover(&[], vec![worker.0], false).await
+        self.take_over(Lost { owners: vec![worker.0], ..Lost::default() }).await
     }
 }
 
-/// Outside of flushes there is no item to blame: what is blocked or refused may be tried again.
-fn unavailable(trouble: Trouble) -> StoreError {
-    match trouble.into_store_error() {
-        StoreError::Blocked(reason) | StoreError::Rejected(reason) => StoreError::Unavailable(reason),
-        error => error,
+impl Looker {
+    /// Notes which workers are lost: their lease has run out, and the looker has renewed its own twice while
+    /// theirs stayed the same, and it `may_judge`. Returns when the next lease runs out that has not been renewed
+    /// since the last look.
+    fn see(
+        &mut self,
+        others: &[(WorkerId, Timestamp, bool)],
+        owners: Vec<i64>,
+        may_judge: bool,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        self.looks += 1;
+        let mut leases = HashMap::with_capacity(others.len());
+        let mut expired = Vec::new();
+        let mut next = None;
+        for &(worker, lease, is_over) in others {
+            let renewals = match self.leases.get(&worker) {
+                Some((seen, renewals)) if *seen == lease => renewals + 1,
+                _ => 0,
+            };
+            if is_over && renewals >= 2 && may_judge {
+                expired.push((worker, lease));
+            }
+            if renewals > 0 && lease > now {
+                next = Some(next.map_or(lease, |other: Timestamp| other.min(lease)));
+            }
+            leases.insert(worker, (lease, renewals));
+        }
+        self.leases = leases;
+        self.lost = Lost { expired, owners, is_sweep: self.looks.is_multiple_of(LOOKS_PER_SWEEP) };
+        next
     }
 }
 
@@ -272,9 +319,11 @@ fn view(answer: &Answer) -> Result<View, StoreError> {
     let ended: Vec<Uuid> = row.next()?;
     let has_ready = row.next()?;
     let next_due = row.opt_time()?;
+    let quarantined_until = row.opt_time()?;
     let ids: Vec<i64> = row.next::<Option<_>>()?.unwrap_or_default();
     let leases: Vec<Instant> = row.next::<Option<_>>()?.unwrap_or_default();
     let expired: Vec<bool> = row.next::<Option<_>>()?.unwrap_or_default();
+    let has_company = row.next()?;
     let lost_owners = row.next()?;
     let requests = asked.into_iter().zip(kinds);
     Ok(View {
@@ -288,9 +337,12 @@ fn view(answer: &Answer) -> Result<View, StoreError> {
             strays: Vec::new(),
             has_ready,
             next_due,
-            recovered: 0,
+            quarantined_until,
+            has_lost: false,
+            look_again_at: None,
         },
         lost_owners,
+        has_company,
         others: (ids.into_iter().zip(leases).zip(expired))
             .map(|((id, lease), is_over)| (WorkerId(id), lease.0, is_over))
             .collect(),

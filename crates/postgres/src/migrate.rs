@@ -1,123 +1,244 @@
-//! The schema: made and brought up to date under a lock, and refused if it is newer than this program.
+//! Opening: the schema is made and brought up to date under a lock, and refused if it is newer than this program.
 
-use refinery::embed_migrations;
+use stepfast_core::schema::Migrated;
 use stepfast_core::store::StoreError;
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Error};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::background::Background;
-use crate::connect::{Connector, Role, chain, quoted};
-
-embed_migrations!("migrations");
-
-/// The table that refinery keeps its account in.
-const VERSIONS: &str = "schema_version";
+use crate::connect::{Connector, Role, Session, chain, literal, quoted};
+use crate::options::PostgresOptions;
+use crate::proxy::{first_row, pools_transactions};
+use crate::schema::{VERSIONS, applying, granting, newest, pending};
+use crate::statements::CONTROL;
 
 /// Oldest server that has what the statements need, as `server_version_num`.
 const OLDEST_SERVER: i32 = 130_000;
 
-/// Brings the schema up to date and returns the server's version, for people.
-///
-/// Several processes may do this at once: they take turns behind an advisory lock, and all but the first
-/// find nothing to do.
-pub(crate) async fn migrate(connector: &Connector, background: &Background) -> Result<String, StoreError> {
+/// A server that was reached, before anything was changed in it.
+pub(crate) struct Reached {
+    /// A connection of the role `Migration`; nothing is set.
+    pub client: Client,
+    /// A connection of the role `Control`, where there is no proxy for transactions; nothing is set.
+    pub control: Option<Client>,
+    /// The server's version, for people.
+    pub version: String,
+}
+
+/// Connects, and refuses a server that is too old, or a proxy that the URL does not speak of.
+pub(crate) async fn reach(connector: &Connector, background: &Background) -> Result<Reached, StoreError> {
     let open = |reason: String| StoreError::Open { store: connector.name().to_owned(), reason };
-    let fail = |what: &str, error: &tokio_postgres::Error| open(format!("{what}: {}", chain(error)));
-    let (mut client, _) = connector
-        .dial(background.runtime(), Role::Migration)
-        .await
-        .map_err(|error| open(format!("{}; {}", chain(&error), advice(&error))))?;
-    let row = client
-        .query_one(
-            "SELECT current_setting('server_version'), current_setting('server_version_num')::int",
-            &[],
-        )
-        .await
-        .map_err(|error| fail("asking for the server's version", &error))?;
-    let version: String = row.try_get(0).map_err(|error| fail("reading the server's version", &error))?;
-    let number: i32 = row.try_get(1).map_err(|error| fail("reading the server's version", &error))?;
+    let fail = |what: &str, error: &Error| open(format!("{what}: {}", chain(error)));
+    let dial = |role| async move {
+        connector
+            .dial_waiting(background, role)
+            .await
+            .map_err(|refusal| StoreError::Open { store: connector.name().to_owned(), reason: refusal.text })
+    };
+    let client = dial(Role::Migration).await?;
+    let ask = "SELECT current_setting('server_version'), current_setting('server_version_num')::int";
+    let row =
+        first_row(&client, ask).await.map_err(|error| fail("asking for the server's version", &error))?;
+    let mut row = row.unwrap_or_default().into_iter().flatten();
+    let version = row.next().unwrap_or_default();
+    let number: i32 = row.next().and_then(|number| number.parse().ok()).unwrap_or(0);
     if number < OLDEST_SERVER {
         return Err(open(format!("the server is Postgres {version}; 13 or newer is needed")));
     }
-    let schema = connector.options().schema.as_str();
-    let lock = xxh3_64(format!("stepfast schema {schema}").as_bytes()).cast_signed();
-    // ends with the connection
-    client
-        .execute("SELECT pg_advisory_lock($1)", &[&lock])
-        .await
-        .map_err(|error| fail("waiting for the lock on the schema", &error))?;
+    if connector.is_pooled() {
+        return Ok(Reached { client, control: None, version });
+    }
+    let control = dial(Role::Control).await?;
+    let pools = pools_transactions(&client, &control).await;
+    if pools.map_err(|error| fail("looking for a proxy", &error))? {
+        return Err(open(
+            "a proxy that pools transactions stands before the server: add pooling=transaction to the URL (and \
+             listen=, the percent-encoded URL of the server itself, for wake-up hints), or connect to the server"
+                .into(),
+        ));
+    }
+    Ok(Reached { client, control: Some(control), version })
+}
+
+/// Brings the schema up to date; the server's version, for people, and a connection for looks, if there is one
+/// already.
+pub(crate) async fn open(
+    connector: &Connector,
+    background: &Background,
+) -> Result<(String, Option<Session>), StoreError> {
+    let Reached { client, control, version } = reach(connector, background).await?;
+    migrate(connector, &client, false, None).await?;
+    if connector.is_pooled() && !connector.can_listen() {
+        tracing::warn!(
+            database = connector.name(),
+            "no wake-up hints come through a proxy that pools transactions: other processes' news are seen once a \
+             second; give the server's own URL with listen= for more"
+        );
+    }
+    let looking = match control {
+        Some(client) => {
+            connector.set_up(&client, Role::Control).await?;
+            Some(Session::with(connector, client, Role::Control, CONTROL).await?)
+        }
+        None => None,
+    };
+    Ok((version, looking))
+}
+
+/// Brings the schema up to date, and lets `role` use it; or only says how, if `is_dry`.
+///
+/// Several processes may do this at once: they take turns behind a lock that ends with the transaction, and all
+/// but the first find nothing to do. A schema that is up to date is only read.
+pub(crate) async fn migrate(
+    connector: &Connector,
+    client: &Client,
+    is_dry: bool,
+    role: Option<&str>,
+) -> Result<Migrated, StoreError> {
+    let PostgresOptions { schema, must_exist, .. } = connector.options();
+    let open = |reason: String| StoreError::Open { store: connector.name().to_owned(), reason };
     let supported = newest();
-    match version_of(&client, schema).await.map_err(|error| fail("reading the schema's version", &error))? {
+    let found = version_of(client, schema).await;
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => {
+            return Err(open(refused(client, schema, "reading the schema's version", &error).await));
+        }
+    };
+    let mut migrated = Migrated {
+        database: connector.name().to_owned(),
+        schema: Some(schema.clone()),
+        found,
+        version: supported,
+        ..Migrated::default()
+    };
+    match found {
         Some(found) if found > supported => return Err(StoreError::NewerSchema { found, supported }),
-        Some(found) if found == supported => return Ok(version),
-        Some(_) => {}
-        None if connector.options().must_exist => {
+        Some(found) if found == supported && role.is_none() => return Ok(migrated),
+        None if *must_exist && role.is_none() => {
             return Err(open(format!(
                 "it has no schema {schema:?} with executions; is it the right database?"
             )));
         }
-        None => {
-            client
-                .batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS {}", quoted(schema)))
-                .await
-                .map_err(|error| fail("making the schema", &error))?;
+        _ => {}
+    }
+    if is_dry {
+        let is_there = is_there(client, schema).await.map_err(|error| open(chain(&error)))?;
+        let sql = text(schema, is_there, found, role);
+        migrated.applied = pending(found).iter().map(ToString::to_string).collect();
+        migrated.sql = format!("BEGIN;\n{sql}COMMIT;");
+        return Ok(migrated);
+    }
+    match locked(connector, client, role).await {
+        Ok(Some(applied)) => {
+            for migration in &applied {
+                tracing::info!(schema, migration, "migrated");
+            }
+            migrated.applied = applied;
+            migrated.granted = role.map(str::to_owned);
+            Ok(migrated)
+        }
+        Ok(None) => {
+            let found = version_of(client, schema).await.ok().flatten().unwrap_or_default();
+            Err(StoreError::NewerSchema { found, supported })
+        }
+        Err(error) => {
+            let _ = client.batch_execute("ROLLBACK").await;
+            let what = format!("bringing schema {schema:?} up to date");
+            Err(open(refused(client, schema, &what, &error).await))
         }
     }
-    let mut runner = migrations::runner();
-    runner.set_migration_table_name(VERSIONS);
-    let report = runner
-        .run_async(&mut client)
-        .await
-        .map_err(|error| open(format!("bringing schema {schema:?} up to date: {}", chain(&error))))?;
-    for migration in report.applied_migrations() {
-        tracing::info!(schema, migration = migration.to_string(), "migrated");
-    }
+}
+
+/// The migrations that were missing, applied behind the lock. `None` if somebody has applied newer ones.
+async fn locked(
+    connector: &Connector,
+    client: &Client,
+    role: Option<&str>,
+) -> Result<Option<Vec<String>>, Error> {
+    let schema = connector.options().schema.as_str();
+    let lock = xxh3_64(format!("stepfast schema {schema}").as_bytes()).cast_signed();
+    let settings = connector.local_settings(Role::Migration);
     client
         .batch_execute(&format!(
-            "COMMENT ON TABLE {VERSIONS} IS 'One row per migration that was applied'; \
-             COMMENT ON COLUMN {VERSIONS}.version IS 'Its number'; \
-             COMMENT ON COLUMN {VERSIONS}.name IS 'Its name'; \
-             COMMENT ON COLUMN {VERSIONS}.applied_on IS 'When'; \
-             COMMENT ON COLUMN {VERSIONS}.checksum IS 'Hash of its text'"
+            "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; {settings} SELECT pg_advisory_xact_lock({lock})"
         ))
-        .await
-        .map_err(|error| fail("commenting the account of migrations", &error))?;
-    Ok(version)
-}
-
-/// What to do about a connection that cannot be made.
-fn advice(error: &tokio_postgres::Error) -> &'static str {
-    match error.code() {
-        Some(code)
-            if [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION].contains(code) =>
-        {
-            "check user and password in the URL, and the server's pg_hba.conf"
-        }
-        Some(code) if *code == SqlState::INVALID_CATALOG_NAME => {
-            "create the database, or name another one in the URL"
-        }
-        Some(code) if *code == SqlState::TOO_MANY_CONNECTIONS => {
-            "raise max_connections of the server, or use fewer processes"
-        }
-        Some(_) => "the server says what is wrong",
-        None => "is the server running, and are host and port in the URL right?",
+        .await?;
+    let found = version_of(client, schema).await?;
+    if found.is_some_and(|found| found > newest()) {
+        client.batch_execute("ROLLBACK").await?;
+        return Ok(None);
     }
+    let sql = text(schema, is_there(client, schema).await?, found, role);
+    if !sql.is_empty() {
+        client.batch_execute(&sql).await?;
+    }
+    client.batch_execute("COMMIT").await?;
+    Ok(Some(pending(found).iter().map(ToString::to_string).collect()))
 }
 
-/// The newest schema that this program knows.
-fn newest() -> i64 {
-    let runner = migrations::runner();
-    runner.get_migrations().iter().map(|migration| i64::from(migration.version())).max().unwrap_or(0)
+fn text(schema: &str, is_there: bool, found: Option<i64>, role: Option<&str>) -> String {
+    let pending = pending(found);
+    let mut sql = if pending.is_empty() { String::new() } else { applying(schema, is_there, &pending) };
+    if let Some(role) = role {
+        sql.push_str(&granting(schema, role));
+    }
+    sql
 }
 
 /// The schema's version; `None` if there is no such schema or nothing of ours in it.
-async fn version_of(client: &Client, schema: &str) -> Result<Option<i64>, tokio_postgres::Error> {
-    let table = format!("{}.{VERSIONS}", quoted(schema));
-    let row = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&table]).await?;
-    if !row.try_get::<_, bool>(0)? {
+///
+/// The catalogue is asked by its rows: what names are resolved with (`to_regclass`) is a cache that may still be of
+/// the time before the lock was awaited.
+pub(crate) async fn version_of(client: &Client, schema: &str) -> Result<Option<i64>, Error> {
+    let ask = format!(
+        "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname ={} AND c.relname = '{VERSIONS}'",
+        literal(schema)
+    );
+    if first_row(client, &ask).await?.is_none() {
         return Ok(None);
     }
-    let row = client.query_one(&format!("SELECT max(version)::bigint FROM {table}"), &[]).await?;
-    row.try_get(0)
+    let ask = format!("SELECT max(version)::bigint FROM {}.{VERSIONS}", quoted(schema));
+    let row = first_row(client, &ask).await?;
+    Ok(row.and_then(|row| row.into_iter().flatten().next()?.parse().ok()))
+}
+
+async fn is_there(client: &Client, schema: &str) -> Result<bool, Error> {
+    let ask = format!("SELECT 1 FROM pg_namespace WHERE nspname ={}", literal(schema));
+    Ok(first_row(client, &ask).await?.is_some())
+}
+
+/// Why the schema cannot be read or changed; for a role without the right to, what to run, and who.
+async fn refused(client: &Client, schema: &str, what: &str, error: &Error) -> String {
+    let Some(code) = error.code() else { return format!("{what}: {}", chain(error)) };
+    if *code == SqlState::UNDEFINED_OBJECT {
+        return format!("{what}: {}; make the role first: CREATE ROLE … LOGIN", chain(error));
+    }
+    if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
+        return format!(
+            "{what}: {}; this server is a standby: connect to the primary (target_session_attrs=read-write in the \
+             URL)",
+            chain(error)
+        );
+    }
+    if *code != SqlState::INSUFFICIENT_PRIVILEGE {
+        return format!("{what}: {}", chain(error));
+    }
+    let ask = format!(
+        "SELECT current_user, (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname ={}), current_database()",
+        literal(schema)
+    );
+    let mut row = first_row(client, &ask).await.ok().flatten().unwrap_or_default().into_iter();
+    let mut next = || row.next().flatten();
+    let (role, owner, database) = (next().unwrap_or_default(), next(), next().unwrap_or_default());
+    let who = match owner {
+        Some(owner) => format!("the owner of schema {schema:?}, role {owner:?}"),
+        None => format!("a role that may create a schema in database {database:?}"),
+    };
+    format!(
+        "{what}: {}; have {who} run: stepfast db migrate --role {role} --store postgres://…",
+        chain(error)
+    )
 }

@@ -1,25 +1,38 @@
 //! Wake-ups across processes: hints by LISTEN and NOTIFY, outside of any flush and never one per row.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-use stepfast_core::store::StoreError;
+use stepfast_core::lock::Mutex;
+use stepfast_core::store::{Changed, StoreError};
 use stepfast_core::write::{Flush, State, Write};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
-use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::background::Background;
-use crate::connect::{Connector, Role};
+use crate::connect::{Connector, Role, jittered};
 use crate::error::store_error;
 
 /// Shortest time between two NOTIFYs of a process: each takes a lock of the whole server.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long to wait before connecting again.
-const RETRY: Duration = Duration::from_secs(1);
+/// How long who closes waits until others have been told.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// How long to wait before connecting again: doubles from the first to the last, with jitter.
+const RETRIES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+/// Something of nobody's concern.
+const NOTHING: Changed = Changed { has_ready: false, has_more: false };
+/// Something may be ready.
+pub(crate) const READY: Changed = Changed { has_ready: true, has_more: false };
+/// Anything may have changed.
+const ANYTHING: Changed = Changed { has_ready: true, has_more: true };
 
 /// What the process tells others, and hears from them.
 pub(crate) struct Hints {
@@ -28,8 +41,15 @@ pub(crate) struct Hints {
     /// False once a look has seen no other worker: then nobody needs to be told anything.
     has_company: AtomicBool,
     told: Notify,
-    heard: watch::Sender<u64>,
-    seen: Mutex<u64>,
+    /// What others have not been told yet.
+    untold: Mutex<Changed>,
+    /// How often was heard that something may be ready, and that there may be more.
+    heard: watch::Sender<(u64, u64)>,
+    /// Of these, how much the last return of `changed` had seen.
+    seen: Mutex<(u64, u64)>,
+    /// How many NOTIFYs have been begun, and the number of the last one that is done.
+    sending: AtomicU64,
+    sent: watch::Sender<u64>,
     channel: String,
     /// Tells our own hints from those of others.
     name: String,
@@ -43,8 +63,11 @@ impl Hints {
             is_running: AtomicBool::new(false),
             has_company: AtomicBool::new(true),
             told: Notify::new(),
-            heard: watch::Sender::new(0),
-            seen: Mutex::new(0),
+            untold: Mutex::default(),
+            heard: watch::Sender::new((0, 0)),
+            seen: Mutex::default(),
+            sending: AtomicU64::new(0),
+            sent: watch::Sender::new(0),
             channel,
             name: format!("{:016x}", fastrand::u64(..)),
         }
@@ -55,28 +78,47 @@ impl Hints {
         self.has_company.store(has_company, Relaxed);
     }
 
-    /// Tells others that something may have changed, soon.
-    pub(crate) fn tell(self: &Arc<Self>, background: &Background) {
-        if self.has_company.load(Relaxed) {
+    /// Tells others what may have changed, soon.
+    pub(crate) fn tell(self: &Arc<Self>, background: &Background, what: Changed) {
+        if what != NOTHING && self.has_company.load(Relaxed) {
+            add(&self.untold, what);
             self.run(background);
             self.told.notify_one();
         }
     }
 
-    /// Returns when others may have changed something since the last call returned.
-    pub(crate) async fn changed(self: &Arc<Self>, background: &Background) {
-        self.run(background);
-        let seen = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = *seen();
-        let mut heard = self.heard.subscribe();
-        if let Ok(now) = heard.wait_for(|now| *now > last).await {
-            let mut seen = seen();
-            *seen = (*now).max(*seen);
+    /// The same, and waits until they have been told, but not for long: the process may end next.
+    pub(crate) async fn tell_now(self: &Arc<Self>, background: &Background, what: Changed) {
+        if !self.has_company.load(Relaxed) {
+            return;
         }
+        // one that is on its way may be older than what is told of
+        let next = self.sending.load(SeqCst) + 1;
+        let mut sent = self.sent.subscribe();
+        self.tell(background, what);
+        let _ = tokio::time::timeout(FAREWELL, sent.wait_for(|sent| *sent >= next)).await;
     }
 
-    fn hear(&self) {
-        self.heard.send_modify(|heard| *heard += 1);
+    /// Returns what others may have changed since the last call returned, when there is something.
+    pub(crate) async fn changed(self: &Arc<Self>, background: &Background) -> Changed {
+        if !self.connector.can_listen() {
+            return std::future::pending().await;
+        }
+        self.run(background);
+        let (ready, more) = *self.seen.lock();
+        let mut heard = self.heard.subscribe();
+        // the sender is ours: it does not go away
+        let now = heard.wait_for(|now| now.0 > ready || now.1 > more).await.map_or((ready, more), |now| *now);
+        let mut seen = self.seen.lock();
+        *seen = (seen.0.max(now.0), seen.1.max(now.1));
+        Changed { has_ready: now.0 > ready, has_more: now.1 > more }
+    }
+
+    fn hear(&self, what: Changed) {
+        self.heard.send_modify(|(ready, more)| {
+            *ready += u64::from(what.has_ready);
+            *more += u64::from(what.has_more);
+        });
     }
 
     /// Starts the connection for hints, once. It ends with the background thread.
@@ -86,37 +128,43 @@ impl Hints {
         }
         let hints = self.clone();
         background.runtime().spawn(async move {
+            let mut pause = RETRIES.0;
             loop {
-                if let Err(error) = hints.serve().await {
+                let mut was_there = false;
+                if let Err(error) = hints.serve(&mut was_there).await {
                     tracing::debug!(%error, "no wake-up hints for a moment; the look once a second goes on");
                 }
-                tokio::time::sleep(RETRY).await;
+                pause = if was_there { RETRIES.0 } else { (pause * 2).min(RETRIES.1) };
+                tokio::time::sleep(jittered(pause)).await;
             }
         });
     }
 
-    /// Listens and tells, until the connection is lost.
-    async fn serve(self: &Arc<Self>) -> Result<(), StoreError> {
+    /// Listens and tells, until the connection is lost; sets `was_there` once it works.
+    async fn serve(self: &Arc<Self>, was_there: &mut bool) -> Result<(), StoreError> {
         let what = "wake-up hints";
         let fail = |error: tokio_postgres::Error| store_error(what, &error);
-        let mut config = self.connector.config().clone();
-        config.application_name("stepfast hints");
-        let (client, mut connection) = config.connect(NoTls).await.map_err(fail)?;
+        let connected = self.connector.dial_hints(&Handle::current()).await;
+        let (client, mut connection) = connected.map_err(|refusal| self.connector.unavailable(&refusal))?;
         let hints = self.clone();
         let mut driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
                 if let AsyncMessage::Notification(note) = message
-                    && note.payload() != hints.name
+                    && let Some((name, what)) = note.payload().split_once(' ')
+                    && name != hints.name
                 {
-                    hints.hear();
+                    hints.hear(read(what));
                 }
             }
         });
-        client.batch_execute(&self.connector.settings(Role::Reader)).await.map_err(fail)?;
-        let listen = format!("SET synchronous_commit TO off; LISTEN {}", self.channel);
-        client.batch_execute(&listen).await.map_err(fail)?;
-        // whatever was told before we listened
-        self.hear();
+        self.connector.set_up(&client, Role::Hints).await?;
+        if self.connector.can_listen() {
+            let listen = format!("SET synchronous_commit TO off; LISTEN {}", self.channel);
+            client.batch_execute(&listen).await.map_err(fail)?;
+            // whatever was told before we listened
+            self.hear(ANYTHING);
+        }
+        *was_there = true;
         tokio::select! {
             result = self.speak(&client) => result.map_err(fail),
             _ = &mut driver => Err(StoreError::Unavailable(format!("{what}: the connection was lost"))),
@@ -124,23 +172,72 @@ impl Hints {
     }
 
     async fn speak(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
-        let notify = client.prepare("SELECT pg_notify($1, $2)").await?;
         loop {
             self.told.notified().await;
-            client.execute(&notify, &[&self.channel, &self.name]).await?;
+            let number = self.sending.fetch_add(1, SeqCst) + 1;
+            let what = take(&self.untold);
+            let payload = format!("{} {}", self.name, written(what));
+            // without a name: also through a proxy
+            let params: [(&(dyn ToSql + Sync), Type); 2] =
+                [(&self.channel, Type::TEXT), (&payload, Type::TEXT)];
+            if let Err(error) = client.query_typed("SELECT pg_notify($1, $2)", &params).await {
+                // the next connection tells it
+                add(&self.untold, what);
+                self.told.notify_one();
+                return Err(error);
+            }
+            self.sent.send_replace(number);
             tokio::time::sleep(PAUSE).await;
         }
     }
 }
 
-/// True if somebody else may wait for what the flush changes.
-pub(crate) fn concerns_others(flush: &Flush) -> bool {
-    flush.writes.iter().any(|write| match write {
-        Write::Start(start) => !matches!(start.state, State::Running { .. }),
-        Write::Move(change) => !matches!(change.state, State::Running { .. }),
-        Write::Wake(_) | Write::Request(_) => true,
-        Write::Checkpoint(_) | Write::Attempt(_) | Write::Answer(_) | Write::Chunk(_) | Write::Discard(_) => {
-            false
+/// What of a flush may concern others: what somebody may claim, wait for, or has to answer.
+pub(crate) fn of_concern(flush: &Flush) -> Changed {
+    let mut all = NOTHING;
+    for write in &flush.writes {
+        let state = match write {
+            Write::Start(start) => &start.state,
+            Write::Move(change) => &change.state,
+            Write::Wake(_) | Write::Request(_) => return ANYTHING,
+            Write::Checkpoint(_)
+            | Write::Attempt(_)
+            | Write::Answer(_)
+            | Write::Chunk(_)
+            | Write::Discard(_) => continue,
+        };
+        all.has_ready |= matches!(state, State::Queued { .. });
+        all.has_more |= !matches!(state, State::Queued { .. } | State::Running { .. });
+        if all == ANYTHING {
+            break;
         }
-    })
+    }
+    all
+}
+
+fn add(to: &Mutex<Changed>, what: Changed) {
+    let mut all = to.lock();
+    all.has_ready |= what.has_ready;
+    all.has_more |= what.has_more;
+}
+
+fn take(from: &Mutex<Changed>) -> Changed {
+    std::mem::take(&mut *from.lock())
+}
+
+/// What a payload says behind the name.
+fn written(what: Changed) -> &'static str {
+    match (what.has_ready, what.has_more) {
+        (true, false) => "ready",
+        (false, true) => "more",
+        _ => "anything",
+    }
+}
+
+fn read(what: &str) -> Changed {
+    match what {
+        "ready" => READY,
+        "more" => Changed { has_more: true, ..NOTHING },
+        _ => ANYTHING,
+    }
 }

@@ -12,6 +12,7 @@ use tokio_postgres::{Client, Error, Row};
 
 use crate::connect::Session;
 use crate::error::{Trouble, trouble};
+use crate::parameters::types;
 use crate::statements::{COMMIT, Sql};
 
 /// A value bound to a statement.
@@ -47,6 +48,8 @@ pub(crate) enum Part {
     Begin,
     /// Begins one that waits only briefly for other people's locks.
     BeginBriefly,
+    /// Begins one that reads, and sees the database as it was at one moment.
+    BeginSnapshot,
     /// Goes on in one.
     Middle,
     /// Goes on in one and commits it.
@@ -56,11 +59,12 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// The statement that begins the transaction, if it begins here.
-    fn begin(self) -> Option<&'static str> {
+    /// The statement that begins the transaction, if it begins here, and what comes after the settings.
+    pub(crate) fn begin(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Part::Whole | Part::Begin => Some("BEGIN"),
-            Part::WholeBriefly | Part::BeginBriefly => Some("BEGIN; SET LOCAL lock_timeout = 10"),
+            Part::Whole | Part::Begin => Some(("BEGIN", "")),
+            Part::WholeBriefly | Part::BeginBriefly => Some(("BEGIN", "SET LOCAL lock_timeout = 10")),
+            Part::BeginSnapshot => Some(("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "")),
             Part::Middle | Part::End | Part::Apart => None,
         }
     }
@@ -83,16 +87,38 @@ enum Slot<'a> {
 /// `Ok` of a part that commits means that every statement succeeded and that the server committed. After
 /// an error the transaction is open and aborted, or the connection is lost: see [`roll_back`].
 pub(crate) async fn run(session: &Session, part: Part, jobs: &[Job<'_>]) -> Result<Vec<Answer>, Trouble> {
+    let wraps = session.wraps(part);
+    let result = send(session, part, wraps || part.commits(), jobs).await;
+    if wraps && result.is_err() {
+        // whoever sent statements on their own expects no transaction behind them
+        roll_back(session).await;
+    }
+    result
+}
+
+async fn send(
+    session: &Session,
+    part: Part,
+    commits: bool,
+    jobs: &[Job<'_>],
+) -> Result<Vec<Answer>, Trouble> {
     let client = &session.client;
+    let begin = session.begin(part);
     let mut slots = Vec::with_capacity(jobs.len() + 2);
-    if let Some(begin) = part.begin() {
+    if let Some(begin) = &begin {
         slots.push(Slot::Pending(Box::pin(simple(client, begin))));
     }
     for job in jobs {
         let statement = session.statement(job.sql)?;
         slots.push(Slot::Pending(Box::pin(async move {
             let params = job.params.iter().map(|param| param.as_ref() as &(dyn ToSql + Sync));
-            let mut stream = pin!(client.query_raw(statement, params).await?);
+            let stream = match statement {
+                Some(statement) => client.query_raw(statement, params).await?,
+                None => {
+                    client.query_typed_raw(job.sql.text(), params.zip(types(job.sql).iter().cloned())).await?
+                }
+            };
+            let mut stream = pin!(stream);
             let mut rows = Vec::new();
             while let Some(row) = stream.next().await {
                 rows.push(row?);
@@ -101,12 +127,12 @@ pub(crate) async fn run(session: &Session, part: Part, jobs: &[Job<'_>]) -> Resu
             Ok(Answer { rows, affected })
         })));
     }
-    if part.commits() {
+    if commits {
         slots.push(Slot::Pending(Box::pin(simple(client, COMMIT))));
     }
-    all(&mut slots, part.commits()).await;
+    all(&mut slots, commits).await;
 
-    let first = usize::from(part.begin().is_some());
+    let first = usize::from(begin.is_some());
     let name = |i: usize| match i.checked_sub(first).and_then(|i| jobs.get(i)) {
         Some(job) => job.what,
         None if i < first => "beginning a transaction",

@@ -1,69 +1,44 @@
 //! Loading and listing, on connections of their own.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use deadpool_postgres::{Connect, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
-use futures_util::future::try_join3;
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
 use stepfast_core::store::StoreError;
 use stepfast_core::write::WorkerId;
-use tokio::task::JoinHandle;
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, IsolationLevel, Row};
+use tokio_postgres::Row;
 
+use crate::apply::one;
 use crate::background::Background;
-use crate::connect::{Connector, Role, chain};
-use crate::error::store_error;
+use crate::connect::Connector;
+use crate::error::{damaged, unavailable};
+use crate::pipeline::{self, Job, Part};
+use crate::readers::Readers;
 use crate::rows::{Columns, Details, bare, execution};
 use crate::statements::Sql;
 use crate::types::{Instant, uuid};
 
-/// Connections for reading.
+/// Loads and lists.
 pub(crate) struct Reader {
-    pool: Pool,
-    name: String,
-}
-
-/// Lets the pool connect as the other parts of the store do.
-struct Connections {
-    connector: Arc<Connector>,
-    background: Arc<Background>,
-}
-
-impl Connect for Connections {
-    fn connect(
-        &self,
-        _: &Config,
-    ) -> Pin<Box<dyn Future<Output = Result<(Client, JoinHandle<()>), tokio_postgres::Error>> + Send + '_>>
-    {
-        Box::pin(self.connector.dial(self.background.runtime(), Role::Reader))
-    }
+    readers: Readers,
 }
 
 impl Reader {
     /// Makes connections when they are needed, and keeps them.
-    pub(crate) fn new(connector: &Arc<Connector>, background: &Arc<Background>) -> Result<Self, StoreError> {
-        let connections = Connections { connector: connector.clone(), background: background.clone() };
-        let config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_connect(connector.config().clone(), connections, config);
-        let pool = Pool::builder(manager).max_size(connector.options().readers.max(1)).build();
-        let pool = pool.map_err(|error| StoreError::Open {
-            store: connector.name().to_owned(),
-            reason: format!("cannot make a pool of connections: {error}"),
-        })?;
-        Ok(Self { pool, name: connector.name().to_owned() })
+    pub(crate) fn new(connector: &Arc<Connector>, background: &Arc<Background>) -> Self {
+        Self { readers: Readers::new(connector.clone(), background.clone()) }
     }
 
-    async fn client(&self) -> Result<Object, StoreError> {
-        self.pool.get().await.map_err(|error| {
-            StoreError::Unavailable(format!("cannot connect to {}: {}", self.name, chain(&error)))
-        })
+    /// One statement on its own.
+    pub(crate) async fn ask(&self, job: Job<'_>) -> Result<Vec<Row>, StoreError> {
+        let lent = self.readers.lend().await?;
+        let answers = pipeline::run(lent.session(), Part::Apart, &[job]).await.map_err(unavailable)?;
+        lent.give_back();
+        Ok(answers.into_iter().next().ok_or_else(|| damaged("an answer"))?.rows)
     }
 
     /// See [`Store::load`](stepfast_core::Store::load).
@@ -72,7 +47,6 @@ impl Reader {
         ids: &[ExecutionId],
         detail: Detail,
     ) -> Result<Vec<Option<Record>>, StoreError> {
-        let fail = |error: tokio_postgres::Error| store_error("loading executions", &error);
         let (mut keys, mut given) = (Vec::new(), Vec::new());
         for id in ids {
             match id {
@@ -82,50 +56,35 @@ impl Reader {
         }
         // no row can have an id that the server cannot store
         given.retain(|id| !id.contains('\0'));
-        let mut client = self.client().await?;
-        let records = if detail == Detail::Outcome {
-            let load = client.prepare_cached(Sql::Load.text()).await.map_err(fail)?;
-            let rows = client.query(&load, &[&keys, &given, &true]).await.map_err(fail)?;
-            bares(&rows)?
-        } else {
-            // one snapshot for the rows and what belongs to them
-            let transaction = (client.build_transaction())
-                .isolation_level(IsolationLevel::RepeatableRead)
-                .read_only(true)
-                .start()
-                .await
-                .map_err(fail)?;
-            let load = transaction.prepare_cached(Sql::Load.text()).await.map_err(fail)?;
-            let rows = transaction.query(&load, &[&keys, &given, &false]).await.map_err(fail)?;
-            let mut records = bares(&rows)?;
-            let found: Vec<_> = records.iter().map(|record| uuid(record.execution.key)).collect();
-            let read = async |sql: Sql| {
-                let statement = transaction.prepare_cached(sql.text()).await?;
-                transaction.query(&statement, &[&found]).await
-            };
-            let (checkpoints, attempts, requests) =
-                try_join3(read(Sql::Checkpoints), read(Sql::Attempts), read(Sql::Requests))
-                    .await
-                    .map_err(fail)?;
-            transaction.commit().await.map_err(fail)?;
-            let details = Details::new(&records);
-            details.checkpoints(&checkpoints, &mut records)?;
-            details.attempts(&attempts, &mut records)?;
-            details.requests(&requests, &mut records)?;
-            records
-        };
+        let what = "loading executions";
+        let is_bare = detail == Detail::Outcome;
+        let load = Job { sql: Sql::Load, what, params: vec![one(keys), one(given), one(is_bare)] };
+        if is_bare {
+            return Ok(in_order(ids, &bares(&self.ask(load).await?)?));
+        }
+        // one snapshot for the rows and what belongs to them
+        let lent = self.readers.lend().await?;
+        let answers =
+            pipeline::run(lent.session(), Part::BeginSnapshot, &[load]).await.map_err(unavailable)?;
+        let mut records = bares(&answers.first().ok_or_else(|| damaged("an answer"))?.rows)?;
+        let found: Vec<_> = records.iter().map(|record| uuid(record.execution.key)).collect();
+        let read = |sql| Job { sql, what, params: vec![one(found.clone())] };
+        let more = [read(Sql::Checkpoints), read(Sql::Attempts), read(Sql::Requests)];
+        let answers = pipeline::run(lent.session(), Part::End, &more).await.map_err(unavailable)?;
+        lent.give_back();
+        let [checkpoints, attempts, requests] = answers.as_slice() else { return Err(damaged("an answer")) };
+        let details = Details::new(&records);
+        details.checkpoints(&checkpoints.rows, &mut records)?;
+        details.attempts(&attempts.rows, &mut records)?;
+        details.requests(&requests.rows, &mut records)?;
         Ok(in_order(ids, &records))
     }
 
     /// See [`Store::value`](stepfast_core::Store::value).
     pub(crate) async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
-        let fail = |error: tokio_postgres::Error| store_error("loading a large value", &error);
-        let client = self.client().await?;
-        let statement = client.prepare_cached(Sql::Value.text()).await.map_err(fail)?;
-        let rows = client
-            .query(&statement, &[&uuid(execution), &chunks.value.cast_signed(), &i64::from(chunks.count)])
-            .await
-            .map_err(fail)?;
+        let params =
+            vec![one(uuid(execution)), one(chunks.value.cast_signed()), one(i64::from(chunks.count))];
+        let rows = self.ask(Job { sql: Sql::Value, what: "loading a large value", params }).await?;
         let mut bytes = BytesMut::with_capacity(usize::try_from(chunks.len).unwrap_or(0).min(1 << 30));
         for row in &rows {
             bytes.extend_from_slice(Columns::of(row).next()?);
@@ -150,39 +109,37 @@ impl Reader {
         now: Option<Timestamp>,
         lease_micros: i64,
     ) -> Result<Vec<WorkerId>, StoreError> {
-        let fail = |error: tokio_postgres::Error| store_error("looking for lost workers", &error);
         let ids: Vec<i64> = workers.iter().map(|worker| worker.0).collect();
-        let client = self.client().await?;
-        let lost = client.prepare_cached(Sql::Lost.text()).await.map_err(fail)?;
-        let rows = client.query(&lost, &[&ids, &now.map(Instant), &lease_micros]).await.map_err(fail)?;
+        let params = vec![one(ids), one(now.map(Instant)), one(lease_micros)];
+        let rows = self.ask(Job { sql: Sql::Lost, what: "looking for lost workers", params }).await?;
         rows.iter().map(|row| Columns::of(row).next().map(WorkerId)).collect()
     }
 
     /// See [`Store::list`](stepfast_core::Store::list).
     pub(crate) async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
-        let fail = |error: tokio_postgres::Error| store_error("listing executions", &error);
         let has_nul = |text: &Option<Arc<str>>| text.as_ref().is_some_and(|text| text.contains('\0'));
         if has_nul(&filter.workflow) || has_nul(&filter.id_prefix) {
             return Ok(Page { executions: Vec::new(), total: (filter.limit == 0).then_some(0) });
         }
         let statuses: Option<Vec<i16>> = (!filter.statuses.is_empty())
             .then(|| filter.statuses.iter().map(|status| *status as i16).collect());
-        let (workflow, id_prefix) = (filter.workflow.as_deref(), filter.id_prefix.as_deref());
-        let (parent, after) = (filter.parent.map(uuid), filter.after.map(uuid));
-        let (from, before) = (filter.created_from.map(Instant), filter.created_before.map(Instant));
-        let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
-        let mut params: Vec<&(dyn ToSql + Sync)> =
-            vec![&statuses, &workflow, &filter.is_paused, &parent, &id_prefix, &from, &before];
-        let client = self.client().await?;
+        let mut params = vec![
+            one(statuses),
+            one(filter.workflow.as_deref()),
+            one(filter.is_paused),
+            one(filter.parent.map(uuid)),
+            one(filter.id_prefix.as_deref()),
+            one(filter.created_from.map(Instant)),
+            one(filter.created_before.map(Instant)),
+        ];
         if filter.limit == 0 {
-            let count = client.prepare_cached(Sql::Count.text()).await.map_err(fail)?;
-            let row = client.query_one(&count, &params).await.map_err(fail)?;
-            let total = Columns::of(&row).next::<i64>()? as u64;
+            let rows = self.ask(Job { sql: Sql::Count, what: "counting executions", params }).await?;
+            let total = Columns::of(rows.first().ok_or_else(|| damaged("a count"))?).next::<i64>()? as u64;
             return Ok(Page { executions: Vec::new(), total: Some(total) });
         }
-        params.extend([&after as &(dyn ToSql + Sync), &limit]);
-        let list = client.prepare_cached(Sql::List.text()).await.map_err(fail)?;
-        let rows = client.query(&list, &params).await.map_err(fail)?;
+        params.push(one(filter.after.map(uuid)));
+        params.push(one(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
+        let rows = self.ask(Job { sql: Sql::List, what: "listing executions", params }).await?;
         let executions = rows.iter().map(execution).collect::<Result<_, _>>()?;
         Ok(Page { executions, total: None })
     }

@@ -148,6 +148,7 @@ impl<'a> Decisions<'a> {
             jobs.push(Job { sql: Sql::Cancel, what: "cancelling executions", params });
             for (sql, what) in [
                 (Sql::Unready, "deleting from ready"),
+                (Sql::Unquarantine, "releasing from the quarantine"),
                 (Sql::Untimer, "deleting timers"),
                 (Sql::Unwait, "deleting waits"),
                 (Sql::Answer, "deleting requests"),

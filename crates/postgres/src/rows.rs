@@ -102,6 +102,8 @@ pub(crate) fn execution(row: &Row) -> Result<Execution, StoreError> {
             decode_armed(armed.unwrap_or_default()).ok_or_else(|| damaged("executions.armed"))?
         },
         wake_at: row.opt_time()?,
+        strikes: row.next::<Option<i32>>()?.unwrap_or_default().cast_unsigned(),
+        app_version: row.next::<Option<&str>>()?.map(Into::into),
     })
 }
 

@@ -41,6 +41,8 @@ statements! {
     Lane = "SELECT epoch, last_number FROM lanes WHERE worker_id = $1::bigint AND lane = $2::smallint";
     /// Locks rows in key order.
     Lock = include_str!("../queries/lock.sql");
+    /// Ends executions that the lane's worker runs.
+    MoveEnded = include_str!("../queries/move_ended.sql");
     /// Moves executions that the lane's worker runs.
     Move = include_str!("../queries/move.sql");
     /// Queues what was to be suspended or parked, but is asked for something.
@@ -49,6 +51,10 @@ statements! {
     Forget = include_str!("../queries/forget.sql");
     /// Wakes what waits and need not.
     Wake = include_str!("../queries/wake.sql");
+    /// Creates executions that run, with nothing special about them.
+    StartRunning = include_str!("../queries/start_running.sql");
+    /// Creates executions that have ended, with nothing special about them.
+    StartEnded = include_str!("../queries/start_ended.sql");
     /// Creates executions.
     Start = include_str!("../queries/start.sql");
     /// Records deliveries.
@@ -75,6 +81,8 @@ statements! {
     Request = include_str!("../queries/request.sql");
     /// Makes executions unclaimable.
     Unready = "DELETE FROM ready WHERE execution = ANY($1::uuid[])";
+    /// Releases executions from the quarantine.
+    Unquarantine = "DELETE FROM quarantine WHERE execution = ANY($1::uuid[])";
     /// Deletes due times.
     Untimer = "DELETE FROM timers WHERE execution = ANY($1::uuid[])";
     /// Deletes children to wait for.
@@ -86,6 +94,8 @@ statements! {
 
     /// Claims executions.
     Take = include_str!("../queries/take.sql");
+    /// Claims executions that are in quarantine.
+    TakeQuarantined = include_str!("../queries/take_quarantined.sql");
     /// Deletes ready rows that lead nowhere.
     Stale = include_str!("../queries/stale.sql");
     /// Checkpoints of executions.
@@ -101,13 +111,15 @@ statements! {
     Owned = "SELECT key FROM executions WHERE owner = $1::bigint AND status = 2";
     /// Registers a worker.
     Register = include_str!("../queries/register.sql");
+    /// Locks a registration, if its lease is still the one that was seen, and nobody else has locked it.
+    LockWorker = "SELECT 1 FROM workers WHERE worker_id = $1::bigint \
+                  AND ($2::timestamptz IS NULL OR lease_expires_at = $2::timestamptz) FOR UPDATE SKIP LOCKED";
     /// Locks the lanes of a worker, waiting for flushes on their way.
     LockLanes = "SELECT lane FROM lanes WHERE worker_id = $1::bigint ORDER BY lane FOR UPDATE";
     /// Makes all further flushes of a worker fail.
     BumpLanes = "UPDATE lanes SET epoch = epoch + 1 WHERE worker_id = $1::bigint";
-    /// Ends a registration, if its lease is still the one that was seen.
-    Unregister = "DELETE FROM workers WHERE worker_id = $1::bigint \
-                  AND ($2::timestamptz IS NULL OR lease_expires_at = $2::timestamptz)";
+    /// Ends a registration.
+    Unregister = "DELETE FROM workers WHERE worker_id = $1::bigint";
     /// Makes executions of owners that are gone claimable.
     Requeue = include_str!("../queries/requeue.sql");
     /// Finds what waits for children that have ended.
@@ -119,6 +131,10 @@ statements! {
     List = include_str!("../queries/list.sql");
     /// Counts executions.
     Count = include_str!("../queries/count.sql");
+    /// Lists workers.
+    Workers = include_str!("../queries/workers.sql");
+    /// Counts what waits for a worker.
+    Waiting = include_str!("../queries/waiting.sql");
     /// Which of some workers are lost.
     Lost = include_str!("../queries/lost.sql");
     /// The pieces of a large value.
@@ -139,10 +155,13 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::Fence,
     Sql::Lane,
     Sql::Lock,
+    Sql::MoveEnded,
     Sql::Move,
     Sql::Heed,
     Sql::Forget,
     Sql::Wake,
+    Sql::StartRunning,
+    Sql::StartEnded,
     Sql::Start,
     Sql::Checkpoint,
     Sql::Attempt,
@@ -156,6 +175,7 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::Resume,
     Sql::Request,
     Sql::Unready,
+    Sql::Unquarantine,
     Sql::Untimer,
     Sql::Unwait,
     Sql::Existing,
@@ -168,6 +188,7 @@ pub(crate) const CLAIM: &[Sql] = &[
     Sql::ClaimFence,
     Sql::Lane,
     Sql::Take,
+    Sql::TakeQuarantined,
     Sql::Stale,
     Sql::Checkpoints,
     Sql::Attempts,
@@ -178,5 +199,27 @@ pub(crate) const CLAIM: &[Sql] = &[
 pub(crate) const CONTROL: &[Sql] = &[Sql::Look, Sql::Owned, Sql::Register];
 
 /// Statements of taking over.
-pub(crate) const TAKEOVER: &[Sql] =
-    &[Sql::LockLanes, Sql::BumpLanes, Sql::Unregister, Sql::Requeue, Sql::Satisfied, Sql::Lock, Sql::Wake];
+pub(crate) const TAKEOVER: &[Sql] = &[
+    Sql::LockWorker,
+    Sql::LockLanes,
+    Sql::BumpLanes,
+    Sql::Unregister,
+    Sql::Requeue,
+    Sql::Satisfied,
+    Sql::Lock,
+    Sql::Wake,
+];
+
+/// Statements of loads and lists.
+pub(crate) const READ: &[Sql] = &[
+    Sql::Load,
+    Sql::Checkpoints,
+    Sql::Attempts,
+    Sql::Requests,
+    Sql::List,
+    Sql::Count,
+    Sql::Lost,
+    Sql::Workers,
+    Sql::Waiting,
+    Sql::Value,
+];

@@ -19,41 +19,53 @@ const CHUNK: u64 = 5_000;
 /// Step one: ends a registration. After it returns true, no flush of the worker lands any more, and those
 /// that were on their way have landed: it waits for them.
 ///
-/// With `lease` given, only if the worker's lease is still that one; false if it is not, or the worker is gone.
+/// With `lease` given, only if the worker's lease is still that one. False if it is not, or the worker is gone, or
+/// somebody else is ending it just now.
 pub(crate) async fn end_registration(
     session: &Session,
     worker: WorkerId,
     lease: Option<Timestamp>,
 ) -> Result<bool, Trouble> {
-    let jobs = [
-        Job { sql: Sql::LockLanes, what: "locking lanes", params: vec![one(worker.0)] },
-        Job { sql: Sql::BumpLanes, what: "fencing lanes", params: vec![one(worker.0)] },
-        Job {
-            sql: Sql::Unregister,
-            what: "ending a registration",
-            params: vec![one(worker.0), one(lease.map(Instant))],
-        },
-    ];
-    let answers = pipeline::run(session, Part::Begin, &jobs).await?;
-    stepfast_core::crash_point!("postgres fence open");
-    let has_ended = answers.get(2).is_some_and(|answer| answer.affected == 1);
-    if has_ended {
-        pipeline::run(session, Part::End, &[]).await?;
-    } else if !pipeline::roll_back(session).await {
-        return Err(StoreError::Unavailable("the connection was lost".into()).into());
+    let lock = Job {
+        sql: Sql::LockWorker,
+        what: "locking a registration",
+        params: vec![one(worker.0), one(lease.map(Instant))],
+    };
+    let locked = pipeline::run(session, Part::Begin, &[lock]).await?;
+    if locked.first().is_none_or(|answer| answer.rows.is_empty()) {
+        return if pipeline::roll_back(session).await {
+            Ok(false)
+        } else {
+            Err(StoreError::Unavailable("the connection was lost".into()).into())
+        };
     }
-    Ok(has_ended)
+    let of_worker = |sql, what| Job { sql, what, params: vec![one(worker.0)] };
+    let jobs = [
+        of_worker(Sql::LockLanes, "locking lanes"),
+        of_worker(Sql::BumpLanes, "fencing lanes"),
+        of_worker(Sql::Unregister, "ending a registration"),
+    ];
+    pipeline::run(session, Part::Middle, &jobs).await?;
+    stepfast_core::crash_point!("postgres fence open");
+    pipeline::run(session, Part::End, &[]).await?;
+    Ok(true)
 }
 
 /// Step two: makes claimable what is running under owners that have no registration, in key order. Returns
-/// how many. What somebody has locked is left to the next look.
-pub(crate) async fn requeue(session: &Session, owners: &[i64], recoveries: i32) -> Result<u64, Trouble> {
+/// how many. `are_lost`: they were lost, which counts, and have not handed on what they ran. What somebody has
+/// locked is left to the next look.
+pub(crate) async fn requeue(
+    session: &Session,
+    owners: &[i64],
+    are_lost: bool,
+    now: Option<Timestamp>,
+) -> Result<u64, Trouble> {
     let mut total = 0;
     loop {
         let job = Job {
             sql: Sql::Requeue,
             what: "requeueing executions",
-            params: vec![one(owners.to_vec()), one(recoveries)],
+            params: vec![one(owners.to_vec()), one(are_lost), one(now.map(Instant))],
         };
         let answers = pipeline::run(session, Part::Apart, &[job]).await?;
         let row =

@@ -1,0 +1,292 @@
+//! What `stepfast db check` asks a database.
+
+use std::time::Duration;
+
+use stepfast_core::clock::{Clock, SystemClock};
+use stepfast_core::schema::Finding;
+use stepfast_core::store::{Durability, StoreError};
+use tokio_postgres::{AsyncMessage, Client};
+
+use crate::background::Background;
+use crate::connect::{Connector, chain, literal};
+use crate::migrate::{Reached, reach, version_of};
+use crate::proxy::first_row;
+use crate::schema::{RIGHTS, TABLES, VERSIONS, newest};
+
+/// Connections that an engine has besides those for loads and lists: two lanes, a slow one beside each, claims,
+/// looks, takeovers, and wake-up hints.
+pub(crate) const CONNECTIONS: usize = 8;
+
+/// A notification that takes longer has been lost.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A difference between clocks that people notice.
+const APART: i64 = 5_000_000;
+
+/// Looks at everything, and changes nothing.
+pub(crate) async fn check(
+    connector: &Connector,
+    background: &Background,
+) -> Result<Vec<Finding>, StoreError> {
+    let Reached { client, control, version } = match reach(connector, background).await {
+        Ok(reached) => reached,
+        Err(StoreError::Open { reason, .. }) => {
+            let (state, advice) = reason.split_once("; ").unwrap_or((&reason, "see the server's log"));
+            return Ok(vec![Finding::wrong("server", state, advice)]);
+        }
+        Err(error) => return Err(error),
+    };
+    drop(control);
+    let mut findings = vec![Finding::well("server", format!("PostgreSQL {version}"))];
+    for finding in [
+        encryption(connector, &client).await,
+        schema(connector, &client).await,
+        privileges(connector, &client).await,
+        durability(connector, &client).await,
+        standby(&client).await,
+        clock(&client).await,
+        wake_ups(connector, background, &client).await,
+        autovacuum(&client).await,
+        connections(connector, &client).await,
+    ] {
+        findings.push(finding.map_err(|error| {
+            StoreError::Unavailable(format!("checking {}: {}", connector.name(), chain(&error)))
+        })?);
+    }
+    Ok(findings)
+}
+
+type Found = Result<Finding, tokio_postgres::Error>;
+
+/// The columns of the first row, empty where null.
+async fn ask(client: &Client, sql: &str) -> Result<Vec<String>, tokio_postgres::Error> {
+    let row = first_row(client, sql).await?.unwrap_or_default();
+    Ok(row.into_iter().map(Option::unwrap_or_default).collect())
+}
+
+fn column(row: &[String], n: usize) -> &str {
+    row.get(n).map_or("", String::as_str)
+}
+
+async fn encryption(connector: &Connector, client: &Client) -> Found {
+    let row =
+        ask(client, "SELECT ssl, version, cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid()").await?;
+    let subject = "encryption";
+    Ok(if connector.is_pooled() {
+        Finding::well(subject, format!("sslmode={} to the proxy", connector.options().tls.mode()))
+    } else if column(&row, 0) == "t" {
+        Finding::well(subject, format!("{} with {}", column(&row, 1), column(&row, 2)))
+    } else if connector.is_local() || connector.options().tls.mode.is_some() {
+        Finding::well(subject, "none")
+    } else {
+        Finding::wrong(
+            subject,
+            "none, and the server is on another machine",
+            "set ssl=on there and sslmode=verify-full in the URL; or say sslmode=disable if nobody can listen",
+        )
+    })
+}
+
+async fn schema(connector: &Connector, client: &Client) -> Found {
+    let (subject, name, newest) = ("schema", &connector.options().schema, newest());
+    let advice = "run: stepfast db migrate --store URL, as the owner of the schema";
+    Ok(match version_of(client, name).await {
+        Ok(Some(found)) if found == newest => Finding::well(subject, format!("{name:?} has version {found}")),
+        Ok(Some(found)) if found > newest => Finding::wrong(
+            subject,
+            format!("{name:?} has version {found}, this program knows up to {newest}"),
+            "update this program",
+        ),
+        Ok(Some(found)) => Finding::wrong(
+            subject,
+            format!("{name:?} has version {found}, this program needs {newest}"),
+            advice,
+        ),
+        Ok(None) => Finding::wrong(subject, format!("there is no schema {name:?} with our tables"), advice),
+        Err(error) if error.code().is_some() => Finding::wrong(subject, chain(&error), advice),
+        Err(error) => return Err(error),
+    })
+}
+
+async fn privileges(connector: &Connector, client: &Client) -> Found {
+    let schema = literal(&connector.options().schema);
+    let tables: Vec<_> = TABLES.iter().map(|table| literal(table)).collect();
+    let rights: Vec<_> = RIGHTS.iter().map(|right| literal(right)).collect();
+    let sql = format!(
+        "SELECT current_user, string_agg(what, ', ' ORDER BY what) FROM ( \
+           SELECT 'USAGE on the schema' AS what FROM pg_namespace \
+           WHERE nspname ={schema} AND NOT has_schema_privilege(oid, 'USAGE') \
+           UNION ALL \
+           SELECT u.privilege || ' on ' || c.relname FROM pg_class c \
+           JOIN pg_namespace n ON n.oid = c.relnamespace \
+           CROSS JOIN unnest(ARRAY[{}]) AS u (privilege) \
+           WHERE n.nspname ={schema} AND c.relname IN ({}) AND NOT has_table_privilege(c.oid, u.privilege) \
+           UNION ALL \
+           SELECT 'SELECT on {VERSIONS}' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+           WHERE n.nspname ={schema} AND c.relname = '{VERSIONS}' AND NOT has_table_privilege(c.oid, 'SELECT') \
+         ) AS missing",
+        rights.join(","),
+        tables.join(",")
+    );
+    let row = ask(client, &sql).await?;
+    let (role, missing) = (column(&row, 0), column(&row, 1));
+    Ok(if missing.is_empty() {
+        Finding::well("privileges", format!("role {role:?} has all it needs"))
+    } else {
+        Finding::wrong(
+            "privileges",
+            format!("role {role:?} lacks {missing}"),
+            format!("run: stepfast db migrate --role {role} --store URL, as the owner of the schema"),
+        )
+    })
+}
+
+async fn durability(connector: &Connector, client: &Client) -> Found {
+    let sql = "SELECT current_setting('fsync'), current_setting('full_page_writes'), \
+               current_setting('synchronous_standby_names')";
+    let row = ask(client, sql).await?;
+    let off: Vec<_> =
+        [(0, "fsync"), (1, "full_page_writes")].iter().filter(|(n, _)| column(&row, *n) != "on").collect();
+    let standbys = match column(&row, 2) {
+        "" => "no synchronous standby".to_owned(),
+        names => format!("synchronous standbys {names}"),
+    };
+    Ok(if let Some((_, setting)) = off.first() {
+        Finding::wrong(
+            "durability",
+            format!("{setting} is off: a crash of the server's machine may damage the database"),
+            format!("set {setting}=on in postgresql.conf"),
+        )
+    } else if connector.options().durability == Durability::Relaxed {
+        Finding::well(
+            "durability",
+            "relaxed: synchronous_commit is set to off, a crash may take back the last moments",
+        )
+    } else {
+        Finding::well(
+            "durability",
+            format!("full: synchronous_commit is set to on, fsync and full_page_writes are on, {standbys}"),
+        )
+    })
+}
+
+async fn standby(client: &Client) -> Found {
+    let row = ask(client, "SELECT pg_is_in_recovery()").await?;
+    Ok(if column(&row, 0) == "t" {
+        Finding::wrong(
+            "role of the server",
+            "a standby: nothing can be written",
+            "connect to the primary, or add target_session_attrs=read-write to the URL",
+        )
+    } else {
+        Finding::well("role of the server", "primary")
+    })
+}
+
+async fn clock(client: &Client) -> Found {
+    let before = SystemClock.now().as_micros();
+    let row = ask(client, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").await?;
+    let after = SystemClock.now().as_micros();
+    let server: i64 = column(&row, 0).parse().unwrap_or_default();
+    let ahead = server - i64::midpoint(before, after);
+    let state = format!(
+        "the server's is {:.3} s {} ours",
+        ahead.abs() as f64 / 1e6,
+        if ahead < 0 { "behind" } else { "ahead of" }
+    );
+    Ok(if ahead.abs() > APART + (after - before) {
+        Finding::wrong(
+            "clocks",
+            state,
+            "let both machines follow a time server; timers and leases go by the database's clock alone, logs do not",
+        )
+    } else {
+        Finding::well("clocks", state)
+    })
+}
+
+async fn wake_ups(connector: &Connector, background: &Background, client: &Client) -> Found {
+    let subject = "wake-ups";
+    if !connector.can_listen() {
+        return Ok(Finding::wrong(
+            subject,
+            "the proxy pools transactions: nobody hears of other processes' news but by a look once a second",
+            "add listen= to the URL: the percent-encoded URL of the server itself",
+        ));
+    }
+    let (listener, mut driver) = match connector.dial_hints(background.runtime()).await {
+        Ok(connected) => connected,
+        Err(refusal) => return Ok(Finding::wrong(subject, refusal.text, "see listen= in the URL")),
+    };
+    let (heard, has_heard) = tokio::sync::oneshot::channel();
+    let task = background.runtime().spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|cx| driver.poll_message(cx)).await {
+            if matches!(message, AsyncMessage::Notification(_)) {
+                let _ = heard.send(());
+                return;
+            }
+        }
+    });
+    let channel = format!("stepfast_check_{:016x}", fastrand::u64(..));
+    listener.batch_execute(&format!("LISTEN {channel}")).await?;
+    client.batch_execute(&format!("NOTIFY {channel}")).await?;
+    let result = tokio::select! {
+        heard = has_heard => heard.is_ok(),
+        () = background.sleep(PATIENCE) => false,
+    };
+    task.abort();
+    Ok(if result {
+        Finding::well(subject, if connector.is_pooled() { "heard by way of listen=" } else { "heard" })
+    } else {
+        Finding::wrong(
+            subject,
+            "a notification was sent and never heard",
+            "is listen= the same database? does a proxy stand in between?",
+        )
+    })
+}
+
+async fn autovacuum(client: &Client) -> Found {
+    let row = ask(client, "SELECT current_setting('autovacuum'), current_setting('track_counts')").await?;
+    Ok(if column(&row, 0) == "on" && column(&row, 1) == "on" {
+        Finding::well("autovacuum", "on")
+    } else {
+        Finding::wrong(
+            "autovacuum",
+            "off: tables grow without end, and everything becomes slow",
+            "set autovacuum=on and track_counts=on in postgresql.conf",
+        )
+    })
+}
+
+async fn connections(connector: &Connector, client: &Client) -> Found {
+    let needed = CONNECTIONS + connector.options().readers.max(1);
+    let sql = format!(
+        "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int, \
+                (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'), \
+                (SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user), \
+                (SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND application_name LIKE{})",
+        literal(&format!("{} %", connector.options().application_name))
+    );
+    let row = ask(client, &sql).await?;
+    let number = |n| column(&row, n).parse::<i64>().unwrap_or_default();
+    let (most, used, limit, ours) = (number(0), number(1), number(2), number(3));
+    let state = format!("{used} of {most} are in use, {ours} of them ours; an engine has up to {needed}");
+    let subject = "connections";
+    if connector.is_pooled() {
+        return Ok(Finding::well(subject, format!("an engine has up to {needed} to the proxy")));
+    }
+    Ok(if (0..needed as i64).contains(&limit) {
+        Finding::wrong(
+            subject,
+            format!("the role may have {limit}; an engine has up to {needed}"),
+            format!(
+                "ALTER ROLE … CONNECTION LIMIT {needed} for each engine, or a smaller readers= in the URL"
+            ),
+        )
+    } else if most - used < needed as i64 {
+        Finding::wrong(subject, state, "raise max_connections, use fewer processes, or a pooler")
+    } else {
+        Finding::well(subject, state)
+    })
+}

@@ -1,0 +1,185 @@
+//! Reaching a server: encrypted or not, in bounded time, with words for what goes wrong.
+
+use std::fmt;
+use std::time::Duration;
+
+use stepfast_core::store::StoreError;
+use tokio_postgres::config::{Host, SslMode as Asked, SslNegotiation};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Error, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::options::PostgresOptions;
+use crate::tls::SslMode;
+use crate::url::{describe, parse};
+
+/// What drives a connection.
+pub(crate) type Driver = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+
+/// A server, and how it is reached.
+#[derive(Clone)]
+pub(crate) struct Target {
+    config: Config,
+    tls: MakeRustlsConnect,
+    mode: SslMode,
+    limit: Duration,
+    name: String,
+}
+
+/// Why a connection could not be made.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// What happened, and what to do.
+    pub text: String,
+    /// The server's code, if it answered.
+    pub code: Option<SqlState>,
+}
+
+impl Target {
+    /// The server that `url` names; what else it says is put into the options.
+    pub(crate) fn new(url: &str, options: PostgresOptions) -> Result<(Self, PostgresOptions), StoreError> {
+        let open = |reason| StoreError::Open { store: "the Postgres database".into(), reason };
+        let (config, options) = parse(url, options).map_err(open)?;
+        let name = describe(&config);
+        let open = |reason| StoreError::Open { store: name.clone(), reason };
+        let is_direct = config.get_ssl_negotiation() == SslNegotiation::Direct;
+        let tls = options.tls.connector(is_direct).map_err(open)?;
+        let (mode, limit) = (options.tls.mode(), options.connect_timeout);
+        Ok((Self { config, tls, mode, limit, name }, options))
+    }
+
+    /// The database, for people: no password in it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// True if it is on this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.config.get_hosts().iter().all(|host| match host {
+            Host::Tcp(host) => {
+                host == "localhost"
+                    || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+            }
+            #[cfg(unix)]
+            Host::Unix(_) => true,
+        })
+    }
+
+    /// A connection under this name.
+    pub(crate) async fn dial(&self, application_name: &str) -> Result<(Client, Driver), Refusal> {
+        let mut config = self.config.clone();
+        config.application_name(application_name);
+        // the client library limits only the time until the socket is there
+        match tokio::time::timeout(self.limit, self.negotiate(config)).await {
+            Ok(Ok(connected)) => Ok(connected),
+            Ok(Err(error)) => Err(Refusal::of(&error)),
+            Err(_) => Err(Refusal {
+                text: format!(
+                    "the server did not answer within {:?}; is it overloaded or stopped?",
+                    self.limit
+                ),
+                code: None,
+            }),
+        }
+    }
+
+    async fn negotiate(&self, mut config: Config) -> Result<(Client, Driver), Error> {
+        let is_local = config.get_hosts().iter().all(|host| !matches!(host, Host::Tcp(_)));
+        let (first, second) = match self.mode {
+            // the server encrypts nothing on its own machine
+            _ if is_local => (Asked::Disable, None),
+            SslMode::Disable => (Asked::Disable, None),
+            SslMode::Allow => (Asked::Disable, Some(Asked::Require)),
+            SslMode::Prefer => (Asked::Prefer, Some(Asked::Disable)),
+            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => (Asked::Require, None),
+        };
+        config.ssl_mode(first);
+        match (config.connect(self.tls.clone()).await, second) {
+            (Err(error), Some(second)) if is_about_encryption(&error) => {
+                config.ssl_mode(second);
+                match config.connect(self.tls.clone()).await {
+                    // the other way is not possible at all: the first answer says more
+                    Err(worse) if worse.as_db_error().is_none() => Err(error),
+                    result => result,
+                }
+            }
+            (result, _) => result,
+        }
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target").field("name", &self.name).field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+/// True if trying the same with or without encryption may go better.
+fn is_about_encryption(error: &Error) -> bool {
+    match error.code() {
+        // also what pg_hba.conf refuses
+        Some(code) => *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+        None => is_handshake(error),
+    }
+}
+
+fn is_handshake(error: &Error) -> bool {
+    // the client library has no other word for it
+    error.to_string().starts_with("error performing TLS handshake")
+}
+
+impl Refusal {
+    /// What the client library says, and what to do about it.
+    pub(crate) fn of(error: &Error) -> Self {
+        Self { text: format!("{}; {}", chain(error), advice(error)), code: error.code().cloned() }
+    }
+
+    /// True if the server, or the proxy before it, has no connection left.
+    pub(crate) fn is_full(&self) -> bool {
+        self.code.as_ref() == Some(&SqlState::TOO_MANY_CONNECTIONS)
+            || self.text.contains("no more connections allowed")
+    }
+}
+
+fn advice(error: &Error) -> &'static str {
+    let Some(database) = error.as_db_error() else {
+        return if is_handshake(error) {
+            "see sslmode, sslrootcert and sslcert in the URL, and whether the server has ssl=on"
+        } else {
+            "is the server running, and are host and port in the URL right?"
+        };
+    };
+    let code = database.code();
+    if database.message().contains("unsupported startup parameter") {
+        return "a proxy refuses an option of the URL: remove `options` there; if the proxy pools transactions, \
+                add pooling=transaction";
+    }
+    if *code == SqlState::INVALID_PASSWORD {
+        "check user and password in the URL, and the server's pg_hba.conf"
+    } else if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
+        "check user, password and sslmode in the URL, and the server's pg_hba.conf"
+    } else if *code == SqlState::INVALID_CATALOG_NAME {
+        "create the database, or name another one in the URL"
+    } else if *code == SqlState::TOO_MANY_CONNECTIONS {
+        "raise max_connections of the server or the CONNECTION LIMIT of the role, use fewer processes, or pool"
+    } else {
+        "the server says what is wrong"
+    }
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        // some errors repeat their cause
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,90 @@
+//! The schema as text: what brings it up to date, and what lets a role use it.
+
+use refinery::{Migration, embed_migrations};
+
+use crate::connect::{literal, quoted};
+
+embed_migrations!("migrations");
+
+/// The table that keeps account of migrations, in refinery's form.
+pub(crate) const VERSIONS: &str = "schema_version";
+
+/// The tables that the store works on.
+pub(crate) const TABLES: &[&str] = &[
+    "executions",
+    "checkpoints",
+    "attempts",
+    "chunks",
+    "ready",
+    "timers",
+    "waits",
+    "requests",
+    "workers",
+    "lanes",
+];
+
+/// What the store does in them.
+pub(crate) const RIGHTS: &[&str] = &["SELECT", "INSERT", "UPDATE", "DELETE"];
+
+/// All migrations, in their order.
+pub(crate) fn migrations() -> Vec<Migration> {
+    let mut all = migrations::runner().get_migrations().clone();
+    all.sort_by_key(Migration::version);
+    all
+}
+
+/// The newest schema that this program knows.
+pub(crate) fn newest() -> i64 {
+    migrations().last().map_or(0, |migration| i64::from(migration.version()))
+}
+
+/// The migrations above version `found`.
+pub(crate) fn pending(found: Option<i64>) -> Vec<Migration> {
+    let found = found.unwrap_or(0);
+    migrations().into_iter().filter(|migration| i64::from(migration.version()) > found).collect()
+}
+
+/// What applies `pending` in one transaction.
+pub(crate) fn applying(schema: &str, is_there: bool, pending: &[Migration]) -> String {
+    let mut sql = String::new();
+    if !is_there {
+        sql.push_str(&format!("CREATE SCHEMA IF NOT EXISTS {};\n", quoted(schema)));
+    }
+    sql.push_str(&format!(
+        "SET LOCAL search_path TO {};\n\
+         CREATE TABLE IF NOT EXISTS {VERSIONS} (\n    version    int4 PRIMARY KEY,\n    name       varchar(255),\n    \
+         applied_on varchar(255),\n    checksum   varchar(255)\n);\n\n",
+        quoted(schema)
+    ));
+    for migration in pending {
+        let (version, name) = (migration.version(), migration.name());
+        sql.push_str(migration.sql().unwrap_or_default().trim_end());
+        sql.push_str(&format!(
+            "\n\nINSERT INTO {VERSIONS} (version, name, applied_on, checksum) VALUES ({version},{}, \
+             to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), '{}');\n",
+            literal(name),
+            migration.checksum()
+        ));
+    }
+    sql.push_str(&format!(
+        "COMMENT ON TABLE {VERSIONS} IS 'One row per migration that was applied';\n\
+         COMMENT ON COLUMN {VERSIONS}.version IS 'Its number';\n\
+         COMMENT ON COLUMN {VERSIONS}.name IS 'Its name';\n\
+         COMMENT ON COLUMN {VERSIONS}.applied_on IS 'When';\n\
+         COMMENT ON COLUMN {VERSIONS}.checksum IS 'Hash of its text';\n"
+    ));
+    sql
+}
+
+/// What lets `role` run engines, and change nothing but rows; also in tables that later versions bring.
+pub(crate) fn granting(schema: &str, role: &str) -> String {
+    let (schema, role, rights) = (quoted(schema), quoted(role), RIGHTS.join(", "));
+    let tables: Vec<_> = TABLES.iter().map(|table| format!("{schema}.{table}")).collect();
+    format!(
+        "GRANT USAGE ON SCHEMA {schema} TO {role};\n\
+         GRANT {rights} ON {} TO {role};\n\
+         GRANT SELECT ON {schema}.{VERSIONS} TO {role};\n\
+         ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT {rights} ON TABLES TO {role};\n",
+        tables.join(", ")
+    )
+}

@@ -1,0 +1,135 @@
+//! [`Session`]: a connection, and how statements are sent on it.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use futures_util::future::try_join_all;
+use stepfast_core::store::StoreError;
+use tokio::runtime::Handle;
+use tokio_postgres::{Client, Statement};
+
+use crate::connect::{Connector, Role};
+use crate::error::store_error;
+use crate::options::Pooling;
+use crate::pipeline::Part;
+use crate::statements::Sql;
+
+/// A connection of the store.
+pub(crate) struct Session {
+    /// The connection.
+    pub client: Client,
+    way: Way,
+    /// Rows written or claimed since the plans were made, and how many of them make new plans worthwhile.
+    rows: AtomicU64,
+    rows_per_plan: AtomicU64,
+}
+
+/// How statements are sent.
+enum Way {
+    /// The connection is the server's: its settings were set when it was made, and statements are prepared.
+    Prepared(Vec<Option<Statement>>),
+    /// A proxy lends another connection of the server for each transaction: it has to bring its settings along,
+    /// and statements have no name by which the next transaction could find them.
+    Unnamed { settings: String },
+}
+
+/// How a transaction begins where the defaults may be anybody's.
+const PLAIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE";
+
+/// Plans are made anew when this many rows were written, then twice as many, and so on, up to the last.
+const ROWS_PER_PLAN: (u64, u64) = (32, 65_536);
+
+impl Session {
+    /// A connection driven by `runtime`, with the statements that it will need.
+    pub(crate) async fn open(
+        connector: &Connector,
+        runtime: &Handle,
+        role: Role,
+        statements: &[Sql],
+    ) -> Result<Self, StoreError> {
+        let client = connector.connect(runtime, role).await?;
+        Self::with(connector, client, role, statements).await
+    }
+
+    /// The same on a connection that is there and set up for `role`.
+    pub(crate) async fn with(
+        connector: &Connector,
+        client: Client,
+        role: Role,
+        statements: &[Sql],
+    ) -> Result<Self, StoreError> {
+        let way = match connector.options().pooling {
+            Pooling::Transaction => Way::Unnamed { settings: connector.local_settings(role) },
+            Pooling::Session => {
+                let mut prepared = vec![None; Sql::ALL.len()];
+                let texts = statements.iter().map(|sql| client.prepare(sql.text()));
+                let all =
+                    try_join_all(texts).await.map_err(|error| store_error("preparing statements", &error))?;
+                for (&sql, statement) in statements.iter().zip(all) {
+                    prepared[sql as usize] = Some(statement);
+                }
+                Way::Prepared(prepared)
+            }
+        };
+        let (rows, rows_per_plan) = (AtomicU64::new(0), AtomicU64::new(ROWS_PER_PLAN.0));
+        Ok(Self { client, way, rows, rows_per_plan })
+    }
+
+    /// A prepared statement; preparing it was asked for when the session was opened. `None` where statements
+    /// have no names.
+    pub(crate) fn statement(&self, sql: Sql) -> Result<Option<&Statement>, StoreError> {
+        match &self.way {
+            Way::Unnamed { .. } => Ok(None),
+            Way::Prepared(prepared) => match &prepared[sql as usize] {
+                Some(statement) => Ok(Some(statement)),
+                None => Err(StoreError::Unavailable(format!("statement {sql:?} is not prepared here"))),
+            },
+        }
+    }
+
+    /// What begins the transaction of a part, if one begins here.
+    pub(crate) fn begin(&self, part: Part) -> Option<Cow<'static, str>> {
+        match (&self.way, part.begin()) {
+            (Way::Prepared(_), begin) => begin.map(|(begin, then)| match then {
+                "" => Cow::Borrowed(begin),
+                then => Cow::Owned(format!("{begin}; {then}")),
+            }),
+            (Way::Unnamed { .. }, None) if part != Part::Apart => None,
+            (Way::Unnamed { settings }, begin) => {
+                let (begin, then) = match begin {
+                    None | Some(("BEGIN", "")) => (PLAIN, ""),
+                    Some(("BEGIN", then)) => (PLAIN, then),
+                    Some(other) => other,
+                };
+                Some(Cow::Owned(format!("{begin}; {settings}{then}")))
+            }
+        }
+    }
+
+    /// True if the part is a transaction of its own here, which a failure leaves open.
+    pub(crate) fn wraps(&self, part: Part) -> bool {
+        part == Part::Apart && matches!(self.way, Way::Unnamed { .. })
+    }
+
+    /// Counts rows that are about to be written. True if the plans are of a time when the tables were much
+    /// smaller: a plan that is kept for good may walk through a table that was nearly empty when it was made.
+    pub(crate) fn needs_new_plans(&self, rows: usize) -> bool {
+        if matches!(self.way, Way::Unnamed { .. }) {
+            // each is planned when it is sent
+            return false;
+        }
+        let rows = self.rows.fetch_add(rows as u64, Relaxed) + rows as u64;
+        let limit = self.rows_per_plan.load(Relaxed);
+        if rows < limit {
+            return false;
+        }
+        self.rows.store(0, Relaxed);
+        self.rows_per_plan.store((limit * 2).min(ROWS_PER_PLAN.1), Relaxed);
+        true
+    }
+
+    /// True if it can no longer be used.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+}

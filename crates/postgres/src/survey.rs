@@ -1,0 +1,63 @@
+//! Who is registered, and what waits: for people.
+
+use stepfast_core::clock::Timestamp;
+use stepfast_core::store::StoreError;
+use stepfast_core::survey::{Survey, Waiting, WorkerInfo, WorkerRow};
+use stepfast_core::write::WorkerId;
+use tokio_postgres::Row;
+
+use crate::apply::one;
+use crate::pipeline::Job;
+use crate::read::Reader;
+use crate::rows::Columns;
+use crate::statements::Sql;
+use crate::types::Instant;
+
+impl Reader {
+    /// See [`Store::survey`](stepfast_core::Store::survey); by the time `now`, or the server's.
+    pub(crate) async fn survey(
+        &self,
+        most: u64,
+        now: Option<Timestamp>,
+        lease_micros: i64,
+    ) -> Result<Survey, StoreError> {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let now = now.map(Instant);
+        let what = "looking who is there";
+        let workers = Job { sql: Sql::Workers, what, params: vec![one(now), one(lease_micros)] };
+        let workers = self.ask(workers).await?;
+        let waiting = self.ask(Job { sql: Sql::Waiting, what, params: vec![one(now), one(most)] }).await?;
+        Ok(Survey {
+            workers: workers.iter().map(worker).collect::<Result<_, _>>()?,
+            waiting: waiting.iter().map(waits).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn worker(row: &Row) -> Result<WorkerRow, StoreError> {
+    let mut row = Columns::of(row);
+    Ok(WorkerRow {
+        worker: WorkerId(row.next()?),
+        info: WorkerInfo {
+            host: row.next()?,
+            pid: u32::try_from(row.next::<i64>()?).unwrap_or_default(),
+            engine: row.next()?,
+            app_version: row.next::<Option<&str>>()?.map(Into::into),
+            workflows: row.next::<Vec<&str>>()?.into_iter().map(Into::into).collect(),
+            is_client: row.next()?,
+        },
+        registered_at: row.time()?,
+        lease_expires_at: row.opt_time()?,
+        is_alive: row.next()?,
+        running: row.next::<i64>()? as u64,
+    })
+}
+
+fn waits(row: &Row) -> Result<Waiting, StoreError> {
+    let mut row = Columns::of(row);
+    Ok(Waiting {
+        workflow: row.next::<&str>()?.into(),
+        app_version: row.next::<Option<&str>>()?.map(Into::into),
+        executions: row.next::<i64>()? as u64,
+    })
+}

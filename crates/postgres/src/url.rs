@@ -1,0 +1,259 @@
+//! The URL: options of ours behind it, and those that the client library understands.
+
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslNegotiation};
+
+use crate::options::{Pooling, PostgresOptions};
+use crate::tls::SslMode;
+
+/// Options of ours.
+const OURS: &[&str] = &[
+    "application_name",
+    "connect_timeout",
+    "listen",
+    "pooling",
+    "readers",
+    "schema",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+];
+
+/// Options of the client library, which go to it as they are.
+const PASSED_ON: &[&str] = &[
+    "channel_binding",
+    "dbname",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "load_balance_hosts",
+    "options",
+    "password",
+    "port",
+    "sslnegotiation",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "user",
+];
+
+/// A connection that nobody answers any more is given up after about this long, if the URL says nothing else:
+/// so long without a sign of life, then probes so far apart, so many of them.
+const KEEPALIVES: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
+
+/// Takes our options out of `url`. What stands there wins over what `options` had. Errors are for people, and hold
+/// no password.
+pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, PostgresOptions), String> {
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let mut passed_on = Vec::new();
+    for option in query.split('&').filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        if PASSED_ON.contains(&name) {
+            passed_on.push(option);
+        } else if OURS.contains(&name) {
+            let value = percent_decode_str(value)
+                .decode_utf8()
+                .map_err(|_| format!("{name} in the URL is not UTF-8 when it is decoded"))?;
+            take(name, &value, &mut options)?;
+        } else {
+            return Err(unknown(name));
+        }
+    }
+    let url =
+        if passed_on.is_empty() { address.to_owned() } else { format!("{address}?{}", passed_on.join("&")) };
+    let mut config: Config = url.parse().map_err(|error| {
+        format!(
+            "the URL is not understood ({error}); it looks like postgres://user:password@host:5432/database"
+        )
+    })?;
+    check(&config, &options)?;
+    config.connect_timeout(options.connect_timeout);
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(options.lease);
+    }
+    let (idle, interval, retries) = KEEPALIVES;
+    if !passed_on.iter().any(|option| option.starts_with("keepalives_idle=")) {
+        config.keepalives_idle(idle);
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_interval(interval);
+    }
+    if config.get_keepalives_retries().is_none() {
+        config.keepalives_retries(retries);
+    }
+    // the name in a certificate is compared with the host; where only an address is given, with that
+    if config.get_hosts().is_empty() {
+        for address in config.get_hostaddrs().to_vec() {
+            config.host(address.to_string());
+        }
+    }
+    Ok((config, options))
+}
+
+fn take(name: &str, value: &str, options: &mut PostgresOptions) -> Result<(), String> {
+    let wrong = |choices: &str| Err(format!("{name}={value} in the URL is not understood: {choices}"));
+    match name {
+        "application_name" => value.clone_into(&mut options.application_name),
+        "schema" => value.clone_into(&mut options.schema),
+        "listen" => options.listen = Some(value.to_owned()),
+        "pooling" => match value {
+            "transaction" => options.pooling = Pooling::Transaction,
+            "session" => options.pooling = Pooling::Session,
+            _ => {
+                return wrong(
+                    "transaction for a proxy that lends a connection for a transaction, session for none or one \
+                     that lends it for good",
+                );
+            }
+        },
+        "readers" => match value.parse() {
+            Ok(readers @ 1..=1000) => options.readers = readers,
+            _ => return wrong("a number of connections from 1 to 1000"),
+        },
+        "connect_timeout" => match value.parse() {
+            Ok(seconds @ 1..=86_400) => options.connect_timeout = Duration::from_secs(seconds),
+            _ => return wrong("whole seconds from 1 to 86400"),
+        },
+        "sslmode" => match value.parse::<SslMode>() {
+            Ok(mode) => options.tls.mode = Some(mode),
+            Err(()) => {
+                let words: Vec<_> = SslMode::ALL.iter().map(|mode| mode.as_str()).collect();
+                return wrong(&format!("it is one of {}", words.join(", ")));
+            }
+        },
+        _ if value.is_empty() => return wrong("the path of a file in PEM format"),
+        "sslrootcert" => options.tls.root_cert = Some(value.into()),
+        "sslcert" => options.tls.cert = Some(value.into()),
+        "sslkey" => options.tls.key = Some(value.into()),
+        _ => return Err(unknown(name)),
+    }
+    Ok(())
+}
+
+fn unknown(name: &str) -> String {
+    if name == "durability" {
+        return "durability is not an option of this URL: PostgresOptions has it, or `stepfast::connect`"
+            .into();
+    }
+    let mut known: Vec<_> = OURS.iter().chain(PASSED_ON).copied().chain(["durability"]).collect();
+    known.sort_unstable();
+    format!("{name:?} is not an option of a Postgres URL; there are {}", known.join(", "))
+}
+
+fn check(config: &Config, options: &PostgresOptions) -> Result<(), String> {
+    let name = &options.schema;
+    if name.is_empty() || name.len() > 63 || name.contains('\0') {
+        return Err(format!("{name:?} cannot be the name of a schema: it has 1 to 63 bytes"));
+    }
+    if name.starts_with("pg_") {
+        return Err(format!("{name:?} cannot be the name of a schema: pg_ is for the server's own"));
+    }
+    let name = &options.application_name;
+    // the server cuts names at 63 bytes, and ours have a word more
+    if name.is_empty() || name.len() > 48 || name.contains('\0') {
+        return Err(format!("application_name {name:?} is not possible: it has 1 to 48 bytes"));
+    }
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        return Err("the URL names no host; it looks like postgres://user:password@host:5432/database".into());
+    }
+    let is_direct = config.get_ssl_negotiation() == SslNegotiation::Direct;
+    let mode = options.tls.mode();
+    if is_direct && matches!(mode, SslMode::Disable | SslMode::Allow | SslMode::Prefer) {
+        return Err(format!("sslnegotiation=direct needs sslmode=require or stronger, not {mode}"));
+    }
+    Ok(())
+}
+
+/// The database for people: no password in it.
+pub(crate) fn describe(config: &Config) -> String {
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => host.clone(),
+        #[cfg(unix)]
+        Some(Host::Unix(path)) => path.display().to_string(),
+        None => "localhost".into(),
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let user = config.get_user().unwrap_or_default();
+    let database = config.get_dbname().unwrap_or(user);
+    format!("postgres://{user}@{host}:{port}/{database}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(query: &str) -> Result<(Config, PostgresOptions), String> {
+        parse(&format!("postgres://me:secret@db:5433/shop?{query}"), PostgresOptions::default())
+    }
+
+    #[test]
+    fn our_options_are_taken_and_the_others_passed_on() {
+        let (config, options) = parsed(
+            "schema=s%20t&application_name=shop&listen=postgres%3A%2F%2Fa%40b%2Fc&pooling=transaction&readers=7&\
+             sslmode=verify-full&sslrootcert=%2Fca.pem&sslcert=c.pem&sslkey=k.pem&connect_timeout=3&\
+             options=-c%20work_mem%3D1MB&tcp_user_timeout=9&keepalives_idle=11",
+        )
+        .unwrap();
+        assert_eq!((options.schema.as_str(), options.application_name.as_str()), ("s t", "shop"));
+        assert_eq!(options.listen.as_deref(), Some("postgres://a@b/c"));
+        assert_eq!((options.pooling, options.readers), (Pooling::Transaction, 7));
+        assert_eq!(options.tls.mode(), SslMode::VerifyFull);
+        assert_eq!(options.tls.root_cert.as_deref(), Some("/ca.pem".as_ref()));
+        assert_eq!(options.connect_timeout, Duration::from_secs(3));
+        assert_eq!(config.get_options(), Some("-c work_mem=1MB"));
+        assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(3)));
+        assert_eq!(config.get_tcp_user_timeout(), Some(&Duration::from_secs(9)));
+        assert_eq!(config.get_keepalives_idle(), Duration::from_secs(11));
+        assert_eq!(describe(&config), "postgres://me@db:5433/shop");
+    }
+
+    #[test]
+    fn what_the_url_does_not_say_stays_as_it_was() {
+        let options = PostgresOptions::default().schema("mine").readers(9).ssl_mode(SslMode::Require);
+        let (config, options) = parse("postgres://me@db/shop?schema=theirs", options).unwrap();
+        assert_eq!((options.schema.as_str(), options.readers), ("theirs", 9));
+        assert_eq!(options.tls.mode(), SslMode::Require);
+        assert_eq!(config.get_keepalives_interval(), Some(Duration::from_secs(2)));
+        assert_eq!(config.get_tcp_user_timeout(), Some(&options.lease));
+    }
+
+    #[test]
+    fn errors_name_the_option_and_the_choices_and_no_password() {
+        for (query, words) in [
+            ("shema=x", ["\"shema\"", "schema"]),
+            ("sslmode=on", ["sslmode=on", "verify-ca"]),
+            ("pooling=yes", ["pooling=yes", "transaction"]),
+            ("readers=0", ["readers=0", "1 to 1000"]),
+            ("readers=many", ["readers=many", "1 to 1000"]),
+            ("connect_timeout=0", ["connect_timeout=0", "seconds"]),
+            ("schema=", ["schema", "1 to 63"]),
+            ("schema=pg_shop", ["pg_shop", "schema"]),
+            ("application_name=", ["application_name", "1 to 48"]),
+            ("sslcert=", ["sslcert", "PEM"]),
+            ("schema=%ff", ["schema", "UTF-8"]),
+            ("durability=full", ["durability", "PostgresOptions"]),
+            ("sslnegotiation=direct", ["sslnegotiation", "require"]),
+            ("port=x", ["URL", "postgres://"]),
+        ] {
+            let error = parsed(query).map(drop).unwrap_err();
+            assert!(words.iter().all(|word| error.contains(word)), "{query}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_system_s_root_certificates_mean_full_verification() {
+        let mode = |query| parsed(query).unwrap().1.tls.mode();
+        assert_eq!(mode(""), SslMode::Prefer);
+        assert_eq!(mode("sslrootcert=system"), SslMode::VerifyFull);
+        assert_eq!(mode("sslrootcert=ca.pem"), SslMode::Prefer);
+        let weak = parsed("sslrootcert=system&sslmode=require").unwrap().1.tls;
+        assert!(weak.connector(false).map(drop).unwrap_err().contains("verify-full"));
+    }
+}
