@@ -14,6 +14,10 @@ CREATE TABLE executions (
     owner INTEGER, -- worker_id of who runs it; NULL unless it is running
     run_no INTEGER NOT NULL DEFAULT 1, -- how often it was resumed or rewound, plus one
     recoveries INTEGER NOT NULL DEFAULT 0, -- how often it was continued after its worker was lost
+    strikes INTEGER, -- of the last recoveries, those with nothing new recorded; from 3 on, those it was tried alone for
+    progress INTEGER, -- how much was recorded of it when it was recovered last; NULL for never
+    is_alone INTEGER, -- 1 if it was claimed from the quarantine with nothing beside it
+    app_version TEXT, -- version of the code that may run it; NULL for any
     created_at INTEGER NOT NULL, -- when it was accepted, in UTC microseconds like all instants
     ended_at INTEGER, -- when it ended
     deadline_at INTEGER, -- when it is cancelled unless it has ended
@@ -70,11 +74,23 @@ CREATE TABLE ready (
     partition TEXT NOT NULL DEFAULT '', -- key within the queue
     priority INTEGER NOT NULL DEFAULT 0, -- smaller comes first
     seq INTEGER NOT NULL, -- age: the microsecond since which it stands here (for recovered ones, of its start)
-    workflow TEXT NOT NULL -- name of its workflow: a worker claims those that it has registered
+    workflow TEXT NOT NULL, -- name of its workflow: a worker claims those that it has registered
+    app_version TEXT -- version of the code that may run it; NULL for any
 ) STRICT, WITHOUT ROWID;
 
 -- claims: the oldest of each workflow
 CREATE INDEX ready_by_age ON ready (workflow, seq, execution);
+
+CREATE TABLE quarantine (
+    -- One row per queued execution that seems to kill its worker; instead of a row in ready.
+    execution BLOB NOT NULL PRIMARY KEY, -- key of the execution
+    due_at INTEGER NOT NULL, -- when it may be tried
+    workflow TEXT NOT NULL, -- name of its workflow
+    app_version TEXT -- version of the code that may run it; NULL for any
+) STRICT, WITHOUT ROWID;
+
+-- what may be tried
+CREATE INDEX quarantine_by_due ON quarantine (due_at, execution);
 
 CREATE TABLE timers (
     -- One row per suspended execution that has a due time.
@@ -109,7 +125,13 @@ CREATE TABLE workers (
     -- on byte worker_id of the file <database>-presence.
     worker_id INTEGER PRIMARY KEY AUTOINCREMENT, -- never used twice
     epoch INTEGER NOT NULL, -- the fencing token of its lanes
-    registered_at INTEGER NOT NULL -- when it registered
+    registered_at INTEGER NOT NULL, -- when it registered
+    host TEXT NOT NULL, -- name of its machine
+    pid INTEGER NOT NULL, -- number of its process there
+    engine TEXT NOT NULL, -- version of the engine
+    app_version TEXT, -- version of the program's code, where it was told
+    workflows TEXT NOT NULL, -- workflows that it can run, one in a line
+    is_client INTEGER NOT NULL -- 1 if it runs nothing
 ) STRICT;
 
 CREATE TABLE lanes (

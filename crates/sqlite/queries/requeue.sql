@@ -1,4 +1,5 @@
--- Some executions of an owner become queued. 1 owner, 2 limit, 3 what to add to recoveries
+-- Some executions of an owner become queued; what there is to judge its loss by. 1 owner, 2 limit, 3 what to add to
+-- recoveries
 UPDATE executions SET status = 1, owner = NULL, recoveries = recoveries + ?3
 WHERE key IN (SELECT key FROM executions WHERE owner = ?1 LIMIT ?2)
-RETURNING key, created_at, workflow
+RETURNING key, created_at, strikes, progress, is_alone

@@ -90,7 +90,9 @@ impl<'c, 'f> Apply<'c, 'f> {
         if inserted == 0 {
             return self.existing(start);
         }
-        self.enter_roles(start.key, Some(&start.workflow), &start.state)?;
+        // what is pinned to a version of the code is rare
+        let workflow = start.app_version.is_none().then_some(&start.workflow);
+        self.enter_roles(start.key, workflow, &start.state)?;
         Ok(Outcome::Applied)
     }
 
@@ -121,6 +123,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             armed,
             payload(&start.input),
             outcome,
+            start.app_version.as_deref(),
         ];
         self.sql.insert(Table::Executions, Sql::Start, params)
     }

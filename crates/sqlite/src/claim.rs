@@ -1,17 +1,16 @@
 //! Claiming: executions whose timer is due, then the oldest in `ready`.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
 use rusqlite::OptionalExtension;
+use std::collections::VecDeque;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::record::{Record, Status};
 use stepfast_core::store::{Claim, StoreError};
+use stepfast_core::survey::is_same_version;
 use stepfast_core::write::WorkerId;
 
 use crate::error::Tried;
-use crate::row::{execution, key, key_of, text};
+use crate::row::{execution, key, key_of, maybe_text, text};
 use crate::statements::{Sql, Statements, Tally};
 use crate::writer::{Inner, fence};
 use crate::{read, row};
@@ -26,8 +25,13 @@ impl Inner {
             let mut sql = Statements::new(conn);
             fence(&mut sql, claim.worker.0, claim.lane, claim.epoch)?;
             let mut claiming = Claiming { sql, claim, records: Vec::new(), bytes: 0 };
-            claiming.due(self.now().as_micros())?;
-            claiming.ready()?;
+            let now = self.now().as_micros();
+            if claim.from_quarantine {
+                claiming.quarantined(now)?;
+            } else {
+                claiming.due(now)?;
+                claiming.ready()?;
+            }
             Ok((claiming.records, claiming.sql.tally))
         })?;
         tally.add_to(&self.counters);
@@ -36,6 +40,12 @@ impl Inner {
         }
         Ok(records)
     }
+}
+
+/// True if who claims can run executions of this workflow that are pinned to this version.
+fn can_run(claim: &Claim, workflow: &str, app_version: Option<&str>) -> bool {
+    let has_workflow = claim.workflows.iter().any(|name| **name == *workflow);
+    has_workflow && is_same_version(claim.app_version.as_deref(), app_version)
 }
 
 struct Claiming<'c, 'a> {
@@ -54,23 +64,48 @@ impl Claiming<'_, '_> {
     fn due(&mut self, now: i64) -> Tried<()> {
         let mut after = (i64::MIN, Key::default());
         while !self.is_full() {
-            let mut page: Vec<(i64, Key, Arc<str>)> = Vec::with_capacity(PAGE);
+            let mut page: Vec<(i64, Key, bool)> = Vec::with_capacity(PAGE);
             let mut rows = self.sql.get(Sql::Due)?.query((after.0, key(&after.1), now, PAGE as i64))?;
             while let Some(row) = rows.next()? {
-                page.push((row.get(0)?, key_of(row, 1)?, text(row, 2)?));
+                let is_ours = can_run(self.claim, &text(row, 2)?, maybe_text(row, 3)?.as_deref());
+                page.push((row.get(0)?, key_of(row, 1)?, is_ours));
             }
             drop(rows);
             let Some((due_at, last, _)) = page.last() else { return Ok(()) };
             after = (*due_at, *last);
-            for (_, id, workflow) in page {
+            for (_, id, is_ours) in page {
                 if self.is_full() {
                     return Ok(());
                 }
-                if self.claim.workflows.contains(&workflow) && self.take(id, Status::Waiting)? {
+                if is_ours && self.take(id, Status::Waiting)? {
                     self.sql.delete(Table::Timers, Sql::Untimer, [key(&id)])?;
                     self.sql.delete(Table::Waits, Sql::Unwait, [key(&id)])?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Takes what may be tried of the quarantine, the longest in it first.
+    fn quarantined(&mut self, now: i64) -> Tried<()> {
+        let version = self.claim.app_version.as_deref();
+        let mut rows = self.sql.get(Sql::Quarantined)?.query((now, version))?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()?
+            && found.len() < self.claim.limit
+        {
+            if self.claim.workflows.contains(&text(row, 2)?) {
+                found.push(key_of(row, 1)?);
+            }
+        }
+        drop(rows);
+        for id in found {
+            self.take(id, Status::Queued)?;
+            // also if there was nothing to take: the row is stale then
+            self.sql.run(Sql::Unquarantine, [key(&id)])?;
+        }
+        if let [only] = self.records.as_slice() {
+            self.sql.run(Sql::TakeAlone, [key(&only.execution.key)])?;
         }
         Ok(())
     }
@@ -103,7 +138,8 @@ impl Claiming<'_, '_> {
 
     fn ready_of(&mut self, workflow: &str, after: (i64, Key)) -> Tried<VecDeque<(i64, Key)>> {
         let limit = PAGE.min(self.claim.limit - self.records.len() + 1);
-        let mut rows = self.sql.get(Sql::ReadyOf)?.query((workflow, after.0, key(&after.1), limit as i64))?;
+        let params = (workflow, after.0, key(&after.1), limit as i64, self.claim.app_version.as_deref());
+        let mut rows = self.sql.get(Sql::ReadyOf)?.query(params)?;
         let mut page = VecDeque::with_capacity(limit);
         while let Some(row) = rows.next()? {
             page.push_back((row.get(0)?, key_of(row, 1)?));

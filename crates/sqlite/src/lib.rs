@@ -21,8 +21,10 @@ mod request;
 mod resend;
 mod row;
 mod rows;
+mod schema;
 mod shared;
 mod statements;
+mod survey;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -37,7 +39,8 @@ use stepfast_core::key::Key;
 use stepfast_core::lock::Mutex;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
-use stepfast_core::store::{About, Claim, Durability, Look, Registration, Seen, Store, StoreError};
+use stepfast_core::store::{About, Changed, Claim, Durability, Look, Registration, Seen, Store, StoreError};
+use stepfast_core::survey::{Survey, WorkerInfo};
 use stepfast_core::write::{Flush, Outcome, WorkerId};
 use tokio::sync::Semaphore;
 
@@ -170,8 +173,8 @@ impl Store for SqliteStore {
         &self.inner.counters
     }
 
-    async fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
-        self.inner.register(lanes)
+    async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
+        self.inner.register(lanes, info)
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
@@ -188,6 +191,10 @@ impl Store for SqliteStore {
 
     async fn look(&self, look: &Look) -> Result<Seen, StoreError> {
         self.inner.look(look)
+    }
+
+    async fn recover(&self, worker: WorkerId) -> Result<u64, StoreError> {
+        self.inner.recover(worker.0)
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
@@ -209,9 +216,14 @@ impl Store for SqliteStore {
         self.reading(move |inner| inner.lost(&workers)).await
     }
 
-    async fn changed(&self) {
+    async fn survey(&self, most: u64) -> Result<Survey, StoreError> {
+        self.reading(move |inner| inner.survey(most)).await
+    }
+
+    async fn changed(&self) -> Changed {
         self.inner.shared.wakes.watch();
         self.inner.listener.changed().await;
+        Changed { has_ready: false, has_more: true }
     }
 }
 

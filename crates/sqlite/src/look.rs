@@ -3,17 +3,18 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::SeqCst;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
-use stepfast_core::record::ExecutionId;
+use stepfast_core::record::{ExecutionId, QUARANTINE, quarantine_delay, strikes_after};
 use stepfast_core::store::{Look, Registration, Seen, StoreError};
+use stepfast_core::survey::{WorkerInfo, is_same_version};
 use stepfast_core::write::WorkerId;
 
 use crate::error::Tried;
 use crate::read;
-use crate::row::{key, key_of, request_kind, text};
+use crate::row::{key, key_of, maybe_text, request_kind, text};
 use crate::statements::{Sql, Statements};
 use crate::writer::Inner;
 
@@ -23,15 +24,25 @@ const TAKEOVER: u64 = 1000;
 const LOOKS_PER_SWEEP: u64 = 60;
 
 impl Inner {
-    pub(crate) fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
+    pub(crate) fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
         const EPOCH: i64 = 1; // the worker_id is new, so any epoch is
         self.shared.look_for_peers();
         let now = self.now();
         let mut entered = None;
         let registered = self.write("registering a worker", |conn| {
             let worker: i64 = conn.query_row(
-                "INSERT INTO workers (epoch, registered_at) VALUES (?1, ?2) RETURNING worker_id",
-                (EPOCH, now.as_micros()),
+                "INSERT INTO workers (epoch, registered_at, host, pid, engine, app_version, workflows, is_client)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) RETURNING worker_id",
+                params![
+                    EPOCH,
+                    now.as_micros(),
+                    info.host,
+                    info.pid,
+                    info.engine,
+                    info.app_version.as_deref(),
+                    info.workflows.join("\n"),
+                    info.is_client
+                ],
                 |row| row.get(0),
             )?;
             for lane in 0..lanes {
@@ -69,7 +80,7 @@ impl Inner {
     pub(crate) fn close(&self, worker: i64) -> Result<(), StoreError> {
         if self.forget(&[worker])? > 0 {
             stepfast_core::crash_point!("sqlite registration given up");
-            self.requeue(worker, 0)?;
+            self.requeue(worker, false)?;
             // its last Wakes may have come too late for its lanes
             self.wake_called()?;
             self.shared.announce(self.listener.id);
@@ -85,13 +96,22 @@ impl Inner {
 
     pub(crate) fn look(&self, look: &Look) -> Result<Seen, StoreError> {
         self.shared.look_for_peers();
-        let recovered = self.take_over(look.worker.0)?;
+        let is_sweep = self.looks.fetch_add(1, SeqCst).is_multiple_of(LOOKS_PER_SWEEP);
+        self.owes_wakes.fetch_or(is_sweep, SeqCst);
+        self.read("looking what has changed", |conn| {
+            let mut seen = self.see(conn, look)?;
+            let (lost, owners) = self.lost_beside(conn, look.worker.0)?;
+            seen.has_lost = !lost.is_empty() || !owners.is_empty() || self.owes_wakes.load(SeqCst);
+            Ok(seen)
+        })
+    }
+
+    pub(crate) fn recover(&self, worker: i64) -> Result<u64, StoreError> {
+        let recovered = self.take_over(worker)?;
         if recovered > 0 {
             self.shared.announce(self.listener.id);
         }
-        let mut seen = self.read("looking what has changed", |conn| self.see(conn, look))?;
-        seen.recovered = recovered;
-        Ok(seen)
+        Ok(recovered)
     }
 
     pub(crate) fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
@@ -111,14 +131,9 @@ impl Inner {
     ///
     /// First their lanes are fenced, which commits; then what they still own is requeued. The second step
     /// looks at what the tables say, not at who was fenced, so whoever looks next finishes what was
-    /// interrupted. Costs two short reads if nobody is lost.
+    /// interrupted.
     fn take_over(&self, own: i64) -> Result<u64, StoreError> {
-        let (workers, owners) = self.read("looking for lost workers", |conn| {
-            let mut statement = conn.prepare_cached("SELECT worker_id FROM workers WHERE worker_id <> ?1")?;
-            let workers = statement.query_map([own], |row| row.get(0))?.collect::<Result<Vec<i64>, _>>()?;
-            Ok((workers, strange_owners(conn)?))
-        })?;
-        let lost: Vec<i64> = workers.into_iter().filter(|worker| !self.shared.is_alive(*worker)).collect();
+        let (lost, owners) = self.read("looking for lost workers", |conn| self.lost_beside(conn, own))?;
         if !lost.is_empty() {
             tracing::info!(?lost, "taking over from lost workers");
             self.owes_wakes.store(true, SeqCst);
@@ -127,10 +142,9 @@ impl Inner {
         }
         let mut recovered = 0;
         for owner in lost.into_iter().chain(owners) {
-            recovered += self.requeue(owner, 1)?;
+            recovered += self.requeue(owner, true)?;
         }
-        let is_sweep = self.looks.fetch_add(1, SeqCst).is_multiple_of(LOOKS_PER_SWEEP);
-        if self.owes_wakes.load(SeqCst) || is_sweep {
+        if self.owes_wakes.load(SeqCst) {
             stepfast_core::crash_point!("sqlite requeued and nobody woken");
             self.wake_called()?;
             self.owes_wakes.store(false, SeqCst);
@@ -183,21 +197,41 @@ impl Inner {
         })
     }
 
-    /// Makes what an unregistered owner still runs claimable, in portions.
-    fn requeue(&self, owner: i64, recoveries: i64) -> Result<u64, StoreError> {
+    /// Lost workers beside the one that looks, and owners that are not registered.
+    fn lost_beside(&self, conn: &Connection, own: i64) -> Tried<(Vec<i64>, Vec<i64>)> {
+        let mut statement = conn.prepare_cached("SELECT worker_id FROM workers WHERE worker_id <> ?1")?;
+        let workers = statement.query_map([own], |row| row.get(0))?.collect::<Result<Vec<i64>, _>>()?;
+        let lost = workers.into_iter().filter(|worker| !self.shared.is_alive(*worker)).collect();
+        Ok((lost, strange_owners(conn)?))
+    }
+
+    /// Makes what an unregistered owner still runs claimable, in portions. `is_lost`: it was lost, which counts,
+    /// and has not handed on what it ran.
+    fn requeue(&self, owner: i64, is_lost: bool) -> Result<u64, StoreError> {
         let mut requeued = 0;
+        let now = self.now();
         loop {
             let (rows, tally) = self.write("requeueing the executions of a worker", |conn| {
                 let mut sql = Statements::new(conn);
                 let mut found = Vec::new();
-                let mut rows = sql.get(Sql::Requeue)?.query((owner, TAKEOVER as i64, recoveries))?;
+                let params = (owner, TAKEOVER as i64, i64::from(is_lost));
+                let mut rows = sql.get(Sql::Requeue)?.query(params)?;
                 while let Some(row) = rows.next()? {
-                    found.push((key_of(row, 0)?, row.get::<_, i64>(1)?, text(row, 2)?));
+                    let strikes: Option<u32> = row.get(2)?;
+                    let (progress, is_alone): (Option<i64>, Option<bool>) = (row.get(3)?, row.get(4)?);
+                    let before =
+                        Before { strikes: strikes.unwrap_or(0), progress, is_alone: is_alone == Some(true) };
+                    found.push((key_of(row, 0)?, row.get::<_, i64>(1)?, before));
                 }
                 drop(rows);
-                for (id, created_at, workflow) in &found {
-                    // as old as they are: what was accepted first is not put behind a backlog
-                    sql.insert(Table::Ready, Sql::Ready, (key(id), created_at, &**workflow))?;
+                for (id, created_at, before) in &found {
+                    let tried_at = if is_lost { strike(&mut sql, *id, before, now)? } else { None };
+                    if let Some(tried_at) = tried_at {
+                        sql.run(Sql::Quarantine, (key(id), tried_at.as_micros()))?;
+                    } else {
+                        // as old as they are: what was accepted first is not put behind a backlog
+                        sql.insert(Table::Ready, Sql::ReadyAs, (key(id), created_at))?;
+                    }
                 }
                 sql.tally.updated[Table::Executions as usize] += found.len() as u64;
                 Ok((found.len() as u64, sql.tally))
@@ -256,21 +290,51 @@ impl Inner {
             }
         }
 
-        let mut ready = conn.prepare_cached("SELECT 1 FROM ready WHERE workflow = ?1")?;
+        let version = look.app_version.as_deref();
+        let is_ours = |pinned: Option<&str>| is_same_version(version, pinned);
+        let mut ready = conn.prepare_cached(
+            "SELECT 1 FROM ready
+             WHERE workflow = ?1 AND (app_version = ?2 OR app_version IS NULL OR ?2 IS NULL)",
+        )?;
         for workflow in look.workflows.iter() {
-            seen.has_ready = seen.has_ready || ready.exists([&**workflow])?;
+            seen.has_ready = seen.has_ready || ready.exists((&**workflow, version))?;
         }
+
+        let mut rows = sql.get(Sql::Quarantined)?.query((i64::MAX, version))?;
+        while let Some(row) = rows.next()? {
+            if look.workflows.contains(&text(row, 2)?) {
+                seen.quarantined_until = Some(Timestamp::from_micros(row.get(0)?));
+                break;
+            }
+        }
+        drop(rows);
 
         let mut due = conn.prepare_cached(include_str!("../queries/due.sql"))?;
         let mut rows = due.query((i64::MIN, key(&Key::default()), i64::MAX, i64::MAX))?;
         while let Some(row) = rows.next()? {
-            if look.workflows.contains(&text(row, 2)?) {
+            if look.workflows.contains(&text(row, 2)?) && is_ours(maybe_text(row, 3)?.as_deref()) {
                 seen.next_due = Some(Timestamp::from_micros(row.get(0)?));
                 break;
             }
         }
         Ok(seen)
     }
+}
+
+/// What is known of an execution that was recovered before.
+struct Before {
+    strikes: u32,
+    progress: Option<i64>,
+    is_alone: bool,
+}
+
+/// Counts a recovery; when the execution may be tried, if it belongs into quarantine.
+fn strike(sql: &mut Statements<'_>, id: Key, before: &Before, now: Timestamp) -> Tried<Option<Timestamp>> {
+    let recorded: i64 = sql.get(Sql::Recorded)?.query_row([key(&id)], |row| row.get(0))?;
+    let has_got_on = before.progress.is_some_and(|before| recorded > before);
+    let strikes = strikes_after(before.strikes, has_got_on, before.is_alone);
+    sql.run(Sql::Judge, (key(&id), strikes, recorded))?;
+    Ok((strikes >= QUARANTINE).then(|| now.plus(quarantine_delay(strikes))))
 }
 
 /// Owners of executions that are not registered: left by a takeover or a close that was interrupted. Goes

@@ -13,6 +13,16 @@ mod embedded {
 /// The table that says which migrations were applied.
 const HISTORY: &str = "schema_version";
 
+/// All migrations: version, name, and text.
+pub(crate) fn all() -> Vec<(i64, String, String)> {
+    let runner = embedded::migrations::runner();
+    let mut all: Vec<_> = (runner.get_migrations().iter())
+        .map(|it| (i64::from(it.version()), it.to_string(), it.sql().unwrap_or_default().to_owned()))
+        .collect();
+    all.sort_unstable();
+    all
+}
+
 /// Applies what is missing, in one transaction.
 pub(crate) fn migrate(conn: &mut Connection) -> Tried<()> {
     let mut runner = embedded::migrations::runner().set_grouped(true);

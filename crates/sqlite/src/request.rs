@@ -84,6 +84,7 @@ impl Apply<'_, '_> {
         let params = (key(&id), payload(&request.reason), request.at.as_micros());
         self.sql.update(Table::Executions, Sql::Cancel, params)?;
         self.sql.delete(Table::Ready, Sql::Unready, [key(&id)])?;
+        self.sql.run(Sql::Unquarantine, [key(&id)])?;
         self.sql.delete(Table::Timers, Sql::Untimer, [key(&id)])?;
         self.sql.delete(Table::Waits, Sql::Unwait, [key(&id)])?;
         self.sql.delete(Table::Requests, Sql::Answer, [key(&id)])?;

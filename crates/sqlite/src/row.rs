@@ -39,6 +39,13 @@ pub(crate) fn text(row: &Row<'_>, i: usize) -> Tried<Arc<str>> {
     row.get_ref(i)?.as_str().map(Arc::from).map_err(|_| damaged(row, i))
 }
 
+pub(crate) fn maybe_text(row: &Row<'_>, i: usize) -> Tried<Option<Arc<str>>> {
+    match row.get_ref(i)? {
+        ValueRef::Null => Ok(None),
+        _ => text(row, i).map(Some),
+    }
+}
+
 pub(crate) fn status_of(row: &Row<'_>, i: usize) -> Tried<Status> {
     Status::from_number(row.get(i)?).ok_or_else(|| damaged(row, i))
 }
@@ -75,10 +82,7 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         Some(_) => Some(Parent { key: key_of(row, 2)?, is_detached: row.get(3)? }),
         None => None,
     };
-    let given_id = match row.get_ref(4)? {
-        ValueRef::Null => None,
-        _ => Some(text(row, 4)?),
-    };
+    let given_id = maybe_text(row, 4)?;
     let armed = match blob(row, 15)? {
         Some(bytes) => decode_armed(bytes).ok_or_else(|| damaged(row, 15))?,
         None => Vec::new(),
@@ -101,6 +105,8 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         ended_at: maybe_time(row, 13)?,
         deadline_at: maybe_time(row, 14)?,
         wake_at: maybe_time(row, 16)?,
+        strikes: row.get::<_, Option<u32>>(19)?.unwrap_or_default(),
+        app_version: maybe_text(row, 20)?,
         armed,
     })
 }

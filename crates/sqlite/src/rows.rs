@@ -45,6 +45,7 @@ impl Shape {
             && start.workflow_id.is_none()
             && start.fingerprint.is_none()
             && start.deadline_at.is_none()
+            && start.app_version.is_none()
             && start.root == start.key;
         match &start.state {
             State::Running { armed } if is_plain && armed.is_empty() => Some(Shape::Running),

@@ -56,7 +56,13 @@ pub(crate) enum Sql {
     Execution,
     ExecutionById,
     Take,
+    TakeAlone,
     Requeue,
+    Recorded,
+    Judge,
+    Quarantine,
+    Quarantined,
+    Unquarantine,
     ForgetLanes,
     ForgetWorker,
 }
@@ -114,8 +120,8 @@ impl Sql {
                 "INSERT INTO ready (execution, seq, workflow) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING"
             }
             Sql::ReadyAs => {
-                "INSERT INTO ready (execution, seq, workflow)
-                 SELECT key, ?2, workflow FROM executions WHERE key = ?1 ON CONFLICT DO NOTHING"
+                "INSERT INTO ready (execution, seq, workflow, app_version)
+                 SELECT key, ?2, workflow, app_version FROM executions WHERE key = ?1 ON CONFLICT DO NOTHING"
             }
             Sql::Unready => "DELETE FROM ready WHERE execution = ?1",
             Sql::Timer => "INSERT INTO timers (execution, due_at) VALUES (?1, ?2)",
@@ -141,8 +147,16 @@ impl Sql {
             Sql::ReadyOf => include_str!("../queries/ready_of.sql"),
             Sql::Execution => include_str!("../queries/execution.sql"),
             Sql::ExecutionById => include_str!("../queries/execution_by_id.sql"),
-            Sql::Take => "UPDATE executions SET status = 2, owner = ?2 WHERE key = ?1",
+            Sql::Take => "UPDATE executions SET status = 2, owner = ?2, is_alone = NULL WHERE key = ?1",
+            Sql::TakeAlone => "UPDATE executions SET is_alone = 1 WHERE key = ?1",
             Sql::Requeue => include_str!("../queries/requeue.sql"),
+            Sql::Recorded => include_str!("../queries/recorded.sql"),
+            Sql::Judge => {
+                "UPDATE executions SET strikes = ?2, progress = ?3, is_alone = NULL WHERE key = ?1"
+            }
+            Sql::Quarantine => include_str!("../queries/quarantine.sql"),
+            Sql::Quarantined => include_str!("../queries/quarantined.sql"),
+            Sql::Unquarantine => "DELETE FROM quarantine WHERE execution = ?1",
             Sql::ForgetLanes => "DELETE FROM lanes WHERE worker_id = ?1",
             Sql::ForgetWorker => "DELETE FROM workers WHERE worker_id = ?1",
         }

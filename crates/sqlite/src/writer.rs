@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
 use stepfast_core::clock::{Clock, Timestamp};
-use stepfast_core::counters::Counters;
+use stepfast_core::counters::{Counters, Spent};
 use stepfast_core::lock::Mutex;
 use stepfast_core::store::{About, StoreError};
 use stepfast_core::write::{Flush, Outcome};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::apply::Apply;
 use crate::connect;
@@ -104,15 +106,22 @@ impl Inner {
     }
 
     fn try_write<T>(&self, work: impl FnOnce(&Connection) -> Tried<T>) -> Tried<T> {
+        let asked_at = Instant::now();
         let _turn = self.shared.turn();
         let _in_sqlite = InSqlite::enter();
-        self.transact(&mut self.writer.lock(), work)
+        let begun_at = Instant::now();
+        let mut spent = Spent { turn: begun_at - asked_at, ..Spent::default() };
+        let done = self.transact(&mut self.writer.lock(), work, &mut spent.commit);
+        spent.statements = begun_at.elapsed().saturating_sub(spent.commit);
+        self.counters.add_spent(spent);
+        done
     }
 
     fn transact<T>(
         &self,
         slot: &mut Option<Connection>,
         work: impl FnOnce(&Connection) -> Tried<T>,
+        committing: &mut Duration,
     ) -> Tried<T> {
         // taken out while in use: work that panics takes its half-done transaction with it
         let conn = match slot.take() {
@@ -120,12 +129,17 @@ impl Inner {
             None => connect::writer(&self.path, self.vfs, self.about.durability)?,
         };
         let done = match run(&conn, "BEGIN IMMEDIATE").and_then(|()| work(&conn)) {
-            Ok(value) => match commit(&conn) {
-                Ok(()) => Ok(value),
-                // It may be on disk or not, and another try may report success for what an earlier one
-                // lost. A new connection sees what the disk has.
-                Err(trouble) => return Err(unknown(trouble, &self.path)),
-            },
+            Ok(value) => {
+                let begun_at = Instant::now();
+                let committed = commit(&conn);
+                *committing = begun_at.elapsed();
+                match committed {
+                    Ok(()) => Ok(value),
+                    // It may be on disk or not, and another try may report success for what an earlier one
+                    // lost. A new connection sees what the disk has.
+                    Err(trouble) => return Err(unknown(trouble, &self.path)),
+                }
+            }
             Err(trouble) if trouble.is_of_disk() => return Err(trouble),
             Err(trouble) => {
                 if !conn.is_autocommit() && run(&conn, "ROLLBACK").is_err() {

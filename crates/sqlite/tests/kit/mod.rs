@@ -12,6 +12,7 @@ use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::record::{Detail, ExecutionId, Record, Status};
 use stepfast_core::store::{Claim, Look, Registration, Seen, Store, StoreError};
+use stepfast_core::survey::WorkerInfo;
 use stepfast_core::write::{
     Checkpoint, CheckpointKind, Flush, Move, Outcome, Parent, Request, RequestKind, Start, State, Write,
 };
@@ -40,6 +41,19 @@ pub fn open(path: &std::path::Path, clock: &Arc<ManualClock>) -> Arc<SqliteStore
     Arc::new(SqliteStore::open(path, options).unwrap())
 }
 
+pub struct Looked {
+    pub seen: Seen,
+    pub recovered: u64,
+}
+
+impl std::ops::Deref for Looked {
+    type Target = Seen;
+
+    fn deref(&self) -> &Seen {
+        &self.seen
+    }
+}
+
 impl Worker {
     pub async fn at(path: &std::path::Path) -> Self {
         let clock = Arc::new(ManualClock::at(NOON));
@@ -47,7 +61,7 @@ impl Worker {
     }
 
     pub async fn on(store: Arc<SqliteStore>, clock: Arc<ManualClock>) -> Self {
-        let registration = store.register(2).await.unwrap();
+        let registration = store.register(2, &WorkerInfo::default()).await.unwrap();
         Self { store, clock, registration, number: AtomicI64::new(0) }
     }
 
@@ -85,6 +99,8 @@ impl Worker {
             limit,
             max_bytes: 16 << 20,
             workflows: names(workflows),
+            app_version: None,
+            from_quarantine: false,
         }
     }
 
@@ -103,11 +119,20 @@ impl Worker {
             watch: Vec::new(),
             holds: None,
             workflows: names(workflows),
+            app_version: None,
         }
     }
 
-    pub async fn look(&self) -> Seen {
-        self.store.look(&self.look_of(&["w"])).await.unwrap()
+    pub async fn look(&self) -> Looked {
+        self.looked(&self.look_of(&["w"])).await
+    }
+
+    /// Looks, and takes over what it shows to be lost.
+    pub async fn looked(&self, look: &Look) -> Looked {
+        let mut seen = self.store.look(look).await.unwrap();
+        let recovered = if seen.has_lost { self.store.recover(look.worker).await.unwrap() } else { 0 };
+        seen.has_ready |= recovered > 0;
+        Looked { seen, recovered }
     }
 
     pub async fn record(&self, key: Key) -> Record {
@@ -158,6 +183,7 @@ pub fn start(key: Key, state: State) -> Start {
         parent: None,
         workflow_id: None,
         workflow: Arc::from("w"),
+        app_version: None,
         fingerprint: None,
         input: value("input"),
         created_at: NOON,

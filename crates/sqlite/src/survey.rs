@@ -1,0 +1,54 @@
+//! Who is registered, and what waits: for people.
+
+use rusqlite::Row;
+use stepfast_core::store::StoreError;
+use stepfast_core::survey::{Survey, Waiting, WorkerInfo, WorkerRow};
+use stepfast_core::write::WorkerId;
+
+use crate::error::Tried;
+use crate::row::{maybe_text, text, time};
+use crate::writer::Inner;
+
+impl Inner {
+    /// See [`Store::survey`](stepfast_core::Store::survey).
+    pub(crate) fn survey(&self, most: u64) -> Result<Survey, StoreError> {
+        self.counters.read();
+        self.read("looking who is there", |conn| {
+            let mut survey = Survey::default();
+            let mut statement = conn.prepare_cached(include_str!("../queries/workers.sql"))?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                survey.workers.push(self.worker(row)?);
+            }
+            drop(rows);
+            let mut statement = conn.prepare_cached(include_str!("../queries/waiting.sql"))?;
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            let mut rows = statement.query((self.now().as_micros(), most))?;
+            while let Some(row) = rows.next()? {
+                let (workflow, app_version) = (text(row, 0)?, maybe_text(row, 1)?);
+                let executions = row.get::<_, i64>(2)? as u64;
+                survey.waiting.push(Waiting { workflow, app_version, executions });
+            }
+            Ok(survey)
+        })
+    }
+
+    fn worker(&self, row: &Row<'_>) -> Tried<WorkerRow> {
+        let worker = row.get(0)?;
+        Ok(WorkerRow {
+            worker: WorkerId(worker),
+            info: WorkerInfo {
+                host: row.get(1)?,
+                pid: row.get(2)?,
+                engine: row.get(3)?,
+                app_version: maybe_text(row, 4)?,
+                workflows: text(row, 5)?.lines().map(Into::into).collect(),
+                is_client: row.get(6)?,
+            },
+            registered_at: time(row, 7)?,
+            lease_expires_at: None,
+            is_alive: self.shared.is_alive(worker),
+            running: row.get::<_, i64>(8)? as u64,
+        })
+    }
+}
