@@ -1,8 +1,10 @@
-//! The `stepfast` program: look at executions, act on them, measure.
+//! The `stepfast` program: look at executions, act on them, keep the database in order, measure.
 
 mod bench;
+mod db;
 mod output;
 mod value;
+mod worker;
 mod workflow;
 
 use std::process::ExitCode;
@@ -31,6 +33,10 @@ struct Cli {
 enum Command {
     #[command(subcommand)]
     Workflow(workflow::Workflow),
+    #[command(subcommand)]
+    Worker(worker::Worker),
+    #[command(subcommand)]
+    Db(db::Db),
     /// Measure this machine and this store.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -43,6 +49,8 @@ async fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
     let result = match Cli::parse().command {
         Command::Workflow(workflow) => workflow.run().await,
+        Command::Worker(worker) => worker.run().await,
+        Command::Db(db) => db.run().await,
         Command::Bench(bench) => bench.run().await.map(|()| Exit::Done),
     };
     let exit = result.unwrap_or_else(|error| {

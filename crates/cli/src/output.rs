@@ -58,7 +58,7 @@ pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
 }
 
 /// An instant in UTC, to the millisecond.
-fn at(instant: Timestamp) -> String {
+pub(crate) fn at(instant: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(instant.as_micros())
         .map_or_else(|_| "?".to_owned(), |instant| format!("{instant:.3}"))
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use stepfast::clock::{Clock, SystemClock, Timestamp};
 use stepfast::record::{Detail, Execution, ExecutionId, Filter, Record};
 use stepfast::write::Answer;
-use stepfast::{Engine, Error, Key, Status, Store};
+use stepfast::{Client, Error, Key, Status, Store};
 
 use crate::output::{self, Exit, Lost};
 
@@ -27,13 +27,13 @@ pub(crate) enum Workflow {
 }
 
 #[derive(Args)]
-struct At {
+pub(crate) struct At {
     /// The store, which must exist: sqlite://FILE, sqlite:////ABSOLUTE/FILE or postgres://…
     #[arg(long, env = "STEPFAST_STORE")]
-    store: String,
+    pub(crate) store: String,
     /// Print JSON, for programs.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 #[derive(Args)]
@@ -174,7 +174,7 @@ impl Show {
 
 impl Act {
     async fn run(self, is_cancel: bool) -> anyhow::Result<Exit> {
-        let engine = Engine::builder(stepfast::connect_existing(&self.at.store).await?).open().await?;
+        let engine = Client::open(stepfast::connect_existing(&self.at.store).await?).await?;
         let mut exit = Exit::Done;
         let mut answers = Vec::new();
         for workflow_id in &self.workflow_ids {

@@ -1,8 +1,12 @@
 //! `stepfast bench`: runs an experiment, shows a table, writes the JSON.
 
+mod history;
+mod idle;
 mod memory;
 mod payload;
 mod sweep;
+mod takeover;
+mod writes;
 
 use std::path::PathBuf;
 
@@ -28,6 +32,16 @@ pub(crate) enum Bench {
     Flush(Flush),
     /// Memory per execution that waits in a step, and a burst of starts.
     Memory(memory::Memory),
+    /// Rows, each in a transaction of its own, and as many by an engine.
+    Writes(writes::Writes),
+    /// No-op workflows while more and more finished ones are stored.
+    History(history::History),
+    /// An engine with nothing to do, and a workflow every now and then, run by another process.
+    Idle(idle::Idle),
+    /// How long the executions of a killed worker stand still.
+    Takeover(takeover::Takeover),
+    #[command(hide = true)]
+    Worker(takeover::Worker),
 }
 
 impl Bench {
@@ -38,6 +52,11 @@ impl Bench {
             Bench::Payload(payload) => payload.run().await,
             Bench::Flush(flush) => flush.run().await,
             Bench::Memory(memory) => memory.run().await,
+            Bench::Writes(writes) => writes.run().await,
+            Bench::History(history) => history.run().await,
+            Bench::Idle(idle) => idle.run().await,
+            Bench::Takeover(takeover) => takeover.run().await,
+            Bench::Worker(worker) => worker.run().await,
         }
     }
 }
@@ -162,6 +181,9 @@ impl Common {
         output::print(&format!(
             "{experiment} on {store}, {sdk}, durability {durability}, {cores} cores\n\n{table}"
         ));
+        if let Some(bounds) = table::bounds(&report.rows) {
+            output::print(&format!("\n{bounds}"));
+        }
         if !figures.is_empty() {
             output::print(&format!("\n{}", table::figures(figures)));
         }

@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use stepfast_benchmarks::workflows::{self, Mode, Parameters};
+use stepfast_benchmarks::workflows::{self, Ids, Mode, Parameters};
 use stepfast_benchmarks::{Row, table};
 
 use super::{Common, Python, Sdk, bar, pass_on};
@@ -67,7 +67,13 @@ impl Sweep {
                         ModeName::Run => Mode::Run,
                     };
                     let concurrency = concurrency.max(1);
-                    let parameters = Parameters { mode, concurrency, steps, iterations: self.iterations };
+                    let parameters = Parameters {
+                        mode,
+                        concurrency,
+                        ids: Ids::Minted,
+                        steps,
+                        iterations: self.iterations,
+                    };
                     rows.push(self.row(parameters, are_threads).await?);
                 }
             }

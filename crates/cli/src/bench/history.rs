@@ -1,0 +1,44 @@
+//! `stepfast bench history`.
+
+use clap::Args;
+use stepfast_benchmarks::history::{self, Sweep};
+use stepfast_benchmarks::table;
+
+use super::{Common, Sdk, bar};
+
+#[derive(Args)]
+pub(crate) struct History {
+    #[command(flatten)]
+    common: Common,
+    /// Finished executions that are stored at each step; a list sweeps, from the smallest.
+    #[arg(long, value_delimiter = ',', default_value = "0,1000000,3000000")]
+    executions: Vec<usize>,
+    /// Concurrent callers.
+    #[arg(long, default_value_t = 2_048)]
+    concurrency: usize,
+    /// Workflows in each run.
+    #[arg(long, default_value_t = 20_000)]
+    iterations: usize,
+    /// Runs of each way at each step, of which the median counts.
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+}
+
+impl History {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let Self { common, executions, concurrency, iterations, runs } = self;
+        let (concurrency, iterations) = (concurrency.max(1), iterations.max(1));
+        let sweep = Sweep { executions, concurrency, iterations, runs };
+        let bar = bar(sweep.total());
+        let progress = |done, what: &str| {
+            bar.set_position(done);
+            if bar.message() != what {
+                bar.set_message(what.to_owned());
+            }
+        };
+        let (rows, figures) = history::run(&common.place(), &sweep, &progress).await?;
+        bar.finish_and_clear();
+        let report = common.report("history", Sdk::Rust, rows, figures).await?;
+        common.show(&report, &table::rows(&report.rows))
+    }
+}

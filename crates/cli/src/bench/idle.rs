@@ -1,0 +1,32 @@
+//! `stepfast bench idle`.
+
+use clap::Args;
+use stepfast_benchmarks::{idle, table};
+
+use super::{Common, Sdk, bar};
+
+#[derive(Args)]
+pub(crate) struct Idle {
+    #[command(flatten)]
+    common: Common,
+    /// How long the engine has nothing to do.
+    #[arg(long, default_value_t = 30)]
+    seconds: u64,
+    /// Workflows that are started one at a time, after that.
+    #[arg(long, default_value_t = 200)]
+    iterations: usize,
+}
+
+impl Idle {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let Self { common, seconds, iterations } = self;
+        let (seconds, many) = (seconds.max(1), iterations.max(1));
+        let bar = bar(seconds + many as u64);
+        bar.set_message("doing nothing, then workflow by workflow");
+        let progress = |done| bar.set_position(done);
+        let (rows, figures) = idle::run(&common.place(), seconds, many, &progress).await?;
+        bar.finish_and_clear();
+        let report = common.report("idle", Sdk::Rust, rows, figures).await?;
+        common.show(&report, &table::times(&report.rows))
+    }
+}

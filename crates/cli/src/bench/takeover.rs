@@ -1,0 +1,54 @@
+//! `stepfast bench takeover`, and the workers that it and `idle` start.
+
+use clap::Args;
+use stepfast_benchmarks::takeover::{self, End, Parameters};
+use stepfast_benchmarks::{table, worker};
+
+use super::{Common, Sdk, bar};
+
+#[derive(Args)]
+pub(crate) struct Takeover {
+    #[command(flatten)]
+    common: Common,
+    /// How often a worker is killed.
+    #[arg(long, default_value_t = 20)]
+    kills: usize,
+    /// Ask workers to end (SIGTERM) instead of killing them.
+    #[arg(long)]
+    drain: bool,
+    /// Workers, each a process of its own.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..))]
+    workers: u32,
+    /// Long executions, in all.
+    #[arg(long, default_value_t = 12)]
+    executions: u32,
+}
+
+impl Takeover {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let Self { common, kills, drain, workers, executions } = self;
+        let end = if drain { End::Drain } else { End::Kill };
+        let bar = bar(kills as u64);
+        bar.set_message(if drain { "workers asked to end" } else { "workers killed" });
+        let progress = |done| bar.set_position(done);
+        let parameters = Parameters { end, times: kills, workers: workers as usize, executions };
+        let (row, figures) = takeover::run(&common.place(), parameters, &progress).await?;
+        bar.finish_and_clear();
+        let report =
+            common.report(if drain { "drain" } else { "takeover" }, Sdk::Rust, vec![row], figures).await?;
+        common.show(&report, &table::times(&report.rows))
+    }
+}
+
+/// What other experiments start this program again as.
+#[derive(Args)]
+pub(crate) struct Worker {
+    #[arg(long)]
+    store: String,
+}
+
+impl Worker {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        Ok(worker::work(&self.store).await?)
+    }
+}

@@ -1,0 +1,53 @@
+//! `stepfast bench writes`.
+
+use clap::Args;
+use stepfast_benchmarks::{table, writes};
+
+use super::{Common, Sdk, bar};
+
+#[derive(Args)]
+pub(crate) struct Writes {
+    #[command(flatten)]
+    common: Common,
+    /// Concurrent clients, each with a connection of its own and a row in each transaction; a list sweeps.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32,64")]
+    concurrency: Vec<usize>,
+    /// Concurrent callers of one engine, whose lanes commit the rows together; a list sweeps [default: as many as the
+    /// clients, and 256,2048,16384].
+    #[arg(long, value_delimiter = ',')]
+    callers: Vec<usize>,
+    /// Rows in all, for each row of the table [default: by the number of clients].
+    #[arg(long)]
+    iterations: Option<usize>,
+}
+
+impl Writes {
+    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+        if self.callers.is_empty() {
+            self.callers = self.concurrency.iter().copied().chain([256, 2_048, 16_384]).collect();
+        }
+        let mut rows = Vec::new();
+        for clients in self.concurrency.iter().map(|&it| it.max(1)) {
+            let total = self.iterations.unwrap_or_else(|| writes::one_by_one_total(clients)).max(1);
+            let bar = bar(total as u64);
+            bar.set_message(format!("one by one, {clients} clients"));
+            let progress = |done| bar.set_position(done);
+            let target = self.common.place().target().await?;
+            rows.extend(
+                writes::one_by_one(&target, &self.common.durability, clients, total, &progress).await?,
+            );
+            bar.finish_and_clear();
+        }
+        for callers in self.callers.iter().map(|&it| it.max(1)) {
+            let total = self.iterations.unwrap_or_else(|| writes::lane_total(callers)).max(1);
+            let bar = bar(total as u64);
+            bar.set_message(format!("lane, {callers} callers"));
+            let progress = |done| bar.set_position(done);
+            let target = self.common.place().target().await?;
+            rows.push(writes::by_lane(&target, callers, total, &progress).await?);
+            bar.finish_and_clear();
+        }
+        let report = self.common.report("writes", Sdk::Rust, rows, Vec::new()).await?;
+        self.common.show(&report, &table::rows(&report.rows))
+    }
+}

@@ -1,0 +1,134 @@
+//! `stepfast db`: migrate, check.
+
+use clap::{Args, Subcommand};
+use comfy_table::Table;
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use serde_json::{Value, json};
+use stepfast::schema::{self, Migrated};
+
+use crate::output::{self, Exit};
+
+/// Make the database's schema, and see whether the database is fit.
+#[derive(Subcommand)]
+pub(crate) enum Db {
+    /// Bring the schema up to date, or make it.
+    Migrate(Migrate),
+    /// Look at everything that an engine needs; exit code 1 if something is wrong.
+    Check(Check),
+}
+
+#[derive(Args)]
+struct At {
+    /// The store: sqlite://FILE, sqlite:////ABSOLUTE/FILE or postgres://…
+    #[arg(long, env = "STEPFAST_STORE")]
+    store: String,
+    /// Print JSON, for programs.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Migrate {
+    #[command(flatten)]
+    at: At,
+    /// Only print the SQL that would be executed.
+    #[arg(long)]
+    print: bool,
+    /// Also let this role of Postgres, which must exist, run engines: it may change rows, and no tables.
+    #[arg(long)]
+    role: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    at: At,
+}
+
+impl Db {
+    pub(crate) async fn run(self) -> anyhow::Result<Exit> {
+        match self {
+            Db::Migrate(migrate) => migrate.run().await,
+            Db::Check(check) => check.run().await,
+        }
+    }
+}
+
+impl Migrate {
+    async fn run(self) -> anyhow::Result<Exit> {
+        let migrated = schema::migrate(&self.at.store, self.role.as_deref(), self.print).await?;
+        if self.at.json {
+            output::print_json(&migrated_json(&migrated, self.print))?;
+        } else if self.print {
+            let nothing = format!("-- version {}: nothing to do", migrated.version);
+            output::print(if migrated.sql.is_empty() { &nothing } else { &migrated.sql });
+        } else {
+            output::print(&migrated_text(&migrated));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+fn migrated_json(migrated: &Migrated, is_dry: bool) -> Value {
+    json!({
+        "database": migrated.database,
+        "schema": migrated.schema,
+        "found": migrated.found,
+        "version": migrated.version,
+        "is_applied": !is_dry,
+        "migrations": migrated.applied,
+        "granted": migrated.granted,
+        "sql": is_dry.then_some(&migrated.sql),
+    })
+}
+
+fn migrated_text(migrated: &Migrated) -> String {
+    let mut place = migrated.database.clone();
+    if let Some(schema) = &migrated.schema {
+        place = format!("{place}, schema {schema}");
+    }
+    let version = migrated.version;
+    let mut text = match (migrated.found, migrated.applied.is_empty()) {
+        (_, true) => format!("{place}: version {version}, nothing to migrate"),
+        (None, false) => format!("{place}: made, version {version}"),
+        (Some(found), false) => format!("{place}: from version {found} to {version}"),
+    };
+    for migration in &migrated.applied {
+        text.push_str("\n  applied ");
+        text.push_str(migration);
+    }
+    if let Some(role) = &migrated.granted {
+        text.push_str("\n  role ");
+        text.push_str(role);
+        text.push_str(" may run engines");
+    }
+    text
+}
+
+impl Check {
+    async fn run(self) -> anyhow::Result<Exit> {
+        let findings = schema::check(&self.at.store).await?;
+        let is_well = findings.iter().all(|finding| finding.is_well);
+        if self.at.json {
+            let shown = |finding: &schema::Finding| {
+                json!({
+                    "subject": finding.subject,
+                    "is_well": finding.is_well,
+                    "state": finding.state,
+                    "advice": (!finding.is_well).then_some(&finding.advice),
+                })
+            };
+            let findings: Vec<Value> = findings.iter().map(shown).collect();
+            output::print_json(&json!({ "is_well": is_well, "findings": findings }))?;
+        } else {
+            let mut table = Table::new();
+            table.load_style(UTF8_HORIZONTAL_ONLY).set_header(["", "checked", "found", "what to do"]);
+            for finding in &findings {
+                let mark = if finding.is_well { "ok" } else { "WRONG" };
+                table.add_row([mark, finding.subject, &finding.state, &finding.advice]);
+            }
+            output::print(&table.to_string());
+        }
+        Ok(if is_well { Exit::Done } else { Exit::Failed })
+    }
+}

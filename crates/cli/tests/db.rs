@@ -1,0 +1,194 @@
+//! `stepfast db` as somebody at a terminal sees it, on SQLite and on a real Postgres server.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+use serde_json::Value;
+
+fn command(store: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
+    command.arg("db").args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE");
+    command
+}
+
+fn stepfast(store: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = command(store, arguments).output().unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+/// What a command prints that must succeed.
+fn printed(store: &str, arguments: &[&str]) -> String {
+    let (code, out, err) = stepfast(store, arguments);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    out
+}
+
+/// A schema of its own on the server that `tests/with-postgres` has started.
+fn postgres() -> (String, String) {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let url = std::env::var("STEPFAST_TEST_POSTGRES_URL");
+    let url =
+        url.expect("these tests need a Postgres server: run them by `make test`, or by tests/with-postgres");
+    let schema = format!("cli_{}_{}", std::process::id(), NUMBER.fetch_add(1, SeqCst));
+    (format!("{url}?schema={schema}"), schema)
+}
+
+fn as_role(url: &str, role: &str) -> String {
+    let (_, rest) = url.split_once('@').unwrap();
+    format!("postgres://{role}@{rest}")
+}
+
+fn findings(store: &str) -> (Option<i32>, Vec<(String, bool, String)>) {
+    let (code, out, _) = stepfast(store, &["check", "--json"]);
+    let found: Value = serde_json::from_str(&out).unwrap();
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+    let findings = found["findings"].as_array().unwrap().iter().map(|it| {
+        (
+            text(it, "subject"),
+            it["is_well"].as_bool().unwrap(),
+            text(it, "state") + "; " + &text(it, "advice"),
+        )
+    });
+    (code, findings.collect())
+}
+
+#[test]
+fn a_file_is_planned_made_and_found_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", directory.path().join("shop.db").display());
+    let (code, found) = findings(&store);
+    assert_eq!((code, found[0].1), (Some(1), false), "{found:?}");
+    assert!(found[0].2.contains("stepfast db migrate"), "{found:?}");
+    let sql = printed(&store, &["migrate", "--print"]);
+    assert!(sql.starts_with("BEGIN IMMEDIATE;") && sql.contains("CREATE TABLE executions"), "{sql}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    assert!(printed(&store, &["migrate"]).contains("made, version 1"));
+    assert!(printed(&store, &["migrate"]).contains("nothing to migrate"));
+    assert!(printed(&store, &["migrate", "--print"]).contains("nothing to do"));
+    let (code, found) = findings(&store);
+    assert!(code == Some(0) && found.iter().all(|(_, is_well, _)| *is_well), "{found:?}");
+    let (code, _, err) = stepfast(&store, &["migrate", "--role", "app"]);
+    assert!(code == Some(1) && err.contains("no roles"), "{err}");
+    std::fs::write(directory.path().join("shop.db"), "this is a letter, and no database of SQLite at all")
+        .unwrap();
+    let (code, found) = findings(&store);
+    assert!(code == Some(1) && found[0].2.contains("not a SQLite database"), "{found:?}");
+}
+
+#[test]
+fn memory_is_refused() {
+    for arguments in [&["check"] as &[&str], &["migrate"]] {
+        let (code, _, err) = stepfast("memory:", arguments);
+        assert!(code == Some(1) && err.contains("empty in every process"), "{err}");
+    }
+}
+
+#[test]
+fn a_schema_is_printed_made_and_found_well() {
+    let (store, schema) = postgres();
+    let (code, found) = findings(&store);
+    let wrong: Vec<_> = found.iter().filter(|(_, is_well, _)| !is_well).collect();
+    assert_eq!((code, wrong.len()), (Some(1), 1), "{found:?}");
+    assert!(wrong[0].0 == "schema" && wrong[0].2.contains("stepfast db migrate"), "{found:?}");
+    let sql = printed(&store, &["migrate", "--print"]);
+    assert!(sql.contains(&format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"")), "{sql}");
+    // nothing was made
+    assert_eq!(findings(&store).0, Some(1));
+    // and what was printed is all that it takes
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let url = store.split('?').next().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+        let connection = tokio::spawn(connection);
+        client.batch_execute(&sql).await.unwrap();
+        drop(client);
+        connection.await.unwrap().unwrap();
+    });
+    assert!(printed(&store, &["migrate"]).contains("nothing to migrate"));
+    let (code, found) = findings(&store);
+    assert!(code == Some(0) && found.iter().all(|(_, is_well, _)| *is_well), "{found:?}");
+    for subject in [
+        "server",
+        "encryption",
+        "privileges",
+        "durability",
+        "clocks",
+        "wake-ups",
+        "autovacuum",
+        "connections",
+    ] {
+        assert!(found.iter().any(|(it, ..)| it == subject), "{subject}: {found:?}");
+    }
+}
+
+#[test]
+fn many_processes_migrate_at_once_and_one_of_them_does_it() {
+    let (store, _) = postgres();
+    let mut processes = Vec::new();
+    for _ in 0..12 {
+        let mut command = command(&store, &["migrate", "--json"]);
+        processes.push(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    }
+    let mut applied = 0;
+    for process in processes {
+        let output = process.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let migrated: Value = serde_json::from_slice(&output.stdout).unwrap();
+        applied += migrated["migrations"].as_array().unwrap().len();
+    }
+    assert_eq!(applied, 1);
+}
+
+#[test]
+fn a_role_is_let_in_and_may_change_rows_only() {
+    let (store, schema) = postgres();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let url = store.split('?').next().unwrap().to_owned();
+    let role = format!("app_{schema}");
+    let execute = |url: String, sql: String| {
+        runtime.block_on(async move {
+            let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+            let connection = tokio::spawn(connection);
+            let result = client.batch_execute(&sql).await;
+            drop(client);
+            connection.await.unwrap().unwrap();
+            result
+        })
+    };
+    let (code, _, err) = stepfast(&store, &["migrate", "--role", &role]);
+    assert!(code == Some(1) && err.contains("CREATE ROLE"), "{err}");
+    execute(url.clone(), format!("CREATE ROLE {role} LOGIN")).unwrap();
+    let theirs = as_role(&store, &role);
+    // without any right, the message says who has to run what
+    let (code, _, err) = stepfast(&theirs, &["migrate"]);
+    assert!(code == Some(1) && err.contains(&format!("stepfast db migrate --role {role}")), "{err}");
+    assert!(printed(&store, &["migrate"]).contains("made"));
+    let (code, found) = findings(&theirs);
+    assert!(code == Some(1) && found.iter().any(|(it, well, _)| it == "privileges" && !well), "{found:?}");
+    assert!(printed(&store, &["migrate", "--role", &role]).contains(&format!("role {role} may run engines")));
+    let (code, found) = findings(&theirs);
+    assert_eq!(code, Some(0), "{found:?}");
+    assert!(printed(&theirs, &["migrate"]).contains("nothing to migrate"));
+    let there = as_role(&url, &role);
+    execute(there.clone(), format!("SELECT * FROM {schema}.executions")).unwrap();
+    for forbidden in [
+        format!("CREATE TABLE {schema}.mine ()"),
+        format!("ALTER TABLE {schema}.executions ADD mine int"),
+        format!("TRUNCATE {schema}.executions"),
+        format!("DELETE FROM {schema}.schema_version"),
+        format!("DROP SCHEMA {schema}"),
+    ] {
+        let error = execute(there.clone(), forbidden.clone()).unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "42501", "{forbidden}");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_a_finding() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (code, found) = findings(&format!("postgres://me:secret@127.0.0.1:{port}/shop"));
+    assert_eq!((code, found.len()), (Some(1), 1), "{found:?}");
+    assert!(found[0].2.contains("refused") && !found[0].2.contains("secret"), "{found:?}");
+}

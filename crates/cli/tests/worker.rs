@@ -1,0 +1,80 @@
+//! `stepfast worker` as somebody at a terminal sees it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use stepfast::prelude::*;
+use stepfast::{Client, Store};
+
+const GRACE: Duration = Duration::from_secs(20);
+
+fn printed(store: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
+    command.args(["worker", "list", "--store", store]).args(arguments).env_remove("STEPFAST_STORE");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+async fn store(url: &str) -> std::sync::Arc<dyn Store> {
+    stepfast::connect(url).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_are_listed_and_what_nobody_can_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", directory.path().join("shop.db").display());
+    drop(store(&url).await);
+    assert_eq!(printed(&url, &[]), "no worker is registered\n");
+
+    let noop = Workflow::new("noop", |_cx: Context, (): ()| async move { Ok::<(), Failure>(()) });
+    let engine = Engine::builder(store(&url).await).register(&noop).app_version("v7").open().await.unwrap();
+    let client = Client::open(store(&url).await).await.unwrap();
+    let pid = std::process::id().to_string();
+    let text = printed(&url, &[]);
+    for word in ["alive", "client", "v7", "noop", &pid] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    assert!(!text.contains("no live worker"), "{text}");
+
+    let elsewhere = Workflow::<(), ()>::named("elsewhere");
+    client.start(&elsewhere, ()).await.unwrap();
+    let text = printed(&url, &[]);
+    assert!(text.contains("1 execution of workflow \"elsewhere\" wait"), "{text}");
+    assert!(text.contains("no live worker has registered it"), "{text}");
+    let json: Value = serde_json::from_str(&printed(&url, &["--json"])).unwrap();
+    let workers = json["workers"].as_array().unwrap();
+    assert_eq!(workers.len(), 2);
+    assert_eq!((&workers[0]["app_version"], &workers[0]["is_client"]), (&"v7".into(), &false.into()));
+    assert_eq!((&workers[1]["state"], &workers[1]["is_alive"]), (&"client".into(), &true.into()));
+    let unclaimable = &json["unclaimable"];
+    assert_eq!(
+        (&unclaimable[0]["workflow"], &unclaimable[0]["executions"]),
+        (&"elsewhere".into(), &1.into())
+    );
+    assert_eq!((&unclaimable[0]["reason"], unclaimable[1].is_null()), (&"workflow".into(), true));
+
+    client.shutdown(GRACE).await.unwrap();
+    engine.shutdown(GRACE).await.unwrap();
+    assert!(printed(&url, &[]).contains("no worker is registered"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_pinned_to_a_version_that_nobody_has_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", directory.path().join("shop.db").display());
+    let slow = Workflow::new("slow", |mut cx: Context, (): ()| async move {
+        cx.step("wait", std::future::pending::<Result<(), Failure>>).await
+    });
+    let old = Engine::builder(store(&url).await).register(&slow).app_version("1").open().await.unwrap();
+    old.start(&slow, ()).await.unwrap();
+    old.drain(Duration::ZERO).await.unwrap();
+    let new = Engine::builder(store(&url).await).register(&slow).app_version("2").open().await.unwrap();
+    let text = printed(&url, &[]);
+    assert!(text.contains("waits for a worker of version \"1\""), "{text}");
+    assert_eq!(new.running(), 0);
+    new.shutdown(GRACE).await.unwrap();
+}
