@@ -1,9 +1,13 @@
 //! The experiments that `stepfast bench` runs, and what they report.
 //!
-//! [`workflows`](workflows::run), [`steps`](workflows::run), [`payload`] and [`memory`] drive an engine, from Rust or
-//! from [`python`]; [`flush`] measures what the device and the database allow without one.
+//! [`workflows`](workflows::run), [`steps`](workflows::run), [`payload`], [`memory`] and [`history`] drive an engine,
+//! from Rust or from [`python`]; [`flush`] and [`writes`] measure what the device and the database allow without one;
+//! [`idle`] and [`takeover`] start [workers](worker) that are processes of their own. [`bound`] tells what bounds a run.
 
+pub mod bound;
 pub mod flush;
+pub mod history;
+pub mod idle;
 pub mod measure;
 pub mod memory;
 pub mod payload;
@@ -11,8 +15,11 @@ pub mod python;
 pub mod readme;
 pub mod report;
 pub mod table;
+pub mod takeover;
 pub mod target;
+pub mod worker;
 pub mod workflows;
+pub mod writes;
 
 pub use report::{Figure, Report, Row};
 pub use target::Target;

@@ -43,6 +43,9 @@ pub fn update(text: &str, reports: &[(String, Report)]) -> Result<String, String
     Ok(format!("{before}{BEGIN}\n{}{END}{after}", table(reports)))
 }
 
+/// A report, with the name of its file.
+type Found<'r> = &'r (&'r String, &'r Report);
+
 fn table(reports: &[(String, Report)]) -> String {
     // later ones replace earlier ones
     let newest: BTreeMap<_, _> = reports
@@ -54,7 +57,7 @@ fn table(reports: &[(String, Report)]) -> String {
     let mut text = String::new();
     let mut last = None;
     for (sdk, language) in [("rust", "Rust"), ("python", "Python, in one process")] {
-        let of = |experiments: &[&str]| -> Vec<&(&String, &Report)> {
+        let of = |experiments: &[&str]| -> Vec<Found<'_>> {
             let is_wanted = |it: &Report| it.sdk == sdk && experiments.contains(&&*it.experiment);
             newest.values().filter(|(_, report)| is_wanted(report)).collect()
         };
@@ -65,6 +68,16 @@ fn table(reports: &[(String, Report)]) -> String {
         // writing to a String does not fail
         if !sweeps.is_empty() {
             let _ = write!(text, "**{language}**\n\n{}\n", sweep(&sweeps));
+        }
+        for (_, Report { store, durability, rows, .. }) in
+            sweeps.iter().filter(|it| it.1.experiment == "workflows")
+        {
+            if let Some(bounds) = table::bounds(rows) {
+                let _ = write!(
+                    text,
+                    "**{language}: what bounds workflows**, {store}, durability {durability}\n\n{bounds}\n\n"
+                );
+            }
         }
         for (_, Report { store, durability, rows, figures, .. }) in &payload {
             let (sizes, figures) = (table::sizes(rows), table::figures(figures));
@@ -77,7 +90,8 @@ fn table(reports: &[(String, Report)]) -> String {
             let figures = table::figures(figures);
             let _ = write!(text, "**{language}: memory**, {store}, durability {durability}\n\n{figures}\n\n");
         }
-        last = sweeps.last().or(payload.last()).or(memory.last()).copied().or(last);
+        let others = others(&of, &mut text);
+        last = sweeps.last().or(others.as_ref()).or(payload.last()).or(memory.last()).copied().or(last);
     }
     let Some((name, Report { machine, version, .. })) = last else { return NONE.to_owned() };
     let gib = machine.memory_bytes >> 30;
@@ -88,6 +102,34 @@ fn table(reports: &[(String, Report)]) -> String {
          (benchmarks/results/{name}) and its neighbours."
     );
     text
+}
+
+/// The experiments that are not of a language's: writes, history, idle engines, takeover. Returns one of them.
+fn others<'r>(of: &dyn Fn(&[&str]) -> Vec<Found<'r>>, text: &mut String) -> Option<Found<'r>> {
+    const TITLES: [(&str, &str); 5] = [
+        ("writes", "Rows one by one, and by an engine"),
+        ("history", "With finished executions stored"),
+        ("idle", "With nothing to do"),
+        ("takeover", "When a worker is killed"),
+        ("drain", "When a worker is asked to end"),
+    ];
+    let mut last = None;
+    for (experiment, title) in TITLES {
+        for &found in &of(&[experiment]) {
+            let Report { store, durability, rows, figures, .. } = found.1;
+            let rows = if matches!(experiment, "writes" | "history") {
+                table::rows(rows)
+            } else {
+                table::times(rows)
+            };
+            let _ = write!(text, "**{title}**, {store}, durability {durability}\n\n{rows}\n\n");
+            if !figures.is_empty() {
+                let _ = write!(text, "{}\n\n", table::figures(figures));
+            }
+            last = Some(found);
+        }
+    }
+    last
 }
 
 /// Workflows by callers, `start` beside `run`.
@@ -135,6 +177,7 @@ fn grouped(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bound::{Bound, Share};
     use crate::report::Figure;
 
     fn report(experiment: &str, per_second: f64) -> Report {
@@ -186,6 +229,28 @@ mod tests {
         );
         assert_eq!(update(&updated, &reports).unwrap(), updated);
         assert!(update("no markers", &[]).is_err());
+    }
+
+    #[test]
+    fn a_server_has_its_rows_beside_the_file_and_what_bounds_them() {
+        let shares = vec![Share::new("log flush", 61.5), Share::new("client", 38.5)];
+        let bound = Bound { shares, samples: Some(9), ..Bound::default() };
+        let mut server = Report { store: "PostgreSQL 17".into(), ..report("workflows", 41.0) };
+        server.rows.iter_mut().for_each(|row| row.bound = Some(bound.clone()));
+        let limit = Figure::new("executions run elsewhere", 6.5, "s").at_most(5.0);
+        let takeover = Report { figures: vec![limit], ..report("takeover", 1.0) };
+        let reports = [report("workflows", 99.0), server, report("writes", 55.0), takeover]
+            .map(|it| ("1.json".to_owned(), it));
+        let table = table(&reports);
+        assert!(table.contains("| PostgreSQL 17 | full | 3 | 2,048 | 41 |"), "{table}");
+        assert!(table.contains("| SQLite | full | 3 | 2,048 | 99 |"), "{table}");
+        let (_, bounds) = table.split_once("**Rust: what bounds workflows**, PostgreSQL 17").unwrap();
+        assert!(bounds.contains("log flush %") && bounds.contains("| 61.5 "), "{bounds}");
+        assert_eq!(table.matches("what bounds workflows").count(), 1, "{table}");
+        let (_, writes) = table.split_once("**Rows one by one, and by an engine**, SQLite").unwrap();
+        let (writes, takeover) = writes.split_once("**When a worker is killed**, SQLite").unwrap();
+        assert!(writes.contains("| 55 "), "{writes}");
+        assert!(takeover.contains("6.500 s") && takeover.contains("MISSED"), "{takeover}");
     }
 
     #[test]

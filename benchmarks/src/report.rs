@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bound::Bound;
+
 /// An experiment's figures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -114,6 +116,15 @@ pub struct Row {
     pub writes_per_flush: f64,
     /// Bytes the store wrote: by this process to its disk for SQLite, of the server's log for Postgres.
     pub bytes_written: u64,
+    /// Finished executions that the store had when the run began, where that was varied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<usize>,
+    /// Operations that took longer than a bound that matters, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<u64>,
+    /// What bounded it, where that was watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
 }
 
 impl Machine {

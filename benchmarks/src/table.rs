@@ -33,7 +33,7 @@ pub fn rows(rows: &[Row]) -> Table {
         let number = |n: Option<usize>| n.map_or(String::new(), |n| n.to_string());
         let callers = row.callers.as_deref().map_or(String::new(), |callers| format!(" {callers}"));
         table.add_row([
-            row.mode.clone().unwrap_or_default(),
+            row.mode.clone().unwrap_or_default() + &stored(row),
             number(row.concurrency) + &callers,
             number(row.steps),
             number(row.size),
@@ -49,6 +49,75 @@ pub fn rows(rows: &[Row]) -> Table {
         ]);
     }
     table
+}
+
+/// A line for each row of which times are all that matters.
+pub fn times(rows: &[Row]) -> Table {
+    let has_late = rows.iter().any(|row| row.late.is_some());
+    let mut header = vec!["mode", "times", "failed", "p50 ms", "p99 ms", "max ms"];
+    header.extend(has_late.then_some("above 5 s"));
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header(header);
+    for row in rows {
+        let mut cells = vec![
+            row.mode.clone().unwrap_or_default(),
+            row.completed.to_string(),
+            row.failed.to_string(),
+            format!("{:.3}", row.p50_ms),
+            format!("{:.3}", row.p99_ms),
+            format!("{:.3}", row.max_ms),
+        ];
+        cells.extend(has_late.then(|| row.late.map_or(String::new(), |late| late.to_string())));
+        table.add_row(cells);
+    }
+    table
+}
+
+/// What bounds each row, where that was watched: the parts of its time, and what it wrote. They are of one store.
+pub fn bounds(rows: &[Row]) -> Option<Table> {
+    let watched: Vec<_> = rows.iter().filter_map(|row| Some((row, row.bound.as_ref()?))).collect();
+    let (_, first) = watched.first()?;
+    let is_server = first.samples.is_some();
+    let mut header = vec!["what bounds it".to_owned(), "callers".to_owned()];
+    header.extend(first.shares.iter().map(|share| format!("{} %", share.name)));
+    header.extend(["flushes/s", "writes/flush", "largest", "bytes each"].map(str::to_owned));
+    if is_server {
+        header.extend(["of it images", "busy sessions"].map(str::to_owned));
+    }
+    header.extend(["CPUs", "of the machine"].map(str::to_owned));
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header(header);
+    for (row, bound) in watched {
+        let each = |bytes: u64| format!("{:.0}", bytes as f64 / row.completed.max(1) as f64);
+        let processors = |used: Option<f64>| used.map_or(String::new(), |used| format!("{used:.2}"));
+        let mut cells = vec![
+            format!("{}{}", row.mode.as_deref().unwrap_or_default(), stored(row)),
+            row.concurrency.map_or(String::new(), |n| n.to_string()),
+        ];
+        cells.extend(bound.shares.iter().map(|share| format!("{:.1}", share.percent)));
+        cells.push(format!("{:.0}", bound.flushes_per_second));
+        cells.push(format!("{:.1}", row.writes_per_flush));
+        cells.push(bound.largest_flush.map_or(String::new(), |n| n.to_string()));
+        cells.push(each(row.bytes_written));
+        if is_server {
+            let log = bound.log.as_ref();
+            let images = log.and_then(|log| Some((log.image_bytes?, log.image_source.as_deref()?)));
+            cells.push(images.map_or(String::new(), |(bytes, source)| {
+                let at_most = if source == "log" { "" } else { "<= " };
+                format!("{at_most}{}", each(bytes))
+            }));
+            cells.push(bound.busy_sessions.map_or(String::new(), |busy| format!("{busy:.2}")));
+        }
+        cells.push(processors(bound.own_processors));
+        cells.push(processors(bound.all_processors));
+        table.add_row(cells);
+    }
+    Some(table)
+}
+
+/// How full the store was, where that was varied.
+fn stored(row: &Row) -> String {
+    row.stored.map_or(String::new(), |stored| format!(", {stored} stored"))
 }
 
 /// A line for each figure, and whether its target was met.

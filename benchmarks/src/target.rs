@@ -23,6 +23,59 @@ impl Place {
     pub async fn target(&self) -> Result<Target, Error> {
         Target::open(&self.store, &self.durability, self.directory.as_ref()).await
     }
+
+    /// A target in which nothing is stored yet, which other processes can open: on Postgres a database that is made
+    /// on the server, and goes when the target is [closed](Target::close).
+    pub async fn fresh(&self) -> Result<Target, Error> {
+        let there = self.target().await?;
+        if there.postgres().is_some() {
+            return there.made_anew(&self.durability).await;
+        }
+        if self.store == "memory" || self.store.starts_with("memory:") {
+            let reason = "other processes cannot see it; measure sqlite, or a URL";
+            return Err(Error::Invalid { what: "store", reason: format!("memory: {reason}") });
+        }
+        if there.path().is_some_and(|path| path.exists()) {
+            let reason =
+                format!("{} is there already; say sqlite for a fresh file, or another path", self.store);
+            return Err(Error::Invalid { what: "store", reason });
+        }
+        Ok(there)
+    }
+}
+
+/// A connection to the Postgres database at `url`.
+pub(crate) async fn connect(url: &str, name: &str) -> Result<tokio_postgres::Client, Error> {
+    let failed = |error: tokio_postgres::Error| Error::Open {
+        store: "the Postgres database".to_owned(),
+        reason: chain(&error),
+    };
+    let mut config: tokio_postgres::Config = without_durability(url).parse().map_err(failed)?;
+    let (client, connection) =
+        config.application_name(name).connect(tokio_postgres::NoTls).await.map_err(failed)?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// The URL without the option that only Stepfast knows.
+fn without_durability(url: &str) -> String {
+    let Some((address, query)) = url.split_once('?') else { return url.to_owned() };
+    let rest: Vec<_> = query.split('&').filter(|option| !option.starts_with("durability=")).collect();
+    if rest.is_empty() { address.to_owned() } else { format!("{address}?{}", rest.join("&")) }
+}
+
+/// An error of Postgres, said in our words.
+#[allow(clippy::needless_pass_by_value)] // for map_err
+pub(crate) fn unanswered(error: tokio_postgres::Error) -> Error {
+    Error::Unavailable(format!(
+        "the Postgres server did not do what the benchmark asked for: {}",
+        chain(&error)
+    ))
+}
+
+fn chain(error: &tokio_postgres::Error) -> String {
+    let cause = std::error::Error::source(error).map_or(String::new(), |cause| format!(": {cause}"));
+    format!("{error}{cause}")
 }
 
 /// A store for one experiment. SQLite without a path gets a fresh file in a temporary directory.
@@ -31,13 +84,15 @@ pub struct Target {
     pub url: String,
     postgres: Option<tokio_postgres::Client>,
     directory: Option<TempDir>,
+    /// A database of its own, and a connection to the one from which it was made.
+    made: Option<(String, tokio_postgres::Client)>,
 }
 
 impl Target {
     /// The target for `--store` (a URL, or just `sqlite`, `memory`), `--durability`, and the directory for
     /// a fresh file.
     pub async fn open(store: &str, durability: &str, directory: Option<&PathBuf>) -> Result<Self, Error> {
-        let mut target = Self { url: store.to_owned(), postgres: None, directory: None };
+        let mut target = Self { url: store.to_owned(), postgres: None, directory: None, made: None };
         match store {
             "sqlite" => {
                 let made = match directory {
@@ -51,18 +106,47 @@ impl Target {
             "memory" => target.url = "memory:".to_owned(),
             _ => {}
         }
-        if target.url.starts_with("postgres") {
-            let (client, connection) = tokio_postgres::connect(&target.url, tokio_postgres::NoTls)
-                .await
-                .map_err(|error| Error::Open { store: store.to_owned(), reason: error.to_string() })?;
-            tokio::spawn(connection);
-            target.postgres = Some(client);
+        if target.is_postgres() {
+            target.postgres = Some(connect(&target.url, "stepfast-bench").await?);
         }
         if durability != "full" {
             let separator = if target.url.contains('?') { '&' } else { '?' };
             target.url = format!("{}{separator}durability={durability}", target.url);
         }
         Ok(target)
+    }
+
+    fn is_postgres(&self) -> bool {
+        self.url.starts_with("postgres:") || self.url.starts_with("postgresql:")
+    }
+
+    /// A target in a new database on the same server.
+    async fn made_anew(mut self, durability: &str) -> Result<Self, Error> {
+        let Some(maker) = self.postgres.take() else { return Ok(self) };
+        let name = format!("stepfast_bench_{}_{:08x}", std::process::id(), fastrand::u32(..));
+        maker.batch_execute(&format!("CREATE DATABASE {name}")).await.map_err(|error| Error::Open {
+            store: "a database of its own for this experiment".to_owned(),
+            reason: format!("{}; does the role have CREATEDB?", chain(&error)),
+        })?;
+        let url = in_database(&self.url, &name);
+        let opened = Box::pin(Self::open(&url, "full", None)).await;
+        if opened.is_err() {
+            let _ = maker.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
+        }
+        let mut target = opened?;
+        if durability != "full" && !target.url.contains("durability=") {
+            let separator = if target.url.contains('?') { '&' } else { '?' };
+            target.url = format!("{}{separator}durability={durability}", target.url);
+        }
+        target.made = Some((name, maker));
+        Ok(target)
+    }
+
+    /// Removes what was made for it.
+    pub async fn close(mut self) -> Result<(), Error> {
+        self.postgres = None;
+        let Some((name, maker)) = self.made.take() else { return Ok(()) };
+        maker.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.map_err(unanswered)
     }
 
     /// Opens the store.
@@ -105,6 +189,15 @@ impl Target {
     }
 }
 
+/// The URL of another database on the same server.
+fn in_database(url: &str, name: &str) -> String {
+    let (address, query) =
+        url.split_once('?').map_or((url, String::new()), |(it, rest)| (it, format!("?{rest}")));
+    let (scheme, place) = address.split_once("://").unwrap_or(("postgres", address));
+    let server = place.split_once('/').map_or(place, |(server, _)| server);
+    format!("{scheme}://{server}/{name}{query}")
+}
+
 /// An error of the file system, said in our words.
 pub(crate) fn io(what: &str, error: &std::io::Error) -> Error {
     Error::Open { store: "the benchmark's files".into(), reason: format!("could not {what}: {error}") }
@@ -116,7 +209,7 @@ mod tests {
 
     #[test]
     fn files_are_beside_the_database_however_its_url_counts_slashes() {
-        let target = |url: &str| Target { url: url.to_owned(), postgres: None, directory: None };
+        let target = |url: &str| Target { url: url.to_owned(), postgres: None, directory: None, made: None };
         for (url, path, folder) in [
             ("sqlite:shop.db", "shop.db", "."),
             ("sqlite://shop.db", "shop.db", "."),
@@ -126,6 +219,23 @@ mod tests {
         ] {
             assert_eq!(target(url).path(), Some(path.into()), "{url}");
             assert_eq!(target(url).folder(), Path::new(folder), "{url}");
+        }
+        for (url, there) in [
+            ("postgres://me:secret@host:5433/shop", "postgres://me:secret@host:5433/other"),
+            ("postgres://host", "postgres://host/other"),
+            (
+                "postgresql://host/shop?sslmode=disable&durability=relaxed",
+                "postgresql://host/other?sslmode=disable&durability=relaxed",
+            ),
+        ] {
+            assert_eq!(in_database(url, "other"), there);
+        }
+        for (url, known) in [
+            ("postgres://host/shop", "postgres://host/shop"),
+            ("postgres://host/shop?durability=relaxed", "postgres://host/shop"),
+            ("postgres://host/shop?a=b&durability=full&c=d", "postgres://host/shop?a=b&c=d"),
+        ] {
+            assert_eq!(without_durability(url), known);
         }
         assert_eq!(target("memory:").path(), None);
         assert_eq!(target("postgres://host/shop").folder(), std::env::temp_dir());

@@ -9,10 +9,12 @@ use serde_json::json;
 use stepfast::{Context, Engine, Error, Failure, Workflow};
 use tokio::time::Instant;
 
+use crate::bound::{Probe, Seen};
 use crate::measure::Latencies;
 use crate::python::Python;
 use crate::report::Row;
 use crate::target::Target;
+use crate::writes::until_all;
 
 /// How a caller starts a workflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,16 @@ impl Mode {
     }
 }
 
+/// Who gives the workflows their ids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ids {
+    /// The engine: they are ordered by time.
+    #[default]
+    Minted,
+    /// The caller, at random.
+    Given,
+}
+
 /// One combination of parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters {
@@ -40,6 +52,8 @@ pub struct Parameters {
     pub mode: Mode,
     /// Concurrent callers.
     pub concurrency: usize,
+    /// Who gives the ids; in Python the engine.
+    pub ids: Ids,
     /// Steps in a workflow.
     pub steps: usize,
     /// Workflows in all; `None` for 400 per caller, at least 2,000 and at most 300,000, divided by the
@@ -67,32 +81,51 @@ pub fn workflow() -> Workflow<u32, ()> {
 
 /// Runs one combination on a fresh engine; `progress` hears how many workflows have ended.
 pub async fn run(target: &Target, parameters: Parameters, progress: &dyn Fn(u64)) -> Result<Row, Error> {
-    let Parameters { mode, concurrency, steps, .. } = parameters;
+    let (engine, workflow) = open(target, parameters.concurrency).await?;
+    let (mut row, seen) = measure(&engine, &workflow, target, parameters, progress).await?;
+    engine.shutdown(Duration::from_secs(10)).await?;
+    seen.fill(target, &mut row).await?;
+    Ok(row)
+}
+
+/// An engine with as many places as `concurrency` callers take: what is measured is running, not waiting for a place.
+pub(crate) async fn open(target: &Target, concurrency: usize) -> Result<(Engine, Workflow<u32, ()>), Error> {
     let workflow = workflow();
-    // as many places as callers: what is measured is running, not waiting for a place
-    let engine = Engine::builder(target.store().await?)
-        .register(&workflow)
-        .max_running(concurrency.max(10_000) + 1)
-        .open()
-        .await?;
+    let builder = Engine::builder(target.store().await?).register(&workflow);
+    let engine = builder.max_running(concurrency.max(10_000) + 1).open().await?;
+    Ok((engine, workflow))
+}
+
+/// Measures one combination on an engine that is open, after a warm-up.
+pub(crate) async fn measure(
+    engine: &Engine,
+    workflow: &Workflow<u32, ()>,
+    target: &Target,
+    parameters: Parameters,
+    progress: &dyn Fn(u64),
+) -> Result<(Row, Seen), Error> {
+    let Parameters { mode, concurrency, steps, .. } = parameters;
     let total = parameters.total();
-    drive(&engine, &workflow, mode, concurrency.min(64), steps, (total / 20).clamp(1, 2_000), &|_| {}).await;
-    let counted = engine.store().counters().counted();
+    let warm = Parameters { concurrency: concurrency.min(64), ..parameters };
+    drive(engine, workflow, warm, (total / 20).clamp(1, 2_000), &|_| {}).await;
+    let store = engine.store();
+    let probe = Probe::start(target, Some(store)).await?;
+    let counted = store.counters().counted();
     let bytes = target.bytes_written().await;
-    let latencies = drive(&engine, &workflow, mode, concurrency, steps, total, progress).await;
+    let (latencies, wall) = drive(engine, workflow, parameters, total, progress).await;
+    let seen = probe.stop(Some(store)).await?;
     let mut row = Row {
         mode: Some(mode.as_str().to_owned()),
         concurrency: Some(concurrency),
         steps: Some(steps),
         ..Row::default()
     };
-    latencies.0.fill_after(latencies.1, &mut row);
-    let counted = engine.store().counters().counted().since(&counted);
+    latencies.fill_after(wall, &mut row);
+    let counted = store.counters().counted().since(&counted);
     row.flushes = counted.flushes;
     row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
-    engine.shutdown(Duration::from_secs(10)).await?;
     row.bytes_written = target.bytes_written().await - bytes;
-    Ok(row)
+    Ok((row, seen))
 }
 
 /// Runs one combination in a Python process: its row, and what it had to say to people. The callers are tasks of
@@ -114,12 +147,11 @@ pub async fn run_in_python(
         "total": parameters.total(),
     });
     let mut python = Python::start(python, "workflows", asked)?;
-    let bytes = target.bytes_written().await;
+    let probe = Probe::start(target, None).await?;
     let mut row: Row = python.go("row", progress)?;
-    if target.postgres().is_some() {
-        row.bytes_written = target.bytes_written().await - bytes;
-    }
+    let seen = probe.stop(None).await?.by_another_process();
     let said = python.end()?;
+    seen.fill(target, &mut row).await?;
     let row = Row {
         mode: Some(mode.as_str().to_owned()),
         concurrency: Some(concurrency),
@@ -130,15 +162,32 @@ pub async fn run_in_python(
     Ok((row, said))
 }
 
-async fn drive(
+/// One call of one caller.
+pub(crate) async fn call(
     engine: &Engine,
     workflow: &Workflow<u32, ()>,
     mode: Mode,
-    concurrency: usize,
-    steps: usize,
+    ids: Ids,
+    steps: u32,
+) -> Result<(), Error> {
+    // as orders, users and requests have them: in no order
+    let id = || format!("order-{:032x}", fastrand::u128(..));
+    match (mode, ids) {
+        (Mode::Run, Ids::Minted) => engine.run(workflow, steps).await,
+        (Mode::Run, Ids::Given) => engine.run(workflow, steps).workflow_id(id()).await,
+        (Mode::Start, Ids::Minted) => engine.start(workflow, steps).await?.result().await,
+        (Mode::Start, Ids::Given) => engine.start(workflow, steps).workflow_id(id()).await?.result().await,
+    }
+}
+
+async fn drive(
+    engine: &Engine,
+    workflow: &Workflow<u32, ()>,
+    parameters: Parameters,
     total: usize,
     progress: &dyn Fn(u64),
 ) -> (Arc<Latencies>, Duration) {
+    let Parameters { mode, concurrency, steps, ids, .. } = parameters;
     let latencies = Arc::new(Latencies::new(total));
     let begun = Instant::now();
     let callers: Vec<_> = (0..concurrency)
@@ -147,29 +196,13 @@ async fn drive(
             tokio::spawn(async move {
                 while let Some(n) = latencies.next() {
                     let begun = Instant::now();
-                    let result = match mode {
-                        Mode::Run => engine.run(&workflow, steps as u32).await,
-                        Mode::Start => match engine.start(&workflow, steps as u32).await {
-                            Ok(handle) => handle.result().await,
-                            Err(error) => Err(error),
-                        },
-                    };
-                    latencies.note(n, begun, result.is_ok());
+                    let is_ok = call(&engine, &workflow, mode, ids, steps as u32).await.is_ok();
+                    latencies.note(n, begun, is_ok);
                 }
             })
         })
         .collect();
-    let mut tick = tokio::time::interval(Duration::from_millis(100));
-    for caller in callers {
-        let mut caller = std::pin::pin!(caller);
-        loop {
-            tokio::select! {
-                _ = &mut caller => break,
-                _ = tick.tick() => progress(latencies.done()),
-            }
-        }
-    }
+    until_all(callers, &latencies, progress).await;
     let wall = begun.elapsed();
-    progress(latencies.done());
     (latencies, wall)
 }

@@ -1,0 +1,95 @@
+//! [`Log`]: bytes of a Postgres server's write-ahead log, and what full-page images are of them.
+
+use serde::{Deserialize, Serialize};
+use stepfast::Error;
+use tokio_postgres::Client;
+use tokio_postgres::types::PgLsn;
+
+use crate::target::unanswered;
+
+/// The write-ahead log of a run. It is the whole server's: what others do at the same time counts, too.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Log {
+    /// Bytes, images included: the difference of positions in the log.
+    pub bytes: u64,
+    /// Images of pages that are changed for the first time since a checkpoint; absent before Postgres 14.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<u64>,
+    /// What they take of the bytes; absent where it cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_bytes: Option<u64>,
+    /// How that is known: `log` (read from it), or `at most` (so many whole pages; holes in them are left out of the
+    /// log, so it may be much less).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_source: Option<String>,
+    /// Percent of the pages that the database's sessions wanted which were in the server's buffers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer_hits: Option<f64>,
+}
+
+/// The counters at one moment.
+pub(super) struct Reading {
+    position: PgLsn,
+    images: Option<i64>,
+    hits: i64,
+    reads: i64,
+}
+
+impl Reading {
+    pub(super) async fn take(client: &Client) -> Result<Self, Error> {
+        let row = client
+            .query_one(
+                "SELECT pg_current_wal_insert_lsn(), blks_hit, blks_read FROM pg_stat_database
+                 WHERE datname = current_database()",
+                &[],
+            )
+            .await
+            .map_err(unanswered)?;
+        // there since Postgres 14
+        let images = client.query_one("SELECT wal_fpi FROM pg_stat_wal", &[]).await;
+        let images = images.ok().and_then(|row| row.try_get(0).ok());
+        Ok(Self { position: row.get(0), images, hits: row.get(1), reads: row.get(2) })
+    }
+
+    /// What was written since.
+    pub(super) async fn until_now(self, client: &Client) -> Result<Log, Error> {
+        let now = Self::take(client).await?;
+        let difference = |now: i64, then: i64| now.saturating_sub(then).max(0) as u64;
+        let images = now.images.zip(self.images).map(|(now, then)| difference(now, then));
+        let (hits, reads) = (difference(now.hits, self.hits), difference(now.reads, self.reads));
+        let mut log = Log {
+            bytes: u64::from(now.position).saturating_sub(self.position.into()),
+            images,
+            buffer_hits: (hits + reads > 0).then(|| hits as f64 / (hits + reads) as f64 * 100.0),
+            ..Log::default()
+        };
+        if let Some(bytes) = read(client, self.position, now.position).await {
+            log.image_bytes = Some(bytes.min(log.bytes));
+            log.image_source = Some("log".to_owned());
+        } else if let Some(images) = images {
+            let page = client.query_one("SELECT current_setting('block_size')::bigint", &[]).await;
+            let page = page.map_err(unanswered)?.get::<_, i64>(0) as u64;
+            // images and their statistics are told at other moments than positions
+            log.image_bytes = Some((images * page).min(log.bytes));
+            log.image_source = Some("at most".to_owned());
+        }
+        Ok(log)
+    }
+}
+
+/// Bytes of images in a part of the log, by the extension `pg_walinspect` (Postgres 15 and later), which is only there
+/// for as long as that takes; `None` without it, without the right to it, or when that part of the log is gone.
+async fn read(client: &Client, from: PgLsn, to: PgLsn) -> Option<u64> {
+    client.batch_execute("BEGIN; SET LOCAL statement_timeout = '60s'").await.ok()?;
+    let counted = async {
+        client.batch_execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect").await.ok()?;
+        // Postgres 15 refuses a part whose end is not flushed yet
+        let bytes = "SELECT coalesce(sum(fpi_size), 0)::bigint
+             FROM pg_get_wal_stats($1, least($2, pg_current_wal_flush_lsn()))";
+        let row = client.query_one(bytes, &[&from, &to]).await.ok()?;
+        Some(row.get::<_, i64>(0) as u64)
+    }
+    .await;
+    client.batch_execute("ROLLBACK").await.ok()?;
+    counted
+}

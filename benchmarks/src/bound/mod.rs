@@ -1,0 +1,190 @@
+//! [`Bound`]: what bounds a run. On Postgres the server is watched meanwhile, on SQLite the store's writer counts.
+
+mod log;
+mod processor;
+mod server;
+mod writer;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use stepfast::{Error, Store};
+use tokio::time::Instant;
+
+use crate::report::Row;
+use crate::target::Target;
+
+pub use log::Log;
+pub use processor::{Processor, cpu_seconds};
+pub use writer::Writer;
+
+use server::Watch;
+
+/// What the time of a run went to.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Bound {
+    /// What each kind took of the time, in percent. They add up to 100.
+    pub shares: Vec<Share>,
+    /// Postgres: what the server's processes waited for by its own names, in percent of the time, largest first.
+    /// `checkpointer` and `walwriter` stand before what those did; they are not in the shares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Share>,
+    /// Postgres: how often the server was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
+    /// Postgres: how many sessions were busy on average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_sessions: Option<f64>,
+    /// Flushes per second.
+    pub flushes_per_second: f64,
+    /// The most Writes in a flush, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub largest_flush: Option<u64>,
+    /// Processors that this process used, in seconds per second: the engine and its callers (on SQLite the database,
+    /// too). Absent if those were in another process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_processors: Option<f64>,
+    /// Processors that the whole machine used, whatever for, where the system tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub all_processors: Option<f64>,
+    /// Postgres: the write-ahead log of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<Log>,
+}
+
+/// One kind's part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// The kind.
+    pub name: String,
+    /// In percent.
+    pub percent: f64,
+}
+
+impl Share {
+    pub(crate) fn new(name: impl Into<String>, percent: f64) -> Self {
+        Self { name: name.into(), percent }
+    }
+}
+
+/// `parts` as percentages in tenths that add up to exactly 100; the first if there is nothing to divide.
+pub(crate) fn shares<const N: usize>(parts: [(&str, f64); N]) -> Vec<Share> {
+    const WHOLE: u64 = 1_000;
+    let total: f64 = parts.iter().map(|(_, part)| part).sum();
+    let exact = parts.map(|(_, part)| if total > 0.0 { part / total * WHOLE as f64 } else { 0.0 });
+    let mut tenths = exact.map(|tenths| tenths.floor() as u64);
+    let mut by_rest: Vec<usize> = (0..N).collect();
+    by_rest.sort_by(|&a, &b| exact[b].fract().total_cmp(&exact[a].fract()));
+    let left = WHOLE.saturating_sub(tenths.iter().sum());
+    if total > 0.0 {
+        by_rest.iter().cycle().take(left as usize).for_each(|&i| tenths[i] += 1);
+    } else if let Some(first) = tenths.first_mut() {
+        *first = WHOLE;
+    }
+    let named = parts.iter().zip(tenths);
+    named.map(|(&(name, _), tenths)| Share::new(name, tenths as f64 / 10.0)).collect()
+}
+
+/// Watches a run from its beginning.
+pub struct Probe {
+    begun: Instant,
+    processor: Processor,
+    watch: Option<Watch>,
+    writer: Option<Writer>,
+    log: Option<log::Reading>,
+}
+
+impl Probe {
+    /// Begins to watch a run on `target`, by an engine of this process on `store` if there is one.
+    pub async fn start(target: &Target, store: Option<&Arc<dyn Store>>) -> Result<Self, Error> {
+        let of_writer = store.filter(|store| store.about().kind == "sqlite");
+        let (mut watch, mut log) = (None, None);
+        if let Some(client) = target.postgres() {
+            log = Some(log::Reading::take(client).await?);
+            watch = Some(Watch::start(&target.url).await?);
+        }
+        if let Some(store) = store {
+            store.counters().take_largest();
+        }
+        let writer = of_writer.map(|store| Writer::of_store(store.clone()));
+        Ok(Self { begun: Instant::now(), processor: Processor::now(), watch, writer, log })
+    }
+
+    /// The same for connections to SQLite that count themselves what they spend.
+    #[must_use]
+    pub fn on_writer(self, writer: Writer) -> Self {
+        Self { writer: Some(writer), ..self }
+    }
+
+    /// The run has ended: nothing later counts, except for the log, which is read in [`Seen::fill`].
+    pub async fn stop(self, store: Option<&Arc<dyn Store>>) -> Result<Seen, Error> {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let (own_processors, all_processors) = self.processor.since(seconds);
+        let mut bound = Bound {
+            own_processors: Some(own_processors),
+            all_processors,
+            largest_flush: store.map(|store| store.counters().take_largest()),
+            ..Bound::default()
+        };
+        if let Some(watch) = self.watch {
+            watch.stop().await?.fill(&mut bound);
+        }
+        if let Some(writer) = self.writer {
+            bound.shares = writer.shares(seconds);
+        }
+        Ok(Seen { bound, log: self.log })
+    }
+}
+
+/// What was seen of a run.
+pub struct Seen {
+    bound: Bound,
+    log: Option<log::Reading>,
+}
+
+impl Seen {
+    /// The same for a run by another process.
+    #[must_use]
+    pub fn by_another_process(mut self) -> Self {
+        self.bound.own_processors = None;
+        self
+    }
+
+    /// Puts it into the run's `row`, which is complete otherwise. When all connections of the run are closed: sessions
+    /// tell the server's statistics at their end.
+    pub async fn fill(mut self, target: &Target, row: &mut Row) -> Result<(), Error> {
+        if let (Some(begun), Some(client)) = (self.log, target.postgres()) {
+            let log = begun.until_now(client).await?;
+            row.bytes_written = log.bytes;
+            self.bound.log = Some(log);
+        }
+        if !self.bound.shares.is_empty() {
+            self.bound.flushes_per_second = row.flushes as f64 / row.seconds.max(1e-9);
+            row.bound = Some(self.bound);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn percents(shares: &[Share]) -> Vec<String> {
+        shares.iter().map(|share| format!("{} {}", share.name, share.percent)).collect()
+    }
+
+    #[test]
+    fn shares_add_up_to_a_hundred() {
+        let thirds = shares([("a", 1.0), ("b", 1.0), ("c", 1.0)]);
+        assert_eq!(percents(&thirds), ["a 33.4", "b 33.3", "c 33.3"]);
+        assert_eq!(percents(&shares([("a", 0.0), ("b", 7.5)])), ["a 0", "b 100"]);
+        assert_eq!(percents(&shares([("idle", 0.0), ("b", 0.0)])), ["idle 100", "b 0"]);
+        for n in 1..2_000 {
+            let parts =
+                [("a", f64::from(n)), ("b", f64::from(n % 7)), ("c", 0.001), ("d", f64::from(n).sqrt())];
+            let tenths: f64 = shares(parts).iter().map(|share| (share.percent * 10.0).round()).sum();
+            assert_eq!(tenths.to_string(), "1000", "{n}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! `bench writes`: one row per operation by concurrent clients, each in a transaction of its own on a connection of its
+//! own; and as many rows by one engine, whose lanes commit them together.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rusqlite::Connection;
+use stepfast::clock::{Clock, SystemClock};
+use stepfast::counters::{Counters, Spent};
+use stepfast::key::Key;
+use stepfast::{Context, Engine, Error, Failure, Workflow};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::bound::{Probe, Writer};
+use crate::measure::Latencies;
+use crate::report::Row;
+use crate::target::{Target, connect, unanswered};
+
+/// What is written, beside a UUIDv7 and the time.
+const TEXT: &str = "a row as a web application would write it";
+
+/// How long SQLite tries for its lock.
+const BUSY: Duration = Duration::from_mins(10);
+
+/// How many rows are written by so many clients, each in its own transaction, unless people say it.
+pub fn one_by_one_total(clients: usize) -> usize {
+    (clients * 250).clamp(500, 16_000)
+}
+
+/// How many rows are written by so many callers of an engine, unless people say it.
+pub fn lane_total(callers: usize) -> usize {
+    (callers * 400).clamp(2_000, 300_000)
+}
+
+/// Each row in a transaction of its own, by `clients` connections; `None` for a store in memory.
+pub async fn one_by_one(
+    target: &Target,
+    durability: &str,
+    clients: usize,
+    total: usize,
+    progress: &dyn Fn(u64),
+) -> Result<Option<Row>, Error> {
+    let latencies = Arc::new(Latencies::new(total));
+    let mut row = Row {
+        mode: Some("one by one".into()),
+        concurrency: Some(clients),
+        writes_per_flush: 1.0,
+        ..Row::default()
+    };
+    if target.postgres().is_some() {
+        on_postgres(target, durability, clients, &latencies, &mut row, progress).await?;
+    } else if let Some(path) = target.path() {
+        on_sqlite(
+            target,
+            &path.with_extension("points.db"),
+            durability,
+            clients,
+            &latencies,
+            &mut row,
+            progress,
+        )
+        .await?;
+    } else {
+        return Ok(None);
+    }
+    Ok(Some(row))
+}
+
+async fn on_postgres(
+    target: &Target,
+    durability: &str,
+    clients: usize,
+    latencies: &Arc<Latencies>,
+    row: &mut Row,
+    progress: &dyn Fn(u64),
+) -> Result<(), Error> {
+    let owner = connect(&target.url, "stepfast-bench points").await?;
+    let table = "DROP TABLE IF EXISTS stepfast_points;
+        CREATE TABLE stepfast_points (id uuid PRIMARY KEY, body text NOT NULL, at timestamptz NOT NULL)";
+    owner.batch_execute(table).await.map_err(unanswered)?;
+    let mut connected = Vec::new();
+    let commit = if durability == "full" { "on" } else { "off" };
+    for _ in 0..clients {
+        let client = connect(&target.url, "stepfast bench").await?;
+        client.batch_execute(&format!("SET synchronous_commit TO {commit}")).await.map_err(unanswered)?;
+        let insert = client.prepare("INSERT INTO stepfast_points VALUES ($1, $2, $3)").await;
+        let insert = insert.map_err(unanswered)?;
+        // what a connection does for the first time is slower
+        point(&client, &insert).await.map_err(unanswered)?;
+        connected.push((client, insert));
+    }
+    let probe = Probe::start(target, None).await?;
+    let begun = Instant::now();
+    let tasks = connected.into_iter().map(|(client, insert)| {
+        let latencies = latencies.clone();
+        tokio::spawn(async move {
+            while let Some(n) = latencies.next() {
+                let begun = Instant::now();
+                let written = point(&client, &insert).await;
+                latencies.note(n, begun, written.is_ok());
+            }
+        })
+    });
+    until_all(tasks.collect(), latencies, progress).await;
+    latencies.fill_after(begun.elapsed(), row);
+    let seen = probe.stop(None).await?;
+    row.flushes = row.completed;
+    seen.fill(target, row).await?;
+    owner.batch_execute("DROP TABLE stepfast_points").await.map_err(unanswered)
+}
+
+async fn point(
+    client: &tokio_postgres::Client,
+    insert: &tokio_postgres::Statement,
+) -> Result<u64, tokio_postgres::Error> {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_micros(SystemClock.now().as_micros() as u64);
+    client.execute(insert, &[&Uuid::from_bytes(*Key::mint().as_bytes()), &TEXT, &at]).await
+}
+
+/// SQLite has no async interface: each client is a thread that waits for the database's lock as SQLite itself does.
+async fn on_sqlite(
+    target: &Target,
+    path: &Path,
+    durability: &str,
+    clients: usize,
+    latencies: &Arc<Latencies>,
+    row: &mut Row,
+    progress: &dyn Fn(u64),
+) -> Result<(), Error> {
+    let failed = |error: rusqlite::Error| Error::Unavailable(format!("SQLite did not write a row: {error}"));
+    let mut connected = Vec::new();
+    for n in 0..clients {
+        let db = open(path, durability, n == 0).map_err(failed)?;
+        connected.push(db);
+    }
+    let counters = Arc::new(Counters::default());
+    let bytes = target.bytes_written().await;
+    let probe = Probe::start(target, None).await?.on_writer(Writer::of(counters.clone()));
+    let begun = Instant::now();
+    let tasks = connected.into_iter().map(|db| {
+        let (latencies, counters) = (latencies.clone(), counters.clone());
+        tokio::task::spawn_blocking(move || {
+            while let Some(n) = latencies.next() {
+                let begun = Instant::now();
+                let written = write(&db, &counters);
+                latencies.note(n, begun, written.is_ok());
+            }
+        })
+    });
+    until_all(tasks.collect(), latencies, progress).await;
+    latencies.fill_after(begun.elapsed(), row);
+    let seen = probe.stop(None).await?;
+    row.flushes = row.completed;
+    row.bytes_written = target.bytes_written().await - bytes;
+    seen.fill(target, row).await
+}
+
+fn open(path: &Path, durability: &str, is_first: bool) -> Result<Connection, rusqlite::Error> {
+    let db = Connection::open(path)?;
+    db.busy_timeout(BUSY)?;
+    db.pragma_update(None, "journal_mode", "WAL")?;
+    db.pragma_update(None, "synchronous", if durability == "full" { "FULL" } else { "NORMAL" })?;
+    if is_first {
+        db.execute_batch(
+            "DROP TABLE IF EXISTS points;
+             CREATE TABLE points (id BLOB PRIMARY KEY, body TEXT NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID",
+        )?;
+    }
+    Ok(db)
+}
+
+fn write(db: &Connection, counters: &Counters) -> Result<(), rusqlite::Error> {
+    let run = |sql: &str| db.prepare_cached(sql)?.execute([]);
+    let asked_at = Instant::now();
+    run("BEGIN IMMEDIATE")?;
+    let begun_at = Instant::now();
+    let (id, at) = (Key::mint(), SystemClock.now().as_micros());
+    let inserted = db.prepare_cached("INSERT INTO points VALUES (?1, ?2, ?3)")?.execute((
+        id.as_bytes().as_slice(),
+        TEXT,
+        at,
+    ));
+    let ended_at = Instant::now();
+    let done = inserted.and_then(|_| run("COMMIT"));
+    if done.is_err() {
+        let _ = run("ROLLBACK");
+    }
+    counters.add_spent(Spent {
+        turn: begun_at - asked_at,
+        statements: ended_at - begun_at,
+        commit: ended_at.elapsed(),
+    });
+    done.map(drop)
+}
+
+/// The same rows by an engine: each is an execution that is run in one call, of a workflow that does nothing. Its key
+/// is a UUIDv7, its input the text, and it has the time; it is one Write on a lane.
+pub async fn by_lane(
+    target: &Target,
+    callers: usize,
+    total: usize,
+    progress: &dyn Fn(u64),
+) -> Result<Row, Error> {
+    let workflow = Workflow::new("point", |_: Context, _: String| async { Ok::<(), Failure>(()) });
+    let builder = Engine::builder(target.store().await?).register(&workflow);
+    let engine = builder.max_running(callers.max(10_000) + 1).open().await?;
+    let warm = Arc::new(Latencies::new((total / 20).clamp(1, 2_000)));
+    call(&engine, &workflow, callers.min(64), &warm, &|_| {}).await;
+    let store = engine.store().clone();
+    let probe = Probe::start(target, Some(&store)).await?;
+    let counted = store.counters().counted();
+    let bytes = target.bytes_written().await;
+    let latencies = Arc::new(Latencies::new(total));
+    let begun = Instant::now();
+    call(&engine, &workflow, callers, &latencies, progress).await;
+    let mut row = Row { mode: Some("lane".into()), concurrency: Some(callers), ..Row::default() };
+    latencies.fill_after(begun.elapsed(), &mut row);
+    let seen = probe.stop(Some(&store)).await?;
+    let counted = store.counters().counted().since(&counted);
+    row.flushes = counted.flushes;
+    row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
+    row.bytes_written = target.bytes_written().await - bytes;
+    engine.shutdown(Duration::from_secs(10)).await?;
+    seen.fill(target, &mut row).await?;
+    Ok(row)
+}
+
+async fn call(
+    engine: &Engine,
+    workflow: &Workflow<String, ()>,
+    callers: usize,
+    latencies: &Arc<Latencies>,
+    progress: &dyn Fn(u64),
+) {
+    let tasks = (0..callers).map(|_| {
+        let (engine, workflow, latencies) = (engine.clone(), workflow.clone(), latencies.clone());
+        tokio::spawn(async move {
+            while let Some(n) = latencies.next() {
+                let begun = Instant::now();
+                let written = engine.run(&workflow, TEXT.to_owned()).await;
+                latencies.note(n, begun, written.is_ok());
+            }
+        })
+    });
+    until_all(tasks.collect(), latencies, progress).await;
+}
+
+/// Waits for all `tasks`; `progress` hears how many operations have ended.
+pub(crate) async fn until_all(
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+    latencies: &Latencies,
+    progress: &dyn Fn(u64),
+) {
+    let mut tick = tokio::time::interval(Duration::from_millis(100));
+    for task in tasks {
+        let mut task = std::pin::pin!(task);
+        loop {
+            tokio::select! {
+                _ = &mut task => break,
+                _ = tick.tick() => progress(latencies.done()),
+            }
+        }
+    }
+    progress(latencies.done());
+}
