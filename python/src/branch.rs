@@ -398,7 +398,7 @@ impl Branch {
         let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
         let hosting = slf.get().hosted(threads.filter(|_| may_host));
         let call = Self::awaitable(slf, |branch| {
-            let child = branch.child(workflow, input);
+            let child = branch.child(&workflow, input);
             Box::pin(async move { Reply::of(child.await) })
         })?;
         Ok(match hosting {
@@ -415,7 +415,7 @@ impl Branch {
         };
         slf.get().hosted(None);
         Self::awaitable(slf, |branch| {
-            let output = branch.child_result(workflow, key);
+            let output = branch.child_result(&workflow, key);
             Box::pin(async move { Reply::of(output.await) })
         })
     }
@@ -431,7 +431,7 @@ impl Branch {
     ) -> PyResult<Call> {
         let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
         Self::awaitable(slf, |branch| {
-            let started = branch.start_child(workflow, input, is_detached);
+            let started = branch.start_child(&workflow, input, is_detached);
             Box::pin(async move {
                 match started.await {
                     Ok(key) => Reply::Text(key.to_string()),

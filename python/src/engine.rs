@@ -9,7 +9,7 @@ use stepfast::clock::Timestamp;
 use stepfast::guest::{GuestWorkflow, StartOptions};
 use stepfast::lock::Mutex;
 use stepfast::record::Filter;
-use stepfast::{Engine as CoreEngine, Payload, Status};
+use stepfast::{Client, Engine as CoreEngine, Payload, Status};
 
 use crate::call::Call;
 use crate::caller_code::CallerCode;
@@ -29,7 +29,7 @@ use crate::value::encode_arguments;
 #[pyclass(frozen)]
 pub(crate) struct Engine {
     engine: Mutex<Option<CoreEngine>>,
-    workflows: Vec<GuestWorkflow>,
+    workflows: Mutex<Vec<GuestWorkflow>>,
     /// Where their code runs.
     ports: Vec<Py<Port>>,
     process: Process,
@@ -48,7 +48,8 @@ type Definition<'py> = (String, bool, Bound<'py, Port>);
 impl Engine {
     /// Opens the store and an engine on it.
     #[staticmethod]
-    #[pyo3(signature = (url, definitions, max_running, suspend_after, value_limit))]
+    #[pyo3(signature = (url, definitions, max_running, suspend_after, value_limit, app_version, max_recoveries))]
+    #[allow(clippy::too_many_arguments)] // of one call
     fn open(
         py: Python<'_>,
         url: &str,
@@ -56,6 +57,8 @@ impl Engine {
         max_running: usize,
         suspend_after: f64,
         value_limit: usize,
+        app_version: Option<&str>,
+        max_recoveries: u32,
     ) -> PyResult<Self> {
         let ports: Vec<Py<Port>> = definitions.iter().map(|(_, _, port)| port.clone().unbind()).collect();
         let workflows: Vec<GuestWorkflow> = definitions
@@ -71,7 +74,11 @@ impl Engine {
                 let mut builder = CoreEngine::builder(store)
                     .max_running(max_running)
                     .suspend_after(Duration::try_from_secs_f64(suspend_after).unwrap_or(Duration::MAX))
-                    .value_limit(value_limit);
+                    .value_limit(value_limit)
+                    .max_recoveries(max_recoveries);
+                if let Some(app_version) = app_version {
+                    builder = builder.app_version(app_version);
+                }
                 for workflow in &workflows {
                     builder = builder.register(workflow);
                 }
@@ -82,7 +89,39 @@ impl Engine {
         for port in &ports {
             port.get().set_engine(Some(engine.clone()));
         }
-        Ok(Self { engine: Mutex::new(Some(engine)), workflows, ports, process: Process::current() })
+        Ok(Self::of(engine, workflows, ports))
+    }
+
+    /// Opens the store and a client on it, which knows workflows by their names.
+    #[staticmethod]
+    #[allow(clippy::needless_pass_by_value)] // of a call from Python
+    fn open_client(py: Python<'_>, url: &str, names: Vec<String>) -> PyResult<Self> {
+        let opened = py.detach(|| {
+            runtime().block_on(async {
+                Client::open(stepfast::connect(url).await?).await.map(Client::into_engine)
+            })
+        });
+        let engine = opened.map_err(|error| exception(py, &error))?;
+        let workflows = names.iter().map(|name| GuestWorkflow::named(name)).collect();
+        Ok(Self::of(engine, workflows, Vec::new()))
+    }
+
+    /// The number of a workflow that only its name is known of.
+    fn declare(&self, name: &str) -> usize {
+        let mut workflows = self.workflows.lock();
+        workflows.push(GuestWorkflow::named(name));
+        workflows.len() - 1
+    }
+
+    /// Takes nothing new to run from here on; resolves when nothing runs any more, or after `grace` seconds.
+    fn drained(&self, py: Python<'_>, grace: f64, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let engine = self.get(py)?;
+        let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
+        let future: Future = Box::pin(async move {
+            engine.drained(grace).await;
+            Reply::Nothing
+        });
+        Ok(Call::awaitable(port, future))
     }
 
     /// Starts an execution: a handle, when that is durable. If it is awaited, what `made`
@@ -104,7 +143,7 @@ impl Engine {
     ) -> PyResult<Call> {
         let options = options(workflow_id, timeout, patience);
         let start = self.get(py)?.start_guest(
-            self.workflow(workflow)?,
+            &self.workflow(workflow)?,
             encode_arguments(args, Some(kwargs))?,
             options,
         );
@@ -268,7 +307,7 @@ impl Engine {
         options: Option<Box<StartOptions>>,
     ) -> PyResult<Future> {
         let input = encode_arguments(args, Some(kwargs))?;
-        let run = self.get(py)?.run_guest(self.workflow(workflow)?, input, options);
+        let run = self.get(py)?.run_guest(&self.workflow(workflow)?, input, options);
         Ok(Replied::boxed(run, Reply::of_end))
     }
 
@@ -285,8 +324,14 @@ impl Engine {
         self.engine.lock().clone().ok_or_else(|| exception(py, &stepfast::Error::Shutdown))
     }
 
-    pub(crate) fn workflow(&self, number: usize) -> PyResult<&GuestWorkflow> {
-        self.workflows.get(number).ok_or_else(|| crate::error::unavailable("no such workflow in this engine"))
+    fn of(engine: CoreEngine, workflows: Vec<GuestWorkflow>, ports: Vec<Py<Port>>) -> Self {
+        let (engine, workflows) = (Mutex::new(Some(engine)), Mutex::new(workflows));
+        Self { engine, workflows, ports, process: Process::current() }
+    }
+
+    pub(crate) fn workflow(&self, number: usize) -> PyResult<GuestWorkflow> {
+        let workflow = self.workflows.lock().get(number).cloned();
+        workflow.ok_or_else(|| crate::error::unavailable("no such workflow in this engine"))
     }
 
     /// Where the code of a workflow runs, if that is a pool of threads.

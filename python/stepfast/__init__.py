@@ -3,6 +3,7 @@ acts, and a thousand of them share one flush."""
 
 from stepfast.async_engine import AsyncEngine
 from stepfast.child import AsyncChild, Child
+from stepfast.client import AsyncClient, Client
 from stepfast.current import Current, current
 from stepfast.engine import Engine
 from stepfast.errors import (
@@ -33,6 +34,7 @@ from stepfast.workflow import BoundWorkflow, Workflow, workflow
 
 __all__ = [
     "AsyncChild",
+    "AsyncClient",
     "AsyncEngine",
     "AsyncHandle",
     "AsyncOptions",
@@ -42,6 +44,7 @@ __all__ = [
     "BoundWorkflow",
     "Checkpoint",
     "Child",
+    "Client",
     "Conflict",
     "Corrupt",
     "Current",

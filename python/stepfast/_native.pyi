@@ -201,7 +201,13 @@ class Engine:
         max_running: int,
         suspend_after: float,
         value_limit: int,
+        app_version: str | None,
+        max_recoveries: int,
     ) -> Engine: ...
+    @staticmethod
+    def open_client(url: str, names: list[str]) -> Engine: ...
+    def declare(self, name: str) -> int: ...
+    def drained(self, grace: float, port: Port | None) -> Call: ...
     def start(
         self,
         workflow: int,

@@ -18,6 +18,7 @@ from stepfast.loop_end import in_thread
 from stepfast.opened import Opened
 from stepfast.options import AsyncOptions, Order
 from stepfast.records import Execution, Record, execution_of, record_of
+from stepfast.told import calling_on
 from stepfast.workflow import BoundWorkflow, Workflow
 
 P = ParamSpec("P")
@@ -39,6 +40,11 @@ class AsyncEngine:
         threads: Sync workflows that run at a time, each on a thread.
         processes: Bodies of steps with `process=True` that run at a time; by default as many as there are
             processors.
+        app_version: The version of the program's code. What this engine starts is then run only by workers of
+            the same version, and this engine runs only what has this version or none. Unset by default, and
+            then everything matches: a deploy continues what the code before it began.
+        max_recoveries: How often an execution whose worker died several times in a row, without a new
+            checkpoint of it, is tried alone before it ends as failed.
 
     Raises:
         Invalid: An option is out of its bounds.
@@ -53,8 +59,12 @@ class AsyncEngine:
         value_limit: int = 256 * 1024 * 1024,
         threads: int = 64,
         processes: int | None = None,
+        app_version: str | None = None,
+        max_recoveries: int = 10,
     ) -> None:
-        bounds.of_engine(url, max_running, suspend_after, value_limit, threads, processes)
+        bounds.of_engine(
+            url, max_running, suspend_after, value_limit, threads, processes, app_version, max_recoveries
+        )
         self._opened: Opened | None = None
         self._open = functools.partial(
             Opened,
@@ -64,6 +74,8 @@ class AsyncEngine:
             value_limit=value_limit,
             threads=threads,
             processes=processes,
+            app_version=app_version,
+            max_recoveries=max_recoveries,
         )
 
     async def open(self) -> Self:
@@ -343,6 +355,39 @@ class AsyncEngine:
         if opened is not None and opened.loop is not None and opened.is_to_end:
             opened.loop.check()
             await opened.loop.end(opened, grace)
+
+    async def drain(self, grace: float = 30.0) -> None:
+        """Ends the engine as a deploy should. See `Engine.drain`.
+
+        Args:
+            grace: Longest to wait for what runs, in seconds.
+        """
+        bounds.seconds("grace", grace)
+        opened = self._here
+        await opened.native.drained(grace, opened.port)
+        await self.close()
+
+    async def work(self, grace: float = 30.0) -> None:
+        """Works until the program is told to end, by SIGTERM or by SIGINT (Ctrl-C), then drains. See
+        `Engine.work`.
+
+        Args:
+            grace: Longest to wait for what runs, in seconds.
+
+        Raises:
+            Invalid: The loop does not run in the main thread.
+        """
+        bounds.seconds("grace", grace)
+        told = asyncio.Semaphore(0)
+        with calling_on(asyncio.get_running_loop(), told.release):
+            await told.acquire()
+            draining = asyncio.ensure_future(self.drain(grace))
+            again = asyncio.ensure_future(told.acquire())
+            await asyncio.wait([draining, again], return_when=asyncio.FIRST_COMPLETED)
+            again.cancel()
+            if not draining.done():
+                await self.close()
+            await draining
 
     async def __aenter__(self) -> Self:
         return await self.open()

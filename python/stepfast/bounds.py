@@ -13,7 +13,7 @@ from stepfast.errors import Invalid
 
 #: Longest name of a step or workflow, in bytes.
 NAME: Final = 255
-#: The most that the engine counts attempts to.
+#: The most that the engine counts attempts and recoveries to.
 RETRIES: Final = 2**32 - 1
 
 
@@ -103,7 +103,14 @@ def name(what: str, value: Any) -> None:
 
 
 def of_engine(
-    url: Any, max_running: Any, suspend_after: Any, value_limit: Any, threads: Any, processes: Any
+    url: Any,
+    max_running: Any,
+    suspend_after: Any,
+    value_limit: Any,
+    threads: Any,
+    processes: Any,
+    app_version: Any,
+    max_recoveries: Any,
 ) -> None:
     """Refuses options that no engine can have.
 
@@ -117,6 +124,9 @@ def of_engine(
     count("threads", threads, 1)
     if processes is not None:
         count("processes", processes, 1)
+    if app_version is not None:
+        name("app_version", app_version)
+    count("max_recoveries", max_recoveries, 0, RETRIES)
 
 
 def of_step(

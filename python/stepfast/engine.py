@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import queue
+import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from types import TracebackType
@@ -16,6 +18,7 @@ from stepfast.opened import Opened
 from stepfast.options import Options, Order
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.step import over
+from stepfast.told import calling
 from stepfast.workflow import BoundWorkflow, Workflow
 
 P = ParamSpec("P")
@@ -36,6 +39,11 @@ class Engine:
         threads: Sync workflows that run at a time, each on a thread.
         processes: Bodies of steps with `process=True` that run at a time; by default as many as there are
             processors.
+        app_version: The version of the program's code. What this engine starts is then run only by workers of
+            the same version, and this engine runs only what has this version or none. Unset by default, and
+            then everything matches: a deploy continues what the code before it began.
+        max_recoveries: How often an execution whose worker died several times in a row, without a new
+            checkpoint of it, is tried alone before it ends as failed.
 
     Raises:
         Invalid: The store cannot be opened, or an option is out of its bounds.
@@ -52,8 +60,12 @@ class Engine:
         value_limit: int = 256 * 1024 * 1024,
         threads: int = 64,
         processes: int | None = None,
+        app_version: str | None = None,
+        max_recoveries: int = 10,
     ) -> None:
-        bounds.of_engine(url, max_running, suspend_after, value_limit, threads, processes)
+        bounds.of_engine(
+            url, max_running, suspend_after, value_limit, threads, processes, app_version, max_recoveries
+        )
         self._opened = Opened(
             url,
             max_running=max_running,
@@ -61,6 +73,8 @@ class Engine:
             value_limit=value_limit,
             threads=threads,
             processes=processes,
+            app_version=app_version,
+            max_recoveries=max_recoveries,
         )
 
     @overload
@@ -364,6 +378,47 @@ class Engine:
         """
         bounds.seconds("grace", grace)
         self._opened.close(grace)
+
+    def drain(self, grace: float = 30.0) -> None:
+        """Ends the engine as a deploy should: takes nothing new to run, lets what runs here come to its end,
+        and closes when nothing runs any more, or the grace is over: what runs then is handed back, and other
+        workers take over at once. What is started here meanwhile is accepted, and waits for another worker.
+
+        Args:
+            grace: Longest to wait for what runs, in seconds.
+        """
+        bounds.seconds("grace", grace)
+        settle_here(self._opened.native.drained(grace, None))
+        self.close()
+
+    def work(self, grace: float = 30.0) -> None:
+        """Works until the program is told to end, by SIGTERM or by SIGINT (Ctrl-C), then drains. Told a
+        second time, it hands back at once what still runs. To be called in the main thread; from then on
+        these signals do not end the program by themselves, until it returns.
+
+        Args:
+            grace: Longest to wait for what runs, in seconds; see `drain`.
+
+        Raises:
+            Invalid: This is not the main thread.
+        """
+        bounds.seconds("grace", grace)
+        # its `put` may interrupt its own `get`, as signals do
+        told: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+        def drain() -> None:
+            try:
+                self.drain(grace)
+            finally:
+                told.put(False)
+
+        with calling(lambda: told.put(True)):
+            told.get()
+            draining = threading.Thread(target=drain, name="stepfast-drain")
+            draining.start()
+            if told.get():
+                self.close()
+            draining.join()
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
-from stepfast import _native, ending, log
+from stepfast import _native, bounds, ending, log
 from stepfast.branch import branch_here, here_var
 from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle
@@ -37,6 +37,9 @@ class Opened:
         value_limit: int,
         threads: int,
         processes: int | None,
+        app_version: str | None = None,
+        max_recoveries: int = 10,
+        is_client: bool = False,
     ) -> None:
         refuse_engines()
         self.processes: Processes = Processes(processes)
@@ -48,32 +51,36 @@ class Opened:
         self.inline: dict[_native.Call, _native.Branch] = {}
         # what cannot run here is not registered: its executions are for others to claim
         self.workflows: list[Workflow[..., Any]] = [
-            workflow for workflow in registered() if loop is not None or not workflow.is_async
+            workflow for workflow in registered() if loop is not None or is_client or not workflow.is_async
         ]
+        self._is_client = is_client
         self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
         self.loop = loop
         self.port: _native.Port | None = loop.native if loop is not None else None
         #: True if a task of its loop runs now, in this thread: what is false may be so, too.
         self.is_here: Callable[[], bool] = loop.native.is_here if loop is not None else lambda: True
         self.threads: Threads = Threads(self, threads)
-        definitions = [
-            (
-                workflow.name,
-                workflow.eager,
-                loop.native if workflow.is_async and loop is not None else self.threads.native,
-            )
-            for workflow in self.workflows
-        ]
         log.install()
         if loop is not None:
             # executions may begin as soon as it is open
             loop.serve(self)
-        self.native: _native.Engine = _native.Engine.open(
-            url, definitions, max_running, suspend_after, value_limit
-        )
+        if is_client:
+            names = [workflow.name for workflow in self.workflows]
+            self.native: _native.Engine = _native.Engine.open_client(url, names)
+        else:
+            definitions = [
+                (workflow.name, workflow.eager, self._port_of(workflow)) for workflow in self.workflows
+            ]
+            self.native = _native.Engine.open(
+                url, definitions, max_running, suspend_after, value_limit, app_version, max_recoveries
+            )
         self.threads.start()
         ending.keep(self)
         open_engines.add(self)
+
+    def _port_of(self, workflow: Workflow[..., Any]) -> _native.Port:
+        """Where its code runs."""
+        return self.threads.native if self.loop is None or not workflow.is_async else self.loop.native
 
     def resolved(
         self, verb: str, workflow: Callable[..., Any], args: tuple[Any, ...]
@@ -91,6 +98,12 @@ class Opened:
         """The number of a workflow in this engine."""
         number = self.numbers.get(workflow)
         if number is None:
+            if self._is_client and isinstance(workflow, (str, Workflow)):
+                # by its name, or defined since the client was opened
+                given = workflow if isinstance(workflow, str) else workflow.name
+                bounds.name("the workflow's name", given)
+                number = self.numbers[workflow] = self.native.declare(given)
+                return number
             if getattr(workflow, "is_async", False) and self.loop is None:
                 raise Invalid(f"{workflow!r} is async, and runs on an event loop: use an AsyncEngine")
             if not isinstance(workflow, Workflow):
@@ -149,6 +162,10 @@ class Opened:
         """Runs an execution; its code is the caller's to run, if it may begin here at once."""
         return self.native.run(number, args, kwargs, order.workflow_id, order.timeout, order.patience)
 
+    def _function(self, number: int) -> Callable[..., Any] | None:
+        known = self.workflows[number]
+        return known.function if known.is_async else None
+
     def run_in_task(
         self,
         workflow: Callable[..., Any],
@@ -160,8 +177,7 @@ class Opened:
         number = self.numbers.get(workflow)
         if number is None or type(here_var.get()) is _native.Branch:
             number, args = self.resolved("run", workflow, args)
-        known = self.workflows[number]
-        function = known.function if known.is_async else None
+        function = None if self._is_client else self._function(number)
         if order is None:
             # nothing special about it, as of most: what it has not is not asked for
             return self.native.run_in_task(number, args, kwargs, self.port, function, self)

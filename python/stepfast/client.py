@@ -1,0 +1,211 @@
+"""`Client` and `AsyncClient`: engines that run nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Coroutine
+from typing import Any, ParamSpec, TypeVar, overload
+
+from stepfast import bounds
+from stepfast.async_engine import AsyncEngine
+from stepfast.engine import Engine
+from stepfast.handle import AsyncHandle, Handle
+from stepfast.opened import Opened
+from stepfast.workflow import BoundWorkflow, Workflow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: What an engine needs to run, and a client does not.
+NOTHING: dict[str, Any] = {
+    "max_running": 1,
+    "suspend_after": 5.0,
+    "value_limit": 1,
+    "threads": 1,
+    "processes": None,
+    "is_client": True,
+}
+
+
+class Client(Engine):
+    """Starts executions that workers elsewhere run, waits for them, cancels, resumes and lists them: for web
+    processes that hand work on. Safe to be used by any number of threads.
+
+    An `Engine` in all but running. `start` and `run` take a workflow, or only the name of one, as text: its
+    code need not be in this program. Those who wait share one listener, and one question to the store at a
+    time, however many there are.
+
+    Args:
+        url: The store: `postgres://…` or `sqlite://shop.db`, the same as the workers have.
+
+    Raises:
+        Invalid: The store cannot be opened.
+        Corrupt: The store is damaged, or was written by a newer version of Stepfast.
+        Unavailable: The database server does not answer.
+    """
+
+    def __init__(self, url: str) -> None:
+        bounds.text("url", url)
+        self._opened = Opened(url, **NOTHING)
+
+    @overload
+    def start(
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[R]: ...
+
+    @overload
+    def start(
+        self,
+        workflow: Workflow[..., R] | BoundWorkflow[..., R],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> Handle[R]: ...
+
+    @overload
+    def start(
+        self, workflow: str, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
+    ) -> Handle[Any]: ...
+
+    def start(  # type: ignore[misc] # as of the engine
+        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
+    ) -> Any:
+        """See `Engine.start`. The workflow may be given by its name: then what the handle's `result` returns
+        is not known to type checkers."""
+        return super().start(workflow, *args, workflow_id=workflow_id, **kwargs)
+
+    @overload
+    def run(
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+
+    @overload
+    def run(
+        self,
+        workflow: Workflow[..., R] | BoundWorkflow[..., R],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> R: ...
+
+    @overload
+    def run(self, workflow: str, /, *args: Any, workflow_id: str | None = None, **kwargs: Any) -> Any: ...
+
+    def run(  # type: ignore[misc] # as of the engine
+        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Starts an execution and waits for its output. See `start`, and `Engine.run`."""
+        return super().run(workflow, *args, workflow_id=workflow_id, **kwargs)
+
+
+class AsyncClient(AsyncEngine):
+    """Like `Client`, for programs with an event loop. To be used from the loop that it was opened on, as
+    `async with AsyncClient(url) as client:`.
+
+    Args:
+        url: The store: `postgres://…` or `sqlite://shop.db`, the same as the workers have.
+
+    Raises:
+        Invalid: The URL is no text.
+    """
+
+    def __init__(self, url: str) -> None:
+        bounds.text("url", url)
+        self._opened = None
+        self._open = functools.partial(Opened, url, **NOTHING)
+
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def start(
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[..., R] | BoundWorkflow[..., R],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def start(
+        self, workflow: str, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
+    ) -> AsyncHandle[Any]: ...
+
+    async def start(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride] # as of the engine
+        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
+    ) -> Any:
+        """See `AsyncEngine.start`. The workflow may be given by its name: then what the handle's `result`
+        returns is not known to type checkers."""
+        return await super().start(workflow, *args, workflow_id=workflow_id, **kwargs)
+
+    @overload
+    async def run(
+        self,
+        workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R: ...
+
+    @overload
+    async def run(
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+
+    @overload
+    async def run(
+        self,
+        workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> R: ...
+
+    @overload
+    async def run(
+        self,
+        workflow: Workflow[..., R] | BoundWorkflow[..., R],
+        /,
+        *args: Any,
+        workflow_id: str | None,
+        **kwargs: Any,
+    ) -> R: ...
+
+    @overload
+    async def run(
+        self, workflow: str, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
+    ) -> Any: ...
+
+    async def run(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride] # as of the engine
+        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Starts an execution and waits for its output. See `start`, and `AsyncEngine.run`."""
+        return await super().run(workflow, *args, workflow_id=workflow_id, **kwargs)
+
+
+__all__ = ["AsyncClient", "Client"]

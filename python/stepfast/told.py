@@ -1,0 +1,58 @@
+"""Being told to end: by a supervisor, a deploy, or somebody at a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Generator
+from types import FrameType
+from typing import Final
+
+from stepfast.errors import Invalid
+
+#: What ends a program: what supervisors send, and Ctrl-C.
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def calling(tell: Callable[[], object]) -> Generator[None]:
+    """Calls `tell` each time this program is told to end, instead of ending it.
+
+    Raises:
+        Invalid: This is not the main thread, the only one that hears of signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise Invalid(
+            "work() was called outside of the main thread, which alone hears of signals: call drain()"
+        )
+
+    def told(_number: int, _frame: FrameType | None) -> None:
+        tell()
+
+    before = {number: signal.signal(number, told) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def calling_on(loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> Generator[None]:
+    """The same, on an event loop."""
+    if threading.current_thread() is not threading.main_thread():
+        raise Invalid(
+            "work() was called outside of the main thread, which alone hears of signals: await drain()"
+        )
+    for number in SIGNALS:
+        loop.add_signal_handler(number, tell)
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+__all__ = ["calling", "calling_on"]

@@ -1,0 +1,191 @@
+"""Workers and clients: several processes on one store, and those that are told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from watched import HANGS
+
+from stepfast import AsyncClient, Client, Conflict, Engine, Invalid, WorkflowCancelled, workflow
+
+PROGRAM = str(pathlib.Path(__file__).with_name("worker.py"))
+MODES = pytest.mark.parametrize("mode", [[], ["async"]], ids=["threads", "loop"])
+
+
+@workflow
+def client_doubles(n: int) -> int:
+    return 2 * n
+
+
+class Worker:
+    """A process that works, and the lines that it tells."""
+
+    def __init__(self, url: str, pipe: pathlib.Path, grace: float, mode: list[str]) -> None:
+        self.pipe = pipe
+        self.program = subprocess.Popen([sys.executable, PROGRAM, url, str(pipe), str(grace), *mode])
+        self.heard: list[str] = []
+        self.news = threading.Condition()
+        self.listening = threading.Thread(target=self._listen)
+        self.listening.start()
+
+    def _listen(self) -> None:
+        with open(self.pipe) as lines:
+            for line in lines:
+                with self.news:
+                    self.heard.append(line.split()[1])
+                    self.news.notify_all()
+
+    def until(self, what: str, times: int = 1) -> None:
+        with self.news:
+            assert self.news.wait_for(lambda: self.heard.count(what) >= times, HANGS), self.heard
+
+    def tell(self, number: signal.Signals) -> None:
+        self.program.send_signal(number)
+
+    def ended(self) -> int:
+        return self.program.wait(HANGS)
+
+
+@contextlib.contextmanager
+def worker(url: str, pipe: pathlib.Path, grace: float, mode: list[str]) -> Iterator[Worker]:
+    os.mkfifo(pipe)
+    # a writer of our own: who reads does not wait for the first, nor end with the last
+    held = os.open(pipe, os.O_RDWR)
+    working = Worker(url, pipe, grace, mode)
+    try:
+        working.until("open")
+        yield working
+    finally:
+        working.program.kill()
+        working.program.wait()
+        os.close(held)
+        working.listening.join(HANGS)
+
+
+def waits_of(mode: list[str]) -> str:
+    return "worker_waits_on_loop" if mode else "worker_waits"
+
+
+@MODES
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_runs_ends_before_the_worker(
+    url: str, tmp_path: pathlib.Path, mode: list[str], number: signal.Signals
+) -> None:
+    flag = tmp_path / "flag"
+    with Client(url) as client, worker(url, tmp_path / "pipe", 1000, mode) as one:
+        handle = client.start(waits_of(mode), str(flag))
+        one.until("body")
+        one.tell(number)
+        flag.touch()
+        assert handle.result(HANGS) == one.program.pid
+        one.until("drained")
+        assert one.ended() == 0
+
+
+@MODES
+def test_what_does_not_end_in_time_runs_elsewhere(url: str, tmp_path: pathlib.Path, mode: list[str]) -> None:
+    flag = tmp_path / "flag"
+    with Client(url) as client, worker(url, tmp_path / "one", 0, mode) as one:
+        handle = client.start(waits_of(mode), str(flag))
+        one.until("body")
+        with worker(url, tmp_path / "two", 0, mode) as two:
+            one.tell(signal.SIGTERM)
+            two.until("body")
+            flag.touch()
+            assert handle.result(HANGS) == two.program.pid
+            assert client.show(handle.workflow_id).execution.recoveries == 0
+            assert one.ended() == 0
+
+
+@MODES
+def test_who_is_told_again_ends_at_once(url: str, tmp_path: pathlib.Path, mode: list[str]) -> None:
+    flag = tmp_path / "flag"
+    with Client(url) as client, worker(url, tmp_path / "pipe", 1000, mode) as one:
+        handle = client.start(waits_of(mode), str(flag))
+        one.until("body")
+        one.tell(signal.SIGTERM)
+        one.tell(signal.SIGTERM)
+        # one signal may be told as one with the other: then a third is a second
+        while one.program.poll() is None and handle.status() == "running":
+            one.tell(signal.SIGTERM)
+        flag.touch()
+        assert one.ended() == 0
+        assert handle.status() == "queued"
+
+
+def test_only_the_main_thread_works(url: str) -> None:
+    raised: list[BaseException] = []
+
+    def work(engine: Engine) -> None:
+        try:
+            engine.work()
+        except Invalid as error:
+            raised.append(error)
+
+    with Engine(url) as engine:
+        thread = threading.Thread(target=work, args=(engine,))
+        thread.start()
+        thread.join(HANGS)
+    assert "main thread" in str(raised[0])
+
+
+def test_a_client_starts_what_an_engine_runs(url: str) -> None:
+    with Client(url) as client:
+        handle = client.start(client_doubles, 4, workflow_id="four")
+        assert handle.status() == "queued"
+        assert client.start("client_doubles", 4, workflow_id="four").workflow_id == "four"
+        with pytest.raises(Conflict):
+            client.start("client_doubles", 5, workflow_id="four")
+        late = client.start("client_doubles", 5)
+        late.cancel()
+        with Engine(url) as engine:
+            assert handle.result(HANGS) == 8
+            assert client.run("client_doubles", 6) == 12
+            assert client.run(client_doubles, 7) == 14
+            assert client.options(timeout=60).run(client_doubles, 8) == 16
+            assert engine.count() == client.count() == 5
+        with pytest.raises(WorkflowCancelled):
+            late.result()
+        assert client.get("four").result() == 8
+
+
+def test_an_async_client_waits_for_many(url: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(url) as client:
+            handles = [await client.start(client_doubles, n) for n in range(50)]
+            named = await client.start("client_doubles", 50)
+            with Engine(url):
+                ends = await asyncio.gather(*(handle.result() for handle in [*handles, named]))
+                assert ends == [2 * n for n in range(51)]
+                assert await client.run("client_doubles", 3) == 6
+
+    asyncio.run(asyncio.wait_for(main(), HANGS))
+
+
+@pytest.mark.parametrize("name", ["", 7, None, "a\nb"])
+def test_a_client_refuses_what_is_no_workflow(url: str, name: object) -> None:
+    with Client(url) as client, pytest.raises(Invalid):
+        client.start(name)  # type: ignore[call-overload]
+
+
+def test_what_is_pinned_waits_for_its_version(url: str) -> None:
+    with Engine(url, app_version="1", max_running=1) as one:
+        assert one.run(client_doubles, 1) == 2
+    with Client(url) as client:
+        any_version = client.start(client_doubles, 2)
+        with Engine(url, app_version="2"):
+            assert any_version.result(HANGS) == 4
+    for version, message in [("", "empty"), (7, "text"), ("a\nb", "printable"), ("x" * 256, "255")]:
+        with pytest.raises(Invalid, match=message):
+            Engine(url, app_version=version)  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="max_recoveries"):
+        Engine(url, max_recoveries=-1)
