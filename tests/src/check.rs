@@ -11,8 +11,12 @@ use stepfast::record::{Detail, ExecutionId, Filter, Record};
 use stepfast::write::{Checkpoint, CheckpointKind};
 use stepfast::{Key, Status, Store};
 
+use crate::chaos::load;
 use crate::leftovers;
 use crate::victim::{CHILDREN, expected};
+
+/// How many records are looked at together.
+const PORTION: usize = 1000;
 
 /// What was acknowledged, by all victims of a database, and what was found wrong.
 #[derive(Clone, Default)]
@@ -59,6 +63,11 @@ impl Told {
         }
     }
 
+    /// True if the start of this id was acknowledged.
+    pub fn has_started(&self, id: &str) -> bool {
+        self.started.contains(id)
+    }
+
     /// A body begins.
     fn begin(&mut self, at: &str, rest: &str) {
         self.bodies += 1;
@@ -86,30 +95,32 @@ impl Told {
     pub async fn check(&mut self, store: &Arc<dyn Store>, is_done: bool) -> u64 {
         let filter = Filter { limit: 1_000_000, ..Filter::default() };
         let all = store.list(&filter).await.unwrap().executions;
-        let keys: Vec<ExecutionId> = all.iter().map(|row| ExecutionId::Key(row.key)).collect();
-        let records: Vec<Record> =
-            store.load(&keys, Detail::Full).await.unwrap().into_iter().flatten().collect();
-        self.expect(records.len() == all.len(), || "an execution is listed and not found".into());
-        // a body that begins from here on must not be one of these
-        let now = SystemClock.now().as_micros();
         let ids: HashSet<String> = all.iter().map(stepfast::record::Execution::workflow_id).collect();
         for id in self.started.clone() {
             self.expect(ids.contains(&id), || format!("{id} was acknowledged and is gone"));
         }
         let mut children: BTreeMap<Key, BTreeSet<Key>> = BTreeMap::new();
-        for record in &records {
-            if let Some(parent) = &record.execution.parent {
-                children.entry(parent.key).or_default().insert(record.execution.key);
+        for row in &all {
+            if let Some(parent) = &row.parent {
+                children.entry(parent.key).or_default().insert(row.key);
             }
         }
         let mut recorded = HashSet::new();
-        for record in &records {
-            let own = children.remove(&record.execution.key).unwrap_or_default();
-            self.check_record(record, &own, is_done);
-            for step in steps(record) {
-                recorded.insert((record.execution.key.to_string(), step));
+        for rows in all.chunks(PORTION) {
+            let keys: Vec<ExecutionId> = rows.iter().map(|row| ExecutionId::Key(row.key)).collect();
+            let records = store.load(&keys, Detail::Full).await.unwrap();
+            let records: Vec<Record> = records.into_iter().flatten().collect();
+            self.expect(records.len() == keys.len(), || "an execution is listed and not found".into());
+            for record in &records {
+                let own = children.remove(&record.execution.key).unwrap_or_default();
+                self.check_record(record, &own, is_done);
+                for step in steps(record) {
+                    recorded.insert((record.execution.key.to_string(), step));
+                }
             }
         }
+        // a body that begins from here on must not be one of these
+        let now = SystemClock.now().as_micros();
         for (parent, child) in std::mem::take(&mut self.unlisted) {
             let found =
                 store.load(&[ExecutionId::Key(child)], Detail::Outcome).await.unwrap().pop().flatten();
@@ -150,13 +161,19 @@ impl Told {
                 format!("{id} was acknowledged with {output:?} and is {status:?} with {found:?}")
             });
         }
-        if &*row.workflow == "root" && status.is_terminal() {
+        let output: Option<fn(u32) -> String> = match &*row.workflow {
+            "root" => Some(expected),
+            "order" => Some(load::expected),
+            _ => None,
+        };
+        if let Some(output) = output.filter(|_| status.is_terminal()) {
             let n = row.input.decode::<u32>().unwrap_or_default();
-            let (found, wanted) = (row.outcome.decode::<String>().unwrap_or_default(), expected(n));
+            let (found, wanted) = (row.outcome.decode::<String>().unwrap_or_default(), output(n));
             self.expect(found == wanted, || format!("{id} came to {found:?} instead of {wanted:?}"));
         }
         let wanted = match &*row.workflow {
             "patient" | "hour" => Status::Cancelled,
+            "culprit" => Status::Failed,
             _ => Status::Completed,
         };
         self.expect(!is_done || status == wanted, || {
@@ -189,6 +206,7 @@ impl Told {
         }
         let most = match &*record.execution.workflow {
             "root" => CHILDREN,
+            "order" => load::CHILDREN,
             "patient" => 1,
             _ => 0,
         };

@@ -8,7 +8,8 @@ use stepfast_core::counters::Counters;
 use stepfast_core::key::Key;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
-use stepfast_core::store::{About, Claim, Look, Registration, Seen, Store, StoreError};
+use stepfast_core::store::{About, Changed, Claim, Look, Registration, Seen, Store, StoreError};
+use stepfast_core::survey::{Survey, WorkerInfo};
 use stepfast_core::write::{Flush, Outcome, WorkerId, Write};
 use tokio::sync::watch;
 
@@ -25,6 +26,8 @@ pub enum Call {
     Claim,
     /// `look`
     Look,
+    /// `recover`
+    Recover,
     /// `load`
     Load,
     /// `value`
@@ -344,9 +347,9 @@ impl Store for FaultStore {
         self.inner.counters()
     }
 
-    async fn register(&self, lanes: u16) -> Result<Registration, StoreError> {
+    async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
         let fault = self.enter(Call::Register).await?;
-        let answer = self.inner.register(lanes).await;
+        let answer = self.inner.register(lanes, info).await;
         if let Ok(registration) = &answer {
             self.change(|rules| rules.workers.push(registration.worker));
         }
@@ -434,7 +437,16 @@ impl Store for FaultStore {
         self.inner.lost(workers).await
     }
 
-    async fn changed(&self) {
-        self.inner.changed().await;
+    async fn recover(&self, worker: WorkerId) -> Result<u64, StoreError> {
+        let fault = self.enter(Call::Recover).await?;
+        leave(Call::Recover, fault, self.inner.recover(worker).await)
+    }
+
+    async fn survey(&self, most: u64) -> Result<Survey, StoreError> {
+        self.inner.survey(most).await
+    }
+
+    async fn changed(&self) -> Changed {
+        self.inner.changed().await
     }
 }

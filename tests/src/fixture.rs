@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use tokio_postgres::NoTls;
 
 use crate::clock::TestClock;
+use crate::pooler::Pooler;
 use crate::postgres_server::PostgresServer;
 use stepfast_core::clock::{Clock, Timestamp};
 use stepfast_core::store::Store;
@@ -148,8 +149,15 @@ impl StoreFixture for SqliteFixture {
     }
 }
 
+/// The Postgres store through a proxy that pools transactions. Its clock stands still.
+pub const POOLED: Fresh = || Box::pin(PostgresFixture::pooled(TestClock::standing(EPOCH)));
+
+/// The same with a clock that goes.
+pub const POOLED_GOING: Fresh = || Box::pin(PostgresFixture::pooled(TestClock::running()));
+
 /// A [`PostgresStore`] in a schema of its own, on the server of this test process.
 pub struct PostgresFixture {
+    url: String,
     clock: Arc<TestClock>,
     options: PostgresOptions,
     store: Arc<PostgresStore>,
@@ -158,11 +166,20 @@ pub struct PostgresFixture {
 impl PostgresFixture {
     /// A fresh database.
     pub async fn fresh(clock: TestClock) -> Box<dyn StoreFixture> {
+        Self::at(PostgresServer::shared().url().to_owned(), clock).await
+    }
+
+    /// A fresh database, reached by way of a pooler, with hints from the server itself.
+    pub async fn pooled(clock: TestClock) -> Box<dyn StoreFixture> {
+        Self::at(Pooler::shared().store_url(PostgresServer::shared().url(), true), clock).await
+    }
+
+    async fn at(url: String, clock: TestClock) -> Box<dyn StoreFixture> {
         let clock = Arc::new(clock);
-        let server = PostgresServer::shared();
-        let options = PostgresOptions::default().schema(server.schema()).clock(clock.clone());
-        let store = Arc::new(PostgresStore::open_with(server.url(), options.clone()).await.unwrap());
-        Box::new(Self { clock, options, store })
+        let options =
+            PostgresOptions::default().schema(PostgresServer::shared().schema()).clock(clock.clone());
+        let store = Arc::new(PostgresStore::open_with(&url, options.clone()).await.unwrap());
+        Box::new(Self { url, clock, options, store })
     }
 }
 
@@ -173,8 +190,7 @@ impl StoreFixture for PostgresFixture {
     }
 
     async fn second(&self) -> Arc<dyn Store> {
-        let url = PostgresServer::shared().url();
-        Arc::new(PostgresStore::open_with(url, self.options.clone()).await.unwrap())
+        Arc::new(PostgresStore::open_with(&self.url, self.options.clone()).await.unwrap())
     }
 
     fn clock(&self) -> &TestClock {

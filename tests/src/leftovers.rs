@@ -5,6 +5,7 @@ use rusqlite::{Connection, OpenFlags};
 /// What to count, and what it is called. All are zero when every execution has ended.
 const QUESTIONS: &[(&str, &str)] = &[
     ("rows in ready", "SELECT count(*) FROM ready"),
+    ("rows in quarantine", "SELECT count(*) FROM quarantine"),
     ("rows in timers", "SELECT count(*) FROM timers"),
     ("rows in waits", "SELECT count(*) FROM waits"),
     ("rows in requests", "SELECT count(*) FROM requests"),

@@ -8,6 +8,7 @@
 
 pub mod acts;
 mod cases;
+pub mod chaos;
 pub mod check;
 pub mod clock;
 pub mod conformance;
@@ -19,6 +20,7 @@ pub mod history;
 pub mod interleaving;
 pub mod leftovers;
 pub mod make;
+pub mod pooler;
 pub mod postgres_server;
 pub mod power;
 pub mod program;

@@ -45,6 +45,7 @@ pub fn start(key: Key, state: State) -> Start {
         parent: None,
         workflow_id: None,
         workflow: WORKFLOW.into(),
+        app_version: None,
         fingerprint: None,
         input: payload("input"),
         created_at: at(0),

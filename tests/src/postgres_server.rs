@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -16,18 +17,26 @@ pub const URL_VARIABLE: &str = "STEPFAST_TEST_POSTGRES_URL";
 /// that is closed, by intent or because the process died, the server stops and its directory goes. Until then
 /// a line in it stops the server, without giving it time for anything, or starts it again.
 const WATCHER: &str = r#"
-bin=$1 port=$2
+bin=$1 port=$2 files=$3
 trap '' INT TERM HUP
 dir=$(mktemp -d /tmp/stepfast-postgres-XXXXXX) || exit 1
 finish() { "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1; rm -rf "$dir"; }
 trap finish EXIT
 serve() {
     "$bin/pg_ctl" -D "$dir/data" -l "$dir/log" -w -t 60 -o "-p $port -c listen_addresses=127.0.0.1 \
- -c unix_socket_directories=$dir -c fsync=on -c max_connections=300 -c shared_buffers=128MB \
- -c log_min_messages=error" start >>"$dir/log" 2>&1
+ -c unix_socket_directories=$dir" start >>"$dir/log" 2>&1
+}
+settings() {
+    printf '%s\n' fsync=on max_connections=300 shared_buffers=128MB log_min_messages=error
+    if [ -n "$files" ]; then cat "$files/settings"; fi
 }
 fail() { sed 's/^/log: /' "$dir/log"; echo failed; exit 1; }
 "$bin/initdb" -D "$dir/data" -U stepfast -A trust -E UTF8 --locale=C --no-sync >"$dir/log" 2>&1 &&
+settings >>"$dir/data/postgresql.conf" || fail
+if [ -n "$files" ]; then
+    # a key must belong to the server alone
+    (cd "$files" && umask 077 && for file in *; do cat "$file" >"$dir/data/$file" || exit 1; done) || fail
+fi
 serve || fail
 echo ready
 while read -r command; do
@@ -93,6 +102,26 @@ impl PostgresServer {
     ///
     /// If none can be started, with what to do about it: a test that needs Postgres is never skipped.
     pub fn start() -> Self {
+        Self::start_with("", &[])
+    }
+
+    /// Starts a server with further lines of postgresql.conf, and files beside it (such as `pg_hba.conf`, or
+    /// certificates and keys) that belong to the server.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_with(settings: &str, files: &[(&str, &str)]) -> Self {
+        let folder = (!settings.is_empty() || !files.is_empty()).then(|| {
+            let folder = tempfile::tempdir().unwrap();
+            // the server may be somebody else
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+            for (name, content) in files.iter().chain(&[("settings", settings)]) {
+                fs::write(folder.path().join(name), format!("{content}\n")).unwrap();
+            }
+            folder
+        });
+        let files = folder.as_ref().map_or(Path::new(""), |folder| folder.path());
         let binaries = binaries().unwrap_or_else(|| {
             panic!(
                 "no Postgres server is installed, and this test needs one: install it (Debian and Ubuntu: apt-get \
@@ -102,7 +131,7 @@ impl PostgresServer {
         // between asking for a free port and taking it, somebody else may: then another one
         for _ in 0..5 {
             let port = free_port();
-            match Self::start_on(&binaries, port) {
+            match Self::start_on(&binaries, port, files) {
                 Ok(server) => return server,
                 Err(log) if log.contains("could not bind") => {}
                 Err(log) => panic!("Postgres in {} does not start:\n{log}", binaries.display()),
@@ -111,12 +140,13 @@ impl PostgresServer {
         panic!("found no free port for Postgres in five tries");
     }
 
-    fn start_on(binaries: &Path, port: u16) -> Result<Self, String> {
+    fn start_on(binaries: &Path, port: u16, files: &Path) -> Result<Self, String> {
         let mut command = Command::new("sh");
         command
             .args(["-c", WATCHER, "postgres-server"])
             .arg(binaries)
             .arg(port.to_string())
+            .arg(files)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -202,7 +232,7 @@ fn binaries() -> Option<PathBuf> {
 }
 
 /// The server refuses to run as root; root runs it as somebody else.
-fn user_for_server() -> Result<Option<(u32, u32)>, String> {
+pub(crate) fn user_for_server() -> Result<Option<(u32, u32)>, String> {
     let id = |args: &[&str]| -> Option<u32> {
         let output = Command::new("id").args(args).stderr(Stdio::null()).output().ok()?;
         String::from_utf8_lossy(&output.stdout).trim().parse().ok()
@@ -217,7 +247,7 @@ fn user_for_server() -> Result<Option<(u32, u32)>, String> {
         .ok_or_else(|| "Postgres does not run as root, and there is no user postgres or nobody".into())
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     // below the ports that the system gives to clients: those who connect while the server is stopped must not
     // get its port, or even meet themselves on it
     (0..1000)

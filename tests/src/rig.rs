@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::check::Told;
+use crate::pooler::Pooler;
 use crate::postgres_server::PostgresServer;
 use crate::victim;
 
@@ -24,6 +25,8 @@ pub enum Kind {
     Sqlite,
     /// A database of its own on the test server.
     Postgres,
+    /// The same through a pooler, without hints.
+    Pooled,
 }
 
 /// How a victim is started.
@@ -87,6 +90,8 @@ struct Victim {
 pub struct Rig {
     /// The database's URL.
     pub url: String,
+    /// The same without anything in between.
+    direct: String,
     /// What the victims have told, and what is wrong.
     pub told: Told,
     runtime: Runtime,
@@ -105,8 +110,12 @@ impl Rig {
             Some(directory) => format!("sqlite:{}", directory.path().join("crash.db").display()),
             None => runtime.block_on(fresh_database()),
         };
+        let (direct, url) = match kind {
+            Kind::Pooled => (url.clone(), Pooler::shared().store_url(&url, false)),
+            Kind::Sqlite | Kind::Postgres => (url.clone(), url),
+        };
         let (told, victims) = (Told::default(), Vec::new());
-        Self { url, told, runtime, executions, victims, events: channel(), directory }
+        Self { url, direct, told, runtime, executions, victims, events: channel(), directory }
     }
 
     /// Starts a victim; its number.
@@ -195,13 +204,13 @@ impl Rig {
 
     /// Compares what was told with the database, finished or not.
     pub fn check(&mut self, is_done: bool) -> u64 {
-        let Self { runtime, told, url, .. } = self;
+        let Self { runtime, told, url, direct, .. } = self;
         runtime.block_on(async {
             let store = stepfast::connect(url).await.unwrap();
             let executions = told.check(&store, is_done).await;
             drop(store);
             if is_done {
-                told.check_leftovers(url).await;
+                told.check_leftovers(direct).await;
             }
             executions
         })

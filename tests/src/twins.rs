@@ -248,7 +248,8 @@ impl Twins {
         for side in &mut self.sides {
             let names = WORKFLOWS.iter().enumerate().filter(|(i, _)| workflows & (1 << i) != 0);
             side.workers[worker].workflows = names.map(|(_, name)| Arc::from(*name)).collect();
-            let claimed = side.workers[worker].claim(100).await;
+            let mut claimed = side.workers[worker].claim(100).await;
+            claimed.extend(side.workers[worker].claim_from_quarantine(100).await);
             let claimed = side.all_plain(claimed);
             let model = model.get_or_insert_with(|| claimed.clone());
             assert_eq!(&claimed, model, "the stores claim differently");
@@ -260,12 +261,16 @@ impl Twins {
         for side in &self.sides {
             let worker = &side.workers[worker];
             let look = Look { watch: mask(watch), holds: holds.map(mask), ..worker.look_of() };
-            let Seen { now, is_fenced, mut requests, mut ended, strays, has_ready, next_due, recovered } =
-                worker.store.look(&look).await.unwrap();
+            let looked = crate::worker::look(&*worker.store, &look).await;
+            let recovered = looked.recovered;
+            let Seen { now, is_fenced, mut requests, mut ended, strays, has_ready, next_due, .. } =
+                looked.seen;
+            let quarantined_until = looked.seen.quarantined_until;
             requests.sort_unstable_by_key(|(key, kind)| (*key, *kind as u8));
             ended.sort_unstable();
             let strays = side.all_plain(strays);
-            let seen = (now, is_fenced, requests, ended, strays, has_ready, next_due, recovered);
+            let whens = (next_due, quarantined_until);
+            let seen = (now, is_fenced, requests, ended, strays, has_ready, whens, recovered);
             let model = model.get_or_insert_with(|| seen.clone());
             assert_eq!(&seen, model, "the stores see differently");
         }

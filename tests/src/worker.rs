@@ -1,10 +1,12 @@
 //! [`Worker`]: a registration with its numbers, as the suite uses it.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
 use stepfast_core::record::{Detail, Execution, ExecutionId, Filter, Record};
 use stepfast_core::store::{Claim, Look, Seen, Store, StoreError};
+use stepfast_core::survey::WorkerInfo;
 use stepfast_core::write::{Flush, Outcome, WorkerId, Write};
 
 use crate::make::WORKFLOW;
@@ -13,6 +15,37 @@ use crate::make::WORKFLOW;
 pub const FLUSHES: u16 = 0;
 /// The lane that claims are numbered in.
 pub const CLAIMS: u16 = 1;
+
+/// What a look saw, and how many executions of lost workers were recovered after it.
+#[derive(Clone, Debug)]
+pub struct Looked {
+    /// What it saw; what was recovered after it counts as ready.
+    pub seen: Seen,
+    /// How many were recovered.
+    pub recovered: u64,
+}
+
+impl Deref for Looked {
+    type Target = Seen;
+
+    fn deref(&self) -> &Seen {
+        &self.seen
+    }
+}
+
+/// Looks, and takes over what it shows to be lost, as an engine does.
+pub async fn look(store: &dyn Store, look: &Look) -> Looked {
+    let mut seen = store.look(look).await.unwrap();
+    let recovered = if seen.has_lost { store.recover(look.worker).await.unwrap() } else { 0 };
+    seen.has_ready |= recovered > 0;
+    Looked { seen, recovered }
+}
+
+/// What a worker says of itself that can run these workflows.
+pub fn info(workflows: &[&str]) -> WorkerInfo {
+    let workflows = workflows.iter().map(|name| Arc::from(*name)).collect();
+    WorkerInfo { host: "here".into(), pid: 7, engine: "test".into(), workflows, ..WorkerInfo::default() }
+}
 
 /// A registered worker. Its methods panic on errors unless they return them.
 pub struct Worker {
@@ -33,7 +66,7 @@ pub struct Worker {
 impl Worker {
     /// Registers a worker with a lane for flushes and one for claims.
     pub async fn register(store: &Arc<dyn Store>) -> Self {
-        let registration = store.register(2).await.unwrap();
+        let registration = store.register(2, &info(&[WORKFLOW])).await.unwrap();
         Self {
             store: store.clone(),
             id: registration.worker,
@@ -94,6 +127,8 @@ impl Worker {
             limit,
             max_bytes: 16 << 20,
             workflows: self.workflows.clone(),
+            app_version: None,
+            from_quarantine: false,
         }
     }
 
@@ -109,6 +144,12 @@ impl Worker {
         self.try_claim(&self.claim_of(limit)).await.unwrap()
     }
 
+    /// Claims up to `limit` executions of those in quarantine that may be tried.
+    pub async fn claim_from_quarantine(&mut self, limit: usize) -> Vec<Record> {
+        let claim = Claim { from_quarantine: true, ..self.claim_of(limit) };
+        self.try_claim(&claim).await.unwrap()
+    }
+
     /// Claims up to `limit` executions and returns their keys.
     pub async fn claim_keys(&mut self, limit: usize) -> Vec<Key> {
         self.claim(limit).await.into_iter().map(|record| record.execution.key).collect()
@@ -117,12 +158,19 @@ impl Worker {
     /// A look that watches nothing.
     pub fn look_of(&self) -> Look {
         let workflows = self.workflows.clone();
-        Look { worker: self.id, epoch: self.epoch, watch: Vec::new(), holds: None, workflows }
+        Look {
+            worker: self.id,
+            epoch: self.epoch,
+            watch: Vec::new(),
+            holds: None,
+            workflows,
+            app_version: None,
+        }
     }
 
     /// Looks, watching nothing.
-    pub async fn look(&self) -> Seen {
-        self.store.look(&self.look_of()).await.unwrap()
+    pub async fn look(&self) -> Looked {
+        look(&*self.store, &self.look_of()).await
     }
 
     /// Looks until what was lost is taken over: a store may want to see a lost worker more than once

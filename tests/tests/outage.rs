@@ -130,7 +130,10 @@ fn a_server_that_cannot_be_used_is_named_with_what_to_do() {
         assert!(text.contains(&format!("{at}/shop")) && text.contains("create the database"), "{text}");
         // a role that may do nothing here
         let text = error(format!("postgres://clerk:right@{at}/postgres")).await;
-        assert!(text.contains("making the schema") && text.contains("permission denied"), "{text}");
+        assert!(
+            text.contains("permission denied") && text.contains("stepfast db migrate --role clerk"),
+            "{text}"
+        );
         server.stop();
         let text = error(format!("postgres://stepfast:secret@{at}/shop")).await;
         assert!(text.contains(&format!("{at}/shop")) && text.contains("is the server running"), "{text}");

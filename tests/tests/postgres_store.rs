@@ -6,6 +6,7 @@
 mod postgres_store {
     mod cancel;
     mod claim;
+    mod connections;
     mod fence;
     mod flush;
     mod look;
@@ -13,5 +14,7 @@ mod postgres_store {
     mod proxy;
     mod races;
     mod schema;
+    mod settings;
     mod support;
+    mod tls;
 }

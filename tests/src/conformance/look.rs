@@ -12,6 +12,7 @@ use crate::make::{
     at, awaiting, cancel, checkpoint, completed, ended, keys, move_to, parked, queued, running, sleeping,
     start, start_in, start_queued, start_running, write,
 };
+use crate::worker::info;
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -27,7 +28,7 @@ super::cases![
 ];
 
 async fn it_tells_the_stores_time(fixture: &dyn StoreFixture) {
-    let registration = fixture.store().register(2).await.unwrap();
+    let registration = fixture.store().register(2, &info(&[])).await.unwrap();
     assert_eq!(registration.now, fixture.now());
     let worker = Worker::register(&fixture.store()).await;
     for _ in 0..3 {
@@ -44,7 +45,7 @@ async fn it_shows_what_is_asked_of_those_it_runs(fixture: &dyn StoreFixture) {
     other.apply(vec![start_running(theirs), start_queued(ready)]).await;
     other.commit(vec![cancel(mine), cancel(theirs)]).await;
     owner.commit(vec![cancel(also_mine)]).await;
-    let mut requests = owner.look().await.requests;
+    let mut requests = owner.look().await.seen.requests;
     requests.sort_unstable_by_key(|(key, _)| *key);
     assert_eq!(requests, [(mine, RequestKind::Cancel), (also_mine, RequestKind::Cancel)]);
     assert_eq!(other.look().await.requests, [(theirs, RequestKind::Cancel)]);
@@ -145,7 +146,9 @@ async fn a_quiet_look_sees_nothing(fixture: &dyn StoreFixture) {
         ..worker.look_of()
     };
     let seen = worker.store.look(&look).await.unwrap();
-    assert!(!seen.is_fenced && !seen.has_ready && seen.next_due.is_none() && seen.recovered == 0);
+    assert!(
+        !seen.is_fenced && !seen.has_ready && seen.next_due.is_none() && seen.quarantined_until.is_none()
+    );
     assert!(seen.requests.is_empty() && seen.ended.is_empty() && seen.strays.is_empty());
 }
 

@@ -20,14 +20,17 @@ mod list;
 mod load;
 mod look;
 mod moves;
+mod quarantine;
 mod race;
 mod request;
 mod resend;
 mod start;
+mod survey;
 mod takeover;
+mod version;
 mod wake;
 
 nouns![
-    checkpoint, chunk, claim, fence, flush, hint, list, load, look, moves, race, request, resend, start,
-    takeover, wake
+    checkpoint, chunk, claim, fence, flush, hint, list, load, look, moves, quarantine, race, request, resend,
+    start, survey, takeover, version, wake
 ];

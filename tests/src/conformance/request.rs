@@ -163,7 +163,7 @@ async fn cancel_passes_through_running_ones(fixture: &dyn StoreFixture) {
         .await;
     assert_eq!(worker.commit_one(cancel(root)).await, answered(Answer::Requested));
     assert_eq!(status(&worker, leaf).await, Status::Cancelled);
-    let mut asked: Vec<Key> = worker.look().await.requests.into_iter().map(|(key, _)| key).collect();
+    let mut asked: Vec<Key> = worker.look().await.seen.requests.into_iter().map(|(key, _)| key).collect();
     asked.sort_unstable();
     assert_eq!(asked, [root, middle]);
 }

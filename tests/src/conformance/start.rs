@@ -81,6 +81,7 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
         parent: Some(Parent { key: parent, is_detached: true }),
         workflow_id: Some("order-7".into()),
         workflow: "ship".into(),
+        app_version: Some("v7".into()),
         fingerprint: Some(77),
         input: payload("in"),
         created_at: at(-3),
@@ -96,6 +97,7 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
     assert_eq!((row.input, row.outcome), (given.input, Payload::empty()));
     assert_eq!((row.created_at, row.deadline_at, row.ended_at), (at(-3), Some(at(1_000_001)), None));
     assert_eq!((row.run_no, row.recoveries, row.wake_at, row.armed), (1, 0, None, Vec::new()));
+    assert_eq!((row.strikes, row.app_version), (0, given.app_version));
     assert!(record.checkpoints.is_empty() && record.attempts.is_empty() && record.requests.is_empty());
 }
 

@@ -23,8 +23,11 @@ mod budget;
 mod cancel;
 mod changed_code;
 mod child;
+mod client;
+mod drain;
 mod fault;
 mod fence;
+mod killer;
 mod refusal;
 mod request;
 mod room;
@@ -46,7 +49,22 @@ pub fn faults() -> impl Iterator<Item = (&'static str, Run)> {
         .copied()
 }
 
-nouns![attempt, budget, cancel, changed_code, child, request, several, starting, step, value, wait];
+nouns![
+    attempt,
+    budget,
+    cancel,
+    changed_code,
+    child,
+    client,
+    drain,
+    killer,
+    request,
+    several,
+    starting,
+    step,
+    value,
+    wait
+];
 
 /// A case that is not over by then hangs.
 const PATIENCE: Duration = Duration::from_mins(3);

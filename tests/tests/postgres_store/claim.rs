@@ -104,7 +104,7 @@ async fn two_claimers_share_what_is_ready_and_wait_for_nobody() {
     let keys: Vec<Key> = (0..200).map(|_| Key::mint()).collect();
     db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
     let other = db.other().await;
-    let second = other.register(3).await.unwrap();
+    let second = other.register(3, &info(&[])).await.unwrap();
     // a foreign transaction sits on one row
     let sql = client(&db.schema).await;
     sql.batch_execute("BEGIN").await.unwrap();

@@ -121,7 +121,7 @@ async fn a_second_outcome_of_a_step_is_refused_and_the_next_flush_works() {
 #[tokio::test]
 async fn a_move_needs_a_running_row_of_its_own() {
     let db = Fixture::new().await;
-    let other = db.store.register(1).await.unwrap();
+    let other = db.store.register(1, &info(&[])).await.unwrap();
     let (mine, theirs, queued) = (Key::mint(), Key::mint(), Key::mint());
     db.write(vec![start(mine, RUNNING), start(queued, QUEUED)]).await;
     let flush = stepfast_core::write::Flush {

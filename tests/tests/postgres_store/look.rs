@@ -24,8 +24,8 @@ async fn a_look_sees_what_concerns_the_worker() {
     let seen = db.look().await;
     assert_eq!((seen.now, seen.is_fenced, seen.has_ready, seen.recovered), (NOON, false, false, 0));
     assert_eq!(
-        (seen.next_due, seen.requests, seen.ended, seen.strays),
-        (Some(later(7)), vec![], vec![], vec![])
+        (seen.next_due, seen.requests.len(), seen.ended.len(), seen.strays.len()),
+        (Some(later(7)), 0, 0, 0)
     );
     db.write(vec![cancel(keys[0]), start(keys[5], QUEUED)]).await;
     let holds = Some(vec![keys[4], Key::mint()]);
@@ -44,8 +44,8 @@ async fn a_worker_is_taken_over_when_its_lease_is_over_and_two_looks_saw_it_unch
     let key = Key::mint();
     db.write(vec![start(key, RUNNING)]).await;
     let other = db.other().await;
-    let looker = other.register(1).await.unwrap();
-    let looks = async || other.look(&look(&looker)).await.unwrap();
+    let looker = other.register(1, &info(&[])).await.unwrap();
+    let looks = async || looks_through(&other, &look(&looker)).await;
     // the lease is over at once, but the looker has not yet seen it stay the same
     db.clock.advance(Duration::from_secs(4));
     assert_eq!(looks().await.recovered, 0);
@@ -71,10 +71,10 @@ async fn a_lease_that_is_not_over_is_left_alone_however_often_one_looks() {
     let db = Fixture::new().await;
     db.write(vec![start(Key::mint(), RUNNING)]).await;
     let other = db.other().await;
-    let looker = other.register(1).await.unwrap();
+    let looker = other.register(1, &info(&[])).await.unwrap();
     db.clock.advance(Duration::from_secs(3));
     for _ in 0..5 {
-        assert_eq!(other.look(&look(&looker)).await.unwrap().recovered, 0);
+        assert_eq!(looks_through(&other, &look(&looker)).await.recovered, 0);
     }
     assert!(!db.look().await.is_fenced);
 }
@@ -87,12 +87,44 @@ async fn an_outage_of_the_server_is_nobodys_death() {
         options.lease(Duration::from_secs(100_000))
     })
     .await;
-    let looker = db.store.register(1).await.unwrap();
+    let looker = db.store.register(1, &info(&[])).await.unwrap();
     db.sql.execute("UPDATE workers SET lease_expires_at = now() - interval '1 day'", &[]).await.unwrap();
     for _ in 0..4 {
-        db.store.look(&look(&looker)).await.unwrap();
+        looks_through(&*db.store, &look(&looker)).await;
     }
     assert!(!db.look().await.is_fenced);
+}
+
+#[tokio::test]
+async fn whoever_is_back_first_after_an_outage_buries_nobody() {
+    let lease = Duration::from_secs(4);
+    let db = Fixture::with(|mut options| {
+        options.clock = None;
+        options.lease(lease)
+    })
+    .await;
+    let key = Key::mint();
+    db.write(vec![start(key, RUNNING)]).await;
+    let looker = db.store.register(1, &info(&[])).await.unwrap();
+    let looks = async || looks_through(&*db.store, &look(&looker)).await.recovered;
+    assert_eq!((looks().await, db.look().await.is_fenced), (0, false));
+    // nobody gets through, for longer than a lease; the server itself has been there all the time, or takes as
+    // long until it answers after its start
+    let wait =
+        "SELECT pg_sleep(0.2 + extract(epoch FROM max(lease_expires_at) - clock_timestamp())) FROM workers";
+    db.sql.execute(wait, &[]).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(looks().await, 0, "the other one had no chance to renew yet");
+    }
+    assert!(!db.look().await.is_fenced);
+    // and now it is lost indeed
+    let mut recovered = 0;
+    while recovered == 0 {
+        db.sql.execute("SELECT pg_sleep(0.1)", &[]).await.unwrap();
+        recovered = looks().await;
+    }
+    assert_eq!(recovered, 1);
+    assert!(db.look().await.is_fenced);
 }
 
 #[tokio::test]
@@ -107,7 +139,7 @@ async fn closing_hands_back_at_once_and_counts_no_recovery() {
     assert!(matches!(db.commit(&zombie).await, Err(StoreError::Fenced)));
     assert!(db.look().await.is_fenced);
     db.store.close(db.worker.worker).await.unwrap();
-    let next = db.store.register(3).await.unwrap();
+    let next = db.store.register(3, &info(&[])).await.unwrap();
     assert_ne!(next.worker, db.worker.worker);
 }
 
@@ -119,10 +151,10 @@ async fn a_taken_over_parent_whose_child_has_ended_is_woken() {
     // the child ends, and the worker is lost before it wakes the parent
     db.write(vec![moved(of, ended(Status::Completed))]).await;
     let other = db.other().await;
-    let looker = other.register(1).await.unwrap();
+    let looker = other.register(1, &info(&[])).await.unwrap();
     db.clock.advance(Duration::from_secs(4));
     for _ in 0..3 {
-        other.look(&look(&looker)).await.unwrap();
+        looks_through(&other, &look(&looker)).await;
     }
     assert_eq!(db.status(parent).await, Status::Queued);
     assert_eq!((db.count("ready").await, db.count("waits").await), (1, 0));
@@ -132,13 +164,15 @@ async fn a_taken_over_parent_whose_child_has_ended_is_woken() {
 async fn other_processes_are_told_of_changes() {
     let db = Fixture::new().await;
     let other = db.other().await;
-    other.register(1).await.unwrap();
+    other.register(1, &info(&[])).await.unwrap();
     // the first return is for what happened before anybody listened
     other.changed().await;
-    let (changed, ()) = tokio::join!(other.changed(), async {
-        db.write(vec![start(Key::mint(), QUEUED)]).await;
-    });
-    let () = changed;
+    for (state, has_ready) in [(QUEUED, true), (ended(Status::Completed), false)] {
+        let (changed, ()) = tokio::join!(other.changed(), async {
+            db.write(vec![start(Key::mint(), state)]).await;
+        });
+        assert_eq!((changed.has_ready, changed.has_more), (has_ready, !has_ready));
+    }
 }
 
 #[tokio::test]
@@ -157,11 +191,26 @@ async fn readers_work_from_any_runtime() {
                         .await
                         .is_ok()
                 );
-                store.register(1).await.unwrap()
+                store.register(1, &info(&[])).await.unwrap()
             })
         });
         let registration = registration.await.unwrap();
         assert!(!db.store.look(&look(&registration)).await.unwrap().is_fenced);
         assert!(db.load(key).await.is_some());
     }
+}
+
+#[tokio::test]
+async fn others_are_told_of_what_is_handed_back_before_a_close_returns() {
+    let db = Fixture::new().await;
+    let other = db.other().await;
+    // listens from here on
+    other.changed().await;
+    db.write(vec![start(Key::mint(), RUNNING)]).await;
+    let Fixture { store, worker, .. } = db;
+    store.close(worker.worker).await.unwrap();
+    // as at the end of its process
+    drop(store);
+    let heard = tokio::time::timeout(Duration::from_mins(1), other.changed()).await;
+    assert!(heard.is_ok(), "nobody heard of it");
 }

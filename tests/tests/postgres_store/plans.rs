@@ -11,10 +11,13 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::ClaimFence, &[]),
     (Sql::Lane, &[]),
     (Sql::Lock, &[]),
+    (Sql::MoveEnded, &[]),
     (Sql::Move, &[]),
     (Sql::Heed, &[]),
     (Sql::Forget, &[]),
     (Sql::Wake, &[]),
+    (Sql::StartRunning, &[]),
+    (Sql::StartEnded, &[]),
     (Sql::Start, &[]),
     (Sql::Checkpoint, &[]),
     (Sql::Attempt, &[]),
@@ -28,24 +31,46 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Resume, &[]),
     (Sql::Request, &[]),
     (Sql::Unready, &[]),
+    (Sql::Unquarantine, &[]),
     (Sql::Untimer, &[]),
     (Sql::Unwait, &[]),
     (Sql::Existing, &[]),
     (Sql::Asked, &[]),
     // in the order of the queue, as far as the limit
     (Sql::Take, &["ready_order"]),
+    (Sql::TakeQuarantined, &["quarantine_due"]),
     (Sql::Checkpoints, &[]),
     (Sql::Attempts, &[]),
     (Sql::Requests, &[]),
     // small tables, the first of an order, and owners hopped over
-    (Sql::Look, &["on requests", "on ready", "timers_due", "on workers", "executions_owner"]),
+    (
+        Sql::Look,
+        &["on requests", "on ready", "timers_due", "quarantine_due", "on workers", "executions_owner"],
+    ),
     (Sql::Owned, &[]),
     (Sql::Load, &[]),
+    (Sql::LockWorker, &[]),
     (Sql::LockLanes, &[]),
     (Sql::BumpLanes, &[]),
     (Sql::Unregister, &[]),
     (Sql::Requeue, &[]),
+    (Sql::Value, &[]),
+    // small tables, walked in the order of an index
+    (Sql::Stale, &["on ready"]),
+    (Sql::Satisfied, &["on waits"]),
 ];
+
+/// What has no plan that could rot: it is no query, inserts a row, looks at the few workers, or is a list for people.
+const OTHERS: &[Sql] =
+    &[Sql::Replan, Sql::Register, Sql::Lost, Sql::List, Sql::Count, Sql::Workers, Sql::Waiting];
+
+#[test]
+fn every_statement_is_looked_at() {
+    for sql in Sql::ALL {
+        let is_hot = HOT.iter().any(|(hot, _)| hot == sql);
+        assert!(is_hot != OTHERS.contains(sql), "{sql:?} belongs to one of HOT and OTHERS");
+    }
+}
 
 async fn fill(db: &Fixture, rows: u32) {
     db.sql
@@ -136,7 +161,7 @@ fn check(sql: Sql, statistics: &str, walks: &[&str], plan: &[String]) {
         }
     }
     // owned rows are found by key too, not by going through all that the worker owns
-    if matches!(sql, Sql::Move | Sql::Heed | Sql::Cancel | Sql::Resume | Sql::Wake) {
+    if matches!(sql, Sql::Move | Sql::MoveEnded | Sql::Heed | Sql::Cancel | Sql::Resume | Sql::Wake) {
         assert!(text.contains("executions_key"), "{sql:?}\n{text}");
         assert!(!text.contains("executions_owner"), "{sql:?}\n{text}");
     }

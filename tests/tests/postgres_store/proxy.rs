@@ -58,7 +58,8 @@ impl Proxy {
             }
         });
         let (user, database) = (config.get_user().unwrap(), config.get_dbname().unwrap());
-        Self { url: format!("postgres://{user}@{address}/{database}"), faults }
+        // it reads along
+        Self { url: format!("postgres://{user}@{address}/{database}?sslmode=disable"), faults }
     }
 }
 
@@ -128,7 +129,7 @@ async fn backward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue,
     }
 }
 
-/// Falsifies a row of two columns that says the server's version; false if the row says something else.
+/// Falsifies a row of two columns that says the server's version, as text; false if the row says something else.
 fn say_version(bytes: &mut Vec<u8>, (text, number): (&str, i32)) -> bool {
     // type, length of the message, number of columns; then each column behind its length
     let (head, column) = (5, |length: usize| i32::try_from(length).unwrap().to_be_bytes());
@@ -136,14 +137,16 @@ fn say_version(bytes: &mut Vec<u8>, (text, number): (&str, i32)) -> bool {
     let Some(first) = bytes.get(head + 2..head + 6) else { return false };
     let first = u32::from_be_bytes(first.try_into().unwrap()) as usize;
     let second = bytes.get((head + 6).saturating_add(first)..).unwrap_or_default();
-    if !columns || second.len() != 8 || second[..4] != column(4) {
+    // six digits
+    if !columns || second.len() != 10 || second[..4] != column(6) {
         return false;
     }
+    let number = number.to_string();
     let mut row = vec![0, 2];
-    row.extend(column(text.len()));
-    row.extend(text.as_bytes());
-    row.extend(column(4));
-    row.extend(number.to_be_bytes());
+    for value in [text, &number] {
+        row.extend(column(value.len()));
+        row.extend(value.as_bytes());
+    }
     *bytes = [&b"D"[..], &column(4 + row.len()), &row].concat();
     true
 }

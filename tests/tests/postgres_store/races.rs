@@ -71,8 +71,8 @@ async fn a_takeover_interrupted_between_its_steps_is_finished_by_the_next_look()
     db.write(vec![start(key, RUNNING)]).await;
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
     let other = db.other().await;
-    let looker = other.register(1).await.unwrap();
-    let seen = other.look(&look(&looker)).await.unwrap();
+    let looker = other.register(1, &info(&[])).await.unwrap();
+    let seen = looks_through(&other, &look(&looker)).await;
     assert_eq!((seen.recovered, seen.has_ready), (1, true));
     assert_eq!(db.status(key).await, Status::Queued);
     assert!(db.look().await.is_fenced);

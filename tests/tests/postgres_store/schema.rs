@@ -1,10 +1,14 @@
 //! Opening, migrating, refusing.
 
+use std::sync::Arc;
+
 use futures_util::future::join_all;
-use stepfast_core::Store;
+use stepfast_core::record::Filter;
 use stepfast_core::store::{Durability, StoreError};
+use stepfast_core::{Context, Store, Workflow};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_tests::postgres_server::PostgresServer;
+use stepfast_tests::scenarios::kit::{Returns, engine_on, shut_down};
 
 use super::proxy::Proxy;
 use super::support::*;
@@ -15,17 +19,79 @@ async fn several_processes_may_migrate_at_once() {
     let options = || PostgresOptions::default().schema(&schema);
     let stores = join_all((0..4).map(|_| PostgresStore::open_with(url(), options()))).await;
     for store in stores {
-        store.unwrap().register(1).await.unwrap();
+        store.unwrap().register(1, &info(&[])).await.unwrap();
     }
     let sql = client(&schema).await;
     let versions: i64 = sql.query_one("SELECT count(*) FROM schema_version", &[]).await.unwrap().get(0);
     assert_eq!(versions, 1);
 }
 
+/// A role without any rights, and the URL for it.
+async fn role(schema: &str) -> (String, String) {
+    let name = format!("app_{schema}");
+    client("public").await.batch_execute(&format!("CREATE ROLE {name} LOGIN")).await.unwrap();
+    let url = url().replace("stepfast@", &format!("{name}@"));
+    (name, url)
+}
+
+fn reason(error: &StoreError) -> &str {
+    let StoreError::Open { reason, .. } = error else { panic!("{error}") };
+    reason
+}
+
+#[tokio::test]
+async fn a_role_that_may_only_change_rows_runs_engines() {
+    let db = Fixture::new().await;
+    let (role, theirs) = role(&db.schema).await;
+    let options = || PostgresOptions::default().schema(&db.schema);
+    let error = PostgresStore::open_with(&theirs, options()).await.unwrap_err();
+    let wanted = format!("stepfast db migrate --role {role}");
+    assert!(reason(&error).contains(&wanted) && reason(&error).contains("\"stepfast\""), "{error}");
+    PostgresStore::migrate(url(), options(), Some(&role), false).await.unwrap();
+    let store = Arc::new(PostgresStore::open_with(&theirs, options()).await.unwrap());
+    // everything that an engine does
+    let (order, child) = family();
+    let (engine, _) = engine_on(store, |builder| builder.register(&order).register(&child)).await;
+    assert_eq!(engine.run(&order, 3).workflow_id("theirs").await.unwrap(), 7);
+    assert_eq!(engine.list(&Filter::default()).await.unwrap().executions.len(), 2);
+    engine.cancel("theirs").await.unwrap();
+    shut_down(engine).await;
+    // a schema of an older version, as far as this role can tell
+    db.sql.batch_execute("DELETE FROM schema_version").await.unwrap();
+    let error = PostgresStore::open_with(&theirs, options()).await.unwrap_err();
+    assert!(reason(&error).contains(&wanted) && reason(&error).contains("\"stepfast\""), "{error}");
+}
+
+#[tokio::test]
+async fn a_role_that_may_make_nothing_is_told_who_may() {
+    let schema = PostgresServer::shared().schema();
+    let (role, theirs) = role(&schema).await;
+    let options = PostgresOptions::default().schema(&schema);
+    let error = PostgresStore::open_with(&theirs, options).await.unwrap_err();
+    let reason = reason(&error);
+    assert!(reason.contains("may create a schema in database \"postgres\""), "{reason}");
+    assert!(reason.contains(&format!("stepfast db migrate --role {role}")), "{reason}");
+}
+
+/// A workflow with a step and a child.
+fn family() -> (Workflow<u32, u32>, Workflow<u32, u32>) {
+    let child = Workflow::new("child", |_: Context, n: u32| async move { Returns::Ok(n + 1) });
+    let known = child.clone();
+    let order = Workflow::new("order", move |mut cx: Context, n: u32| {
+        let child = known.clone();
+        async move {
+            let double = cx.step("double", async || Returns::Ok(n * 2)).await?;
+            cx.child(&child, double).await
+        }
+    });
+    (order, child)
+}
+
 #[tokio::test]
 async fn a_newer_schema_is_refused() {
     let db = Fixture::new().await;
-    let insert = "INSERT INTO schema_version SELECT 99, 'future', applied_on, checksum FROM schema_version";
+    let insert =
+        "INSERT INTO schema_version SELECT 99, 'future', applied_on, checksum FROM schema_version LIMIT 1";
     db.sql.execute(insert, &[]).await.unwrap();
     let options = PostgresOptions::default().schema(&db.schema);
     let error = PostgresStore::open_with(url(), options).await.unwrap_err();
@@ -60,7 +126,7 @@ async fn a_server_that_is_too_old_is_refused_before_anything_is_made() {
         let error = PostgresStore::open_with(&proxy.url, options()).await.unwrap_err();
         let StoreError::Open { store, reason } = &error else { panic!("{error}") };
         assert_eq!(*reason, format!("the server is Postgres {text}; 13 or newer is needed"));
-        assert!(proxy.url.ends_with(store.split('@').nth(1).unwrap()), "{store}");
+        assert!(proxy.url.contains(store.split('@').nth(1).unwrap()), "{store}");
         assert!(!is_there().await);
     }
     *proxy.faults.version.lock().unwrap() = Some(("13.0", 130_000));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use stepfast_core::clock::{ManualClock, Timestamp};
 use stepfast_core::record::{Detail, ExecutionId, Record, Status};
-use stepfast_core::store::{Claim, Look, Registration, Seen, StoreError};
+use stepfast_core::store::{Claim, Look, Registration, StoreError};
 use stepfast_core::write::{
     Attempt, Checkpoint, CheckpointKind, Flush, Move, Outcome, Parent, Request, RequestKind, Start, State,
     WorkerId, Write,
@@ -15,6 +15,7 @@ use stepfast_core::write::{
 use stepfast_core::{Key, Path, Payload, Store};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_tests::postgres_server::PostgresServer;
+pub(crate) use stepfast_tests::worker::{Looked, info, look as looks_through};
 use tokio_postgres::{Client, NoTls};
 
 pub(crate) const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_123_457);
@@ -55,7 +56,7 @@ impl Fixture {
         let clock = Arc::new(ManualClock::at(NOON));
         let options = options(PostgresOptions::default().schema(&schema).clock(clock.clone()));
         let store = Arc::new(PostgresStore::open_with(url, options).await.unwrap());
-        let worker = store.register(3).await.unwrap();
+        let worker = store.register(3, &info(&[])).await.unwrap();
         let sql = client(&schema).await;
         Self { store, worker, clock, sql, schema, numbers: Default::default() }
     }
@@ -121,7 +122,17 @@ impl Fixture {
     pub(crate) fn claim(&self, limit: usize) -> Claim {
         let number = self.numbers[2].load(Relaxed) + 1;
         let (worker, epoch) = (self.worker.worker, self.worker.epoch);
-        Claim { worker, lane: 2, epoch, number, limit, max_bytes: 1 << 20, workflows: workflows() }
+        Claim {
+            worker,
+            lane: 2,
+            epoch,
+            number,
+            limit,
+            max_bytes: 1 << 20,
+            workflows: workflows(),
+            app_version: None,
+            from_quarantine: false,
+        }
     }
 
     pub(crate) async fn take(&self, limit: usize) -> Vec<Record> {
@@ -131,8 +142,8 @@ impl Fixture {
         records
     }
 
-    pub(crate) async fn look(&self) -> Seen {
-        self.store.look(&look(&self.worker)).await.unwrap()
+    pub(crate) async fn look(&self) -> Looked {
+        looks_through(&*self.store, &look(&self.worker)).await
     }
 }
 
@@ -155,6 +166,7 @@ pub(crate) fn look(worker: &Registration) -> Look {
         watch: Vec::new(),
         holds: None,
         workflows: workflows(),
+        app_version: None,
     }
 }
 
@@ -188,6 +200,7 @@ pub(crate) fn start_of(key: Key, state: State) -> Start {
         parent: None,
         workflow_id: None,
         workflow: "order".into(),
+        app_version: None,
         fingerprint: None,
         input: payload(&7),
         created_at: NOON,

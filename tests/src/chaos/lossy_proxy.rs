@@ -1,0 +1,160 @@
+//! [`LossyProxy`]: a way to Postgres on which replies to COMMIT get lost or come late, and messages are torn.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+/// One reply to COMMIT in so many gets lost with its connection.
+const DROPPED: u32 = 40;
+/// One in so many comes late.
+const STALLED: u32 = 120;
+/// One message in so many ends in the middle, and the connection with it.
+const CUT: u32 = 2000;
+/// How late, at most: shorter than a lease.
+const LATE_MILLIS: u64 = 1500;
+
+/// It lives as long as its runtime.
+pub(crate) struct LossyProxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    port: u16,
+    is_lossy: AtomicBool,
+    rng: Mutex<Rng>,
+    dropped: AtomicU64,
+    stalled: AtomicU64,
+    cut: AtomicU64,
+}
+
+impl LossyProxy {
+    /// A faithful way to the server on 127.0.0.1 that `url` names.
+    pub(crate) async fn to(url: &str, rng: Rng) -> Self {
+        let config: tokio_postgres::Config = url.parse().unwrap();
+        let shared = Arc::new(Shared {
+            port: config.get_ports()[0],
+            is_lossy: AtomicBool::new(false),
+            rng: rng.into(),
+            dropped: AtomicU64::new(0),
+            stalled: AtomicU64::new(0),
+            cut: AtomicU64::new(0),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let ways = shared.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(connect(client, ways.clone()));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// `url`, by this way.
+    pub(crate) fn url(&self, url: &str) -> String {
+        let config: tokio_postgres::Config = url.parse().unwrap();
+        format!(
+            "postgres://{}@{}/{}?sslmode=disable",
+            config.get_user().unwrap(),
+            self.address,
+            config.get_dbname().unwrap()
+        )
+    }
+
+    /// From here on it loses things, or no more.
+    pub(crate) fn lose(&self, is_lossy: bool) {
+        self.shared.is_lossy.store(is_lossy, SeqCst);
+    }
+
+    /// How many replies to COMMIT were lost, how many came late, how many messages were torn.
+    pub(crate) fn struck(&self) -> [u64; 3] {
+        let Shared { dropped, stalled, cut, .. } = &*self.shared;
+        [dropped, stalled, cut].map(|it| it.load(SeqCst))
+    }
+}
+
+impl Shared {
+    /// True once in so many times.
+    fn strikes(&self, one_in: u32) -> bool {
+        self.is_lossy.load(SeqCst) && self.rng.lock().unwrap().u32(0..one_in) == 0
+    }
+
+    /// Some of so many.
+    fn some(&self, of: u64) -> u64 {
+        self.rng.lock().unwrap().u64(0..of.max(1))
+    }
+}
+
+async fn connect(client: TcpStream, shared: Arc<Shared>) {
+    let Ok(server) = TcpStream::connect(("127.0.0.1", shared.port)).await else { return };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let ((client_in, client_out), (server_in, server_out)) = (client.into_split(), server.into_split());
+    // whichever ends first, both connections are closed
+    tokio::select! {
+        () = requests(client_in, server_out, &shared) => {}
+        () = replies(server_in, client_out, &shared) => {}
+    }
+}
+
+/// Bytes to the server, some of which end in the middle.
+async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
+    let mut bytes = vec![0; 16 * 1024];
+    loop {
+        let Ok(count @ 1..) = from.read(&mut bytes).await else { return };
+        if shared.strikes(CUT) {
+            shared.cut.fetch_add(1, SeqCst);
+            let some = shared.some(count as u64) as usize;
+            let _ = to.write_all(&bytes[..some]).await;
+            return;
+        }
+        if to.write_all(&bytes[..count]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Messages from the server: a type, a length that counts itself, and a body.
+async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
+    let mut waiting = Vec::new();
+    let mut bytes = vec![0; 64 * 1024];
+    loop {
+        let Ok(count @ 1..) = from.read(&mut bytes).await else { return };
+        waiting.extend_from_slice(&bytes[..count]);
+        // whole messages up to here may pass
+        let mut end = 0;
+        while let Some(header) = waiting.get(end..end + 5) {
+            let length = 1 + u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+            let Some(message) = waiting.get(end..end + length) else { break };
+            if shared.strikes(CUT) {
+                shared.cut.fetch_add(1, SeqCst);
+                let some = end + shared.some(length as u64) as usize;
+                let _ = to.write_all(&waiting[..some]).await;
+                return;
+            }
+            if message == b"C\0\0\0\x0bCOMMIT\0" {
+                if shared.strikes(DROPPED) {
+                    shared.dropped.fetch_add(1, SeqCst);
+                    let _ = to.write_all(&waiting[..end]).await;
+                    return;
+                }
+                if shared.strikes(STALLED) {
+                    shared.stalled.fetch_add(1, SeqCst);
+                    let late = Duration::from_millis(shared.some(LATE_MILLIS));
+                    let _ = tokio::time::timeout(late, std::future::pending::<()>()).await;
+                }
+            }
+            end += length;
+        }
+        if to.write_all(&waiting[..end]).await.is_err() {
+            return;
+        }
+        waiting.drain(..end);
+    }
+}

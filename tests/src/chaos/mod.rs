@@ -1,0 +1,96 @@
+//! Chaos: worker processes under load on real stores, faults from outside, and the same promises after each.
+//!
+//! A [`site`] is a database with [`worker`] processes that call and run [`load`] without end. A scenario lets a
+//! fault strike, sees how the [`pace`] comes back, asks [`check`](crate::check) what the promises are worth, and
+//! comes to a [`report`]. How soon the pace is back depends on the machine too: it is always said, and judged in
+//! the long form only.
+
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+
+use crate::chaos::report::Report;
+
+mod clocks;
+mod culprit;
+mod foreign;
+pub mod hand;
+pub mod load;
+mod lossy_proxy;
+mod neighbours;
+mod outages;
+pub mod pace;
+mod processes;
+pub mod report;
+pub mod site;
+mod takeover;
+pub mod worker;
+
+pub use neighbours::run_if_asked as write_if_asked;
+pub use takeover::measure as measure_takeovers;
+
+/// How long it all takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Seconds: each fault strikes once or a few times.
+    Short,
+    /// Minutes; the pace is judged, so scenarios run one at a time.
+    Long,
+}
+
+impl Form {
+    /// One or the other.
+    pub fn pick<T>(self, short: T, long: T) -> T {
+        match self {
+            Form::Short => short,
+            Form::Long => long,
+        }
+    }
+
+    /// So many seconds.
+    pub fn seconds(self, short: u64, long: u64) -> Duration {
+        Duration::from_secs(self.pick(short, long))
+    }
+}
+
+type Run = fn(Form, fastrand::Rng) -> LocalBoxFuture<'static, Report>;
+
+/// A scenario.
+pub struct Scenario {
+    /// What it is called.
+    pub name: &'static str,
+    /// True if it is a part of the short form, too.
+    pub is_short: bool,
+    /// Runs it.
+    pub run: Run,
+}
+
+macro_rules! scenario {
+    ($name:literal, $run:expr) => {
+        scenario!($name, $run, short: true)
+    };
+    ($name:literal, $run:expr, short: $is_short:literal) => {
+        Scenario { name: $name, is_short: $is_short, run: |form, rng| Box::pin($run(form, rng)) }
+    };
+}
+
+/// All of them; those that take longest first.
+pub const SCENARIOS: &[Scenario] = &[
+    scenario!("restarts", outages::restarts),
+    scenario!("away", outages::away),
+    scenario!("killed on postgres", processes::killed_on_postgres),
+    scenario!("stopped on postgres", processes::stopped_on_postgres),
+    scenario!("foreign lock", foreign::locked_id),
+    scenario!("foreign snapshot", foreign::held_snapshot),
+    scenario!("racing takeovers", takeover::races),
+    scenario!("stopped on sqlite", processes::stopped_on_sqlite),
+    scenario!("clocks", clocks::skewed),
+    scenario!("killed on sqlite", processes::killed_on_sqlite),
+    scenario!("lossy network", outages::lossy),
+    scenario!("terminated", outages::terminated),
+    scenario!("neighbours on sqlite", neighbours::four_and_one),
+    scenario!("thousand lost", takeover::thousand, short: false),
+    // pauses grow from strike to strike, and on Postgres each costs a lease
+    scenario!("culprit on sqlite", culprit::on_sqlite, short: false),
+    scenario!("culprit on postgres", culprit::on_postgres, short: false),
+];

@@ -1,0 +1,194 @@
+//! A worker process of the chaos suite: it starts executions, runs them, and tells what was acknowledged.
+//!
+//! Beside the lines of [`victim`](crate::victim) it tells `clock MICROS` (its own, when it begins), `idle` (all
+//! that it started has ended), `left` (it has shut down) and `error TEXT`. Lines on its standard input ask for
+//! something: `start ID N`, `stop` (start nothing more), `leave` (shut down in good order). It ends when that
+//! input does: nobody listens any more.
+
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+use stepfast::clock::{Clock, SystemClock};
+use stepfast::{Engine, Error, Workflow};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinSet;
+
+use crate::chaos::load::{Load, Teller};
+use crate::victim::Ear;
+
+/// Names the database to a process that is to be a worker.
+pub const URL: &str = "STEPFAST_CHAOS_WORKER";
+/// What its ids begin with.
+pub const NAME: &str = "STEPFAST_CHAOS_NAME";
+/// What its callers call.
+pub const CALLS: &str = "STEPFAST_CHAOS_CALLS";
+/// How many callers it has: each starts an execution when its last one has ended.
+pub const CALLERS: &str = "STEPFAST_CHAOS_CALLERS";
+/// How many microseconds its clock is ahead of the machine's.
+pub const AHEAD: &str = "STEPFAST_CHAOS_AHEAD";
+
+/// What callers call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Calls {
+    /// Orders; what waits longer than 10 ms suspends.
+    #[default]
+    Orders,
+    /// Beats, which never suspend.
+    Beats,
+    /// Orders, and as many naps.
+    Naps,
+}
+
+impl Calls {
+    const ALL: [(Calls, &'static str); 3] =
+        [(Calls::Orders, "orders"), (Calls::Beats, "beats"), (Calls::Naps, "naps")];
+
+    /// Its name in the environment.
+    pub fn as_str(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+/// Runs the worker if this process was started to be one.
+pub fn run_if_asked() -> bool {
+    let Ok(url) = std::env::var(URL) else { return false };
+    let text = |name| std::env::var(name).unwrap_or_default();
+    let callers = text(CALLERS).parse().unwrap_or(0);
+    let calls = Calls::ALL.iter().find(|(_, name)| *name == text(CALLS)).map_or(Calls::default(), |it| it.0);
+    let asked = listen();
+    // one line is one write: it is in the pipe even if the next instruction is the last
+    let ear: Ear = Arc::new(|line: &str| {
+        let told = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
+        if told.is_err() {
+            // nobody listens any more
+            std::process::exit(2);
+        }
+    });
+    let teller = Teller { ear, ahead: text(AHEAD).parse().unwrap_or(0) };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(work(&url, &text(NAME), teller, calls, callers, asked));
+    true
+}
+
+/// Lines of the standard input. Ends the process when it is closed.
+fn listen() -> UnboundedReceiver<String> {
+    let (send, receive) = unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                return;
+            }
+        }
+        std::process::exit(2);
+    });
+    receive
+}
+
+struct Callers {
+    engine: Engine,
+    teller: Teller,
+    name: String,
+    next: AtomicU32,
+    is_stopped: AtomicBool,
+}
+
+async fn work(
+    url: &str,
+    name: &str,
+    teller: Teller,
+    calls: Calls,
+    count: u32,
+    mut asked: UnboundedReceiver<String>,
+) {
+    let ear = teller.ear.clone();
+    ear(&format!("clock {}", SystemClock.now().as_micros()));
+    let sql = if calls == Calls::Naps { Some(Arc::new(connect(url).await)) } else { None };
+    let load = Load::new(&teller, sql);
+    let mut builder = load.register(Engine::builder(stepfast::connect(url).await.unwrap()));
+    if calls != Calls::Beats {
+        builder = builder.suspend_after(Duration::from_millis(10));
+    }
+    let engine = builder.open().await.unwrap();
+    let callers = Arc::new(Callers {
+        engine: engine.clone(),
+        teller,
+        name: name.to_owned(),
+        next: AtomicU32::new(0),
+        is_stopped: AtomicBool::new(false),
+    });
+    let mut calling = JoinSet::new();
+    for _ in 0..count {
+        let first = if calls == Calls::Beats { &load.beat } else { &load.order };
+        calling.spawn(callers.clone().go_on(first.clone(), ""));
+        if calls == Calls::Naps {
+            calling.spawn(callers.clone().go_on(load.nap.clone(), "nap-"));
+        }
+    }
+    while let Some(line) = asked.recv().await {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words.as_slice() {
+            ["start", id, n] => {
+                let (workflow, id, n) = (load.order.clone(), (*id).to_owned(), n.parse().unwrap());
+                let callers = callers.clone();
+                calling.spawn(async move {
+                    let _ = callers.heed(callers.call(&workflow, &id, n).await);
+                });
+            }
+            ["stop"] => {
+                callers.is_stopped.store(true, SeqCst);
+                while let Some(ended) = calling.join_next().await {
+                    ended.unwrap();
+                }
+                ear("idle");
+            }
+            ["leave"] => {
+                callers.is_stopped.store(true, SeqCst);
+                engine.shutdown(Duration::from_secs(20)).await.unwrap();
+                ear("left");
+                std::process::exit(0);
+            }
+            _ => ear(&format!("error: asked for {line:?}")),
+        }
+    }
+}
+
+async fn connect(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+impl Callers {
+    /// Calls again and again until it is stopped.
+    async fn go_on(self: Arc<Self>, workflow: Workflow<u32, String>, kind: &'static str) {
+        while !self.is_stopped.load(SeqCst) {
+            let n = self.next.fetch_add(1, SeqCst);
+            let id = format!("{kind}{}-{n}", self.name);
+            if !self.heed(self.call(&workflow, &id, n).await) {
+                return;
+            }
+        }
+    }
+
+    async fn call(&self, workflow: &Workflow<u32, String>, id: &str, n: u32) -> Result<(), Error> {
+        let handle = self.engine.start(workflow, n).workflow_id(id).await?;
+        (self.teller.ear)(&format!("started {id}"));
+        let output = handle.result().await?;
+        (self.teller.ear)(&format!("ended {id} {output}"));
+        Ok(())
+    }
+
+    /// True if it may go on. Nothing but the engine's end keeps a caller from its result.
+    fn heed(&self, result: Result<(), Error>) -> bool {
+        match result {
+            Ok(()) => true,
+            Err(Error::Shutdown) => false,
+            Err(error) => {
+                (self.teller.ear)(&format!("error {error}").replace('\n', " "));
+                false
+            }
+        }
+    }
+}

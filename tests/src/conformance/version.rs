@@ -1,0 +1,99 @@
+//! Versions of the program's code: what is pinned to one runs on no other.
+
+use std::sync::Arc;
+
+use stepfast_core::key::Key;
+use stepfast_core::record::Record;
+use stepfast_core::store::{Claim, Look};
+use stepfast_core::write::{Start, State, Write};
+
+use crate::make::{
+    at, awaiting, child_of, completed, keys, move_to, queued, running, sleeping, start, write,
+};
+use crate::worker::look;
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    what_is_pinned_is_claimed_by_its_version_only,
+    a_worker_without_a_version_runs_everything,
+    a_pin_stays_through_waits_wakes_and_takeovers,
+    a_look_sees_only_what_its_version_can_run,
+];
+
+fn pinned(key: Key, version: &str, state: State) -> Write {
+    write(Start { app_version: Some(version.into()), ..start(key, state) })
+}
+
+async fn claim(worker: &mut Worker, version: Option<&str>) -> Vec<Record> {
+    let claim = Claim { app_version: version.map(Into::into), ..worker.claim_of(10) };
+    worker.try_claim(&claim).await.unwrap()
+}
+
+async fn claimed(worker: &mut Worker, version: Option<&str>) -> Vec<Key> {
+    let mut keys: Vec<Key> = claim(worker, version).await.iter().map(|record| record.execution.key).collect();
+    keys.sort_unstable();
+    keys
+}
+
+async fn what_is_pinned_is_claimed_by_its_version_only(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [one, two, any, due] = keys();
+    worker
+        .apply(vec![
+            pinned(one, "1", queued()),
+            pinned(two, "2", queued()),
+            write(start(any, queued())),
+            pinned(due, "2", sleeping(at(0))),
+        ])
+        .await;
+    let first = claim(&mut worker, Some("1")).await;
+    let versions: Vec<_> = first.iter().map(|record| record.execution.app_version.as_deref()).collect();
+    assert_eq!(versions, [Some("1"), None], "in the order in which they became ready");
+    assert!(claimed(&mut worker, Some("1")).await.is_empty());
+    assert!(claimed(&mut worker, Some("3")).await.is_empty());
+    assert_eq!(claimed(&mut worker, Some("2")).await, [two, due]);
+}
+
+async fn a_worker_without_a_version_runs_everything(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [one, any, due] = keys();
+    worker
+        .apply(vec![
+            pinned(one, "1", queued()),
+            write(start(any, queued())),
+            pinned(due, "2", sleeping(at(0))),
+        ])
+        .await;
+    assert_eq!(claimed(&mut worker, None).await, [one, any, due]);
+}
+
+async fn a_pin_stays_through_waits_wakes_and_takeovers(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    let [handed, parent, child, lost] = keys();
+    worker
+        .apply(vec![
+            pinned(handed, "1", running()),
+            pinned(parent, "1", awaiting(&[child])),
+            write(child_of(parent, child, running())),
+            pinned(lost, "1", running()),
+        ])
+        .await;
+    worker.apply(vec![move_to(handed, queued()), move_to(child, completed())]).await;
+    worker.apply(vec![Write::Wake(parent)]).await;
+    fixture.lose(worker.id).await;
+    other.look_for_lost().await;
+    assert!(claimed(&mut other, Some("2")).await.is_empty());
+    assert_eq!(claimed(&mut other, Some("1")).await, [handed, parent, lost]);
+}
+
+async fn a_look_sees_only_what_its_version_can_run(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [ready, due] = keys();
+    worker.apply(vec![pinned(ready, "1", queued()), pinned(due, "1", sleeping(at(9)))]).await;
+    for (version, sees) in [(Some("1"), true), (Some("2"), false), (None, true)] {
+        let app_version: Option<Arc<str>> = version.map(Into::into);
+        let seen = look(&*worker.store, &Look { app_version, ..worker.look_of() }).await.seen;
+        assert_eq!((seen.has_ready, seen.next_due), (sees, sees.then_some(at(9))), "{version:?}");
+    }
+}

@@ -1,0 +1,131 @@
+//! Chaos: worker processes under load on real stores, faults from outside, and the same promises after each.
+//! What is done is in `src/chaos`.
+//!
+//! `STEPFAST_CHAOS=long` asks for the long form, in which the pace is judged, too; `STEPFAST_CHAOS_ONLY` names
+//! scenarios, separated by commas; `STEPFAST_CHAOS_SEED` repeats the choices of a run. With
+//! `STEPFAST_CHAOS_TAKEOVERS=N` only that is measured: how long takeovers take, N times each.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test with a main of its own
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use stepfast_tests::chaos::report::{HEAD, Report};
+use stepfast_tests::chaos::{Form, SCENARIOS, Scenario, measure_takeovers, worker, write_if_asked};
+use stepfast_tests::postgres_server::PostgresServer;
+use tokio::runtime::Runtime;
+
+/// Scenarios that run at once in the short form: most of them wait most of the time.
+const AT_ONCE: usize = 4;
+
+/// Violations of a scenario that are shown.
+const SHOWN: usize = 20;
+
+fn main() -> ExitCode {
+    if write_if_asked() || worker::run_if_asked() {
+        return ExitCode::SUCCESS;
+    }
+    if let Some(times) = variable("STEPFAST_CHAOS_TAKEOVERS") {
+        let times = times.parse().expect("STEPFAST_CHAOS_TAKEOVERS is a number");
+        let mut violations = 0;
+        for is_sqlite in [true, false] {
+            let (lines, found) = runtime().block_on(measure_takeovers(is_sqlite, times));
+            for line in &lines {
+                println!("{line}");
+            }
+            for violation in &found {
+                println!("VIOLATION: {violation}");
+            }
+            violations += found.len();
+        }
+        return if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let form = match variable("STEPFAST_CHAOS").as_deref() {
+        None | Some("short") => Form::Short,
+        Some("long") => Form::Long,
+        Some(other) => panic!("STEPFAST_CHAOS is short or long, not {other:?}"),
+    };
+    let seed =
+        variable("STEPFAST_CHAOS_SEED").map(|seed| seed.parse().expect("STEPFAST_CHAOS_SEED is a number"));
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("chaos: {form:?} form, STEPFAST_CHAOS_SEED={seed}");
+    let chosen = chosen(form);
+    PostgresServer::shared();
+    let (reports, failed) = run(form, seed, chosen);
+    println!("{HEAD}");
+    for report in &reports {
+        println!("{report}");
+    }
+    let violations: usize = reports.iter().map(|report| report.violations.len()).sum();
+    let is_ok = violations + failed == 0;
+    println!("test chaos ... {}", if is_ok { "ok" } else { "FAILED" });
+    if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// What is to be run: what was asked for, else all of the form.
+fn chosen(form: Form) -> Vec<&'static Scenario> {
+    let Some(names) = variable("STEPFAST_CHAOS_ONLY") else {
+        return SCENARIOS.iter().filter(|it| it.is_short || form == Form::Long).collect();
+    };
+    let find = |name: &str| SCENARIOS.iter().find(|it| it.name == name.trim());
+    let all = || SCENARIOS.iter().map(|it| it.name).collect::<Vec<_>>().join(", ");
+    names
+        .split(',')
+        .map(|name| find(name).unwrap_or_else(|| panic!("{name:?} is none of: {}", all())))
+        .collect()
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Runs them; what they came to, and how many panicked.
+fn run(form: Form, seed: u64, chosen: Vec<&'static Scenario>) -> (Vec<Report>, usize) {
+    let queue: Mutex<VecDeque<_>> = Mutex::new((0..).zip(chosen).collect());
+    let reports = Mutex::new(Vec::new());
+    let failed = Mutex::new(0);
+    std::thread::scope(|scope| {
+        // where the pace is judged nobody disturbs anybody
+        for _ in 0..form.pick(AT_ONCE, 1) {
+            scope.spawn(|| {
+                loop {
+                    let Some((n, scenario)) = queue.lock().unwrap().pop_front() else { return };
+                    // the same choices whether it runs alone or with others
+                    let salt =
+                        scenario.name.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31) ^ u64::from(byte));
+                    let rng = fastrand::Rng::with_seed(seed.wrapping_add(salt));
+                    let began = tokio::time::Instant::now();
+                    let limit = form.seconds(300, 3_600);
+                    let done = catch_unwind(AssertUnwindSafe(|| {
+                        runtime().block_on(async {
+                            let run = tokio::time::timeout(limit, (scenario.run)(form, rng));
+                            run.await.unwrap_or_else(|_| panic!("it is not over after {limit:?}"))
+                        })
+                    }));
+                    let Ok(report) = done else {
+                        *failed.lock().unwrap() += 1;
+                        println!("  {} PANICKED", scenario.name);
+                        continue;
+                    };
+                    println!("  {} took {:.0} s", scenario.name, began.elapsed().as_secs_f64());
+                    for violation in report.violations.iter().take(SHOWN) {
+                        println!("  VIOLATION: {}: {violation}", scenario.name);
+                    }
+                    if report.violations.len() > SHOWN {
+                        println!("  and {} more", report.violations.len() - SHOWN);
+                    }
+                    reports.lock().unwrap().push((n, report));
+                }
+            });
+        }
+    });
+    let mut reports = reports.into_inner().unwrap();
+    reports.sort_by_key(|(n, _)| *n);
+    (reports.into_iter().map(|(_, report)| report).collect(), failed.into_inner().unwrap())
+}

@@ -1,0 +1,190 @@
+//! How many connections there are, and what happens when there are none.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use stepfast_core::record::Filter;
+use stepfast_core::store::StoreError;
+use stepfast_core::{Context, Store, Workflow};
+use stepfast_postgres::{PostgresOptions, PostgresStore};
+use stepfast_tests::postgres_server::PostgresServer;
+use stepfast_tests::scenarios::kit::{Returns, open, shut_down};
+use tokio::sync::watch;
+use tokio_postgres::{Client, NoTls};
+
+use super::support::*;
+
+/// What docs/reference/stores.md says of one engine, besides those for loads and lists.
+const BESIDES_READERS: i64 = 8;
+
+fn steps() -> Workflow<u32, u32> {
+    Workflow::new("order", |mut cx: Context, n: u32| async move {
+        for i in 0..n {
+            cx.step(format!("step {i}"), async || Returns::Ok(i)).await?;
+        }
+        Returns::Ok(n)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_has_no_more_connections_than_it_says() {
+    let name = PostgresServer::shared().schema();
+    let readers = 3;
+    let options = PostgresOptions::default().schema(&name).application_name(&name).readers(readers);
+    let store = Arc::new(PostgresStore::open_with(url(), options).await.unwrap());
+    let order = steps();
+    let engine = open(store.clone(), |builder| builder.register(&order)).await;
+    let sql = client(&name).await;
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE $1 || ' %'";
+    let reading = async || {
+        for _ in 0..20 {
+            engine.list(&Filter::default()).await.unwrap();
+            engine.count(&Filter::default()).await.unwrap();
+        }
+    };
+    let mut load = Box::pin(async {
+        let run = async |n: u32| engine.run(&order, n % 7).await.unwrap();
+        join(join_all((0..300).map(run)), join_all((0..50).map(|_| reading()))).await;
+    });
+    let (mut most, mut is_over) = (0, false);
+    while !is_over {
+        let counting = async { sql.query_one(count, &[&name]).await.unwrap().get::<_, i64>(0) };
+        let counted = tokio::select! {
+            () = &mut load => {
+                is_over = true;
+                0
+            }
+            counted = counting => counted,
+        };
+        most = most.max(counted);
+    }
+    assert!(most <= BESIDES_READERS + readers as i64, "{most} connections");
+    // two lanes, claims, looks, and what reads
+    assert!(most >= 4 + readers as i64, "{most} connections: was there any load?");
+    drop(load);
+    shut_down(engine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_reads_waits_for_a_connection_in_bounded_time() {
+    let db = Fixture::with(|options| options.readers(1).connect_timeout(Duration::from_secs(1))).await;
+    // the connection is there
+    db.store.list(&Filter::default()).await.unwrap();
+    let mut blocker = client(&db.schema).await;
+    let locked = blocker.transaction().await.unwrap();
+    locked.batch_execute("LOCK TABLE executions IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let store = db.store.clone();
+    let first = tokio::spawn(async move { store.list(&Filter::default()).await });
+    until_waiting(&db.sql, &db.schema).await;
+    let error = db.store.list(&Filter::default()).await.unwrap_err();
+    let StoreError::Unavailable(reason) = &error else { panic!("{error}") };
+    assert!(reason.contains("all 1 connections") && reason.contains("readers="), "{reason}");
+    locked.rollback().await.unwrap();
+    first.await.unwrap().unwrap();
+    db.store.list(&Filter::default()).await.unwrap();
+}
+
+/// Waits until somebody waits for the schema's table `executions`.
+async fn until_waiting(sql: &Client, schema: &str) {
+    let query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass";
+    let table = format!("{schema}.executions");
+    while sql.query_one(query, &[&table]).await.unwrap().get::<_, i64>(0) == 0 {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_is_given_up_leaves_its_connection_usable() {
+    let db = Fixture::with(|options| options.readers(1)).await;
+    let key = stepfast_core::Key::mint();
+    db.write(vec![start(key, RUNNING)]).await;
+    assert!(db.load(key).await.is_some());
+    let mut blocker = client(&db.schema).await;
+    let locked = blocker.transaction().await.unwrap();
+    locked.batch_execute("LOCK TABLE checkpoints IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let store = db.store.clone();
+    let given_up = tokio::spawn(async move {
+        store.load(&[stepfast_core::record::ExecutionId::Key(key)], stepfast_core::record::Detail::Full).await
+    });
+    let query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'checkpoints'::regclass";
+    while db.sql.query_one(query, &[]).await.unwrap().get::<_, i64>(0) == 0 {}
+    given_up.abort();
+    assert!(given_up.await.unwrap_err().is_cancelled());
+    locked.rollback().await.unwrap();
+    // no transaction of the one before is open on what comes now
+    db.write(vec![moved(key, QUEUED)]).await;
+    assert_eq!(db.status(key).await, stepfast_core::record::Status::Queued);
+}
+
+/// The warnings of this process so far.
+fn warnings() -> watch::Receiver<Vec<String>> {
+    struct Ear(watch::Sender<Vec<String>>);
+    impl io::Write for &Ear {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.send_modify(|lines| lines.push(String::from_utf8_lossy(line).into_owned()));
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    static EAR: OnceLock<Arc<Ear>> = OnceLock::new();
+    let ear = EAR.get_or_init(|| {
+        let ear = Arc::new(Ear(watch::Sender::new(Vec::new())));
+        let level = tracing_subscriber::filter::LevelFilter::WARN;
+        tracing_subscriber::fmt().with_max_level(level).with_writer(ear.clone()).with_ansi(false).init();
+        ear
+    });
+    ear.0.subscribe()
+}
+
+/// Waits until it was said so often that `role` has no connection left.
+async fn until_refused(warnings: &mut watch::Receiver<Vec<String>>, role: &str, times: usize) {
+    let is_it = |line: &&String| line.contains("no connection is left") && line.contains(role);
+    warnings.wait_for(|lines| lines.iter().filter(is_it).count() >= times).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_connection_everything_waits_and_nothing_fails() {
+    let name = PostgresServer::shared().schema();
+    let options = PostgresOptions::default().schema(&name).application_name(&name);
+    let role = format!("limited_{name}");
+    let owner = client("public").await;
+    owner.batch_execute(&format!("CREATE ROLE {role} LOGIN CONNECTION LIMIT 12")).await.unwrap();
+    PostgresStore::migrate(url(), options.clone(), Some(&role), false).await.unwrap();
+    let theirs = url().replace("stepfast@", &format!("{role}@"));
+    let mut warnings = warnings();
+    let mut taken = Vec::new();
+    for _ in 0..12 {
+        let (client, connection) = tokio_postgres::connect(&theirs, NoTls).await.unwrap();
+        taken.push((client, tokio::spawn(connection)));
+    }
+    let order = steps();
+    let working = tokio::spawn({
+        // opening waits too, as long as connecting may take
+        let (options, theirs) = (options.connect_timeout(Duration::from_secs(60)), theirs.clone());
+        async move {
+            let store = Arc::new(PostgresStore::open_with(&theirs, options).await.unwrap());
+            let engine = open(store, |builder| builder.register(&order)).await;
+            let outputs = join_all((0..20).map(async |n| engine.run(&order, n % 4).await.unwrap())).await;
+            let listed = engine.count(&Filter::default()).await.unwrap();
+            shut_down(engine).await;
+            (outputs, listed)
+        }
+    });
+    until_refused(&mut warnings, &role, 1).await;
+    // enough to open, not enough to work
+    for (client, connection) in taken.drain(..2) {
+        drop(client);
+        connection.await.unwrap().unwrap();
+    }
+    until_refused(&mut warnings, &role, 2).await;
+    for (client, connection) in taken {
+        drop(client);
+        connection.await.unwrap().unwrap();
+    }
+    let (outputs, listed) = working.await.unwrap();
+    assert_eq!(outputs, (0..20).map(|n| n % 4).collect::<Vec<_>>());
+    assert_eq!(listed, 20);
+}
