@@ -6,10 +6,10 @@ SHELL := bash
 CARGO_FLAGS ?=
 # about how often `make crash` kills, beside the crash points
 KILLS ?= 500
-# stores that `make bench` measures: sqlite, memory, or URLs
+# stores that `make bench` measures: sqlite, memory, postgres (a server that it starts), or URLs
 BENCH_STORES ?= sqlite
-# callers in Python
-BENCH_PYTHON := --concurrency 1,256,1000,2048,16384 --threads 64
+# how often `make bench-peers` measures each, in turns
+PEER_ROUNDS ?= 3
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DEMO := $(TARGET)/demo
@@ -72,21 +72,19 @@ test-python:
 	.venv/bin/python -m pytest -n 3 --dist worksteal python/tests
 
 .PHONY: crash
-crash: ## Kill workers and cut the power, more than KILLS times (500), and check every promise after it
-	STEPFAST_CRASH_KILLS=$(KILLS) tests/with-postgres \
-		cargo test $(CARGO_FLAGS) -p stepfast-tests --test crash
+crash: ## Kill workers and cut the power, more than KILLS times (500), then chaos under load; check every promise after it
+	STEPFAST_CRASH_KILLS=$(KILLS) STEPFAST_CHAOS=long tests/with-postgres \
+		cargo test $(CARGO_FLAGS) -p stepfast-tests --no-fail-fast --test crash --test chaos
 
 .PHONY: bench
 bench: setup ## Measure this machine (BENCH_STORES="sqlite ..."), and put the figures into the README
 	@mkdir -p benchmarks/results
 	@for store in $(BENCH_STORES); do \
-		for experiment in flush workflows steps; do \
-			.venv/bin/stepfast bench $$experiment --store $$store \
-				--json benchmarks/results/$(TODAY)-$$experiment-$${store%%:*}.json; \
-		done; \
-		for experiment in "workflows $(BENCH_PYTHON)" "steps $(BENCH_PYTHON)" payload memory; do \
-			.venv/bin/stepfast bench $$experiment --sdk python --store $$store \
-				--json benchmarks/results/$(TODAY)-$${experiment%% *}-python-$${store%%:*}.json; \
-		done; \
+		if [ "$$store" = postgres ]; then server=tests/with-postgres; else server=; fi; \
+		$$server benchmarks/measure "$$store" $(TODAY); \
 	done
 	cargo run $(CARGO_FLAGS) --quiet -p stepfast-benchmarks --bin readme-table
+
+.PHONY: bench-peers
+bench-peers: setup ## Measure DBOS beside Stepfast on one Postgres server, in turns (PEER_ROUNDS)
+	tests/with-postgres benchmarks/peers/measure $(TODAY) $(PEER_ROUNDS)
