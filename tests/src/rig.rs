@@ -263,6 +263,10 @@ pub fn at_random(kind: Kind, victims: usize, kills: u64, seed: u64, progress: &d
             rig.spawn(&Arms::default());
         }
         loop {
+            // a victim that cannot run would be started for ever
+            if !rig.told.violations.is_empty() {
+                break;
+            }
             let is_last = tally.kills + killed >= kills;
             if let Some((_, Fate::Done)) = rig.listen(if is_last { u64::MAX } else { rng.u64(1..500) }) {
                 if rig.living().is_empty() {

@@ -215,7 +215,8 @@ impl Connector {
             ask.to_owned()
         };
         let answer = client.simple_query(&ask).await.map_err(fail)?;
-        let set = answer.iter().find_map(|message| match message {
+        // what stands before it answers with rows, too
+        let set = answer.iter().rev().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0),
             _ => None,
         });
