@@ -12,6 +12,9 @@ use crate::lock::Mutex;
 /// - a run may have begun after the list of what is held was made: a stray is what two lists in a row show;
 /// - what the claim took may be held by the run before it, whose suspension is durable and which has not
 ///   heard of that yet: the search goes on until a list was made without any of these.
+///
+/// What a claim has taken and not yet brought would seem to be a stray for as long as that takes: no list is made
+/// meanwhile.
 #[derive(Default)]
 pub(crate) struct Strays {
     is_sought: bool,

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::sync::oneshot;
+use tokio::sync::{MutexGuard, oneshot};
 use tokio::time::Instant;
 
 use crate::adopt::{adopt, generations};
@@ -151,6 +151,8 @@ impl Worker {
 struct Looks {
     core: Arc<Core>,
     strays: Strays,
+    /// A search for strays waits for the end of a claim.
+    is_search_put_off: bool,
     count: u32,
     looked_at: Option<Instant>,
     /// When a look that others cause may come.
@@ -161,8 +163,15 @@ struct Looks {
 
 impl Looks {
     fn new(core: Arc<Core>) -> Self {
-        let strays = Strays::default();
-        Self { core, strays, count: 0, looked_at: None, may_look_at: Instant::now(), look_again_at: None }
+        Self {
+            core,
+            strays: Strays::default(),
+            is_search_put_off: false,
+            count: 0,
+            looked_at: None,
+            may_look_at: Instant::now(),
+            look_again_at: None,
+        }
     }
 
     async fn run(&mut self) {
@@ -175,7 +184,8 @@ impl Looks {
             let is_due = self.looked_at.is_none_or(|at| at.elapsed() >= every);
             let is_again = self.look_again_at.is_some_and(|at| at <= Instant::now());
             if is_due || is_again || signals.is_look_wanted.swap(false, SeqCst) {
-                self.look().await;
+                // a look never waits for a claim: it renews the registration
+                self.look(signals.claiming.try_lock().ok()).await;
             }
             if signals.is_look_wanted.load(SeqCst) {
                 continue;
@@ -185,6 +195,7 @@ impl Looks {
             tokio::select! {
                 () = signals.look.notified() => {}
                 () = tokio::time::sleep_until(next) => {}
+                guard = signals.claiming.lock(), if self.is_search_put_off => self.look(Some(guard)).await,
                 changed = core.store.changed() => self.heed(&changed, next).await,
             }
         }
@@ -203,8 +214,9 @@ impl Looks {
         }
     }
 
-    /// The look: renews, and passes on what is asked for.
-    async fn look(&mut self) {
+    /// The look: renews, and passes on what is asked for. Searches for strays if that is due and, as `no_claim`
+    /// says, no claim is under way.
+    async fn look(&mut self, no_claim: Option<MutexGuard<'_, ()>>) {
         let core = self.core.clone();
         let asked_at = Instant::now();
         self.looked_at = Some(asked_at);
@@ -217,7 +229,9 @@ impl Looks {
             self.strays.seek([]);
         }
         let registration = core.registration();
-        let holds = self.strays.are_sought().then(|| core.runs.held());
+        let no_claim = no_claim.filter(|_| self.strays.are_sought());
+        self.is_search_put_off = self.strays.are_sought() && no_claim.is_none();
+        let holds = no_claim.as_ref().map(|_| core.runs.held());
         let generations = generations(&core);
         let look = Look {
             worker: registration.worker,
@@ -372,6 +386,7 @@ impl Claims {
         }
         // taken before the claim: what is started here meanwhile must not take the same places
         let places = Places::take(&core, most)?;
+        let claiming = core.worker.claiming.lock().await;
         let registration = core.registration();
         let claim = Claim {
             worker: registration.worker,
@@ -417,6 +432,7 @@ impl Claims {
                 tracing::debug!(%error, "a claim failed");
                 self.count += i64::from(matches!(error, StoreError::Unavailable(_)));
                 core.worker.lost_claims.lock().get_or_insert_default().extend(core.runs.ending());
+                drop(claiming);
                 tokio::time::sleep(AGAIN_AFTER).await;
                 core.want_look();
                 None

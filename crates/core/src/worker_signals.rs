@@ -35,6 +35,9 @@ pub(crate) struct WorkerSignals {
     pub(crate) quarantined_until: AtomicI64,
     /// Claims have failed that may have taken something: what was about to end then.
     pub(crate) lost_claims: Mutex<Option<Vec<Key>>>,
+    /// Held during a claim until what it took is adopted, and during a search for strays: what a claim has not
+    /// brought yet would seem to be one.
+    pub(crate) claiming: tokio::sync::Mutex<()>,
     /// True once the engine has ended.
     pub(crate) stopped: watch::Sender<bool>,
 }

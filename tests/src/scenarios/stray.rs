@@ -7,11 +7,12 @@ use stepfast_core::{Context, Engine, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, shut_down, sleeper, stop_here, suspends, waiting};
 use crate::StoreFixture;
-use crate::fault_store::{Call, FaultStore};
+use crate::fault_store::{Call, Fault, FaultStore};
 
 super::cases![
     what_a_lost_claim_took_is_adopted,
     what_its_former_run_still_holds_is_adopted_when_that_is_gone,
+    what_a_claim_has_not_yet_brought_is_no_stray,
     a_child_whose_start_is_on_its_way_is_no_stray,
 ];
 
@@ -51,6 +52,46 @@ async fn what_its_former_run_still_holds_is_adopted_when_that_is_gone(fixture: &
     looks(&store, 2).await;
     store.release();
     handle.result().await.unwrap();
+    shut_down(engine).await;
+}
+
+async fn what_a_claim_has_not_yet_brought_is_no_stray(fixture: &dyn StoreFixture) {
+    let (bodies, latch, sleeper) = (Count::new(), Latch::new(), sleeper());
+    let napper = {
+        let (bodies, latch) = (bodies.clone(), latch.clone());
+        Workflow::new("napper", move |mut cx: Context, (): ()| {
+            let (bodies, latch) = (bodies.clone(), latch.clone());
+            async move {
+                cx.sleep(HOUR).await;
+                stop_here(&mut cx, &bodies, &latch).await
+            }
+        })
+    };
+    let with = |b: stepfast_core::EngineBuilder| {
+        b.register(&napper).register(&sleeper).suspend_after(Duration::ZERO)
+    };
+    let (engine, store) = engine(fixture, with).await;
+    let handle = engine.start(&napper, ()).await.unwrap();
+    store.until_landed(suspends(handle.key())).await;
+    // as long as this one does not hear that it is suspended, the search for strays goes on
+    let waker = handle.key();
+    store.hold_outcomes(move |write| matches!(write, Write::Move(change) if change.key != waker));
+    let other = engine.start(&sleeper, 2 * MILLIS).await.unwrap();
+    store.until_landed(suspends(other.key())).await;
+    store.fail_next(Call::Claim, Fault::Before);
+    store.hold_claims_answers();
+    fixture.clock().advance(HOUR);
+    store.until_hanging_at_once(2).await;
+    looks(&store, 3).await;
+    assert_eq!(bodies.get(), 0);
+    store.release();
+    bodies.reaches(1).await;
+    looks(&store, 2).await;
+    latch.open();
+    handle.result().await.unwrap();
+    assert_eq!(bodies.get(), 1);
+    fixture.clock().advance(HOUR);
+    other.result().await.unwrap();
     shut_down(engine).await;
 }
 
