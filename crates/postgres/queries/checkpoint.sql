@@ -1,4 +1,6 @@
+-- Arrays as in start_running.sql.
 INSERT INTO checkpoints (recorded_at, took_ms, order_no, fingerprint, run_no, kind, execution, path, step_name,
                          outcome)
-SELECT * FROM unnest($1::timestamptz[], $2::bigint[], $3::bigint[], $4::bigint[], $5::integer[],
-                     $6::smallint[], $7::uuid[], $8::bytea[], $9::text[], $10::bytea[])
+SELECT unnest($1::timestamptz[]), unnest($2::bigint[]), unnest($3::bigint[]), unnest($4::bigint[]),
+       unnest($5::integer[]), unnest($6::smallint[]), unnest($7::uuid[]), unnest($8::bytea[]), unnest($9::text[]),
+       unnest($10::bytea[])

@@ -1,4 +1,5 @@
--- What was asked of executions that this very transaction ends comes too late. $1: executions.
+-- What was asked of executions that this very transaction ends comes too late. $1: executions. Most often nobody has
+-- asked anything: then that is all it looks at.
 DELETE FROM requests
 WHERE execution = ANY(ARRAY(
     SELECT e.key
@@ -6,4 +7,5 @@ WHERE execution = ANY(ARRAY(
     CROSS JOIN LATERAL (SELECT r.execution FROM requests AS r WHERE r.execution = u.key LIMIT 1) AS r
     CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
                         WHERE e.key = r.execution AND e.xmin = pg_current_xact_id()::xid AND e.status >= 4
-                        OFFSET 0) AS e))
+                        OFFSET 0) AS e
+    WHERE (SELECT EXISTS (SELECT FROM requests))))

@@ -1,6 +1,11 @@
--- The common Move: to its end. As in move.sql, rows are found by key. $1: the worker.
-UPDATE executions AS e
-SET status = u.status, owner = NULL, outcome = u.outcome, ended_at = u.ended_at, armed = NULL
-FROM unnest($2::uuid[], $3::smallint[], $4::bytea[], $5::timestamptz[]) AS u (key, status, outcome, ended_at)
-WHERE e.key = u.key AND e.status = 2 AND e.owner IS NOT DISTINCT FROM $1::bigint
-RETURNING e.key
+-- The common Move: to its end. As in move.sql, rows are found by key; arrays as in start_running.sql. $1: the worker.
+-- One row is answered: the keys of what has ended, null if that is all of it.
+WITH ended AS (
+    UPDATE executions AS e
+    SET status = u.status, owner = NULL, outcome = u.outcome, ended_at = u.ended_at, armed = NULL
+    FROM (SELECT unnest($2::uuid[]) AS key, unnest($3::smallint[]) AS status, unnest($4::bytea[]) AS outcome,
+                 unnest($5::timestamptz[]) AS ended_at) AS u
+    WHERE e.key = u.key AND e.status = 2 AND e.owner IS NOT DISTINCT FROM $1::bigint
+    RETURNING e.key
+)
+SELECT CASE WHEN count(*) < cardinality($2::uuid[]) THEN coalesce(array_agg(key), '{}') END, count(*) FROM ended

@@ -1,8 +1,10 @@
+-- Arrays as in start_running.sql.
 INSERT INTO executions (created_at, ended_at, deadline_at, owner, fingerprint, shard, status, is_paused,
                         is_detached, key, root, parent, workflow, workflow_id, input, outcome, armed, app_version)
-SELECT * FROM unnest($1::timestamptz[], $2::timestamptz[], $3::timestamptz[], $4::bigint[], $5::bigint[],
-                     $6::smallint[], $7::smallint[], $8::boolean[], $9::boolean[], $10::uuid[], $11::uuid[],
-                     $12::uuid[], $13::text[], $14::text[], $15::bytea[], $16::bytea[], $17::bytea[],
-                     $18::text[])
+SELECT unnest($1::timestamptz[]), unnest($2::timestamptz[]), unnest($3::timestamptz[]), unnest($4::bigint[]),
+       unnest($5::bigint[]), unnest($6::smallint[]), unnest($7::smallint[]), unnest($8::boolean[]),
+       unnest($9::boolean[]), unnest($10::uuid[]), unnest($11::uuid[]), unnest($12::uuid[]),
+       unnest($13::text[]), unnest($14::text[]), unnest($15::bytea[]), unnest($16::bytea[]),
+       unnest($17::bytea[]), unnest($18::text[])
 ON CONFLICT DO NOTHING
 RETURNING key

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::error::{damaged, store_error};
 use crate::pipeline::{Answer, Job, Param};
+use crate::rows::Columns;
 use crate::statements::Sql;
 use crate::types::{Instant, key, some_bytes, uuid};
 
@@ -359,8 +360,9 @@ impl Applied {
         for (job, answer) in jobs.iter().zip(answers) {
             match job.sql {
                 Sql::MoveEnded => {
-                    let missing = missing(sorted.ends.iter().map(|(i, change)| (*i, change.key)), answer)?;
-                    applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
+                    let Some(ended) = ended(answer)?.0 else { continue };
+                    let missing = sorted.ends.iter().filter(|(_, change)| !ended.contains(&change.key));
+                    applied.outcomes.extend(missing.map(|(i, _)| (*i, Outcome::NotFound)));
                 }
                 Sql::Move => {
                     let missing = missing(sorted.moves.iter().map(|(i, change)| (*i, change.key)), answer)?;
@@ -378,6 +380,14 @@ impl Applied {
         }
         Ok(applied)
     }
+}
+
+/// Which executions have ended, if those are not all, and how many.
+fn ended(answer: &Answer) -> Result<(Option<HashSet<Key>>, u64), StoreError> {
+    let mut row = Columns::of(answer.rows.first().ok_or_else(|| damaged("an answer"))?);
+    let keys: Option<Vec<Uuid>> = row.next()?;
+    let count: i64 = row.next()?;
+    Ok((keys.map(|keys| keys.into_iter().map(key).collect()), count as u64))
 }
 
 /// Those of `expected` whose keys the answer does not have.
@@ -401,7 +411,8 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
     for (job, answer) in jobs.iter().zip(answers) {
         let rows = answer.affected;
         match job.sql {
-            Sql::MoveEnded | Sql::Move | Sql::Heed | Sql::Cancel | Sql::Resume => {
+            Sql::MoveEnded => counters.updated(Table::Executions, ended(answer)?.1),
+            Sql::Move | Sql::Heed | Sql::Cancel | Sql::Resume => {
                 counters.updated(Table::Executions, rows);
             }
             Sql::StartRunning | Sql::StartEnded | Sql::Start => counters.inserted(Table::Executions, rows),

@@ -14,7 +14,8 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::MoveEnded, &[]),
     (Sql::Move, &[]),
     (Sql::Heed, &[]),
-    (Sql::Forget, &[]),
+    // whether there are any
+    (Sql::Forget, &["on requests requests_1"]),
     (Sql::Wake, &[]),
     (Sql::StartRunning, &[]),
     (Sql::StartEnded, &[]),
