@@ -15,8 +15,8 @@ use crate::workflows::{self, Ids, Mode};
 
 /// From so many seconds on the target applies.
 const ENOUGH: u64 = 20;
-/// What an engine does when it opens is over by then.
-const SETTLED: Duration = Duration::from_secs(3);
+/// What an engine does when it opens is over by then, and counted: a server counts what idle sessions did within ten seconds.
+const SETTLED: Duration = Duration::from_secs(12);
 /// Limit against hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 

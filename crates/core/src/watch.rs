@@ -41,9 +41,14 @@ impl Watch {
         Watching { watch: self, key, ended }
     }
 
+    /// How many executions are watched.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(SeqCst)
+    }
+
     /// True if anybody watches anything.
     pub(crate) fn is_used(&self) -> bool {
-        self.count.load(SeqCst) > 0
+        self.count() > 0
     }
 
     /// Something has happened to `key`: whoever watches it looks again.

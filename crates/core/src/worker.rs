@@ -34,6 +34,14 @@ const CLIENT_LOOKS_EVERY: Duration = Duration::from_hours(1);
 const LOOKS_PER_AUDIT: u32 = 60;
 /// Of its time a worker spends at most one part in so many on looks that others have caused.
 const LOOK_SHARE: u32 = 4;
+/// So many who wait for executions elsewhere ask whenever something may have changed.
+const FEW: usize = 64;
+/// How often they do, at most.
+const ASK_EVERY: Duration = Duration::from_millis(2);
+/// When the look comes that tells whether there is anything else.
+const LOOK_AFTER_ASKING: Duration = Duration::from_millis(5);
+/// When it is seen whether a claim has left something because of its bytes.
+const NEXT_CLAIM_AFTER: Duration = Duration::from_millis(5);
 /// Pause after a claim that failed, or a takeover.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Pause before another try to register.
@@ -157,7 +165,9 @@ struct Looks {
     looked_at: Option<Instant>,
     /// When a look that others cause may come.
     may_look_at: Instant,
-    /// When a worker that has not renewed counts as lost.
+    /// When those who wait may ask because of what others have changed.
+    may_ask_at: Instant,
+    /// When a worker that has not renewed counts as lost, or others have changed something.
     look_again_at: Option<Instant>,
 }
 
@@ -170,6 +180,7 @@ impl Looks {
             count: 0,
             looked_at: None,
             may_look_at: Instant::now(),
+            may_ask_at: Instant::now(),
             look_again_at: None,
         }
     }
@@ -207,11 +218,22 @@ impl Looks {
         if changed.has_ready {
             core.wake_worker(true);
         }
-        if changed.has_more {
+        if !changed.has_more {
+            return;
+        }
+        if core.watch.count() > FEW {
             // thousands of waiters make a look long: the rest of the time is for what else there is to do
             tokio::time::sleep_until(self.may_look_at.min(next)).await;
             core.worker.is_look_wanted.store(true, SeqCst);
+            return;
         }
+        // a few ask by themselves, and together; what a look can tell beside that must not be in their way
+        tokio::time::sleep_until(self.may_ask_at).await;
+        core.watch.notify_all();
+        let now = Instant::now();
+        self.may_ask_at = now + ASK_EVERY;
+        let look_at = self.may_look_at.max(now + LOOK_AFTER_ASKING);
+        self.look_again_at = Some(self.look_again_at.map_or(look_at, |at| at.min(look_at)));
     }
 
     /// The look: renews, and passes on what is asked for. Searches for strays if that is due and, as `no_claim`
@@ -312,6 +334,13 @@ impl Looks {
     }
 }
 
+/// What a claim has brought.
+struct Taken {
+    runs: Vec<Arc<Run>>,
+    /// There was no place for more.
+    is_full: bool,
+}
+
 /// The claims under one registration.
 struct Claims {
     core: Arc<Core>,
@@ -319,11 +348,13 @@ struct Claims {
     lane: u16,
     count: i64,
     quarantine: Quarantine,
+    /// When something may be left of what the last claim could not bring.
+    claim_again_at: Option<Instant>,
 }
 
 impl Claims {
     fn new(core: Arc<Core>, lane: u16) -> Self {
-        Self { core, lane, count: 0, quarantine: Quarantine::new() }
+        Self { core, lane, count: 0, quarantine: Quarantine::new(), claim_again_at: None }
     }
 
     async fn run(&mut self) {
@@ -331,7 +362,8 @@ impl Claims {
         let signals = &core.worker;
         loop {
             let is_timer_due = signals.take_due_timer(core.now());
-            if signals.is_ready.swap(false, SeqCst) || is_timer_due {
+            let is_again = self.claim_again_at.take_if(|at| *at <= Instant::now()).is_some();
+            if signals.is_ready.swap(false, SeqCst) || is_timer_due || is_again {
                 self.claim(is_timer_due).await;
             }
             if signals.quarantined_until.load(SeqCst) <= core.now().as_micros() {
@@ -343,16 +375,24 @@ impl Claims {
             let due_at = signals.due_at.load(SeqCst).min(signals.quarantined_until.load(SeqCst));
             let due_in = due_at.saturating_sub(core.now().as_micros()).max(0) as u64;
             let pause = Duration::from_micros(due_in).clamp(Duration::from_micros(200), LOOK_EVERY);
+            let next = Instant::now() + pause;
             tokio::select! {
                 () = signals.wanted.notified() => {}
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep_until(self.claim_again_at.map_or(next, |at| at.min(next))) => {}
             }
         }
     }
 
     /// Claims as many executions as there are places for, or as there are.
     async fn claim(&mut self, for_timers: bool) {
-        while self.take(CLAIM, false).await.is_some_and(|runs| !runs.is_empty()) {}
+        loop {
+            let Some(taken) = self.take(CLAIM, false).await else { break };
+            if !taken.is_full {
+                // of more than a few bytes there may be more; that must not be in the way of what has just come
+                self.claim_again_at = (!taken.runs.is_empty()).then(|| Instant::now() + NEXT_CLAIM_AFTER);
+                break;
+            }
+        }
         if for_timers {
             // timers beyond those that were due: when is the next one?
             self.core.want_look();
@@ -368,7 +408,7 @@ impl Claims {
         if room == 0 {
             return;
         }
-        if let Some(runs) = self.take(room, true).await {
+        if let Some(Taken { runs, .. }) = self.take(room, true).await {
             core.worker.is_trying.store(!runs.is_empty(), SeqCst);
             self.quarantine.try_out(&runs);
             if !runs.is_empty() {
@@ -379,7 +419,7 @@ impl Claims {
     }
 
     /// Claims once. `None` if nothing can be claimed at the moment.
-    async fn take(&mut self, most: usize, from_quarantine: bool) -> Option<Vec<Arc<Run>>> {
+    async fn take(&mut self, most: usize, from_quarantine: bool) -> Option<Taken> {
         let core = self.core.clone();
         if core.info.workflows.is_empty() || core.is_poisoned() {
             return None;
@@ -412,12 +452,13 @@ impl Claims {
                     crate::crash_point!("claimed");
                 }
                 self.count += 1;
+                let is_full = records.len() >= claim.limit;
                 let mut runs = Vec::with_capacity(records.len());
                 for record in records {
                     runs.extend(adopt(&core, record, &generations));
                     crate::crash_point!("adopted");
                 }
-                Some(runs)
+                Some(Taken { runs, is_full })
             }
             Err(StoreError::Fenced) => {
                 core.fenced();

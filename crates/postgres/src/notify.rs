@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stepfast_core::lock::Mutex;
 use stepfast_core::store::{Changed, StoreError};
@@ -18,8 +18,9 @@ use crate::background::Background;
 use crate::connect::{Connector, Role, jittered};
 use crate::error::store_error;
 
-/// Shortest time between two NOTIFYs of a process: each takes a lock of the whole server.
-const PAUSE: Duration = Duration::from_millis(5);
+/// After each NOTIFY, which takes a lock of the whole server, a process rests this many times as long as it took, and
+/// at most so long.
+const REST: (u32, Duration) = (4, Duration::from_millis(5));
 
 /// How long who closes waits until others have been told.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -180,6 +181,7 @@ impl Hints {
             // without a name: also through a proxy
             let params: [(&(dyn ToSql + Sync), Type); 2] =
                 [(&self.channel, Type::TEXT), (&payload, Type::TEXT)];
+            let begun = Instant::now();
             if let Err(error) = client.query_typed("SELECT pg_notify($1, $2)", &params).await {
                 // the next connection tells it
                 add(&self.untold, what);
@@ -187,7 +189,7 @@ impl Hints {
                 return Err(error);
             }
             self.sent.send_replace(number);
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep((begun.elapsed() * REST.0).min(REST.1)).await;
         }
     }
 }
