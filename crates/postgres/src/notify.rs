@@ -3,13 +3,14 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stepfast_core::lock::Mutex;
 use stepfast_core::store::{Changed, StoreError};
 use stepfast_core::write::{Flush, State, Write};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client};
 use xxhash_rust::xxh3::xxh3_64;
