@@ -69,6 +69,9 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
         run.interrupt(Interrupt::Cancel(deadline_failure().into()));
     } else if is_hopeless(execution.strikes, core.options.max_recoveries) {
         run.interrupt(Interrupt::Fail(killer_failure(execution.strikes).into()));
+    } else if core.is_draining() {
+        // the claim was under way when the draining began
+        run.interrupt(Interrupt::HandBack);
     }
     let adopted = run.clone();
     let core = core.clone();

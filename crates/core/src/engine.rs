@@ -188,7 +188,7 @@ impl Core {
     }
 
     /// True from the beginning of a drain, or of the engine's end, on: it takes nothing new to run.
-    fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.is_draining.load(SeqCst)
     }
 

@@ -64,6 +64,9 @@ pub(crate) fn trouble(what: &str, error: &Error) -> Trouble {
 pub(crate) fn advice(code: &SqlState) -> &'static str {
     if *code == SqlState::INVALID_SQL_STATEMENT_NAME || *code == SqlState::DUPLICATE_PSTATEMENT {
         "; a proxy that pools transactions seems to stand before the server: add pooling=transaction to the URL"
+    } else if *code == SqlState::UNDEFINED_TABLE {
+        "; see what is there with: stepfast db check; if a proxy that pools transactions stands before the server, \
+         add pooling=transaction to the URL"
     } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
         "; the owner of the schema can grant what is missing: stepfast db migrate --role NAME"
     } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {

@@ -1,17 +1,25 @@
 //! Noticing a proxy that lends connections of the server for single transactions.
 
+use std::collections::HashSet;
+
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
+/// How often it is looked: proxies differ in whether they lend what they got back first or last.
+const ROUNDS: usize = 3;
+
 /// True if two connections of ours have been one and the same of the server's, or one of ours has been two: then a
-/// proxy stands in between that pools transactions. Also the process of the server behind `first`.
+/// proxy stands in between that pools transactions.
 ///
-/// False proves nothing, but a proxy with nothing else to do lends what it got back last.
+/// False proves nothing, but a proxy with little else to do lends the same ones again soon.
 pub(crate) async fn pools_transactions(first: &Client, second: &Client) -> Result<bool, Error> {
-    let before = process(first, "SELECT pg_backend_pid()").await?;
-    let other = process(second, "BEGIN; SELECT pg_backend_pid()").await?;
-    let after = process(first, "SELECT pg_backend_pid()").await?;
-    second.batch_execute("ROLLBACK").await?;
-    Ok(other == before || after != before)
+    let (mut firsts, mut seconds) = (HashSet::new(), HashSet::new());
+    for _ in 0..ROUNDS {
+        firsts.insert(process(first, "SELECT pg_backend_pid()").await?);
+        seconds.insert(process(second, "BEGIN; SELECT pg_backend_pid()").await?);
+        firsts.insert(process(first, "SELECT pg_backend_pid()").await?);
+        second.batch_execute("ROLLBACK").await?;
+    }
+    Ok(firsts.len() > 1 || seconds.len() > 1 || !firsts.is_disjoint(&seconds))
 }
 
 async fn process(client: &Client, ask: &str) -> Result<Option<String>, Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use stepfast_core::record::Status;
-use stepfast_core::{Context, Engine, Error, Workflow};
+use stepfast_core::{Context, Engine, EngineBuilder, Error, Workflow};
 
 use super::kit::{Count, GRACE, Latch, engine, row, second_engine, shut_down, waiting};
 use crate::StoreFixture;
@@ -15,6 +15,7 @@ super::cases![
     what_does_not_end_in_time_is_handed_on_at_once,
     what_is_started_meanwhile_waits_for_another_worker,
     children_of_what_runs_are_run_elsewhere,
+    what_a_claim_brings_meanwhile_is_handed_back,
     an_idle_engine_drains_at_once,
 ];
 
@@ -73,7 +74,7 @@ async fn what_is_started_meanwhile_waits_for_another_worker(fixture: &dyn StoreF
     one.start(&workflow, 1).workflow_id("x").await.unwrap();
     count.reaches(1).await;
     let draining = begun(&one);
-    // a claim that was under way may still bring some
+    // a claim that was under way may still take some, which are handed back
     let mut id = "y".to_owned();
     loop {
         one.start(&workflow, 2).workflow_id(&id).await.unwrap();
@@ -114,6 +115,34 @@ async fn children_of_what_runs_are_run_elsewhere(fixture: &dyn StoreFixture) {
     latch.open();
     let (two, _) = second_engine(fixture, |b| b.register(&parent).register(&child)).await;
     assert_eq!(two.get::<i64>("x").await.unwrap().result().await.unwrap(), 7);
+    shut_down(two).await;
+}
+
+async fn what_a_claim_brings_meanwhile_is_handed_back(fixture: &dyn StoreFixture) {
+    let (first, second, third) = (Count::new(), Count::new(), Count::new());
+    let (latch, last) = (Latch::new(), Latch::new());
+    let (ahead, busy) = (waiting("ahead", &first, &latch), waiting("busy", &second, &last));
+    let queued = waiting("queued", &third, &Latch::new());
+    let all = |b: EngineBuilder| b.register(&ahead).register(&busy).register(&queued).max_running(2);
+    let (one, store) = engine(fixture, all).await;
+    one.start(&ahead, 1).await.unwrap();
+    one.start(&busy, 1).await.unwrap();
+    (first.reaches(1).await, second.reaches(1).await);
+    one.start(&queued, 2).workflow_id("x").await.unwrap();
+    store.hold_claims_answers();
+    latch.open();
+    store.until_hanging().await;
+    // claimed, and not brought yet
+    let draining = begun(&one);
+    store.release();
+    while row(&one, "x").await.status == Status::Running {
+        tokio::task::yield_now().await;
+    }
+    last.open();
+    draining.await.unwrap();
+    let (two, _) = second_engine(fixture, |b| b).await;
+    let row = row(&two, "x").await;
+    assert_eq!((row.status, row.recoveries, third.get()), (Status::Queued, 0, 0));
     shut_down(two).await;
 }
 
