@@ -127,7 +127,8 @@ async fn what_a_claim_brings_meanwhile_is_handed_back(fixture: &dyn StoreFixture
     let (one, store) = engine(fixture, all).await;
     one.start(&ahead, 1).await.unwrap();
     one.start(&busy, 1).await.unwrap();
-    (first.reaches(1).await, second.reaches(1).await);
+    first.reaches(1).await;
+    second.reaches(1).await;
     one.start(&queued, 2).workflow_id("x").await.unwrap();
     store.hold_claims_answers();
     latch.open();
