@@ -17,4 +17,5 @@ mod postgres_store {
     mod settings;
     mod support;
     mod tls;
+    mod window;
 }

@@ -1,10 +1,12 @@
 -- Columns stand in the order 8, 4, 2, 1 bytes, then those of no alignment, so that rows have no padding.
 
+-- Half of each page is left for the second versions of its rows, which their ends are: so those touch no index.
 CREATE TABLE executions (
     created_at  timestamptz NOT NULL,
     ended_at    timestamptz,
     deadline_at timestamptz,
     owner       bigint,
+    started_by  bigint,
     fingerprint bigint,
     progress    bigint,
     run_no      integer  NOT NULL DEFAULT 1,
@@ -25,7 +27,7 @@ CREATE TABLE executions (
     outcome     bytea,
     armed       bytea,
     CONSTRAINT executions_key PRIMARY KEY (key)
-) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.05,
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.05,
         autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_limit = 2000);
 -- an index entry has at most 2,704 bytes: longer ids are unique by a hash of their bytes
 CREATE UNIQUE INDEX executions_workflow_id ON executions (workflow_id) WHERE octet_length(workflow_id) <= 1024;
@@ -39,6 +41,8 @@ COMMENT ON COLUMN executions.created_at IS 'When it was accepted';
 COMMENT ON COLUMN executions.ended_at IS 'When it ended; null until then';
 COMMENT ON COLUMN executions.deadline_at IS 'When it is cancelled unless it has ended; null for never';
 COMMENT ON COLUMN executions.owner IS 'worker_id of the worker that runs it; null unless it is running';
+COMMENT ON COLUMN executions.started_by IS
+    'worker_id of the worker that started it; while it is running and has no owner, that worker runs it';
 COMMENT ON COLUMN executions.fingerprint IS 'Hash of the encoded input, for ids given by callers';
 COMMENT ON COLUMN executions.run_no IS 'How often it was resumed or rewound, plus one';
 COMMENT ON COLUMN executions.recoveries IS 'How often it was continued after its worker was lost';
@@ -199,6 +203,8 @@ CREATE TABLE workers (
     lease_expires_at timestamptz NOT NULL,
     pid              bigint NOT NULL,
     is_client        boolean NOT NULL,
+    from_key         uuid NOT NULL,
+    to_key           uuid NOT NULL,
     host             text NOT NULL,
     engine           text NOT NULL,
     app_version      text,
@@ -213,6 +219,8 @@ COMMENT ON COLUMN workers.registered_at IS 'When it registered';
 COMMENT ON COLUMN workers.lease_expires_at IS 'Until when it counts as alive without renewing';
 COMMENT ON COLUMN workers.pid IS 'Number of its process on its machine';
 COMMENT ON COLUMN workers.is_client IS 'True if it runs nothing; its lease is a day';
+COMMENT ON COLUMN workers.from_key IS 'Lowest key of what it runs without being entered as its owner';
+COMMENT ON COLUMN workers.to_key IS 'Above the highest key of such';
 COMMENT ON COLUMN workers.host IS 'Name of its machine';
 COMMENT ON COLUMN workers.engine IS 'Version of the engine';
 COMMENT ON COLUMN workers.app_version IS 'Version of the program''s code, where it was told';

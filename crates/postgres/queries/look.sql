@@ -1,5 +1,5 @@
 -- $1: who looks, $2: its epoch, $3: the time now, null for the server's, $4: the lease in microseconds, $5: what it
--- watches, $6: its workflows, $7: its version of the code, null for any. The OFFSETs keep the plan as it is written,
+-- watches, $6: its workflows, $7: its version of the code, null for any, $8 and $9: its window (see window.rs). The OFFSETs keep the plan as it is written,
 -- from the small tables to the large one.
 -- A renewal that a crash of the server takes back costs nothing: leases count from its start. So it waits for no flush.
 WITH clock AS MATERIALIZED (
@@ -7,7 +7,8 @@ WITH clock AS MATERIALIZED (
            set_config('synchronous_commit', 'off', true)
 ), renewed AS (
     UPDATE workers AS w
-    SET lease_expires_at = clock.now + CASE WHEN w.is_client THEN interval '1 day' ELSE clock.lease END
+    SET lease_expires_at = clock.now + CASE WHEN w.is_client THEN interval '1 day' ELSE clock.lease END,
+        from_key = $8::uuid, to_key = $9::uuid
     FROM clock
     WHERE w.worker_id = $1::bigint AND w.epoch = $2::bigint
     RETURNING 1
@@ -53,7 +54,7 @@ CROSS JOIN LATERAL (
            array_agg(r.kind ORDER BY r.execution, r.n) AS kinds
     FROM requests AS r
     CROSS JOIN LATERAL (SELECT FROM executions AS e
-                        WHERE e.key = r.execution AND e.status = 2 AND e.owner IS NOT DISTINCT FROM $1::bigint
+                        WHERE e.key = r.execution AND e.status = 2 AND coalesce(e.owner, e.started_by) = $1::bigint
                         OFFSET 0) AS e
 ) AS asked
 CROSS JOIN LATERAL (

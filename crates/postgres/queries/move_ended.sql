@@ -1,11 +1,12 @@
 -- The common Move: to its end. As in move.sql, rows are found by key; arrays as in start_running.sql. $1: the worker.
+-- What is not in the index of owners stays on its page, as no index changes: so started_by is left as it is.
 -- One row is answered: the keys of what has ended, null if that is all of it.
 WITH ended AS (
     UPDATE executions AS e
     SET status = u.status, owner = NULL, outcome = u.outcome, ended_at = u.ended_at, armed = NULL
     FROM (SELECT unnest($2::uuid[]) AS key, unnest($3::smallint[]) AS status, unnest($4::bytea[]) AS outcome,
                  unnest($5::timestamptz[]) AS ended_at) AS u
-    WHERE e.key = u.key AND e.status = 2 AND e.owner IS NOT DISTINCT FROM $1::bigint
+    WHERE e.key = u.key AND e.status = 2 AND coalesce(e.owner, e.started_by) = $1::bigint
     RETURNING e.key
 )
 SELECT CASE WHEN count(*) < cardinality($2::uuid[]) THEN coalesce(array_agg(key), '{}') END, count(*) FROM ended

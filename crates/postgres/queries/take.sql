@@ -48,7 +48,7 @@ WITH due AS MATERIALIZED (
     WHERE s.n = 1 OR s.total <= $4::bigint
 ), taken AS (
     UPDATE executions AS e
-    SET status = 2, owner = $1::bigint, is_alone = NULL
+    SET status = 2, owner = $1::bigint, started_by = NULL, is_alone = NULL
     FROM chosen AS c
     WHERE e.key = c.key
     RETURNING e.*, c.n, c.has_more

@@ -15,7 +15,7 @@ WITH chosen AS MATERIALIZED (
     LIMIT $3::bigint
 ), taken AS (
     UPDATE executions AS e
-    SET status = 2, owner = $1::bigint, is_alone = (SELECT count(*) = 1 FROM chosen)
+    SET status = 2, owner = $1::bigint, started_by = NULL, is_alone = (SELECT count(*) = 1 FROM chosen)
     FROM chosen AS c
     WHERE e.key = c.key AND $4::bigint > 0
     RETURNING e.*, c.n

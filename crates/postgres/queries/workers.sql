@@ -6,5 +6,7 @@ SELECT w.worker_id, w.host, w.pid, w.engine, w.app_version, w.workflows, w.is_cl
        <= greatest(w.lease_expires_at, CASE WHEN $1::timestamptz IS NULL
                    THEN pg_postmaster_start_time() + $2::bigint * interval '1 microsecond' END),
        (SELECT count(*) FROM executions AS e WHERE e.owner = w.worker_id)
+       + (SELECT count(*) FROM executions AS e
+          WHERE e.key >= w.from_key AND e.key < w.to_key AND e.started_by = w.worker_id AND e.status = 2)
 FROM workers AS w
 ORDER BY w.worker_id

@@ -1,6 +1,7 @@
 //! A flush as statements: one per kind of row change, each over all of its rows.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::{Counters, Table};
@@ -24,8 +25,8 @@ use crate::types::{Instant, key, some_bytes, uuid};
 pub(crate) struct Sorted<'a> {
     /// Starts, in the order in which they are inserted.
     pub starts: Vec<(usize, &'a Start)>,
-    /// Starts with nothing special about them, which cannot lose: those that run, and those that have ended.
-    running: Vec<&'a Start>,
+    /// Starts with nothing special about them, which cannot lose: those that run, by key, and those that have ended.
+    running: Vec<(usize, &'a Start)>,
     ended: Vec<&'a Start>,
     /// Moves to an end, by key.
     ends: Vec<(usize, &'a Move)>,
@@ -62,7 +63,7 @@ impl<'a> Sorted<'a> {
         for (i, write) in flush.writes.iter().enumerate() {
             match write {
                 Write::Start(start) => match (is_plain(start), &start.state) {
-                    (true, State::Running { armed }) if armed.is_empty() => sorted.running.push(start),
+                    (true, State::Running { armed }) if armed.is_empty() => sorted.running.push((i, start)),
                     (true, State::Ended { .. }) => sorted.ended.push(start),
                     _ => sorted.starts.push((i, start)),
                 },
@@ -83,10 +84,35 @@ impl<'a> Sorted<'a> {
         // for all flushes: by the caller's id, or by key where there is none. So flushes cannot deadlock.
         sorted.ends.sort_by_key(|(_, change)| change.key);
         sorted.moves.sort_by_key(|(_, change)| change.key);
-        sorted.running.sort_by_key(|start| start.key);
+        sorted.running.sort_by_key(|(_, start)| start.key);
         sorted.ended.sort_by_key(|start| start.key);
-        sorted.starts.sort_by(|(_, a), (_, b)| (&a.workflow_id, a.key).cmp(&(&b.workflow_id, b.key)));
+        sorted.sort_starts();
         sorted
+    }
+
+    fn sort_starts(&mut self) {
+        self.starts.sort_by(|(_, a), (_, b)| (&a.workflow_id, a.key).cmp(&(&b.workflow_id, b.key)));
+    }
+
+    /// Starts outside of this window get an entry in the index of owners, as those have that are special; see
+    /// [`Windows`](crate::window::Windows).
+    pub(crate) fn start_within(&mut self, window: &Range<Key>) {
+        let within = self.running.iter().filter(|(_, start)| window.contains(&start.key)).count();
+        if within < self.running.len() {
+            self.starts.extend(self.running.extract_if(.., |(_, start)| !window.contains(&start.key)));
+            self.sort_starts();
+        }
+    }
+
+    /// What is started without an entry in the index of owners, in order.
+    pub(crate) fn running_keys(&self) -> impl Iterator<Item = Key> {
+        self.running.iter().map(|(_, start)| start.key)
+    }
+
+    /// What its worker runs no more.
+    pub(crate) fn released_keys(&self) -> impl Iterator<Item = Key> {
+        let moves = self.moves.iter().filter(|(_, change)| !matches!(change.state, State::Running { .. }));
+        self.ends.iter().chain(moves).map(|(_, change)| change.key)
     }
 
     /// The statements that apply it, requests excepted.
@@ -155,11 +181,11 @@ impl<'a> Sorted<'a> {
             let starts = &self.running;
             let params = vec![
                 one(worker.0),
-                column(starts, |s| Instant(s.created_at)),
-                column(starts, |s| s.root.shard().cast_signed()),
-                column(starts, |s| uuid(s.key)),
-                column(starts, |s| s.workflow.as_ref()),
-                column(starts, |s| s.input.as_bytes()),
+                column(starts, |(_, s)| Instant(s.created_at)),
+                column(starts, |(_, s)| s.root.shard().cast_signed()),
+                column(starts, |(_, s)| uuid(s.key)),
+                column(starts, |(_, s)| s.workflow.as_ref()),
+                column(starts, |(_, s)| s.input.as_bytes()),
             ];
             jobs.push(Job { sql: Sql::StartRunning, what: "inserting executions", params });
         }

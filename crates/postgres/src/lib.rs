@@ -35,6 +35,7 @@ mod takeover;
 mod tls;
 mod types;
 mod url;
+mod window;
 mod writer;
 
 use std::fmt;
@@ -64,6 +65,7 @@ pub struct PostgresStore {
     connector: Arc<Connector>,
     background: Arc<Background>,
     lanes: Lanes,
+    windows: Arc<Windows>,
     control: Control,
     reader: Reader,
     hints: Arc<Hints>,
@@ -74,6 +76,7 @@ use crate::connect::{Connector, Role};
 use crate::look::Control;
 use crate::notify::{Hints, READY};
 use crate::read::Reader;
+use crate::window::Windows;
 use crate::writer::Lanes;
 
 impl PostgresStore {
@@ -101,11 +104,13 @@ impl PostgresStore {
             flush_bytes: 4 << 20,
             lease: Some(connector.options().lease),
         };
+        let windows = Arc::new(Windows::default());
         Ok(Self {
             about,
             counters: Counters::default(),
             lanes: Lanes::default(),
-            control: Control::new(connector.clone(), background.clone(), looking),
+            control: Control::new(connector.clone(), background.clone(), windows.clone(), looking),
+            windows,
             reader: Reader::new(&connector, &background),
             hints: Arc::new(Hints::new(connector.clone())),
             connector,
@@ -196,7 +201,7 @@ impl Store for PostgresStore {
     }
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
-        let outcomes = writer::commit(&self.connector, &self.lanes, &self.counters, flush).await?;
+        let outcomes = writer::commit(&self.connector, &self.lanes, &self.windows, &self.counters, flush).await?;
         self.hints.tell(&self.background, notify::of_concern(flush));
         Ok(outcomes)
     }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
+use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::record::{Detail, ExecutionId};
 use stepfast_core::store::{Look, Registration, Seen, StoreError};
@@ -23,6 +24,7 @@ use crate::rows::{Columns, request_kind};
 use crate::statements::{CONTROL, Sql, TAKEOVER};
 use crate::takeover;
 use crate::types::{Instant, key, uuid};
+use crate::window::{self, Windows};
 
 /// A worker looks for satisfied waits that nobody has woken at every so many looks.
 const LOOKS_PER_SWEEP: u64 = 60;
@@ -42,7 +44,7 @@ struct Looker {
 #[derive(Debug, Default)]
 struct Lost {
     /// Workers whose lease has run out, and that lease.
-    expired: Vec<(WorkerId, Timestamp)>,
+    expired: Vec<(WorkerId, Option<Timestamp>)>,
     /// Owners of executions that have no registration.
     owners: Vec<i64>,
     /// It is time to look for satisfied waits that nobody has woken.
@@ -63,6 +65,7 @@ pub(crate) struct Control {
     looking: Mutex<Option<Session>>,
     taking_over: Mutex<Option<Session>>,
     lookers: StdMutex<HashMap<WorkerId, Looker>>,
+    windows: Arc<Windows>,
 }
 
 /// An answer of look.sql.
@@ -79,6 +82,7 @@ impl Control {
     pub(crate) fn new(
         connector: Arc<Connector>,
         background: Arc<Background>,
+        windows: Arc<Windows>,
         looking: Option<Session>,
     ) -> Self {
         Self {
@@ -87,6 +91,7 @@ impl Control {
             looking: Mutex::new(looking),
             taking_over: Mutex::default(),
             lookers: StdMutex::default(),
+            windows,
         }
     }
 
@@ -118,6 +123,7 @@ impl Control {
 
     /// See [`Store::register`](stepfast_core::Store::register).
     pub(crate) async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
+        let window = window::first();
         let params = vec![
             one(i32::from(lanes)),
             one(self.now().map(Instant)),
@@ -128,20 +134,24 @@ impl Control {
             one(info.app_version.as_deref()),
             texts(&info.workflows),
             one(info.is_client),
+            one(uuid(window.start)),
+            one(uuid(window.end)),
         ];
         let answer = self.ask(Job { sql: Sql::Register, what: "registering a worker", params }).await?;
         stepfast_core::crash_point!("postgres registered");
         let mut row = Columns::of(answer.rows.first().ok_or_else(|| damaged("an answer"))?);
-        Ok(Registration { worker: WorkerId(row.next()?), epoch: row.next()?, now: row.time()? })
+        let registration = Registration { worker: WorkerId(row.next()?), epoch: row.next()?, now: row.time()? };
+        self.windows.open(registration.worker, window);
+        Ok(registration)
     }
 
     /// See [`Store::close`](stepfast_core::Store::close).
     pub(crate) async fn close(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        self.lookers.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
+        self.forget(worker);
         let mut place = self.taking_over.lock().await;
         let session = self.session(place.take(), TAKEOVER).await?;
         let result = async {
-            if takeover::end_registration(&session, worker, None).await? {
+            if !takeover::end_registrations(&session, &[(worker, None)]).await?.is_empty() {
                 stepfast_core::crash_point!("postgres registration given up");
                 let queued = takeover::requeue(&session, &[worker.0], false, self.now()).await?;
                 // its last Wakes may have come too late for its lanes
@@ -160,6 +170,7 @@ impl Control {
 
     /// See [`Store::look`](stepfast_core::Store::look). Also, whether there are other workers.
     pub(crate) async fn look(&self, look: &Look, reader: &Reader) -> Result<(Seen, bool), StoreError> {
+        let sight = self.windows.look(look.worker);
         let params = vec![
             one(look.worker.0),
             one(look.epoch),
@@ -168,13 +179,19 @@ impl Control {
             one(look.watch.iter().map(|key| uuid(*key)).collect::<Vec<_>>()),
             texts(&look.workflows),
             one(look.app_version.as_deref()),
+            one(uuid(sight.keys.start)),
+            one(uuid(sight.keys.end)),
         ];
         let answer = self.ask(Job { sql: Sql::Look, what: "looking", params }).await?;
         let mut view = view(&answer)?;
         if view.seen.is_fenced {
-            self.lookers.lock().unwrap_or_else(PoisonError::into_inner).remove(&look.worker);
+            self.forget(look.worker);
             let seen = Seen { now: view.seen.now, is_fenced: true, ..Seen::default() };
             return Ok((seen, true));
+        }
+        self.windows.widened(look.worker, sight.keys.end);
+        if !sight.old.is_empty() {
+            self.enter(look.worker, &sight.old).await?;
         }
         if let Some(holds) = &look.holds {
             view.seen.strays = self.strays(look.worker, holds, reader).await?;
@@ -187,10 +204,27 @@ impl Control {
         Ok((view.seen, view.has_company))
     }
 
+    /// A worker is gone.
+    fn forget(&self, worker: WorkerId) {
+        self.lookers.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
+        self.windows.close(worker);
+    }
+
+    /// Enters what runs in the index of owners. What somebody has locked is left to the next look.
+    async fn enter(&self, worker: WorkerId, old: &[Key]) -> Result<(), StoreError> {
+        let keys: Vec<Uuid> = old.iter().map(|key| uuid(*key)).collect();
+        let what = "entering what runs";
+        self.ask(Job { sql: Sql::Enter, what, params: vec![one(worker.0), one(keys.clone())] }).await?;
+        let answer = self.ask(Job { sql: Sql::Unentered, what, params: vec![one(worker.0), one(keys)] }).await?;
+        let left = answer.rows.iter().map(|row| Columns::of(row).key()).collect::<Result<_, _>>()?;
+        self.windows.entered(worker, old, &left);
+        Ok(())
+    }
+
     async fn strays(
         &self,
         worker: WorkerId,
-        holds: &[stepfast_core::Key],
+        holds: &[Key],
         reader: &Reader,
     ) -> Result<Vec<stepfast_core::record::Record>, StoreError> {
         let params = vec![one(worker.0)];
@@ -225,14 +259,9 @@ impl Control {
         let mut place = self.taking_over.lock().await;
         let session = self.session(place.take(), TAKEOVER).await?;
         let result = async {
-            for &(worker, lease) in &expired {
-                if takeover::end_registration(&session, worker, Some(lease)).await? {
-                    tracing::warn!(worker = worker.0, "a worker was lost; what it ran is made claimable");
-                    owners.push(worker.0);
-                }
-            }
-            if !expired.is_empty() {
-                stepfast_core::crash_point!("postgres lost workers fenced");
+            for worker in takeover::end_registrations(&session, &expired).await? {
+                tracing::warn!(worker = worker.0, "a worker was lost; what it ran is made claimable");
+                owners.push(worker.0);
             }
             let recovered = match owners.as_slice() {
                 [] => 0,
@@ -259,15 +288,15 @@ impl Control {
         }
     }
 
-    /// The first step alone, for tests that interleave: see [`takeover::end_registration`].
+    /// The first step alone, for tests that interleave: see [`takeover::end_registrations`].
     pub(crate) async fn end_registration(&self, worker: WorkerId) -> Result<bool, StoreError> {
         let mut place = self.taking_over.lock().await;
         let session = self.session(place.take(), TAKEOVER).await?;
-        let result = takeover::end_registration(&session, worker, None).await;
+        let result = takeover::end_registrations(&session, &[(worker, None)]).await;
         if result.is_ok() || pipeline::roll_back(&session).await {
             *place = Some(session);
         }
-        result.map_err(Trouble::into_store_error)
+        result.map(|ended| !ended.is_empty()).map_err(Trouble::into_store_error)
     }
 
     /// The second step alone: see [`takeover::requeue`].
@@ -297,7 +326,7 @@ impl Looker {
                 _ => 0,
             };
             if is_over && renewals >= 2 && may_judge {
-                expired.push((worker, lease));
+                expired.push((worker, Some(lease)));
             }
             if renewals > 0 && lease > now {
                 next = Some(next.map_or(lease, |other: Timestamp| other.min(lease)));

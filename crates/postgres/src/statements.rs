@@ -107,19 +107,28 @@ statements! {
 
     /// Renews a worker and looks around.
     Look = include_str!("../queries/look.sql");
-    /// What a worker owns.
-    Owned = "SELECT key FROM executions WHERE owner = $1::bigint AND status = 2";
+    /// What a worker runs.
+    Owned = include_str!("../queries/owned.sql");
+    /// Enters some of what a worker has started in the index of owners.
+    Enter = include_str!("../queries/enter.sql");
+    /// Which of those are not there yet.
+    Unentered = "SELECT key FROM executions \
+                 WHERE key = ANY($2::uuid[]) AND status = 2 AND started_by = $1::bigint";
     /// Registers a worker.
     Register = include_str!("../queries/register.sql");
     /// Locks a registration, if its lease is still the one that was seen, and nobody else has locked it.
-    LockWorker = "SELECT 1 FROM workers WHERE worker_id = $1::bigint \
+    LockWorker = "SELECT from_key, to_key FROM workers WHERE worker_id = $1::bigint \
                   AND ($2::timestamptz IS NULL OR lease_expires_at = $2::timestamptz) FOR UPDATE SKIP LOCKED";
     /// Locks the lanes of a worker, waiting for flushes on their way.
     LockLanes = "SELECT lane FROM lanes WHERE worker_id = $1::bigint ORDER BY lane FOR UPDATE";
     /// Makes all further flushes of a worker fail.
     BumpLanes = "UPDATE lanes SET epoch = epoch + 1 WHERE worker_id = $1::bigint";
-    /// Ends a registration.
-    Unregister = "DELETE FROM workers WHERE worker_id = $1::bigint";
+    /// Makes all further looks of a worker fail.
+    BumpWorker = "UPDATE workers SET epoch = epoch + 1 WHERE worker_id = $1::bigint";
+    /// Enters all that workers have started in the index of owners.
+    EnterAll = include_str!("../queries/enter_all.sql");
+    /// Ends registrations.
+    Unregister = "DELETE FROM workers WHERE worker_id = ANY($1::bigint[])";
     /// Makes executions of owners that are gone claimable.
     Requeue = include_str!("../queries/requeue.sql");
     /// Finds what waits for children that have ended.
@@ -196,13 +205,15 @@ pub(crate) const CLAIM: &[Sql] = &[
 ];
 
 /// Statements of the look and of registering.
-pub(crate) const CONTROL: &[Sql] = &[Sql::Look, Sql::Owned, Sql::Register];
+pub(crate) const CONTROL: &[Sql] = &[Sql::Look, Sql::Owned, Sql::Enter, Sql::Unentered, Sql::Register];
 
 /// Statements of taking over.
 pub(crate) const TAKEOVER: &[Sql] = &[
     Sql::LockWorker,
     Sql::LockLanes,
     Sql::BumpLanes,
+    Sql::BumpWorker,
+    Sql::EnterAll,
     Sql::Unregister,
     Sql::Requeue,
     Sql::Satisfied,

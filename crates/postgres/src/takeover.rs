@@ -1,5 +1,9 @@
 //! Taking over what lost workers ran: two steps, each of its own, that look at what is, not at what happened.
 
+use std::collections::HashSet;
+use std::ops::Range;
+
+use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::WorkerId;
@@ -11,44 +15,89 @@ use crate::error::{Trouble, damaged};
 use crate::pipeline::{self, Job, Part};
 use crate::rows::Columns;
 use crate::statements::Sql;
-use crate::types::Instant;
+use crate::types::{Instant, uuid};
+use crate::window;
 
 /// How many executions one transaction requeues; see requeue.sql.
 const CHUNK: u64 = 5_000;
 
-/// Step one: ends a registration. After it returns true, no flush of the worker lands any more, and those
-/// that were on their way have landed: it waits for them.
+/// Step one: ends registrations. Returns which. No flush of those lands any more, and those that were on their way
+/// have landed: it waits for them. What they run is in the index of owners then, for step two.
 ///
-/// With `lease` given, only if the worker's lease is still that one. False if it is not, or the worker is gone, or
-/// somebody else is ending it just now.
-pub(crate) async fn end_registration(
+/// Where a lease is given, only if the worker's lease is still that one; and not if the worker is gone, or somebody
+/// else is ending it just now. Where somebody has locked some of what a worker runs, its registration stays, of no use
+/// to it, until a later try.
+pub(crate) async fn end_registrations(
+    session: &Session,
+    workers: &[(WorkerId, Option<Timestamp>)],
+) -> Result<Vec<WorkerId>, Trouble> {
+    let mut fenced = Vec::new();
+    for &(worker, lease) in workers {
+        match fence(session, worker, lease).await.map_err(Trouble::into_store_error) {
+            Ok(window) => fenced.extend(window.map(|window| (worker, window))),
+            // the others need not wait for it
+            Err(StoreError::Blocked(reason)) if pipeline::roll_back(session).await => {
+                tracing::debug!(worker = worker.0, reason, "taking over waits for the next look");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !fenced.is_empty() {
+        stepfast_core::crash_point!("postgres lost workers fenced");
+    }
+    for (workers, window) in window::merged(&fenced) {
+        enter(session, &workers, &window).await?;
+    }
+    Ok(fenced.into_iter().map(|(worker, _)| worker).collect())
+}
+
+/// Makes all further flushes and looks of a worker fail. Returns its window, which changes no more.
+async fn fence(
     session: &Session,
     worker: WorkerId,
     lease: Option<Timestamp>,
-) -> Result<bool, Trouble> {
+) -> Result<Option<Range<Key>>, Trouble> {
     let lock = Job {
         sql: Sql::LockWorker,
         what: "locking a registration",
         params: vec![one(worker.0), one(lease.map(Instant))],
     };
     let locked = pipeline::run(session, Part::Begin, &[lock]).await?;
-    if locked.first().is_none_or(|answer| answer.rows.is_empty()) {
+    let Some(row) = locked.first().and_then(|answer| answer.rows.first()) else {
         return if pipeline::roll_back(session).await {
-            Ok(false)
+            Ok(None)
         } else {
             Err(StoreError::Unavailable("the connection was lost".into()).into())
         };
-    }
+    };
+    let mut row = Columns::of(row);
+    let window = row.key()?..row.key()?;
     let of_worker = |sql, what| Job { sql, what, params: vec![one(worker.0)] };
     let jobs = [
         of_worker(Sql::LockLanes, "locking lanes"),
         of_worker(Sql::BumpLanes, "fencing lanes"),
-        of_worker(Sql::Unregister, "ending a registration"),
+        of_worker(Sql::BumpWorker, "fencing a worker"),
     ];
     pipeline::run(session, Part::Middle, &jobs).await?;
     stepfast_core::crash_point!("postgres fence open");
     pipeline::run(session, Part::End, &[]).await?;
-    Ok(true)
+    Ok(Some(window))
+}
+
+/// Enters what these fenced workers have started in the index of owners, and ends their registrations. A registration
+/// stays where somebody has locked something.
+async fn enter(session: &Session, workers: &[i64], window: &Range<Key>) -> Result<(), Trouble> {
+    let params = vec![one(workers.to_vec()), one(uuid(window.start)), one(uuid(window.end))];
+    let job = Job { sql: Sql::EnterAll, what: "entering what runs", params };
+    let answers = pipeline::run(session, Part::Begin, &[job]).await?;
+    let mut left = HashSet::new();
+    for row in answers.iter().flat_map(|answer| &answer.rows) {
+        left.insert(Columns::of(row).next::<i64>()?);
+    }
+    let done: Vec<i64> = workers.iter().copied().filter(|worker| !left.contains(worker)).collect();
+    let job = Job { sql: Sql::Unregister, what: "ending registrations", params: vec![one(done)] };
+    pipeline::run(session, Part::End, &[job]).await?;
+    Ok(())
 }
 
 /// Step two: makes claimable what is running under owners that have no registration, in key order. Returns

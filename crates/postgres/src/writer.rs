@@ -16,6 +16,7 @@ use crate::outcome;
 use crate::pipeline::{self, Part};
 use crate::request::Targets;
 use crate::statements::Sql;
+use crate::window::Windows;
 
 /// How often a flush that lost against another transaction is tried again before it counts as blocked.
 const TRIES: usize = 4;
@@ -62,15 +63,18 @@ pub(crate) async fn session(
 pub(crate) async fn commit(
     connector: &Connector,
     lanes: &Lanes,
+    windows: &Windows,
     counters: &Counters,
     flush: &Flush,
 ) -> Result<Vec<(usize, Outcome)>, StoreError> {
     let slot = lanes.slot(flush.worker, flush.lane);
     let mut place = slot.lock().await;
+    let mut sorted = Sorted::new(flush);
+    windows.enter(flush.worker, flush.lane, &mut sorted);
     let mut tries = 0;
     loop {
         let (id, session) = session(connector, place.take(), crate::statements::FLUSH).await?;
-        let result = attempt(connector, &session, counters, flush).await;
+        let result = attempt(connector, &session, counters, flush, &sorted).await;
         let is_clean = result.is_ok() || pipeline::roll_back(&session).await;
         let result = match result {
             // the fence did not match: its row says why
@@ -85,7 +89,10 @@ pub(crate) async fn commit(
         }
         tries += 1;
         match result {
-            Ok(outcomes) => return Ok(outcomes),
+            Ok(outcomes) => {
+                windows.landed(flush.worker, flush.lane, &sorted);
+                return Ok(outcomes);
+            }
             Err(Trouble::Again(reason)) if tries < TRIES => {
                 tracing::debug!(lane = flush.lane, number = flush.number, reason, "flush is tried again");
             }
@@ -93,6 +100,9 @@ pub(crate) async fn commit(
                 let error = trouble.into_store_error();
                 if matches!(error, StoreError::Fenced) {
                     *place = None;
+                }
+                if !matches!(error, StoreError::Unavailable(_)) {
+                    windows.failed(flush.worker, flush.lane);
                 }
                 return Err(error);
             }
@@ -106,9 +116,9 @@ async fn attempt(
     session: &Session,
     counters: &Counters,
     flush: &Flush,
+    sorted: &Sorted<'_>,
 ) -> Result<Vec<(usize, Outcome)>, Trouble> {
     let now = connector.options().clock.as_ref().map(|clock| clock.now());
-    let sorted = Sorted::new(flush);
     let mut jobs = sorted.jobs(flush, now);
     if session.needs_new_plans(flush.writes.len()) {
         jobs.insert(0, replan());
@@ -155,7 +165,7 @@ async fn attempt(
     stepfast_core::crash_point!("postgres after flush");
     count(counters, &jobs, &answers)?;
     counters.flushed(flush.writes.len() as u64);
-    let applied = Applied::read(&sorted, &jobs, &answers)?;
+    let applied = Applied::read(sorted, &jobs, &answers)?;
     outcomes.extend(applied.outcomes);
     if !applied.losers.is_empty() {
         outcomes.extend(outcome::losers(session, flush, &applied.losers).await?);

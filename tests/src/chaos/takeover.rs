@@ -43,7 +43,7 @@ async fn race(site: &mut Site, sql: &mut tokio_postgres::Client, racers: &[usize
     site.until_registered(racers.len() + 1).await;
     site.hear_until("work of the victim", |site| site.hands[victim].ends >= 10).await;
     let worker = site.number("SELECT max(worker_id) FROM workers").await.unwrap();
-    let owned = "SELECT key::text, recoveries FROM executions WHERE owner = $1 AND status = 2";
+    let owned = "SELECT key::text, recoveries FROM executions WHERE coalesce(owner, started_by) = $1 AND status = 2";
     let lock = sql.transaction().await.unwrap();
     // none of its flushes is under way any more, and none begins
     lock.execute("SELECT FROM lanes WHERE worker_id = $1 FOR UPDATE", &[&worker]).await.unwrap();
@@ -75,7 +75,7 @@ async fn race(site: &mut Site, sql: &mut tokio_postgres::Client, racers: &[usize
     site.until_registered(racers.len()).await;
     site.until_number(
         "what it ran is taken over",
-        &format!("SELECT count(*) FROM executions WHERE owner = {worker}"),
+        &format!("SELECT count(*) FROM executions WHERE coalesce(owner, started_by) = {worker} AND status = 2"),
         |it| it == 0,
     )
     .await;
@@ -120,16 +120,21 @@ async fn lose(site: &mut Site, sql: &tokio_postgres::Client) -> Vec<String> {
     let input = Payload::encode(&n).unwrap();
     let insert = format!(
         "WITH lost AS (
-             INSERT INTO workers (registered_at, lease_expires_at, pid, host, engine, workflows, is_client)
-             SELECT now() - interval '1 hour', now() - interval '1 minute', pid, host, engine, workflows, false
+             INSERT INTO workers (registered_at, lease_expires_at, pid, host, engine, workflows, is_client,
+                                  from_key, to_key)
+             SELECT now() - interval '1 hour', now() - interval '1 minute', pid, host, engine, workflows, false,
+                    from_key, to_key
              FROM generate_series(1, {LOST}), (SELECT * FROM workers LIMIT 1) AS living
-             RETURNING worker_id
+             RETURNING worker_id, from_key
          ), lanes AS (
              INSERT INTO lanes (worker_id, epoch, lane)
              SELECT worker_id, 1, lane FROM lost, generate_series(0, 4) AS lane
          )
-         INSERT INTO executions (created_at, owner, shard, status, key, workflow, workflow_id, input)
-         SELECT now(), worker_id, 0, 2, gen_random_uuid(), 'order', 'lost-' || worker_id || '-' || n, $1::bytea
+         -- every second one only by its key, which is of the first millisecond of the window
+         INSERT INTO executions (created_at, owner, started_by, shard, status, key, workflow, workflow_id, input)
+         SELECT now(), CASE WHEN n % 2 = 0 THEN worker_id END, CASE WHEN n % 2 = 1 THEN worker_id END, 0, 2,
+                overlay(gen_random_uuid()::text PLACING left(from_key::text, 13) FROM 1)::uuid,
+                'order', 'lost-' || worker_id || '-' || n, $1::bytea
          FROM lost, generate_series(1, {OF_EACH}) AS n"
     );
     let lost = "SELECT count(*) FROM workers WHERE registered_at < now() - interval '30 minutes'";

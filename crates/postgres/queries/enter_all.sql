@@ -1,0 +1,15 @@
+-- $1: workers that can flush nothing more, $2 and $3: a range that covers their windows (see window.rs). Answers which
+-- of them have something left that somebody has locked.
+WITH found AS MATERIALIZED (
+    SELECT e.key, e.started_by
+    FROM executions AS e
+    WHERE e.key >= $2::uuid AND e.key < $3::uuid AND e.started_by = ANY($1::bigint[]) AND e.status = 2
+), chosen AS MATERIALIZED (
+    SELECT e.key
+    FROM found AS f
+    CROSS JOIN LATERAL (SELECT e.key FROM executions AS e WHERE e.key = f.key OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+), entered AS (
+    UPDATE executions AS e SET owner = e.started_by, started_by = NULL FROM chosen AS c WHERE e.key = c.key
+    RETURNING e.key
+)
+SELECT DISTINCT f.started_by FROM found AS f WHERE f.key NOT IN (SELECT key FROM entered)

@@ -1,0 +1,185 @@
+//! [`Windows`]: which executions workers run that only their keys tell.
+//!
+//! An entry in the index of owners costs about as much as the row itself, and again when the execution ends; most end
+//! within moments. So a plain Start has none: its row says in `started_by` who started it, and whoever takes over
+//! finds it by its key. Every worker has a window, a range of keys that its registration tells; a row that is running
+//! under its `started_by` has a key in that worker's window, always. Three rules keep that true:
+//!
+//! - What is started with a key outside the window is entered in the index at once.
+//! - The window's start goes up with the looks, but never beyond what runs under `started_by`, or is on its way.
+//! - What still runs after a few looks is entered in the index, which lets the window go on.
+//!
+//! The registration's window may lag behind the one in memory in its start, and never in its end. That holds across
+//! crashes of the server too, also where it does not wait for its log: the log keeps the order of commits.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use stepfast_core::Key;
+use stepfast_core::write::WorkerId;
+
+use crate::apply::Sorted;
+
+/// How far the window reaches ahead of the clock, in milliseconds: for so long workers whose looks fail have one.
+const AHEAD_MS: i64 = 3_000;
+
+/// How far its start stays behind the clock, in milliseconds: keys are minted a little before they are sent.
+const BEHIND_MS: i64 = 1_000;
+
+/// From how many looks on what was started is entered in the index of owners.
+const LOOKS: u64 = 4;
+
+/// How many are entered at once, so that the next look is not late.
+const MOST: usize = 10_000;
+
+/// The windows of this store's workers.
+#[derive(Debug, Default)]
+pub(crate) struct Windows(Mutex<HashMap<WorkerId, Window>>);
+
+#[derive(Debug)]
+struct Window {
+    keys: Range<Key>,
+    looks: u64,
+    /// What the last flush of a lane starts, unless it is known to have landed or to have failed.
+    sent: HashMap<u16, Vec<Key>>,
+    /// What runs, and during which look it was started.
+    running: HashMap<Key, u64>,
+}
+
+/// What a look does about a window.
+#[derive(Debug)]
+pub(crate) struct Sight {
+    /// What the registration is to say.
+    pub keys: Range<Key>,
+    /// What is to be entered in the index of owners.
+    pub old: Vec<Key>,
+}
+
+/// The window that a worker registers with.
+pub(crate) fn first() -> Range<Key> {
+    let now = Key::mint();
+    moved(now, -BEHIND_MS)..moved(now, AHEAD_MS)
+}
+
+/// The lowest key of a moment so many milliseconds after that of `key`.
+fn moved(key: Key, by_ms: i64) -> Key {
+    let ms = (key.as_u128() >> 80) as u64;
+    Key::from_bytes((u128::from(ms.saturating_add_signed(by_ms)) << 80).to_be_bytes())
+}
+
+/// Windows that overlap as one, with the workers that have them.
+pub(crate) fn merged(windows: &[(WorkerId, Range<Key>)]) -> Vec<(Vec<i64>, Range<Key>)> {
+    let mut windows = windows.to_vec();
+    windows.sort_by_key(|(_, window)| window.start);
+    let mut merged: Vec<(Vec<i64>, Range<Key>)> = Vec::new();
+    for (worker, window) in windows {
+        match merged.last_mut() {
+            Some((workers, last)) if window.start < last.end => {
+                workers.push(worker.0);
+                last.end = last.end.max(window.end);
+            }
+            _ => merged.push((vec![worker.0], window)),
+        }
+    }
+    merged
+}
+
+impl Windows {
+    fn with<R>(&self, worker: WorkerId, f: impl FnOnce(&mut Window) -> R) -> Option<R> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&worker).map(f)
+    }
+
+    /// A worker has registered with this window.
+    pub(crate) fn open(&self, worker: WorkerId, keys: Range<Key>) {
+        let window = Window { keys, looks: 0, sent: HashMap::new(), running: HashMap::new() };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, window);
+    }
+
+    /// A worker is gone.
+    pub(crate) fn close(&self, worker: WorkerId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
+    }
+
+    /// Before every try of a flush: only what the window covers is started without an entry in the index. The window
+    /// stays on it until [`landed`](Self::landed) or [`failed`](Self::failed), for good if neither is ever known.
+    pub(crate) fn enter(&self, worker: WorkerId, lane: u16, sorted: &mut Sorted<'_>) {
+        let entered = self.with(worker, |window| {
+            sorted.start_within(&window.keys);
+            window.sent.insert(lane, sorted.running_keys().collect());
+        });
+        if entered.is_none() {
+            sorted.start_within(&(Key::default()..Key::default()));
+        }
+    }
+
+    /// The last flush of a lane is durable.
+    pub(crate) fn landed(&self, worker: WorkerId, lane: u16, sorted: &Sorted<'_>) {
+        self.with(worker, |window| {
+            let (sent, looks) = (window.sent.remove(&lane).unwrap_or_default(), window.looks);
+            window.running.extend(sent.into_iter().map(|key| (key, looks)));
+            if !window.running.is_empty() {
+                for key in sorted.released_keys() {
+                    window.running.remove(&key);
+                }
+            }
+        });
+    }
+
+    /// The last flush of a lane has changed nothing and will not.
+    pub(crate) fn failed(&self, worker: WorkerId, lane: u16) {
+        self.with(worker, |window| window.sent.remove(&lane));
+    }
+
+    /// A look begins.
+    pub(crate) fn look(&self, worker: WorkerId) -> Sight {
+        let mut sight = Sight { keys: first(), old: Vec::new() };
+        self.with(worker, |window| {
+            window.looks += 1;
+            let sent = window.sent.values().flat_map(|keys| keys.iter().min());
+            if let Some(&lowest) = sent.chain(window.running.keys()).min() {
+                sight.keys.start = sight.keys.start.min(lowest);
+            }
+            window.keys.start = window.keys.start.max(sight.keys.start);
+            sight.keys.start = window.keys.start;
+            let old = window.running.iter().filter(|(_, since)| **since + LOOKS <= window.looks);
+            sight.old = old.map(|(key, _)| *key).take(MOST).collect();
+        });
+        sight.old.sort_unstable();
+        sight
+    }
+
+    /// The registration says so now.
+    pub(crate) fn widened(&self, worker: WorkerId, end: Key) {
+        self.with(worker, |window| window.keys.end = end);
+    }
+
+    /// All of these but `left` are in the index of owners by now, or have ended.
+    pub(crate) fn entered(&self, worker: WorkerId, old: &[Key], left: &HashSet<Key>) {
+        self.with(worker, |window| {
+            for key in old.iter().filter(|key| !left.contains(key)) {
+                window.running.remove(key);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_that_overlap_are_one() {
+        let key = |n: u128| Key::from_bytes(n.to_be_bytes());
+        let window = |worker, from, to| (WorkerId(worker), key(from)..key(to));
+        let merged = merged(&[window(4, 30, 40), window(1, 0, 20), window(2, 5, 7), window(3, 19, 25)]);
+        assert_eq!(merged, [(vec![1, 2, 3], key(0)..key(25)), (vec![4], key(30)..key(40))]);
+    }
+
+    #[test]
+    fn a_moment_earlier_or_later_is_a_lower_or_higher_key() {
+        let key = Key::mint();
+        assert!(moved(key, -1) < key && key < moved(key, 1));
+        assert_eq!(moved(moved(key, 5), -5), moved(key, 0));
+    }
+}

@@ -1,0 +1,203 @@
+//! Windows: what runs without being in the index of owners is found by its key, whatever comes in between.
+
+use std::time::Duration;
+
+use stepfast_core::{Key, Store};
+use stepfast_core::record::Status;
+use stepfast_core::store::StoreError;
+
+use super::support::*;
+
+impl Fixture {
+    async fn window(&self) -> (Key, Key) {
+        let query = "SELECT from_key, to_key FROM workers WHERE worker_id = $1";
+        let row = self.sql.query_one(query, &[&self.worker.worker.0]).await.unwrap();
+        let [from, to]: [uuid::Uuid; 2] = [row.get(0), row.get(1)];
+        (Key::from_bytes(from.into_bytes()), Key::from_bytes(to.into_bytes()))
+    }
+
+    /// Keys at the window's lower end, as if minted the longest time ago that it covers.
+    async fn oldest<const N: usize>(&self) -> [Key; N] {
+        let from = self.window().await.0.as_u128();
+        std::array::from_fn(|n| Key::from_bytes((from + n as u128).to_be_bytes()))
+    }
+
+    /// True if it is in the index of owners; false if its row says who started it. It runs, and the worker runs it.
+    async fn is_entered(&self, key: Key) -> bool {
+        assert_eq!(owner(&self.load(key).await.unwrap()), Some(self.worker.worker));
+        let query = "SELECT owner, started_by FROM executions WHERE key = $1 AND status = 2";
+        let row = self.sql.query_one(query, &[&uuid(key)]).await.unwrap();
+        let id = Some(self.worker.worker.0);
+        match (row.get::<_, Option<i64>>(0), row.get::<_, Option<i64>>(1)) {
+            (owner, None) if owner == id => true,
+            (None, started_by) if started_by == id => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Takes over, and expects these to be claimable then and nothing else.
+    async fn expect_found(&self, keys: &[Key]) {
+        let other = self.other().await;
+        assert!(other.end_registration(self.worker.worker).await.unwrap());
+        assert_eq!(other.requeue(self.worker.worker).await.unwrap(), keys.len() as u64);
+        for key in keys {
+            assert_eq!(self.status(*key).await, Status::Queued);
+        }
+        assert_eq!(self.count("ready").await, keys.len() as i64);
+        assert_eq!(self.count("workers").await, 0);
+    }
+}
+
+#[tokio::test]
+async fn what_was_just_started_is_found_by_its_key() {
+    let fixture = Fixture::new().await;
+    let [oldest] = fixture.oldest().await;
+    let newest = Key::mint();
+    fixture.write(vec![start(oldest, RUNNING), start(newest, RUNNING)]).await;
+    assert!(!fixture.is_entered(oldest).await && !fixture.is_entered(newest).await);
+    fixture.expect_found(&[oldest, newest]).await;
+}
+
+#[tokio::test]
+async fn what_has_ended_or_moved_is_not_found() {
+    let fixture = Fixture::new().await;
+    let [ends, waits, stays]: [Key; 3] = fixture.oldest().await;
+    fixture.write([ends, waits, stays].map(|key| start(key, RUNNING)).to_vec()).await;
+    let all = vec![moved(ends, ended(Status::Completed)), moved(waits, waiting(None, &[])), moved(stays, RUNNING)];
+    fixture.write(all).await;
+    assert!(!fixture.is_entered(stays).await);
+    assert_eq!(owner(&fixture.load(ends).await.unwrap()), None);
+    fixture.expect_found(&[stays]).await;
+    assert_eq!(fixture.status(ends).await, Status::Completed);
+    assert_eq!(fixture.status(waits).await, Status::Waiting);
+}
+
+#[tokio::test]
+async fn what_the_window_does_not_cover_is_entered_at_once() {
+    let fixture = Fixture::new().await;
+    let (from, to) = fixture.window().await;
+    let early = Key::from_bytes((from.as_u128() - 1).to_be_bytes());
+    let within = Key::mint();
+    fixture.write(vec![start(to, RUNNING), start(early, RUNNING), start(within, RUNNING)]).await;
+    assert!(fixture.is_entered(early).await && fixture.is_entered(to).await);
+    assert!(!fixture.is_entered(within).await);
+    fixture.expect_found(&[early, to, within]).await;
+}
+
+#[tokio::test]
+async fn what_runs_for_long_is_entered_and_lets_the_window_go_on() {
+    let fixture = Fixture::new().await;
+    let [runs, ends, moves] = fixture.oldest().await;
+    fixture.write([runs, ends, moves].map(|key| start(key, RUNNING)).to_vec()).await;
+    fixture.look().await;
+    fixture.write(vec![moved(ends, ended(Status::Completed)), moved(moves, RUNNING)]).await;
+    let before = fixture.window().await;
+    assert!(before.0 <= runs);
+    for _ in 0..10 {
+        fixture.look().await;
+    }
+    assert!(fixture.is_entered(runs).await && fixture.is_entered(moves).await);
+    let after = fixture.window().await;
+    assert!(after.0 > moves && after.1 >= before.1);
+    // late, but not lost
+    let late = Key::from_bytes((moves.as_u128() + 1).to_be_bytes());
+    fixture.write(vec![start(late, RUNNING)]).await;
+    assert!(fixture.is_entered(late).await);
+    fixture.expect_found(&[runs, moves, late]).await;
+}
+
+#[tokio::test]
+async fn the_window_waits_for_a_flush_on_its_way() {
+    let fixture = Fixture::with(|options| options.lock_timeout(Duration::from_secs(60))).await;
+    let [key] = fixture.oldest().await;
+    let mut somebody = client(&fixture.schema).await;
+    let lock = somebody.transaction().await.unwrap();
+    lock.execute("SELECT FROM lanes WHERE lane = 0 FOR UPDATE", &[]).await.unwrap();
+    let flush = fixture.flush(vec![start(key, RUNNING)]);
+    let (landed, ()) = tokio::join!(fixture.commit(&flush), async {
+        until_blocked(&fixture.sql, "last_number").await;
+        for _ in 0..10 {
+            fixture.look().await;
+        }
+        lock.rollback().await.unwrap();
+    });
+    landed.unwrap();
+    fixture.expect_found(&[key]).await;
+}
+
+#[tokio::test]
+async fn the_window_waits_for_a_flush_of_unknown_outcome() {
+    let fixture = Fixture::with(|options| options.lock_timeout(Duration::from_secs(60))).await;
+    let [key] = fixture.oldest().await;
+    let mut somebody = client(&fixture.schema).await;
+    let lock = somebody.transaction().await.unwrap();
+    lock.execute("SELECT FROM lanes WHERE lane = 0 FOR UPDATE", &[]).await.unwrap();
+    let flush = fixture.flush(vec![start(key, RUNNING)]);
+    tokio::select! {
+        landed = fixture.commit(&flush) => panic!("{landed:?}"),
+        () = until_blocked(&fixture.sql, "last_number") => {}
+    }
+    // nobody waits for it any more, and the server goes on with it
+    for _ in 0..10 {
+        fixture.look().await;
+    }
+    lock.rollback().await.unwrap();
+    while fixture.count("executions").await == 0 {
+        tokio::task::yield_now().await;
+    }
+    fixture.expect_found(&[key]).await;
+}
+
+#[tokio::test]
+async fn what_somebody_has_locked_is_entered_later() {
+    let fixture = Fixture::new().await;
+    let [key] = fixture.oldest().await;
+    fixture.write(vec![start(key, RUNNING)]).await;
+    let mut somebody = client(&fixture.schema).await;
+    let lock = somebody.transaction().await.unwrap();
+    lock.execute("SELECT FROM executions FOR UPDATE", &[]).await.unwrap();
+    for _ in 0..10 {
+        fixture.look().await;
+    }
+    assert!(!fixture.is_entered(key).await && fixture.window().await.0 <= key);
+    lock.rollback().await.unwrap();
+    fixture.look().await;
+    assert!(fixture.is_entered(key).await);
+    fixture.look().await;
+    assert!(fixture.window().await.0 > key);
+    fixture.expect_found(&[key]).await;
+}
+
+#[tokio::test]
+async fn a_takeover_comes_back_for_what_somebody_has_locked() {
+    let fixture = Fixture::new().await;
+    let [locked, free] = fixture.oldest().await;
+    fixture.write(vec![start(locked, RUNNING), start(free, RUNNING)]).await;
+    let mut somebody = client(&fixture.schema).await;
+    let lock = somebody.transaction().await.unwrap();
+    lock.execute("SELECT FROM executions WHERE key = $1 FOR UPDATE", &[&uuid(locked)]).await.unwrap();
+    let other = fixture.other().await;
+    let worker = fixture.worker.worker;
+    assert!(other.end_registration(worker).await.unwrap());
+    assert_eq!(other.requeue(worker).await.unwrap(), 1);
+    assert_eq!((fixture.status(free).await, fixture.status(locked).await), (Status::Queued, Status::Running));
+    // the worker can do nothing more
+    let flush = fixture.flush(vec![moved(locked, ended(Status::Completed))]);
+    assert!(matches!(fixture.store.commit(&flush).await, Err(StoreError::Fenced)));
+    assert!(fixture.look().await.is_fenced);
+    lock.rollback().await.unwrap();
+    assert_eq!(fixture.count("workers").await, 1);
+    assert!(other.end_registration(worker).await.unwrap());
+    assert_eq!(other.requeue(worker).await.unwrap(), 1);
+    assert_eq!((fixture.status(locked).await, fixture.count("workers").await), (Status::Queued, 0));
+}
+
+#[tokio::test]
+async fn a_stray_is_found_by_its_key_too() {
+    let fixture = Fixture::new().await;
+    let [held, stray] = fixture.oldest().await;
+    fixture.write(vec![start(held, RUNNING), start(stray, RUNNING)]).await;
+    let look = stepfast_core::store::Look { holds: Some(vec![held]), ..look(&fixture.worker) };
+    let seen = looks_through(&*fixture.store, &look).await;
+    assert_eq!(seen.strays.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [stray]);
+}
