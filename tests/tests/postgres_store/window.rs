@@ -1,11 +1,13 @@
 //! Windows: what runs without being in the index of owners is found by its key, whatever comes in between.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use stepfast_core::{Key, Store};
 use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
 
+use super::proxy::Proxy;
 use super::support::*;
 
 impl Fixture {
@@ -98,12 +100,14 @@ async fn what_runs_for_long_is_entered_and_lets_the_window_go_on() {
     }
     assert!(fixture.is_entered(runs).await && fixture.is_entered(moves).await);
     let after = fixture.window().await;
-    assert!(after.0 > moves && after.1 >= before.1);
+    assert!(after.0 > moves && after.1 > before.1);
+    fixture.write(vec![start(before.1, RUNNING)]).await;
+    assert!(!fixture.is_entered(before.1).await, "it has been widened");
     // late, but not lost
     let late = Key::from_bytes((moves.as_u128() + 1).to_be_bytes());
     fixture.write(vec![start(late, RUNNING)]).await;
     assert!(fixture.is_entered(late).await);
-    fixture.expect_found(&[runs, moves, late]).await;
+    fixture.expect_found(&[runs, moves, late, before.1]).await;
 }
 
 #[tokio::test]
@@ -144,6 +148,20 @@ async fn the_window_waits_for_a_flush_of_unknown_outcome() {
     lock.rollback().await.unwrap();
     while fixture.count("executions").await == 0 {
         tokio::task::yield_now().await;
+    }
+    fixture.expect_found(&[key]).await;
+}
+
+#[tokio::test]
+async fn the_window_waits_for_a_flush_whose_answer_was_lost() {
+    let proxy = Proxy::start().await;
+    let fixture = Fixture::at(&proxy.url, |options| options).await;
+    let [key] = fixture.oldest().await;
+    proxy.faults.lose_commit.store(true, SeqCst);
+    let lost = fixture.commit(&fixture.flush(vec![start(key, RUNNING)])).await;
+    assert!(matches!(lost, Err(StoreError::Unavailable(_))), "{lost:?}");
+    for _ in 0..10 {
+        fixture.look().await;
     }
     fixture.expect_found(&[key]).await;
 }
