@@ -1,6 +1,8 @@
 //! [`Key`]: the 16-byte, time-ordered key of an execution.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use uuid::Uuid;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -82,8 +84,33 @@ impl fmt::Debug for Key {
     }
 }
 
+/// A map by key.
+pub type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<KeyHasher>>;
+
+/// Hashes the last four bytes of a key: they are random in all keys, and the only ones that are random among those that
+/// were minted within a millisecond.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(tail) = bytes.last_chunk::<4>() {
+            // an odd factor spreads them: the map takes its buckets from the low bits and its tags from the high ones
+            self.0 = u64::from(u32::from_ne_bytes(*tail)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+
+    fn write_usize(&mut self, _len: usize) {}
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -102,6 +129,17 @@ mod tests {
             assert_ne!(key, other);
         }
         assert_eq!(key.as_bytes()[..6], a.as_bytes()[..6]);
+    }
+
+    #[test]
+    fn keys_of_one_moment_have_hashes_of_their_own() {
+        let build = BuildHasherDefault::<KeyHasher>::default();
+        let hashes: Vec<u64> =
+            (0..1000).map(|_| std::hash::BuildHasher::hash_one(&build, Key::mint())).collect();
+        for bits in [0, 8, 57] {
+            let parts: HashSet<u64> = hashes.iter().map(|hash| hash >> bits & 0x7f).collect();
+            assert!(parts.len() > 100, "bits {bits} to {}: {} different", bits + 6, parts.len());
+        }
     }
 
     #[test]

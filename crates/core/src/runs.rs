@@ -1,40 +1,20 @@
 //! [`Runs`]: the executions that run in this process, by key.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::Core;
-use crate::key::Key;
+use crate::key::{Key, KeyMap};
 use crate::run::Run;
 
 const SHARDS: usize = 16;
 
-/// Keys are random in their last bytes: those are hash enough.
-#[derive(Default)]
-pub(crate) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some(tail) = bytes.last_chunk::<8>() {
-            self.0 = u64::from_ne_bytes(*tail);
-        }
-    }
-
-    fn write_usize(&mut self, _len: usize) {}
-}
-
-type Shard = HashMap<Key, Arc<Run>, BuildHasherDefault<KeyHasher>>;
+type Shard = KeyMap<Arc<Run>>;
 
 #[derive(Default)]
 pub(crate) struct Runs {
     shards: [Mutex<Shard>; SHARDS],
     /// Executions whose Start is on its way and whose run begins when that has won; how many wait for it.
-    expected: Mutex<HashMap<Key, usize, BuildHasherDefault<KeyHasher>>>,
+    expected: Mutex<KeyMap<usize>>,
 }
 
 /// While it lives, nobody adopts the execution: its run will begin by itself.
@@ -63,7 +43,7 @@ impl Drop for Expected {
 }
 
 impl Runs {
-    fn expected(&self) -> MutexGuard<'_, HashMap<Key, usize, BuildHasherDefault<KeyHasher>>> {
+    fn expected(&self) -> MutexGuard<'_, KeyMap<usize>> {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -140,7 +140,8 @@ impl Control {
         let answer = self.ask(Job { sql: Sql::Register, what: "registering a worker", params }).await?;
         stepfast_core::crash_point!("postgres registered");
         let mut row = Columns::of(answer.rows.first().ok_or_else(|| damaged("an answer"))?);
-        let registration = Registration { worker: WorkerId(row.next()?), epoch: row.next()?, now: row.time()? };
+        let registration =
+            Registration { worker: WorkerId(row.next()?), epoch: row.next()?, now: row.time()? };
         self.windows.open(registration.worker, window);
         Ok(registration)
     }
@@ -151,14 +152,14 @@ impl Control {
         let mut place = self.taking_over.lock().await;
         let session = self.session(place.take(), TAKEOVER).await?;
         let result = async {
-            if !takeover::end_registrations(&session, &[(worker, None)]).await?.is_empty() {
+            if takeover::end_registrations(&session, &[(worker, None)]).await?.is_empty() {
+                Ok(0)
+            } else {
                 stepfast_core::crash_point!("postgres registration given up");
                 let queued = takeover::requeue(&session, &[worker.0], false, self.now()).await?;
                 // its last Wakes may have come too late for its lanes
                 takeover::wake_satisfied(&session, self.now()).await?;
                 Ok(queued)
-            } else {
-                Ok(0)
             }
         };
         let result = result.await;
@@ -215,7 +216,8 @@ impl Control {
         let keys: Vec<Uuid> = old.iter().map(|key| uuid(*key)).collect();
         let what = "entering what runs";
         self.ask(Job { sql: Sql::Enter, what, params: vec![one(worker.0), one(keys.clone())] }).await?;
-        let answer = self.ask(Job { sql: Sql::Unentered, what, params: vec![one(worker.0), one(keys)] }).await?;
+        let answer =
+            self.ask(Job { sql: Sql::Unentered, what, params: vec![one(worker.0), one(keys)] }).await?;
         let left = answer.rows.iter().map(|row| Columns::of(row).key()).collect::<Result<_, _>>()?;
         self.windows.entered(worker, old, &left);
         Ok(())

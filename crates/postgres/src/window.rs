@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use stepfast_core::Key;
+use stepfast_core::key::{Key, KeyMap};
 use stepfast_core::write::WorkerId;
 
 use crate::apply::Sorted;
@@ -44,7 +44,7 @@ struct Window {
     /// What the last flush of a lane starts, unless it is known to have landed or to have failed.
     sent: HashMap<u16, Vec<Key>>,
     /// What runs, and during which look it was started.
-    running: HashMap<Key, u64>,
+    running: KeyMap<u64>,
 }
 
 /// What a look does about a window.
@@ -92,7 +92,7 @@ impl Windows {
 
     /// A worker has registered with this window.
     pub(crate) fn open(&self, worker: WorkerId, keys: Range<Key>) {
-        let window = Window { keys, looks: 0, sent: HashMap::new(), running: HashMap::new() };
+        let window = Window { keys, looks: 0, sent: HashMap::new(), running: KeyMap::default() };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, window);
     }
 
@@ -136,7 +136,7 @@ impl Windows {
         let mut sight = Sight { keys: first(), old: Vec::new() };
         self.with(worker, |window| {
             window.looks += 1;
-            let sent = window.sent.values().flat_map(|keys| keys.iter().min());
+            let sent = window.sent.values().filter_map(|keys| keys.first());
             if let Some(&lowest) = sent.chain(window.running.keys()).min() {
                 sight.keys.start = sight.keys.start.min(lowest);
             }

@@ -43,7 +43,8 @@ async fn race(site: &mut Site, sql: &mut tokio_postgres::Client, racers: &[usize
     site.until_registered(racers.len() + 1).await;
     site.hear_until("work of the victim", |site| site.hands[victim].ends >= 10).await;
     let worker = site.number("SELECT max(worker_id) FROM workers").await.unwrap();
-    let owned = "SELECT key::text, recoveries FROM executions WHERE coalesce(owner, started_by) = $1 AND status = 2";
+    let owned =
+        "SELECT key::text, recoveries FROM executions WHERE coalesce(owner, started_by) = $1 AND status = 2";
     let lock = sql.transaction().await.unwrap();
     // none of its flushes is under way any more, and none begins
     lock.execute("SELECT FROM lanes WHERE worker_id = $1 FOR UPDATE", &[&worker]).await.unwrap();
@@ -75,7 +76,9 @@ async fn race(site: &mut Site, sql: &mut tokio_postgres::Client, racers: &[usize
     site.until_registered(racers.len()).await;
     site.until_number(
         "what it ran is taken over",
-        &format!("SELECT count(*) FROM executions WHERE coalesce(owner, started_by) = {worker} AND status = 2"),
+        &format!(
+            "SELECT count(*) FROM executions WHERE coalesce(owner, started_by) = {worker} AND status = 2"
+        ),
         |it| it == 0,
     )
     .await;

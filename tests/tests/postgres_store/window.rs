@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use stepfast_core::{Key, Store};
 use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
+use stepfast_core::{Key, Store};
 
 use super::proxy::Proxy;
 use super::support::*;
@@ -65,7 +65,8 @@ async fn what_has_ended_or_moved_is_not_found() {
     let fixture = Fixture::new().await;
     let [ends, waits, stays]: [Key; 3] = fixture.oldest().await;
     fixture.write([ends, waits, stays].map(|key| start(key, RUNNING)).to_vec()).await;
-    let all = vec![moved(ends, ended(Status::Completed)), moved(waits, waiting(None, &[])), moved(stays, RUNNING)];
+    let all =
+        vec![moved(ends, ended(Status::Completed)), moved(waits, waiting(None, &[])), moved(stays, RUNNING)];
     fixture.write(all).await;
     assert!(!fixture.is_entered(stays).await);
     assert_eq!(owner(&fixture.load(ends).await.unwrap()), None);
