@@ -84,17 +84,17 @@ def named_at_first() -> str:
 @workflow
 def mended() -> str:
     outcome = named_at_first()
-    sleep(0.001)
+    sleep(1.0)
     return outcome
 """
-    broken = source.replace("sleep(0.001)", "breaks()").replace(
+    broken = source.replace("sleep(1.0)", "breaks()").replace(
         "@workflow",
         """
 def breaks():
     # the code is another one when it is replayed
     global first_step
     first_step = other_step
-    sleep(0.001)
+    sleep(1.0)
 
 @step
 def other_step() -> str:
@@ -105,7 +105,7 @@ first_step = named_at_first
 @workflow""",
     )
     code = module(broken.replace("outcome = named_at_first()", "outcome = first_step()"))
-    # every sleep ends in a replay
+    # a sleep that is not over at once ends in a replay
     with Engine(url, suspend_after=0.0) as engine:
         handle = engine.start(code.mended, workflow_id="a")
         with pytest.raises(Parked, match="named_at_first"):

@@ -9,9 +9,9 @@ use tokio_postgres::{AsyncMessage, Client};
 
 use crate::background::Background;
 use crate::connect::{Connector, chain, literal};
-use crate::migrate::{Reached, reach, version_of};
+use crate::migrate::{Reached, SchemaState, reach, version_of};
 use crate::proxy::first_row;
-use crate::schema::{RIGHTS, TABLES, VERSIONS, newest};
+use crate::schema::{NOT_OURS, RIGHTS, TABLES, VERSIONS, newest};
 
 /// Connections that an engine has besides those for loads and lists: two lanes, a slow one beside each, claims,
 /// looks, takeovers, and wake-up hints.
@@ -91,18 +91,27 @@ async fn schema(connector: &Connector, client: &Client) -> Found {
     let (subject, name, newest) = ("schema", &connector.options().schema, newest());
     let advice = "run: stepfast db migrate --store URL, as the owner of the schema";
     Ok(match version_of(client, name).await {
-        Ok(Some(found)) if found == newest => Finding::well(subject, format!("{name:?} has version {found}")),
-        Ok(Some(found)) if found > newest => Finding::wrong(
+        Ok(SchemaState::NotOurs(found)) => Finding::wrong(
+            subject,
+            format!("the tables of {name:?} were made by another build of version {found}"),
+            NOT_OURS,
+        ),
+        Ok(SchemaState::Version(found)) if found == newest => {
+            Finding::well(subject, format!("{name:?} has version {found}"))
+        }
+        Ok(SchemaState::Version(found)) if found > newest => Finding::wrong(
             subject,
             format!("{name:?} has version {found}, this program knows up to {newest}"),
             "update this program",
         ),
-        Ok(Some(found)) => Finding::wrong(
+        Ok(SchemaState::Version(found)) => Finding::wrong(
             subject,
             format!("{name:?} has version {found}, this program needs {newest}"),
             advice,
         ),
-        Ok(None) => Finding::wrong(subject, format!("there is no schema {name:?} with our tables"), advice),
+        Ok(SchemaState::Missing) => {
+            Finding::wrong(subject, format!("there is no schema {name:?} with our tables"), advice)
+        }
         Err(error) if error.code().is_some() => Finding::wrong(subject, chain(&error), advice),
         Err(error) => return Err(error),
     })

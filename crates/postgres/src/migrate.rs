@@ -10,7 +10,7 @@ use crate::background::Background;
 use crate::connect::{Connector, Role, Session, chain, literal, quoted};
 use crate::options::PostgresOptions;
 use crate::proxy::{first_row, pools_transactions};
-use crate::schema::{VERSIONS, applying, granting, newest, pending};
+use crate::schema::{NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending};
 use crate::statements::CONTROL;
 
 /// Oldest server that has what the statements need, as `server_version_num`.
@@ -101,7 +101,12 @@ pub(crate) async fn migrate(
     let supported = newest();
     let found = version_of(client, schema).await;
     let found = match found {
-        Ok(found) => found,
+        Ok(SchemaState::NotOurs(version)) => {
+            return Err(open(format!(
+                "the tables of schema {schema:?} were made by another build of version {version}; {NOT_OURS}"
+            )));
+        }
+        Ok(found) => found.version(),
         Err(error) => {
             return Err(open(refused(client, schema, "reading the schema's version", &error).await));
         }
@@ -140,7 +145,8 @@ pub(crate) async fn migrate(
             Ok(migrated)
         }
         Ok(None) => {
-            let found = version_of(client, schema).await.ok().flatten().unwrap_or_default();
+            let found =
+                version_of(client, schema).await.ok().and_then(SchemaState::version).unwrap_or_default();
             Err(StoreError::NewerSchema { found, supported })
         }
         Err(error) => {
@@ -165,7 +171,7 @@ async fn locked(
             "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; {settings} SELECT pg_advisory_xact_lock({lock})"
         ))
         .await?;
-    let found = version_of(client, schema).await?;
+    let found = version_of(client, schema).await?.version();
     if found.is_some_and(|found| found > newest()) {
         client.batch_execute("ROLLBACK").await?;
         return Ok(None);
@@ -187,22 +193,53 @@ fn text(schema: &str, is_there: bool, found: Option<i64>, role: Option<&str>) ->
     sql
 }
 
-/// The schema's version; `None` if there is no such schema or nothing of ours in it.
+/// The schema as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SchemaState {
+    /// There is no such schema, or nothing of ours in it.
+    Missing,
+    /// Its version.
+    Version(i64),
+    /// Its version; the tables are not those that this program knows by that number.
+    NotOurs(i64),
+}
+
+impl SchemaState {
+    fn version(self) -> Option<i64> {
+        match self {
+            Self::Missing => None,
+            Self::Version(version) | Self::NotOurs(version) => Some(version),
+        }
+    }
+}
+
+/// The schema's version.
 ///
 /// The catalogue is asked by its rows: what names are resolved with (`to_regclass`) is a cache that may still be of
 /// the time before the lock was awaited.
-pub(crate) async fn version_of(client: &Client, schema: &str) -> Result<Option<i64>, Error> {
+pub(crate) async fn version_of(client: &Client, schema: &str) -> Result<SchemaState, Error> {
     let ask = format!(
         "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
          WHERE n.nspname ={} AND c.relname = '{VERSIONS}'",
         literal(schema)
     );
     if first_row(client, &ask).await?.is_none() {
-        return Ok(None);
+        return Ok(SchemaState::Missing);
     }
-    let ask = format!("SELECT max(version)::bigint FROM {}.{VERSIONS}", quoted(schema));
-    let row = first_row(client, &ask).await?;
-    Ok(row.and_then(|row| row.into_iter().flatten().next()?.parse().ok()))
+    let ask = format!(
+        "SELECT version::bigint, checksum FROM {}.{VERSIONS} ORDER BY version DESC LIMIT 1",
+        quoted(schema)
+    );
+    let mut row = first_row(client, &ask).await?.unwrap_or_default().into_iter();
+    let Some(version) = row.next().flatten().and_then(|version| version.parse().ok()) else {
+        return Ok(SchemaState::Missing);
+    };
+    let checksum = row.next().flatten().unwrap_or_default();
+    Ok(if is_ours(version, &checksum) {
+        SchemaState::Version(version)
+    } else {
+        SchemaState::NotOurs(version)
+    })
 }
 
 async fn is_there(client: &Client, schema: &str) -> Result<bool, Error> {

@@ -38,6 +38,16 @@ pub(crate) fn newest() -> i64 {
     migrations().last().map_or(0, |migration| i64::from(migration.version()))
 }
 
+/// False if the tables of `version` were made by a text that this program does not have: by a build between releases.
+pub(crate) fn is_ours(version: i64, checksum: &str) -> bool {
+    let mut migrations = migrations().into_iter();
+    let known = migrations.find(|migration| i64::from(migration.version()) == version);
+    known.is_none_or(|migration| migration.checksum().to_string() == checksum)
+}
+
+/// What to do about such tables.
+pub(crate) const NOT_OURS: &str = "give this program a schema of its own (?schema=NAME in the URL), or drop that one with all that is in it";
+
 /// The migrations above version `found`.
 pub(crate) fn pending(found: Option<i64>) -> Vec<Migration> {
     let found = found.unwrap_or(0);

@@ -88,6 +88,21 @@ fn family() -> (Workflow<u32, u32>, Workflow<u32, u32>) {
 }
 
 #[tokio::test]
+async fn tables_of_another_build_are_refused() {
+    let db = Fixture::new().await;
+    db.sql.batch_execute("UPDATE schema_version SET checksum = '7'").await.unwrap();
+    let options = || PostgresOptions::default().schema(&db.schema);
+    let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
+    assert!(
+        reason(&error).contains("another build of version 1") && reason(&error).contains("?schema="),
+        "{error}"
+    );
+    let findings = PostgresStore::check(url(), options()).await.unwrap();
+    let finding = findings.iter().find(|finding| finding.subject == "schema").unwrap();
+    assert!(finding.state.contains("another build"), "{finding:?}");
+}
+
+#[tokio::test]
 async fn a_newer_schema_is_refused() {
     let db = Fixture::new().await;
     let insert =
