@@ -27,7 +27,7 @@ serve() {
  -c unix_socket_directories=$dir" start >>"$dir/log" 2>&1
 }
 settings() {
-    printf '%s\n' fsync=on max_connections=300 shared_buffers=128MB log_min_messages=error
+    printf '%s\n' fsync=on max_connections=300 shared_buffers=1GB log_min_messages=error
     if [ -n "$files" ]; then cat "$files/settings"; fi
 }
 fail() { sed 's/^/log: /' "$dir/log"; echo failed; exit 1; }

@@ -1,5 +1,6 @@
 -- Columns stand in the order 8, 4, 2, 1 bytes, then those of no alignment, so that rows have no padding.
 
+-- Texts in indexes are compared by their bytes: faster than by a language's rules, and no update of those can damage them.
 -- Half of each page is left for the second versions of its rows, which their ends are: so those touch no index.
 CREATE TABLE executions (
     created_at  timestamptz NOT NULL,
@@ -21,7 +22,7 @@ CREATE TABLE executions (
     root        uuid,
     parent      uuid,
     workflow    text     NOT NULL,
-    workflow_id text,
+    workflow_id text COLLATE "C",
     app_version text,
     input       bytea    NOT NULL,
     outcome     bytea,
@@ -128,7 +129,7 @@ CREATE TABLE ready (
     seq       bigint  NOT NULL GENERATED ALWAYS AS IDENTITY (CACHE 1),
     priority  integer NOT NULL DEFAULT 0,
     execution uuid    NOT NULL,
-    queue     text    NOT NULL DEFAULT 'default',
+    queue     text COLLATE "C" NOT NULL DEFAULT 'default',
     partition text    NOT NULL DEFAULT '',
     workflow  text    NOT NULL,
     app_version text,

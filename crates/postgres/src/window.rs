@@ -27,8 +27,8 @@ const AHEAD_MS: i64 = 3_000;
 /// How far its start stays behind the clock, in milliseconds: keys are minted a little before they are sent.
 const BEHIND_MS: i64 = 1_000;
 
-/// From how many looks on what was started is entered in the index of owners.
-const LOOKS: u64 = 4;
+/// From how many looks on what was started is entered in the index of owners: what sleeps is suspended before, after 5 s.
+const LOOKS: u64 = 6;
 
 /// How many are entered at once, so that the next look is not late.
 const MOST: usize = 10_000;

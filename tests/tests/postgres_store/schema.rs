@@ -88,6 +88,17 @@ fn family() -> (Workflow<u32, u32>, Workflow<u32, u32>) {
 }
 
 #[tokio::test]
+async fn texts_in_indexes_are_compared_by_their_bytes() {
+    let db = Fixture::new().await;
+    let query = "SELECT i.relname || '.' || a.attname FROM pg_attribute AS a JOIN pg_class AS i ON i.oid = a.attrelid \
+                 WHERE i.relkind = 'i' AND i.relnamespace = $1::text::regnamespace \
+                   AND a.attcollation NOT IN (0, '\"C\"'::regcollation)";
+    let others: Vec<String> =
+        db.sql.query(query, &[&db.schema]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert!(others.is_empty(), "{others:?}");
+}
+
+#[tokio::test]
 async fn tables_of_another_build_are_refused() {
     let db = Fixture::new().await;
     db.sql.batch_execute("UPDATE schema_version SET checksum = '7'").await.unwrap();

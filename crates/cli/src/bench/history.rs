@@ -17,7 +17,7 @@ pub(crate) struct History {
     #[arg(long, default_value_t = 2_048)]
     concurrency: usize,
     /// Workflows in each run.
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 100_000)]
     iterations: usize,
     /// Runs of each way at each step, of which the median counts.
     #[arg(long, default_value_t = 5)]
