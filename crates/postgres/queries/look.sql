@@ -1,6 +1,7 @@
 -- $1: who looks, $2: its epoch, $3: the time now, null for the server's, $4: the lease in microseconds, $5: what it
--- watches, $6: its workflows, $7: its version of the code, null for any, $8 and $9: its window (see window.rs). The OFFSETs keep the plan as it is written,
--- from the small tables to the large one.
+-- watches, $6: its workflows, $7: its version of the code, null for any, $8 and $9: its window (see window.rs), null to
+-- leave it. A look that was held up takes nothing of a later one back. The OFFSETs keep the plan as it is written, from
+-- the small tables to the large one.
 -- A renewal that a crash of the server takes back costs nothing: leases count from its start. So it waits for no flush.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($3::timestamptz, clock_timestamp()) AS now, $4::bigint * interval '1 microsecond' AS lease,
@@ -8,7 +9,7 @@ WITH clock AS MATERIALIZED (
 ), renewed AS (
     UPDATE workers AS w
     SET lease_expires_at = clock.now + CASE WHEN w.is_client THEN interval '1 day' ELSE clock.lease END,
-        from_key = $8::uuid, to_key = $9::uuid
+        from_key = greatest(w.from_key, $8::uuid), to_key = greatest(w.to_key, $9::uuid)
     FROM clock
     WHERE w.worker_id = $1::bigint AND w.epoch = $2::bigint
     RETURNING 1

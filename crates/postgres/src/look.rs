@@ -180,8 +180,8 @@ impl Control {
             one(look.watch.iter().map(|key| uuid(*key)).collect::<Vec<_>>()),
             texts(&look.workflows),
             one(look.app_version.as_deref()),
-            one(uuid(sight.keys.start)),
-            one(uuid(sight.keys.end)),
+            one(sight.keys.as_ref().map(|keys| uuid(keys.start))),
+            one(sight.keys.as_ref().map(|keys| uuid(keys.end))),
         ];
         let answer = self.ask(Job { sql: Sql::Look, what: "looking", params }).await?;
         let mut view = view(&answer)?;
@@ -190,7 +190,9 @@ impl Control {
             let seen = Seen { now: view.seen.now, is_fenced: true, ..Seen::default() };
             return Ok((seen, true));
         }
-        self.windows.widened(look.worker, sight.keys.end);
+        if let Some(keys) = sight.keys {
+            self.windows.widened(look.worker, keys.end);
+        }
         if !sight.old.is_empty() {
             self.enter(look.worker, &sight.old).await?;
         }

@@ -48,10 +48,10 @@ struct Window {
 }
 
 /// What a look does about a window.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Sight {
-    /// What the registration is to say.
-    pub keys: Range<Key>,
+    /// What the registration is to say; `None` of a worker that registered with another store.
+    pub keys: Option<Range<Key>>,
     /// What is to be entered in the index of owners.
     pub old: Vec<Key>,
 }
@@ -133,20 +133,21 @@ impl Windows {
 
     /// A look begins.
     pub(crate) fn look(&self, worker: WorkerId) -> Sight {
-        let mut sight = Sight { keys: first(), old: Vec::new() };
-        self.with(worker, |window| {
+        let now = first();
+        let looked = self.with(worker, |window| {
             window.looks += 1;
             let sent = window.sent.values().filter_map(|keys| keys.first());
-            if let Some(&lowest) = sent.chain(window.running.keys()).min() {
-                sight.keys.start = sight.keys.start.min(lowest);
-            }
-            window.keys.start = window.keys.start.max(sight.keys.start);
-            sight.keys.start = window.keys.start;
+            let lowest = sent.chain(window.running.keys()).min().copied();
+            let start = lowest.map_or(now.start, |lowest| lowest.min(now.start));
+            // never back, as the clock may be
+            window.keys.start = window.keys.start.max(start);
+            let keys = window.keys.start..window.keys.end.max(now.end);
             let old = window.running.iter().filter(|(_, since)| **since + LOOKS <= window.looks);
-            sight.old = old.map(|(key, _)| *key).take(MOST).collect();
+            let mut old: Vec<Key> = old.map(|(key, _)| *key).take(MOST).collect();
+            old.sort_unstable();
+            Sight { keys: Some(keys), old }
         });
-        sight.old.sort_unstable();
-        sight
+        looked.unwrap_or_default()
     }
 
     /// The registration says so now.
@@ -174,6 +175,14 @@ mod tests {
         let window = |worker, from, to| (WorkerId(worker), key(from)..key(to));
         let merged = merged(&[window(4, 30, 40), window(1, 0, 20), window(2, 5, 7), window(3, 19, 25)]);
         assert_eq!(merged, [(vec![1, 2, 3], key(0)..key(25)), (vec![4], key(30)..key(40))]);
+    }
+
+    #[test]
+    fn a_window_never_goes_back() {
+        let (windows, worker) = (Windows::default(), WorkerId(1));
+        let ahead = moved(Key::mint(), 3_600_000)..moved(Key::mint(), 3_700_000);
+        windows.open(worker, ahead.clone());
+        assert_eq!(windows.look(worker).keys, Some(ahead));
     }
 
     #[test]

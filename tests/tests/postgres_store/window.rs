@@ -212,6 +212,19 @@ async fn a_takeover_comes_back_for_what_somebody_has_locked() {
 }
 
 #[tokio::test]
+async fn a_look_through_another_store_leaves_the_window_as_it_is() {
+    let fixture = Fixture::new().await;
+    let [key] = fixture.oldest().await;
+    fixture.write(vec![start(key, RUNNING)]).await;
+    let (other, before) = (fixture.other().await, fixture.window().await);
+    for _ in 0..10 {
+        looks_through(&other, &look(&fixture.worker)).await;
+    }
+    assert_eq!(fixture.window().await, before);
+    fixture.expect_found(&[key]).await;
+}
+
+#[tokio::test]
 async fn a_stray_is_found_by_its_key_too() {
     let fixture = Fixture::new().await;
     let [held, stray] = fixture.oldest().await;
