@@ -1,4 +1,4 @@
-//! The README's table of figures, generated from the reports in `results/`: figures are never typed.
+//! The pages with figures, generated from the reports in `results/`: figures are never typed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,6 +14,28 @@ pub const END: &str = "<!-- end of benchmarks -->";
 
 /// What stands there while there are no figures.
 const NONE: &str = "run `make bench`\n";
+
+/// A page with figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    /// The project's README: how many workflows per second.
+    Readme,
+    /// The results' own: everything.
+    Results,
+}
+
+impl Page {
+    /// All pages.
+    pub const ALL: [Self; 2] = [Self::Readme, Self::Results];
+
+    /// Where it is, seen from the folder of this package.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Readme => "../README.md",
+            Self::Results => "results/README.md",
+        }
+    }
+}
 
 /// The reports in `folder`, each with the name of its file, oldest first.
 pub fn reports(folder: &Path) -> std::io::Result<Vec<(String, Report)>> {
@@ -36,17 +58,17 @@ pub fn reports(folder: &Path) -> std::io::Result<Vec<(String, Report)>> {
 }
 
 /// `text` with the table of the newest reports between its markers; an error if they are not there.
-pub fn update(text: &str, reports: &[(String, Report)]) -> Result<String, String> {
+pub fn update(page: Page, text: &str, reports: &[(String, Report)]) -> Result<String, String> {
     let missing = |marker: &str| format!("the line {marker:?} is missing");
     let (before, rest) = text.split_once(BEGIN).ok_or_else(|| missing(BEGIN))?;
     let (_, after) = rest.split_once(END).ok_or_else(|| missing(END))?;
-    Ok(format!("{before}{BEGIN}\n{}{END}{after}", table(reports)))
+    Ok(format!("{before}{BEGIN}\n{}{END}{after}", table(page, reports)))
 }
 
 /// A report, with the name of its file.
 type Found<'r> = &'r (&'r String, &'r Report);
 
-fn table(reports: &[(String, Report)]) -> String {
+fn table(page: Page, reports: &[(String, Report)]) -> String {
     // later ones replace earlier ones
     let newest: BTreeMap<_, _> = reports
         .iter()
@@ -68,6 +90,10 @@ fn table(reports: &[(String, Report)]) -> String {
         // writing to a String does not fail
         if !sweeps.is_empty() {
             let _ = write!(text, "**{language}**\n\n{}\n", sweep(&sweeps));
+        }
+        if page == Page::Readme {
+            last = sweeps.last().copied().or(last);
+            continue;
         }
         for (_, Report { store, durability, rows, .. }) in
             sweeps.iter().filter(|it| it.1.experiment == "workflows")
@@ -96,11 +122,14 @@ fn table(reports: &[(String, Report)]) -> String {
     let Some((name, Report { machine, version, .. })) = last else { return NONE.to_owned() };
     let gib = machine.memory_bytes >> 30;
     let (cores, processor, system) = (machine.cores, &machine.processor, &machine.system);
-    let _ = writeln!(
-        text,
-        "Stepfast {version} on {cores} cores ({processor}), {gib} GiB, {system}. Files: [{name}]\
-         (benchmarks/results/{name}) and its neighbours."
-    );
+    let _ = write!(text, "Stepfast {version} on {cores} cores ({processor}), {gib} GiB, {system}. ");
+    let _ = match page {
+        Page::Readme => writeln!(
+            text,
+            "[The results](benchmarks/results/README.md) have the other experiments, and what bounds these."
+        ),
+        Page::Results => writeln!(text, "Files: [{name}]({name}) and its neighbours."),
+    };
     text
 }
 
@@ -201,25 +230,39 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_holds_the_newest_figures() {
+    fn the_pages_hold_the_newest_figures() {
         let home = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let readme = std::fs::read_to_string(home.join("../README.md")).unwrap();
-        let updated = update(&readme, &reports(&home.join("results")).unwrap()).unwrap();
-        assert_eq!(
-            readme, updated,
-            "run `make bench`, or `cargo run -p stepfast-benchmarks --bin readme-table`"
-        );
+        let reports = reports(&home.join("results")).unwrap();
+        for page in Page::ALL {
+            let text = std::fs::read_to_string(home.join(page.path())).unwrap();
+            let updated = update(page, &text, &reports).unwrap();
+            assert_eq!(
+                text, updated,
+                "run `make bench`, or `cargo run -p stepfast-benchmarks --bin readme-table`"
+            );
+        }
+    }
+
+    #[test]
+    fn the_readme_has_workflows_per_second_and_no_more() {
+        let reports = [report("workflows", 99.0), report("writes", 55.0), report("memory", 1.0)];
+        let table = table(Page::Readme, &reports.map(|it| ("1.json".to_owned(), it)));
+        assert!(table.contains("| 2,048 | 99 |") && !table.contains("one by one"), "{table}");
+        assert!(!table.contains("memory") && table.ends_with("and what bounds these.\n"), "{table}");
     }
 
     #[test]
     fn only_what_is_between_the_markers_changes_and_the_newest_report_counts() {
         let text = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-        assert_eq!(update(&text, &[]).unwrap(), format!("before\n{BEGIN}\n{NONE}{END}\nafter\n"));
+        assert_eq!(
+            update(Page::Readme, &text, &[]).unwrap(),
+            format!("before\n{BEGIN}\n{NONE}{END}\nafter\n")
+        );
         let reports = [
             ("1.json".to_owned(), report("steps", 1.0)),
             ("2.json".to_owned(), report("steps", 1_234_567.0)),
         ];
-        let updated = update(&text, &reports).unwrap();
+        let updated = update(Page::Readme, &text, &reports).unwrap();
         assert!(
             updated.contains("| SQLite | full | 3 | 2,048 | 1,234,567 | 0.00 | 0.00 | 1,234,567 |"),
             "{updated}"
@@ -227,8 +270,8 @@ mod tests {
         assert!(
             updated.starts_with("before\n") && updated.ends_with("\nafter\n") && !updated.contains("| 1 |")
         );
-        assert_eq!(update(&updated, &reports).unwrap(), updated);
-        assert!(update("no markers", &[]).is_err());
+        assert_eq!(update(Page::Readme, &updated, &reports).unwrap(), updated);
+        assert!(update(Page::Readme, "no markers", &[]).is_err());
     }
 
     #[test]
@@ -241,7 +284,7 @@ mod tests {
         let takeover = Report { figures: vec![limit], ..report("takeover", 1.0) };
         let reports = [report("workflows", 99.0), server, report("writes", 55.0), takeover]
             .map(|it| ("1.json".to_owned(), it));
-        let table = table(&reports);
+        let table = table(Page::Results, &reports);
         assert!(table.contains("| PostgreSQL 17 | full | 3 | 2,048 | 41 |"), "{table}");
         assert!(table.contains("| SQLite | full | 3 | 2,048 | 99 |"), "{table}");
         let (_, bounds) = table.split_once("**Rust: what bounds workflows**, PostgreSQL 17").unwrap();
@@ -281,7 +324,7 @@ mod tests {
         let payload = Report { rows: vec![row("ordinary", Some(1_000_000), 2.0)], ..of("payload") };
         let reports =
             [report("workflows", 99.0), python, payload, memory].map(|it| ("1.json".to_owned(), it));
-        let table = table(&reports);
+        let table = table(Page::Results, &reports);
         let (rust, rest) = table.split_once("**Python, in one process**").unwrap();
         assert!(rust.starts_with("**Rust**\n") && rust.contains("| 2,048 | 99 |") && !rust.contains("77"));
         let (sweep, rest) = rest.split_once("**Python, in one process: the size of values**").unwrap();

@@ -1,12 +1,16 @@
-//! Writes the figures in `benchmarks/results/` into the README's table.
+//! Writes the figures in `benchmarks/results/` into the pages that show them.
 
 use std::path::Path;
 
-use stepfast_benchmarks::readme;
+use stepfast_benchmarks::readme::{Page, reports, update};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = home.join("../README.md");
-    let updated = readme::update(&std::fs::read_to_string(&path)?, &readme::reports(&home.join("results"))?)?;
-    Ok(std::fs::write(&path, updated)?)
+    let reports = reports(&home.join("results"))?;
+    for page in Page::ALL {
+        let path = home.join(page.path());
+        let updated = update(page, &std::fs::read_to_string(&path)?, &reports)?;
+        std::fs::write(&path, updated)?;
+    }
+    Ok(())
 }
