@@ -82,6 +82,10 @@ struct Rules {
     flushes: Vec<usize>,
     /// Calls by kind that have come in.
     seen: Vec<Call>,
+    /// How many of the looks were to renew.
+    renewals: usize,
+    /// Something may have changed elsewhere, all the time.
+    is_busy_elsewhere: bool,
     /// Who has registered.
     workers: Vec<WorkerId>,
 }
@@ -275,6 +279,21 @@ impl FaultStore {
         self.rules().seen.iter().filter(|seen| **seen == call).count()
     }
 
+    /// Waits until so many looks were to renew.
+    pub async fn until_renewed(&self, times: usize) {
+        self.until(|rules| rules.renewals >= times).await;
+    }
+
+    /// How many looks were to renew.
+    pub fn renewals(&self) -> usize {
+        self.rules().renewals
+    }
+
+    /// Tells the engine, over and over, that something may have changed elsewhere.
+    pub fn be_busy_elsewhere(&self) {
+        self.change(|rules| rules.is_busy_elsewhere = true);
+    }
+
     async fn until(&self, holds: impl Fn(&Rules) -> bool) {
         let mut events = self.events.subscribe();
         while !holds(&self.rules()) {
@@ -414,6 +433,7 @@ impl Store for FaultStore {
     }
 
     async fn look(&self, look: &Look) -> Result<Seen, StoreError> {
+        self.change(|rules| rules.renewals += usize::from(look.is_renewal));
         let fault = self.enter(Call::Look).await?;
         leave(Call::Look, fault, self.inner.look(look).await)
     }
@@ -447,6 +467,10 @@ impl Store for FaultStore {
     }
 
     async fn changed(&self) -> Changed {
+        if self.rules().is_busy_elsewhere {
+            tokio::task::yield_now().await;
+            return Changed { has_ready: false, has_more: true };
+        }
         self.inner.changed().await
     }
 }

@@ -161,6 +161,7 @@ impl Worker {
         Look {
             worker: self.id,
             epoch: self.epoch,
+            is_renewal: true,
             watch: Vec::new(),
             holds: None,
             workflows,

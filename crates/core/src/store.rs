@@ -190,6 +190,9 @@ pub struct Look {
     pub worker: WorkerId,
     /// The registration's epoch.
     pub epoch: i64,
+    /// True once a second: renew the registration, and see whether other workers are lost. False for a look because
+    /// something may have changed, of which there are many.
+    pub is_renewal: bool,
     /// Report which of these have ended, or are parked.
     pub watch: Vec<Key>,
     /// What it holds; where given, report executions that it owns and does not hold.
@@ -221,8 +224,8 @@ pub struct Seen {
     pub quarantined_until: Option<Timestamp>,
     /// True if workers are lost, or something is left of them: [`recover`](Store::recover) is wanted.
     pub has_lost: bool,
-    /// When a worker that has not renewed since the last look counts as lost: a look just after that tells.
-    pub look_again_at: Option<Timestamp>,
+    /// When a worker that has not renewed since the last renewal counts as lost: a renewal just after that tells.
+    pub judge_at: Option<Timestamp>,
 }
 
 /// What went wrong in a store.

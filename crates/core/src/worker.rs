@@ -26,12 +26,12 @@ use crate::strays::Strays;
 use crate::task::{cancel_failure, panicked};
 use crate::write::RequestKind;
 
-/// How often the worker looks, whatever happens.
+/// How often the worker looks, whatever happens, and renews.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The same for a client that nobody waits with: its lease is a day.
 const CLIENT_LOOKS_EVERY: Duration = Duration::from_hours(1);
-/// A worker looks for strays at every so many looks, although it knows of none.
-const LOOKS_PER_AUDIT: u32 = 60;
+/// A worker looks for strays at every so many renewals, although it knows of none.
+const RENEWALS_PER_AUDIT: u32 = 60;
 /// Of its time a worker spends at most one part in so many on looks that others have caused.
 const LOOK_SHARE: u32 = 4;
 /// So many who wait for executions elsewhere ask whenever something may have changed.
@@ -161,14 +161,17 @@ struct Looks {
     strays: Strays,
     /// A search for strays waits for the end of a claim.
     is_search_put_off: bool,
-    count: u32,
-    looked_at: Option<Instant>,
+    /// How often it has renewed, and when it did last, or tried.
+    renewals: u32,
+    renewed_at: Option<Instant>,
+    /// When a worker counts as lost unless it renews.
+    judge_at: Option<Instant>,
+    /// When a look comes because others have changed something.
+    look_again_at: Option<Instant>,
     /// When a look that others cause may come.
     may_look_at: Instant,
     /// When those who wait may ask because of what others have changed.
     may_ask_at: Instant,
-    /// When a worker that has not renewed counts as lost, or others have changed something.
-    look_again_at: Option<Instant>,
 }
 
 impl Looks {
@@ -177,11 +180,12 @@ impl Looks {
             core,
             strays: Strays::default(),
             is_search_put_off: false,
-            count: 0,
-            looked_at: None,
+            renewals: 0,
+            renewed_at: None,
+            judge_at: None,
+            look_again_at: None,
             may_look_at: Instant::now(),
             may_ask_at: Instant::now(),
-            look_again_at: None,
         }
     }
 
@@ -192,21 +196,21 @@ impl Looks {
             self.strays.heed(&signals.lost_claims);
             let is_idle_client = core.info.is_client && !core.watch.is_used();
             let every = if is_idle_client { CLIENT_LOOKS_EVERY } else { LOOK_EVERY };
-            let is_due = self.looked_at.is_none_or(|at| at.elapsed() >= every);
-            let is_again = self.look_again_at.is_some_and(|at| at <= Instant::now());
-            if is_due || is_again || signals.is_look_wanted.swap(false, SeqCst) {
+            let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
+            let is_renewal = self.renewed_at.is_none_or(|at| at.elapsed() >= every) || is_over(self.judge_at);
+            if is_renewal || is_over(self.look_again_at) || signals.is_look_wanted.swap(false, SeqCst) {
                 // a look never waits for a claim: it renews the registration
-                self.look(signals.claiming.try_lock().ok()).await;
+                self.look(is_renewal, signals.claiming.try_lock().ok()).await;
             }
             if signals.is_look_wanted.load(SeqCst) {
                 continue;
             }
-            let next = self.looked_at.map_or_else(Instant::now, |at| at + every);
-            let next = self.look_again_at.map_or(next, |at| at.min(next));
+            let next = self.renewed_at.map_or_else(Instant::now, |at| at + every);
+            let next = [self.judge_at, self.look_again_at].into_iter().flatten().fold(next, Instant::min);
             tokio::select! {
                 () = signals.look.notified() => {}
                 () = tokio::time::sleep_until(next) => {}
-                guard = signals.claiming.lock(), if self.is_search_put_off => self.look(Some(guard)).await,
+                guard = signals.claiming.lock(), if self.is_search_put_off => self.look(false, Some(guard)).await,
                 changed = core.store.changed() => self.heed(&changed, next).await,
             }
         }
@@ -236,18 +240,21 @@ impl Looks {
         self.look_again_at = Some(self.look_again_at.map_or(look_at, |at| at.min(look_at)));
     }
 
-    /// The look: renews, and passes on what is asked for. Searches for strays if that is due and, as `no_claim`
-    /// says, no claim is under way.
-    async fn look(&mut self, no_claim: Option<MutexGuard<'_, ()>>) {
+    /// The look: passes on what is asked for, and renews if that is due. Searches for strays if that is due and, as
+    /// `no_claim` says, no claim is under way.
+    async fn look(&mut self, is_renewal: bool, no_claim: Option<MutexGuard<'_, ()>>) {
         let core = self.core.clone();
         let asked_at = Instant::now();
-        self.looked_at = Some(asked_at);
         self.look_again_at = None;
+        if is_renewal {
+            self.renewed_at = Some(asked_at);
+            self.judge_at = None;
+            self.renewals = self.renewals.wrapping_add(1);
+        }
         if core.is_poisoned() {
             return;
         }
-        self.count += 1;
-        if self.count.is_multiple_of(LOOKS_PER_AUDIT) {
+        if is_renewal && self.renewals.is_multiple_of(RENEWALS_PER_AUDIT) {
             self.strays.seek([]);
         }
         let registration = core.registration();
@@ -258,6 +265,7 @@ impl Looks {
         let look = Look {
             worker: registration.worker,
             epoch: registration.epoch,
+            is_renewal,
             watch: core.watch.keys(),
             holds,
             workflows: core.info.workflows.clone(),
@@ -280,7 +288,9 @@ impl Looks {
             core.fenced();
             return;
         }
-        core.lease.renew(asked_at);
+        if is_renewal {
+            core.lease.renew(asked_at);
+        }
         self.pass_on(seen, &look, &generations);
     }
 
@@ -300,10 +310,11 @@ impl Looks {
         if seen.has_lost {
             core.worker.take_over.notify_one();
         }
-        self.look_again_at = seen.look_again_at.map(|at| {
+        if let Some(at) = seen.judge_at {
             // after that time by any estimate, and not all workers at once
-            Instant::now() + at.since(seen.now) + Duration::from_millis(20 + fastrand::u64(..80))
-        });
+            let pause = at.since(seen.now) + Duration::from_millis(20 + fastrand::u64(..80));
+            self.judge_at = Some(Instant::now() + pause);
+        }
         for (signal, time) in
             [(&core.worker.due_at, seen.next_due), (&core.worker.quarantined_until, seen.quarantined_until)]
         {

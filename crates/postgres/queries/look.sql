@@ -1,6 +1,7 @@
 -- $1: who looks, $2: its epoch, $3: the time now, null for the server's, $4: the lease in microseconds, $5: what it
 -- watches, $6: its workflows, $7: its version of the code, null for any, $8 and $9: its window (see window.rs), null to
--- leave it. A look that was held up takes nothing of a later one back. The OFFSETs keep the plan as it is written, from
+-- leave it, $10: whether to renew, and to see who is lost; hints cause many other looks, of which nothing must be left.
+-- A look that was held up takes nothing of a later one back. The OFFSETs keep the plan as it is written, from
 -- the small tables to the large one.
 -- A renewal that a crash of the server takes back costs nothing: leases count from its start. So it waits for no flush.
 WITH clock AS MATERIALIZED (
@@ -11,11 +12,12 @@ WITH clock AS MATERIALIZED (
     SET lease_expires_at = clock.now + CASE WHEN w.is_client THEN interval '1 day' ELSE clock.lease END,
         from_key = greatest(w.from_key, $8::uuid), to_key = greatest(w.to_key, $9::uuid)
     FROM clock
-    WHERE w.worker_id = $1::bigint AND w.epoch = $2::bigint
+    WHERE $10::boolean AND w.worker_id = $1::bigint AND w.epoch = $2::bigint
     RETURNING 1
 )
 SELECT clock.now,
-       NOT EXISTS (SELECT FROM renewed),
+       CASE WHEN $10::boolean THEN NOT EXISTS (SELECT FROM renewed)
+            ELSE NOT EXISTS (SELECT FROM workers AS w WHERE w.worker_id = $1::bigint AND w.epoch = $2::bigint) END,
        asked.executions, asked.kinds,
        ARRAY(SELECT u.key
              FROM unnest($5::uuid[]) AS u (key)
@@ -41,7 +43,7 @@ SELECT clock.now,
        EXISTS (SELECT FROM workers AS w WHERE w.worker_id <> $1::bigint),
        -- owners without a registration, found by hopping from owner to owner along the index
        ARRAY(WITH RECURSIVE owners (owner) AS (
-                 SELECT min(owner) FROM executions WHERE owner IS NOT NULL
+                 SELECT min(owner) FROM executions WHERE owner IS NOT NULL AND $10::boolean
                UNION ALL
                  SELECT (SELECT min(e.owner) FROM executions AS e WHERE e.owner > o.owner)
                  FROM owners AS o
@@ -68,6 +70,6 @@ CROSS JOIN LATERAL (
                  clock.now > greatest(w.lease_expires_at, CASE WHEN $3::timestamptz IS NULL
                                       THEN pg_postmaster_start_time() + clock.lease END) AS is_over
           FROM workers AS w
-          WHERE w.worker_id <> $1::bigint) AS o
+          WHERE w.worker_id <> $1::bigint AND $10::boolean) AS o
     WHERE o.is_over OR NOT o.is_client
 ) AS others

@@ -24,19 +24,19 @@ use crate::rows::{Columns, request_kind};
 use crate::statements::{CONTROL, Sql, TAKEOVER};
 use crate::takeover;
 use crate::types::{Instant, key, uuid};
-use crate::window::{self, Windows};
+use crate::window::{self, Sight, Windows};
 
-/// A worker looks for satisfied waits that nobody has woken at every so many looks.
-const LOOKS_PER_SWEEP: u64 = 60;
+/// A worker looks for satisfied waits that nobody has woken at every so many renewals.
+const RENEWALS_PER_SWEEP: u64 = 60;
 
-/// Who looks keeps this of its looks.
+/// Who looks keeps this of its renewals.
 #[derive(Debug, Default)]
 struct Looker {
-    looks: u64,
-    /// Leases of other workers, and at how many further looks they had not changed.
+    renewals: u64,
+    /// Leases of other workers, and at how many further renewals they had not changed.
     leases: HashMap<WorkerId, (Timestamp, u32)>,
     continuity: Continuity,
-    /// What the last look has found.
+    /// What the last one has found.
     lost: Lost,
 }
 
@@ -171,7 +171,7 @@ impl Control {
 
     /// See [`Store::look`](stepfast_core::Store::look). Also, whether there are other workers.
     pub(crate) async fn look(&self, look: &Look, reader: &Reader) -> Result<(Seen, bool), StoreError> {
-        let sight = self.windows.look(look.worker);
+        let sight = if look.is_renewal { self.windows.renew(look.worker) } else { Sight::default() };
         let params = vec![
             one(look.worker.0),
             one(look.epoch),
@@ -182,6 +182,7 @@ impl Control {
             one(look.app_version.as_deref()),
             one(sight.keys.as_ref().map(|keys| uuid(keys.start))),
             one(sight.keys.as_ref().map(|keys| uuid(keys.end))),
+            one(look.is_renewal),
         ];
         let answer = self.ask(Job { sql: Sql::Look, what: "looking", params }).await?;
         let mut view = view(&answer)?;
@@ -199,11 +200,14 @@ impl Control {
         if let Some(holds) = &look.holds {
             view.seen.strays = self.strays(look.worker, holds, reader).await?;
         }
-        let mut lookers = self.lookers.lock().unwrap_or_else(PoisonError::into_inner);
-        let looker = lookers.entry(look.worker).or_default();
-        let may_judge = looker.continuity.renew(tokio::time::Instant::now(), self.connector.options().lease);
-        view.seen.look_again_at = looker.see(&view.others, view.lost_owners, may_judge, view.seen.now);
-        view.seen.has_lost = looker.lost.is_some();
+        if look.is_renewal {
+            let mut lookers = self.lookers.lock().unwrap_or_else(PoisonError::into_inner);
+            let looker = lookers.entry(look.worker).or_default();
+            let may_judge =
+                looker.continuity.renew(tokio::time::Instant::now(), self.connector.options().lease);
+            view.seen.judge_at = looker.see(&view.others, view.lost_owners, may_judge, view.seen.now);
+            view.seen.has_lost = looker.lost.is_some();
+        }
         Ok((view.seen, view.has_company))
     }
 
@@ -312,7 +316,7 @@ impl Control {
 impl Looker {
     /// Notes which workers are lost: their lease has run out, and the looker has renewed its own twice while
     /// theirs stayed the same, and it `may_judge`. Returns when the next lease runs out that has not been renewed
-    /// since the last look.
+    /// since the last renewal.
     fn see(
         &mut self,
         others: &[(WorkerId, Timestamp, bool)],
@@ -320,7 +324,7 @@ impl Looker {
         may_judge: bool,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        self.looks += 1;
+        self.renewals += 1;
         let mut leases = HashMap::with_capacity(others.len());
         let mut expired = Vec::new();
         let mut next = None;
@@ -338,7 +342,7 @@ impl Looker {
             leases.insert(worker, (lease, renewals));
         }
         self.leases = leases;
-        self.lost = Lost { expired, owners, is_sweep: self.looks.is_multiple_of(LOOKS_PER_SWEEP) };
+        self.lost = Lost { expired, owners, is_sweep: self.renewals.is_multiple_of(RENEWALS_PER_SWEEP) };
         next
     }
 }
@@ -372,7 +376,7 @@ fn view(answer: &Answer) -> Result<View, StoreError> {
             next_due,
             quarantined_until,
             has_lost: false,
-            look_again_at: None,
+            judge_at: None,
         },
         lost_owners,
         has_company,

@@ -6,8 +6,8 @@
 //! under its `started_by` has a key in that worker's window, always. Three rules keep that true:
 //!
 //! - What is started with a key outside the window is entered in the index at once.
-//! - The window's start goes up with the looks, but never beyond what runs under `started_by`, or is on its way.
-//! - What still runs after a few looks is entered in the index, which lets the window go on.
+//! - The window's start goes up with the renewals, but never beyond what runs under `started_by`, or is on its way.
+//! - What still runs after a few renewals is entered in the index, which lets the window go on.
 //!
 //! The registration's window may lag behind the one in memory in its start, and never in its end. That holds across
 //! crashes of the server too, also where it does not wait for its log: the log keeps the order of commits.
@@ -21,16 +21,17 @@ use stepfast_core::write::WorkerId;
 
 use crate::apply::Sorted;
 
-/// How far the window reaches ahead of the clock, in milliseconds: for so long workers whose looks fail have one.
+/// How far the window reaches ahead of the clock, in milliseconds: for so long workers whose renewals fail have one.
 const AHEAD_MS: i64 = 3_000;
 
 /// How far its start stays behind the clock, in milliseconds: keys are minted a little before they are sent.
 const BEHIND_MS: i64 = 1_000;
 
-/// From how many looks on what was started is entered in the index of owners: what sleeps is suspended before, after 5 s.
-const LOOKS: u64 = 6;
+/// After how many renewals what was started is entered in the index of owners: what sleeps is suspended before, after
+/// 5 s.
+const RENEWALS: u64 = 6;
 
-/// How many are entered at once, so that the next look is not late.
+/// How many are entered at once, so that the next renewal is not late.
 const MOST: usize = 10_000;
 
 /// The windows of this store's workers.
@@ -40,14 +41,14 @@ pub(crate) struct Windows(Mutex<HashMap<WorkerId, Window>>);
 #[derive(Debug)]
 struct Window {
     keys: Range<Key>,
-    looks: u64,
+    renewals: u64,
     /// What the last flush of a lane starts, unless it is known to have landed or to have failed.
     sent: HashMap<u16, Vec<Key>>,
-    /// What runs, and during which look it was started.
+    /// What runs, and after how many renewals it was started.
     running: KeyMap<u64>,
 }
 
-/// What a look does about a window.
+/// What a renewal does about a window.
 #[derive(Debug, Default)]
 pub(crate) struct Sight {
     /// What the registration is to say; `None` of a worker that registered with another store.
@@ -92,7 +93,7 @@ impl Windows {
 
     /// A worker has registered with this window.
     pub(crate) fn open(&self, worker: WorkerId, keys: Range<Key>) {
-        let window = Window { keys, looks: 0, sent: HashMap::new(), running: KeyMap::default() };
+        let window = Window { keys, renewals: 0, sent: HashMap::new(), running: KeyMap::default() };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, window);
     }
 
@@ -116,8 +117,8 @@ impl Windows {
     /// The last flush of a lane is durable.
     pub(crate) fn landed(&self, worker: WorkerId, lane: u16, sorted: &Sorted<'_>) {
         self.with(worker, |window| {
-            let (sent, looks) = (window.sent.remove(&lane).unwrap_or_default(), window.looks);
-            window.running.extend(sent.into_iter().map(|key| (key, looks)));
+            let (sent, renewals) = (window.sent.remove(&lane).unwrap_or_default(), window.renewals);
+            window.running.extend(sent.into_iter().map(|key| (key, renewals)));
             if !window.running.is_empty() {
                 for key in sorted.released_keys() {
                     window.running.remove(&key);
@@ -131,23 +132,23 @@ impl Windows {
         self.with(worker, |window| window.sent.remove(&lane));
     }
 
-    /// A look begins.
-    pub(crate) fn look(&self, worker: WorkerId) -> Sight {
+    /// A renewal begins.
+    pub(crate) fn renew(&self, worker: WorkerId) -> Sight {
         let now = first();
-        let looked = self.with(worker, |window| {
-            window.looks += 1;
+        let sight = self.with(worker, |window| {
+            window.renewals += 1;
             let sent = window.sent.values().filter_map(|keys| keys.first());
             let lowest = sent.chain(window.running.keys()).min().copied();
             let start = lowest.map_or(now.start, |lowest| lowest.min(now.start));
             // never back, as the clock may be
             window.keys.start = window.keys.start.max(start);
             let keys = window.keys.start..window.keys.end.max(now.end);
-            let old = window.running.iter().filter(|(_, since)| **since + LOOKS <= window.looks);
+            let old = window.running.iter().filter(|(_, since)| **since + RENEWALS <= window.renewals);
             let mut old: Vec<Key> = old.map(|(key, _)| *key).take(MOST).collect();
             old.sort_unstable();
             Sight { keys: Some(keys), old }
         });
-        looked.unwrap_or_default()
+        sight.unwrap_or_default()
     }
 
     /// The registration says so now.
@@ -182,7 +183,7 @@ mod tests {
         let (windows, worker) = (Windows::default(), WorkerId(1));
         let ahead = moved(Key::mint(), 3_600_000)..moved(Key::mint(), 3_700_000);
         windows.open(worker, ahead.clone());
-        assert_eq!(windows.look(worker).keys, Some(ahead));
+        assert_eq!(windows.renew(worker).keys, Some(ahead));
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl SqliteStore {
             listener: shared.wakes.listen(),
             shared,
             workers: Mutex::default(),
-            looks: AtomicU64::new(0),
+            renewals: AtomicU64::new(0),
             owes_wakes: AtomicBool::new(false),
             writer: Mutex::new(Some(writer)),
             readers: Mutex::default(),

@@ -20,8 +20,8 @@ use crate::writer::Inner;
 
 /// Executions that one transaction of a takeover makes claimable; others get their turn in between.
 const TAKEOVER: u64 = 1000;
-/// Every so many looks, the first included, somebody may have to be woken whom nobody has woken.
-const LOOKS_PER_SWEEP: u64 = 60;
+/// At every so many renewals, the first included, somebody may have to be woken whom nobody has woken.
+const RENEWALS_PER_SWEEP: u64 = 60;
 
 impl Inner {
     pub(crate) fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
@@ -96,8 +96,10 @@ impl Inner {
 
     pub(crate) fn look(&self, look: &Look) -> Result<Seen, StoreError> {
         self.shared.look_for_peers();
-        let is_sweep = self.looks.fetch_add(1, SeqCst).is_multiple_of(LOOKS_PER_SWEEP);
-        self.owes_wakes.fetch_or(is_sweep, SeqCst);
+        if look.is_renewal {
+            let is_sweep = self.renewals.fetch_add(1, SeqCst).is_multiple_of(RENEWALS_PER_SWEEP);
+            self.owes_wakes.fetch_or(is_sweep, SeqCst);
+        }
         self.read("looking what has changed", |conn| {
             let mut seen = self.see(conn, look)?;
             let (lost, owners) = self.lost_beside(conn, look.worker.0)?;

@@ -33,8 +33,8 @@ pub(crate) struct Inner {
     pub(crate) listener: Arc<Listener>,
     /// Registrations of this store that are not closed.
     pub(crate) workers: Mutex<Vec<i64>>,
-    /// Looks so far.
-    pub(crate) looks: AtomicU64,
+    /// Renewals so far.
+    pub(crate) renewals: AtomicU64,
     /// A takeover has begun and not yet woken what its worker should have.
     pub(crate) owes_wakes: AtomicBool,
     /// `None` after an error that leaves its view of the disk in doubt: the next use opens it anew.

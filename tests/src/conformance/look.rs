@@ -23,6 +23,7 @@ super::cases![
     it_shows_what_is_ready_of_its_workflows,
     it_shows_the_earliest_due_time_of_its_workflows,
     a_quiet_look_sees_nothing,
+    it_shows_the_same_if_it_does_not_renew,
     a_stranger_is_fenced,
     it_watches_thousands,
 ];
@@ -152,13 +153,31 @@ async fn a_quiet_look_sees_nothing(fixture: &dyn StoreFixture) {
     assert!(seen.requests.is_empty() && seen.ended.is_empty() && seen.strays.is_empty());
 }
 
+async fn it_shows_the_same_if_it_does_not_renew(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [stray, over] = keys();
+    let states = [(stray, running()), (over, completed()), (Key::mint(), sleeping(at(30)))];
+    worker.apply(states.into_iter().map(|(key, state)| start_in(key, state)).collect()).await;
+    worker.apply(vec![start_queued(Key::mint())]).await;
+    worker.commit(vec![cancel(stray)]).await;
+    let watch = vec![over];
+    let look = Look { is_renewal: false, watch, holds: Some(Vec::new()), ..worker.look_of() };
+    let seen = worker.store.look(&look).await.unwrap();
+    assert_eq!((seen.now, seen.is_fenced, seen.has_ready), (fixture.now(), false, true));
+    assert_eq!((seen.next_due, seen.requests), (Some(at(30)), vec![(stray, RequestKind::Cancel)]));
+    assert_eq!((seen.ended, seen.strays), (vec![over], vec![worker.record(stray).await]));
+}
+
 async fn a_stranger_is_fenced(fixture: &dyn StoreFixture) {
     let worker = Worker::register(&fixture.store()).await;
     let mut unknown = worker.look_of();
     unknown.worker.0 += 1_000;
     let stale = Look { epoch: worker.epoch + 1, ..worker.look_of() };
     for look in [unknown, stale] {
-        assert!(worker.store.look(&look).await.unwrap().is_fenced);
+        for is_renewal in [false, true] {
+            let look = Look { is_renewal, ..look.clone() };
+            assert!(worker.store.look(&look).await.unwrap().is_fenced);
+        }
     }
     assert!(!worker.look().await.is_fenced);
 }

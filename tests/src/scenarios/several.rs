@@ -1,16 +1,17 @@
 //! Several engines on one database, and engines that end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use stepfast_core::record::{Filter, Status};
 use stepfast_core::{Engine, Error, ErrorKind};
 
 use super::kit::{
-    Count, GRACE, Latch, engine, fresh_number, noop, record, row, second_engine, shut_down, steps, waiting,
+    Count, GRACE, Latch, engine, fresh_number, noop, open, record, row, second_engine, shut_down, steps,
+    waiting,
 };
 use crate::StoreFixture;
-use crate::fault_store::Call;
+use crate::fault_store::{Call, FaultStore};
 
 super::cases![
     what_one_starts_another_awaits,
@@ -23,6 +24,7 @@ super::cases![
     who_waits_for_a_result_hears_of_the_shutdown,
     shutting_down_twice_is_once,
     a_new_engine_finds_what_was_left_queued,
+    it_renews_once_a_second_however_much_happens_elsewhere,
 ];
 
 async fn what_one_starts_another_awaits(fixture: &dyn StoreFixture) {
@@ -229,4 +231,17 @@ async fn a_new_engine_finds_what_was_left_queued(fixture: &dyn StoreFixture) {
         assert_eq!(two.get::<i64>(id).await.unwrap().result().await.unwrap(), x);
     }
     shut_down(two).await;
+}
+
+async fn it_renews_once_a_second_however_much_happens_elsewhere(fixture: &dyn StoreFixture) {
+    let store = FaultStore::wrap(fixture.store());
+    store.be_busy_elsewhere();
+    let begun = Instant::now();
+    let engine = open(store.clone(), |b| b).await;
+    store.until_called(Call::Look, 100).await;
+    let most = 2 + 2 * begun.elapsed().as_secs() as usize;
+    assert!(store.renewals() <= most, "{} renewals in {:?}", store.renewals(), begun.elapsed());
+    // and they do not fall by the wayside
+    store.until_renewed(3).await;
+    shut_down(engine).await;
 }

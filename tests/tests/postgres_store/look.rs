@@ -80,6 +80,36 @@ async fn a_lease_that_is_not_over_is_left_alone_however_often_one_looks() {
 }
 
 #[tokio::test]
+async fn a_look_that_does_not_renew_leaves_nothing_behind() {
+    let db = Fixture::new().await;
+    let key = Key::mint();
+    db.write(vec![start(key, RUNNING)]).await;
+    let other = db.other().await;
+    let looker = other.register(1, &info(&[])).await.unwrap();
+    let versions = async || {
+        let query = "SELECT array_agg(ctid::text || xmin::text || xmax::text ORDER BY worker_id) FROM workers";
+        db.sql.query_one(query, &[]).await.unwrap().get::<_, Vec<String>>(0)
+    };
+    let before = versions().await;
+    let glance = Look { is_renewal: false, ..look(&looker) };
+    // the lease is over; but it takes renewals to judge others, not any looks
+    db.clock.advance(Duration::from_secs(4));
+    for _ in 0..5 {
+        assert_eq!(looks_through(&other, &glance).await.recovered, 0);
+    }
+    assert_eq!(versions().await, before);
+    let mut recovered = 0;
+    for _ in 0..3 {
+        assert_eq!(recovered, 0);
+        recovered = looks_through(&other, &look(&looker)).await.recovered;
+        other.look(&glance).await.unwrap();
+    }
+    assert_eq!(recovered, 1);
+    let fenced = db.store.look(&Look { is_renewal: false, ..look(&db.worker) }).await.unwrap();
+    assert!(fenced.is_fenced);
+}
+
+#[tokio::test]
 async fn an_outage_of_the_server_is_nobodys_death() {
     // by the server's own clock: the lease is long over, but the server has only just started
     let db = Fixture::with(|mut options| {

@@ -163,6 +163,7 @@ pub(crate) fn look(worker: &Registration) -> Look {
     Look {
         worker: worker.worker,
         epoch: worker.epoch,
+        is_renewal: true,
         watch: Vec::new(),
         holds: None,
         workflows: workflows(),

@@ -41,7 +41,7 @@ impl Tables {
                 .map(|(_, at)| *at)
                 .min(),
             has_lost: self.has_lost(look.worker),
-            look_again_at: None,
+            judge_at: None,
         }
     }
 

@@ -116,6 +116,7 @@ impl Worker {
         Look {
             worker: self.registration.worker,
             epoch: self.registration.epoch,
+            is_renewal: true,
             watch: Vec::new(),
             holds: None,
             workflows: names(workflows),
