@@ -115,9 +115,9 @@ impl<'a> Sorted<'a> {
         self.ends.iter().chain(moves).map(|(_, change)| change.key)
     }
 
-    /// The statements that apply it, requests excepted.
+    /// The statements that apply it behind the fence, requests excepted.
     pub(crate) fn jobs(&self, flush: &Flush, now: Option<Timestamp>) -> Vec<Job<'a>> {
-        let mut jobs = vec![fence(Sql::Fence, flush.worker, flush.lane, flush.epoch, flush.number)];
+        let mut jobs = Vec::new();
         if !self.wakes.is_empty() || !self.requests.is_empty() {
             jobs.push(self.lock());
         }
@@ -324,12 +324,6 @@ impl<'a> Sorted<'a> {
 /// Makes new plans.
 pub(crate) fn replan() -> Job<'static> {
     Job { sql: Sql::Replan, what: "making new plans", params: Vec::new() }
-}
-
-/// The compare-and-set that a flush or claim begins with.
-pub(crate) fn fence(sql: Sql, worker: WorkerId, lane: u16, epoch: i64, number: i64) -> Job<'static> {
-    let params = vec![one(worker.0), one(lane.cast_signed()), one(epoch), one(number)];
-    Job { sql, what: "taking the lane's next number", params }
 }
 
 /// True for a Start with a minted key and nothing special about it: nobody can have been there first.

@@ -6,14 +6,14 @@ use stepfast_core::counters::Counters;
 use stepfast_core::record::Record;
 use stepfast_core::store::{Claim, StoreError};
 
-use crate::apply::{count, fence, one, replan};
+use crate::apply::{count, one, replan};
 use crate::connect::{Connector, Session};
 use crate::error::{Trouble, damaged};
+use crate::lane::{Lane, Lanes, state_of};
 use crate::pipeline::{self, Answer, Job, Param, Part};
-use crate::rows::{Columns, Details, bare, execution};
+use crate::rows::{Details, bare, execution};
 use crate::statements::{CLAIM, Sql};
 use crate::types::{Instant, uuid};
-use crate::writer::{Lanes, session};
 
 /// Position of the column that says whether there is more than the row; see take.sql.
 const HAS_MORE: usize = 21;
@@ -27,23 +27,23 @@ pub(crate) async fn claim(
 ) -> Result<Vec<Record>, StoreError> {
     let slot = lanes.slot(claim.worker, claim.lane);
     let mut place = slot.lock().await;
-    let (id, session) = session(connector, place.take(), CLAIM).await?;
-    let result = attempt(connector, &session, counters, claim).await;
+    let mut lane = Lane::open(connector, place.take(), (claim.worker, claim.lane), CLAIM).await?;
+    let result = attempt(connector, &mut lane, counters, claim).await;
     // a claim that took nothing, or not for sure, leaves nothing behind
-    let is_clean = matches!(result, Ok(Some(_))) || pipeline::roll_back(&session).await;
+    let is_clean = matches!(result, Ok(Some(_))) || pipeline::roll_back(&lane.session).await;
     let result = match result {
         Ok(Some(records)) => Ok(records),
         Ok(None) => {
             if is_clean && !claim.from_quarantine {
-                sweep(&session, claim).await.map_err(Trouble::into_store_error)?;
+                sweep(&lane.session, claim).await.map_err(Trouble::into_store_error)?;
             }
             Ok(Vec::new())
         }
         Err(trouble) => Err(match trouble.into_store_error() {
             // somebody else was faster; nothing was taken
             StoreError::Blocked(_) => {
-                if is_clean && !session.is_closed() {
-                    *place = Some((id, session));
+                if is_clean && lane.is_usable() {
+                    *place = Some(lane);
                 }
                 return Ok(Vec::new());
             }
@@ -51,8 +51,8 @@ pub(crate) async fn claim(
             error => error,
         }),
     };
-    if is_clean && !session.is_closed() && !matches!(result, Err(StoreError::Fenced)) {
-        *place = Some((id, session));
+    if is_clean && lane.is_usable() && !matches!(result, Err(StoreError::Fenced)) {
+        *place = Some(lane);
     }
     result
 }
@@ -60,17 +60,14 @@ pub(crate) async fn claim(
 /// One try: `None` if nothing was taken, with the transaction still open.
 async fn attempt(
     connector: &Connector,
-    session: &Session,
+    lane: &mut Lane,
     counters: &Counters,
     claim: &Claim,
 ) -> Result<Option<Vec<Record>>, Trouble> {
     let now = connector.options().clock.as_ref().map(|clock| clock.now());
+    let session = &lane.session;
     let mut jobs = vec![
-        Job {
-            sql: Sql::Lane,
-            what: "reading the claims' lane",
-            params: vec![one(claim.worker.0), one(claim.lane.cast_signed())],
-        },
+        lane.read(),
         Job {
             sql: if claim.from_quarantine { Sql::TakeQuarantined } else { Sql::Take },
             what: "claiming executions",
@@ -85,8 +82,8 @@ async fn attempt(
         },
     ];
     let mut answers = pipeline::run(session, Part::Begin, &jobs).await?;
-    let [lane, taken] = answers.as_slice() else { return Err(damaged("an answer").into()) };
-    if last_number(lane, claim.epoch)? >= claim.number {
+    let [row, taken] = answers.as_slice() else { return Err(damaged("an answer").into()) };
+    if last_number(row, claim.epoch)? >= claim.number {
         // sent again: it has happened, and the next look shows what it took
         return Ok(None);
     }
@@ -104,7 +101,7 @@ async fn attempt(
     if session.needs_new_plans(records.len()) {
         more.push(replan());
     }
-    more.push(fence(Sql::ClaimFence, claim.worker, claim.lane, claim.epoch, claim.number));
+    more.push(lane.fence(claim.epoch, claim.number, true));
     if !keys.is_empty() {
         for (sql, what) in [
             (Sql::Checkpoints, "reading checkpoints"),
@@ -128,14 +125,15 @@ async fn attempt(
     answers.extend(read);
     count(counters, &jobs, &answers)?;
     counters.claimed();
+    lane.fenced(&jobs, &answers);
     Ok(Some(records))
 }
 
 fn last_number(lane: &Answer, epoch: i64) -> Result<i64, Trouble> {
-    let Some(row) = lane.rows.first() else { return Err(Trouble::Fence) };
-    let mut row = Columns::of(row);
-    let (current, last): (i64, i64) = (row.next()?, row.next()?);
-    if current == epoch { Ok(last) } else { Err(Trouble::Fence) }
+    match state_of(lane)? {
+        Some((current, last)) if current == epoch => Ok(last),
+        _ => Err(Trouble::Fence),
+    }
 }
 
 /// Removes what made it seem that there was something to claim.

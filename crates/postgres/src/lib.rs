@@ -14,6 +14,7 @@ mod connect;
 mod continuity;
 mod dial;
 mod error;
+mod lane;
 mod look;
 mod migrate;
 mod notify;
@@ -73,11 +74,11 @@ pub struct PostgresStore {
 
 use crate::background::Background;
 use crate::connect::{Connector, Role};
+use crate::lane::Lanes;
 use crate::look::Control;
 use crate::notify::{Hints, READY};
 use crate::read::Reader;
 use crate::window::Windows;
-use crate::writer::Lanes;
 
 impl PostgresStore {
     /// Opens the database at `url` (`postgres://user:password@host:5432/database`) with the default options, and

@@ -12,7 +12,7 @@ use stepfast_core::write::{
 
 use crate::apply::one;
 use crate::connect::Session;
-use crate::error::{Trouble, damaged};
+use crate::error::Trouble;
 use crate::pipeline::{self, Job, Part};
 use crate::rows::{Columns, found};
 use crate::statements::Sql;
@@ -154,19 +154,4 @@ fn answer(request: &Request, existing: Option<&Existing>, is_asked: bool) -> Out
         }
         RequestKind::Resume => Outcome::Answered(Answered::Done, None),
     }
-}
-
-/// The lane's row: epoch and last number.
-pub(crate) async fn lane(
-    session: &Session,
-    worker: stepfast_core::write::WorkerId,
-    lane: u16,
-) -> Result<Option<(i64, i64)>, Trouble> {
-    let params = vec![one(worker.0), one(lane.cast_signed())];
-    let job = Job { sql: Sql::Lane, what: "reading the lane", params };
-    let answers = pipeline::run(session, Part::Apart, &[job]).await?;
-    let answer = answers.first().ok_or_else(|| damaged("an answer"))?;
-    let Some(row) = answer.rows.first() else { return Ok(None) };
-    let mut row = Columns::of(row);
-    Ok(Some((row.next()?, row.next()?)))
 }

@@ -64,7 +64,10 @@ mod tests {
         for sql in Sql::ALL {
             assert!(!types(*sql).contains(&Type::UNKNOWN), "{sql:?}: {:?}", types(*sql));
         }
-        assert_eq!(types(Sql::Fence), [Type::INT8, Type::INT2, Type::INT8, Type::INT8]);
+        assert_eq!(
+            types(Sql::Fence),
+            [Type::INT8, Type::INT2, Type::INT8, Type::INT8, Type::TEXT, Type::BOOL]
+        );
         assert_eq!(types(Sql::Satisfied), [] as [Type; 0]);
     }
 }

@@ -138,11 +138,8 @@ async fn send(
         None if i < first => "beginning a transaction",
         None => "committing",
     };
-    let is_fence = |i: usize| {
-        i.checked_sub(first)
-            .and_then(|i| jobs.get(i))
-            .is_some_and(|job| matches!(job.sql, Sql::Fence | Sql::ClaimFence))
-    };
+    let is_fence =
+        |i: usize| i.checked_sub(first).and_then(|i| jobs.get(i)).is_some_and(|job| job.sql == Sql::Fence);
     let mut answers = Vec::with_capacity(jobs.len());
     let mut aborted = None;
     for (i, slot) in slots.into_iter().enumerate() {

@@ -26,19 +26,11 @@ macro_rules! statements {
 
 statements! {
     /// Takes the next number of a lane, or fails the transaction.
-    Fence = "WITH f AS (UPDATE lanes SET last_number = $4::bigint \
-                        WHERE worker_id = $1::bigint AND lane = $2::smallint AND epoch = $3::bigint \
-                          AND last_number = $4::bigint - 1 RETURNING 1) \
-             SELECT 1 / (SELECT count(*) FROM f)";
-    /// The same for claims, where numbers may have gaps: a claim of unknown outcome is not sent again.
-    ClaimFence = "WITH f AS (UPDATE lanes SET last_number = $4::bigint \
-                             WHERE worker_id = $1::bigint AND lane = $2::smallint AND epoch = $3::bigint \
-                               AND last_number < $4::bigint RETURNING 1) \
-                  SELECT 1 / (SELECT count(*) FROM f)";
+    Fence = include_str!("../queries/fence.sql");
     /// Forgets plans that were made when the tables were smaller.
     Replan = "DISCARD PLANS";
     /// A lane as it is.
-    Lane = "SELECT epoch, last_number FROM lanes WHERE worker_id = $1::bigint AND lane = $2::smallint";
+    Lane = include_str!("../queries/lane.sql");
     /// Locks rows in key order.
     Lock = include_str!("../queries/lock.sql");
     /// Ends executions that the lane's worker runs.
@@ -194,7 +186,7 @@ pub(crate) const FLUSH: &[Sql] = &[
 /// Statements of claims.
 pub(crate) const CLAIM: &[Sql] = &[
     Sql::Replan,
-    Sql::ClaimFence,
+    Sql::Fence,
     Sql::Lane,
     Sql::Take,
     Sql::TakeQuarantined,

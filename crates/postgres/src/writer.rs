@@ -1,21 +1,17 @@
 //! Flushes: each lane has a connection of its own, and a flush is one round trip on it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
-
 use stepfast_core::counters::Counters;
 use stepfast_core::store::StoreError;
-use stepfast_core::write::{Flush, Outcome, WorkerId};
-use tokio::runtime::{Handle, Id};
-use tokio::sync::Mutex;
+use stepfast_core::write::{Flush, Outcome};
 
 use crate::apply::{Applied, Sorted, count, replan};
-use crate::connect::{Connector, Role, Session};
+use crate::connect::Connector;
 use crate::error::{Trouble, damaged};
+use crate::lane::{Lane, Lanes};
 use crate::outcome;
 use crate::pipeline::{self, Part};
 use crate::request::Targets;
-use crate::statements::Sql;
+use crate::statements::{FLUSH, Sql};
 use crate::window::Windows;
 
 /// How often a flush that lost against another transaction is tried again before it counts as blocked.
@@ -23,41 +19,6 @@ const TRIES: usize = 4;
 
 /// How often newly found descendants of a cancelled execution are locked before the flush starts over.
 const LOCK_ROUNDS: usize = 8;
-
-type Slot = Arc<Mutex<Option<(Id, Session)>>>;
-
-/// The connections of the lanes, flushes' and claims' alike.
-#[derive(Default)]
-pub(crate) struct Lanes(StdMutex<HashMap<(WorkerId, u16), Slot>>);
-
-impl Lanes {
-    /// The place of a lane's connection. Whoever uses it takes it out and puts it back when it is clean, so a
-    /// call that is given up half-way leaves no connection in an unknown state behind.
-    pub(crate) fn slot(&self, worker: WorkerId, lane: u16) -> Slot {
-        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.entry((worker, lane)).or_default().clone()
-    }
-
-    /// Closes the connections of a worker.
-    pub(crate) fn forget(&self, worker: WorkerId) {
-        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.retain(|(owner, _), _| *owner != worker);
-    }
-}
-
-/// The lane's connection, if it works in this runtime; else a new one.
-pub(crate) async fn session(
-    connector: &Connector,
-    kept: Option<(Id, Session)>,
-    statements: &[Sql],
-) -> Result<(Id, Session), StoreError> {
-    let runtime = Handle::try_current()
-        .map_err(|_| StoreError::Unavailable("a lane was used outside of a runtime".into()))?;
-    match kept {
-        Some((id, session)) if id == runtime.id() && !session.is_closed() => Ok((id, session)),
-        _ => Ok((runtime.id(), Session::open(connector, &runtime, Role::Lane, statements).await?)),
-    }
-}
 
 /// Applies a flush; see [`Store::commit`](stepfast_core::Store::commit).
 pub(crate) async fn commit(
@@ -73,19 +34,19 @@ pub(crate) async fn commit(
     windows.enter(flush.worker, flush.lane, &mut sorted);
     let mut tries = 0;
     loop {
-        let (id, session) = session(connector, place.take(), crate::statements::FLUSH).await?;
-        let result = attempt(connector, &session, counters, flush, &sorted).await;
-        let is_clean = result.is_ok() || pipeline::roll_back(&session).await;
+        let mut lane = Lane::open(connector, place.take(), (flush.worker, flush.lane), FLUSH).await?;
+        let result = attempt(connector, &mut lane, counters, flush, &sorted).await;
+        let is_clean = result.is_ok() || pipeline::roll_back(&lane.session).await;
         let result = match result {
             // the fence did not match: its row says why
-            Err(Trouble::Fence) if is_clean => resolve(&session, flush).await,
+            Err(Trouble::Fence) if is_clean => resolve(&lane, flush).await,
             Err(Trouble::Fence) => {
                 Err(StoreError::Unavailable("the connection was lost behind a fence".into()).into())
             }
             result => result,
         };
-        if is_clean && !session.is_closed() {
-            *place = Some((id, session));
+        if is_clean && lane.is_usable() {
+            *place = Some(lane);
         }
         tries += 1;
         match result {
@@ -113,13 +74,15 @@ pub(crate) async fn commit(
 /// One try. After an error its transaction may still be open.
 async fn attempt(
     connector: &Connector,
-    session: &Session,
+    lane: &mut Lane,
     counters: &Counters,
     flush: &Flush,
     sorted: &Sorted<'_>,
 ) -> Result<Vec<(usize, Outcome)>, Trouble> {
     let now = connector.options().clock.as_ref().map(|clock| clock.now());
-    let mut jobs = sorted.jobs(flush, now);
+    let mut jobs = vec![lane.fence(flush.epoch, flush.number, false)];
+    jobs.extend(sorted.jobs(flush, now));
+    let session = &lane.session;
     if session.needs_new_plans(flush.writes.len()) {
         jobs.insert(0, replan());
     }
@@ -165,27 +128,29 @@ async fn attempt(
     stepfast_core::crash_point!("postgres after flush");
     count(counters, &jobs, &answers)?;
     counters.flushed(flush.writes.len() as u64);
+    lane.fenced(&jobs, &answers);
     let applied = Applied::read(sorted, &jobs, &answers)?;
     outcomes.extend(applied.outcomes);
     if !applied.losers.is_empty() {
-        outcomes.extend(outcome::losers(session, flush, &applied.losers).await?);
+        outcomes.extend(outcome::losers(&lane.session, flush, &applied.losers).await?);
     }
     outcomes.sort_by_key(|(i, _)| *i);
     Ok(outcomes)
 }
 
 /// What a fence that did not match means.
-async fn resolve(session: &Session, flush: &Flush) -> Result<Vec<(usize, Outcome)>, Trouble> {
-    let Some((epoch, last)) = outcome::lane(session, flush.worker, flush.lane).await? else {
+async fn resolve(lane: &Lane, flush: &Flush) -> Result<Vec<(usize, Outcome)>, Trouble> {
+    let Some((epoch, last)) = lane.state().await? else {
         return Err(Trouble::Store(StoreError::Fenced));
     };
-    let (lane, number) = (flush.lane, flush.number);
+    let number = flush.number;
     if flush.is_resent && last >= number && (last == number || epoch != flush.epoch) {
-        return outcome::applied_before(session, flush).await;
+        return outcome::applied_before(&lane.session, flush).await;
     }
     if epoch != flush.epoch {
         return Err(Trouble::Store(StoreError::Fenced));
     }
+    let lane = flush.lane;
     if last == number - 1 {
         return Err(Trouble::Again(format!("flush {number} of lane {lane} met its own earlier try")));
     }

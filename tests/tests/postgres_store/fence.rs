@@ -6,6 +6,7 @@ use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{Answer, Chunk, Discard, Flush, Outcome, Write};
 use stepfast_core::{Key, Store};
+use tokio_postgres::IsolationLevel;
 
 use super::proxy::Proxy;
 use super::support::*;
@@ -289,4 +290,63 @@ async fn a_lane_whose_runtime_is_gone_connects_again() {
     .await
     .unwrap();
     assert_eq!(db.count("executions").await, 2);
+}
+
+#[tokio::test]
+async fn old_versions_of_a_lane_are_not_searched_while_somebody_keeps_them() {
+    let db = Fixture::new().await;
+    let mut other = client(&db.schema).await;
+    let snapshot = other.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
+    let snapshot = snapshot.start().await.unwrap();
+    snapshot.query_one("SELECT count(*) FROM lanes", &[]).await.unwrap();
+    for _ in 0..50 {
+        db.write(vec![start(Key::mint(), QUEUED)]).await;
+        assert_eq!(db.take(1).await.len(), 1);
+    }
+    // the server counts what sessions that have ended have done
+    let Fixture { store, schema, sql, .. } = db;
+    drop(store);
+    let query = "SELECT n_tup_upd, coalesce(idx_scan, 0), coalesce(seq_scan, 0) FROM pg_stat_user_tables \
+                 WHERE schemaname = $1 AND relname = 'lanes'";
+    let (found_by_key, walked) = loop {
+        let row = sql.query_one(query, &[&schema]).await.unwrap();
+        if row.get::<_, i64>(0) >= 100 {
+            break (row.get::<_, i64>(1), row.get::<_, i64>(2));
+        }
+        sql.execute("SELECT pg_sleep(0.05)", &[]).await.unwrap();
+    };
+    // each lane once, before it knows where its row is
+    assert!(found_by_key + walked <= 5, "{found_by_key} searches by key, {walked} walks");
+    snapshot.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lane_finds_its_row_wherever_it_has_gone() {
+    let db = Fixture::new().await;
+    let others =
+        [db.store.register(3, &info(&[])).await.unwrap(), db.store.register(3, &info(&[])).await.unwrap()];
+    let places = async || {
+        let query = "SELECT array_agg(ctid::text ORDER BY worker_id, lane) FROM lanes";
+        db.sql.query_one(query, &[]).await.unwrap().get::<_, Vec<String>>(0)
+    };
+    let mut moved = 0;
+    for _ in 0..4 {
+        for _ in 0..7 {
+            db.write(vec![start(Key::mint(), QUEUED)]).await;
+        }
+        assert_eq!(db.take(7).await.len(), 7);
+        // the rows change places: where one was is another one now
+        let before = places().await;
+        db.sql.batch_execute("VACUUM FULL lanes").await.unwrap();
+        moved += before.iter().zip(places().await).filter(|(before, after)| **before != *after).count();
+        let lane = "SELECT last_number FROM lanes WHERE worker_id = $1 AND lane = 0";
+        for other in &others {
+            let number: i64 = db.sql.query_one(lane, &[&other.worker.0]).await.unwrap().get(0);
+            assert_eq!(number, 0, "a lane took another one's row");
+        }
+    }
+    assert!(moved > 0, "nothing changed its place");
+    assert!(db.store.end_registration(db.worker.worker).await.unwrap());
+    let late = db.commit(&db.flush(vec![start(Key::mint(), QUEUED)])).await;
+    assert!(matches!(late, Err(StoreError::Fenced)), "{late:?}");
 }

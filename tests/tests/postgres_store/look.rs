@@ -87,7 +87,8 @@ async fn a_look_that_does_not_renew_leaves_nothing_behind() {
     let other = db.other().await;
     let looker = other.register(1, &info(&[])).await.unwrap();
     let versions = async || {
-        let query = "SELECT array_agg(ctid::text || xmin::text || xmax::text ORDER BY worker_id) FROM workers";
+        let query =
+            "SELECT array_agg(ctid::text || xmin::text || xmax::text ORDER BY worker_id) FROM workers";
         db.sql.query_one(query, &[]).await.unwrap().get::<_, Vec<String>>(0)
     };
     let before = versions().await;

@@ -8,7 +8,6 @@ use super::support::*;
 /// Statements of flushes, claims and looks, with the scans that may walk an index without a condition.
 const HOT: &[(Sql, &[&str])] = &[
     (Sql::Fence, &[]),
-    (Sql::ClaimFence, &[]),
     (Sql::Lane, &[]),
     (Sql::Lock, &[]),
     (Sql::MoveEnded, &[]),
