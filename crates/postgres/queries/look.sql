@@ -1,6 +1,7 @@
 -- $1: who looks, $2: its epoch, $3: the time now, null for the server's, $4: the lease in microseconds, $5: what it
 -- watches, $6: its workflows, $7: its version of the code, null for any, $8 and $9: its window (see window.rs), null to
 -- leave it, $10: whether to renew, and to see who is lost; hints cause many other looks, of which nothing must be left.
+-- $11: whether to search for owners without a registration.
 -- A look that was held up takes nothing of a later one back. The OFFSETs keep the plan as it is written, from
 -- the small tables to the large one.
 -- A renewal that a crash of the server takes back costs nothing: leases count from its start. So it waits for no flush.
@@ -43,7 +44,7 @@ SELECT clock.now,
        EXISTS (SELECT FROM workers AS w WHERE w.worker_id <> $1::bigint),
        -- owners without a registration, found by hopping from owner to owner along the index
        ARRAY(WITH RECURSIVE owners (owner) AS (
-                 SELECT min(owner) FROM executions WHERE owner IS NOT NULL AND $10::boolean
+                 SELECT min(owner) FROM executions WHERE owner IS NOT NULL AND $11::boolean
                UNION ALL
                  SELECT (SELECT min(e.owner) FROM executions AS e WHERE e.owner > o.owner)
                  FROM owners AS o

@@ -29,10 +29,16 @@ use crate::window::{self, Sight, Windows};
 /// A worker looks for satisfied waits that nobody has woken at every so many renewals.
 const RENEWALS_PER_SWEEP: u64 = 60;
 
+/// A worker searches for what a takeover that was cut short has left behind at so many renewals after it has come or
+/// somebody has gone, and then at every so many. While somebody holds a snapshot a search takes longer and longer.
+const RENEWALS_PER_SEARCH: u64 = 10;
+
 /// Who looks keeps this of its renewals.
 #[derive(Debug, Default)]
 struct Looker {
     renewals: u64,
+    /// How many it has made since the last one that missed somebody, or found something left behind.
+    quiet: u64,
     /// Leases of other workers, and at how many further renewals they had not changed.
     leases: HashMap<WorkerId, (Timestamp, u32)>,
     continuity: Continuity,
@@ -172,6 +178,7 @@ impl Control {
     /// See [`Store::look`](stepfast_core::Store::look). Also, whether there are other workers.
     pub(crate) async fn look(&self, look: &Look, reader: &Reader) -> Result<(Seen, bool), StoreError> {
         let sight = if look.is_renewal { self.windows.renew(look.worker) } else { Sight::default() };
+        let is_search = look.is_renewal && self.with_looker(look.worker, |looker| looker.is_search_due());
         let params = vec![
             one(look.worker.0),
             one(look.epoch),
@@ -183,6 +190,7 @@ impl Control {
             one(sight.keys.as_ref().map(|keys| uuid(keys.start))),
             one(sight.keys.as_ref().map(|keys| uuid(keys.end))),
             one(look.is_renewal),
+            one(is_search),
         ];
         let answer = self.ask(Job { sql: Sql::Look, what: "looking", params }).await?;
         let mut view = view(&answer)?;
@@ -201,14 +209,18 @@ impl Control {
             view.seen.strays = self.strays(look.worker, holds, reader).await?;
         }
         if look.is_renewal {
-            let mut lookers = self.lookers.lock().unwrap_or_else(PoisonError::into_inner);
-            let looker = lookers.entry(look.worker).or_default();
-            let may_judge =
-                looker.continuity.renew(tokio::time::Instant::now(), self.connector.options().lease);
-            view.seen.judge_at = looker.see(&view.others, view.lost_owners, may_judge, view.seen.now);
-            view.seen.has_lost = looker.lost.is_some();
+            let lease = self.connector.options().lease;
+            self.with_looker(look.worker, |looker| {
+                let may_judge = looker.continuity.renew(tokio::time::Instant::now(), lease);
+                view.seen.judge_at = looker.see(&view.others, view.lost_owners, may_judge, view.seen.now);
+                view.seen.has_lost = looker.lost.is_some();
+            });
         }
         Ok((view.seen, view.has_company))
+    }
+
+    fn with_looker<R>(&self, worker: WorkerId, f: impl FnOnce(&mut Looker) -> R) -> R {
+        f(self.lookers.lock().unwrap_or_else(PoisonError::into_inner).entry(worker).or_default())
     }
 
     /// A worker is gone.
@@ -314,6 +326,10 @@ impl Control {
 }
 
 impl Looker {
+    fn is_search_due(&self) -> bool {
+        self.quiet < RENEWALS_PER_SEARCH || self.renewals.is_multiple_of(RENEWALS_PER_SEARCH)
+    }
+
     /// Notes which workers are lost: their lease has run out, and the looker has renewed its own twice while
     /// theirs stayed the same, and it `may_judge`. Returns when the next lease runs out that has not been renewed
     /// since the last renewal.
@@ -341,6 +357,8 @@ impl Looker {
             }
             leases.insert(worker, (lease, renewals));
         }
+        let is_quiet = owners.is_empty() && self.leases.keys().all(|worker| leases.contains_key(worker));
+        self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
         self.leases = leases;
         self.lost = Lost { expired, owners, is_sweep: self.renewals.is_multiple_of(RENEWALS_PER_SWEEP) };
         next
@@ -384,4 +402,31 @@ fn view(answer: &Answer) -> Result<View, StoreError> {
             .map(|((id, lease), is_over)| (WorkerId(id), lease.0, is_over))
             .collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_behind_is_searched_for_when_somebody_has_gone_and_now_and_then() {
+        let mut looker = Looker::default();
+        let mut searches = |renewals: u64, others: &[i64], owners: &[i64]| {
+            let others: Vec<_> =
+                others.iter().map(|id| (WorkerId(*id), Timestamp::from_micros(0), false)).collect();
+            let mut searches = 0;
+            for _ in 0..renewals {
+                searches += u64::from(looker.is_search_due());
+                looker.see(&others, owners.to_vec(), true, Timestamp::from_micros(0));
+            }
+            searches
+        };
+        assert_eq!(searches(10, &[1, 2], &[]), 10, "as long as it is new");
+        assert_eq!(searches(50, &[1, 2], &[]), 5, "when nothing happens");
+        assert_eq!(searches(20, &[1, 2, 3], &[]), 2, "when somebody comes");
+        assert!(searches(11, &[1, 3], &[]) >= 10, "when somebody has gone");
+        searches(20, &[1, 3], &[]);
+        searches(1, &[1, 3], &[2]);
+        assert_eq!(searches(10, &[1, 3], &[]), 10, "when something was left behind");
+    }
 }

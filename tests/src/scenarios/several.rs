@@ -1,6 +1,6 @@
 //! Several engines on one database, and engines that end.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use stepfast_core::record::{Filter, Status};
@@ -236,7 +236,7 @@ async fn a_new_engine_finds_what_was_left_queued(fixture: &dyn StoreFixture) {
 async fn it_renews_once_a_second_however_much_happens_elsewhere(fixture: &dyn StoreFixture) {
     let store = FaultStore::wrap(fixture.store());
     store.be_busy_elsewhere();
-    let begun = Instant::now();
+    let begun = tokio::time::Instant::now();
     let engine = open(store.clone(), |b| b).await;
     store.until_called(Call::Look, 100).await;
     let most = 2 + 2 * begun.elapsed().as_secs() as usize;
