@@ -19,8 +19,11 @@ const SLOWER: f64 = 10.0;
 /// Callers that fill the store.
 const FILLERS: usize = 4_096;
 
+/// A way to have workflows done, and its name.
+type Way = (Mode, Ids, &'static str);
+
 /// The ways that are measured.
-const WAYS: [(Mode, Ids, &str); 4] = [
+const WAYS: [Way; 4] = [
     (Mode::Start, Ids::Minted, "start"),
     (Mode::Run, Ids::Minted, "run"),
     (Mode::Start, Ids::Given, "start, ids given"),
@@ -35,83 +38,130 @@ pub struct Sweep {
     pub concurrency: usize,
     /// Workflows in each run.
     pub iterations: usize,
-    /// Runs of each way at each step, of which the median counts.
+    /// Runs of each way at each step, and on empty stores, of which the median counts.
     pub runs: usize,
 }
 
 impl Sweep {
+    /// How many finished executions are stored at each step, from the fewest. An empty store is none: each step has its
+    /// own beside it.
+    fn steps(&self) -> Vec<usize> {
+        let mut steps: Vec<usize> = self.executions.iter().copied().filter(|stored| *stored > 0).collect();
+        steps.sort_unstable();
+        steps.dedup();
+        steps
+    }
+
     /// How much is to be done: executions that are stored or run.
     pub fn total(&self) -> u64 {
-        let measured = self.executions.len() * self.runs * WAYS.len() * self.iterations;
-        (self.executions.iter().max().copied().unwrap_or(0) + measured) as u64
+        let steps = self.steps();
+        let measured = 2 * steps.len() * self.runs.max(1) * WAYS.len() * self.iterations;
+        (steps.last().copied().unwrap_or(0) + measured) as u64
     }
 }
 
-/// Fills a store step by step, and measures at each.
+/// Fills a store step by step, and measures at each, in turns with empty stores.
 ///
 /// What is stored was run by the engine itself, half of it with ids given by its caller at random. The runs that are
-/// measured stay in the store, too.
+/// measured stay in the store, too; each run on an empty store has a new one. In turns, because a machine that others use
+/// has faster and slower minutes: what counts is the median of the ratios of neighbours.
 pub async fn run(
     place: &Place,
     sweep: &Sweep,
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     let target = place.fresh().await?;
-    let measured = on(&target, sweep, progress).await;
+    let beside = place.beside(&target);
+    let mut empty = Some(beside.fresh().await?);
+    let measured = on(&target, &beside, &mut empty, sweep, progress).await;
+    if let Some(empty) = empty {
+        empty.close().await?;
+    }
     target.close().await?;
     measured
 }
 
+/// A run, and with how much work all in all it was done.
+struct Runs<'a> {
+    sweep: &'a Sweep,
+    progress: &'a dyn Fn(u64, &str),
+    done: u64,
+}
+
+impl Runs<'_> {
+    async fn one(&mut self, target: &Target, way: Way, stored: usize) -> Result<Row, Error> {
+        let (mode, ids, name) = way;
+        let Sweep { concurrency, iterations, .. } = *self.sweep;
+        let parameters = Parameters { mode, ids, concurrency, steps: 0, iterations: Some(iterations) };
+        let (progress, done) = (self.progress, self.done);
+        let said = format!("{name}, {stored} stored");
+        let mut row = workflows::run(target, parameters, &|n| progress(done + n, &said)).await?;
+        self.done += iterations as u64;
+        row.stored = Some(stored);
+        row.mode = Some(name.to_owned());
+        Ok(row)
+    }
+
+    async fn on_empty(&mut self, beside: &Place, empty: &mut Option<Target>, way: Way) -> Result<Row, Error> {
+        if let Some(target) = empty.take() {
+            *empty = Some(beside.emptied(target).await?);
+        }
+        match empty {
+            Some(target) => self.one(target, way, 0).await,
+            None => Err(Error::Unavailable("there is no empty store any more".to_owned())),
+        }
+    }
+}
+
 async fn on(
     target: &Target,
+    beside: &Place,
+    empty: &mut Option<Target>,
     sweep: &Sweep,
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
-    let (mut rows, mut figures): (Vec<Row>, Vec<Figure>) = (Vec::new(), Vec::new());
-    let mut steps = sweep.executions.clone();
-    steps.sort_unstable();
-    let (mut done, mut stored) = (0, 0);
-    for wanted in steps {
-        let missing = wanted.saturating_sub(stored);
+    let (mut on_empties, mut rows, mut figures) = (vec![Vec::new(); WAYS.len()], Vec::new(), Vec::new());
+    let mut runs = Runs { sweep, progress, done: 0 };
+    let mut stored = 0;
+    for wanted in sweep.steps() {
+        let (missing, done) = (wanted.saturating_sub(stored), runs.done);
         fill(target, missing, &|n| progress(done + n, &format!("storing up to {wanted}"))).await?;
         stored += missing;
-        done += missing as u64;
-        let mut runs: Vec<Vec<Row>> = WAYS.iter().map(|_| Vec::new()).collect();
-        for _ in 0..sweep.runs.max(1) {
-            for ((mode, ids, name), runs) in WAYS.into_iter().zip(&mut runs) {
-                let parameters = Parameters {
-                    mode,
-                    ids,
-                    concurrency: sweep.concurrency,
-                    steps: 0,
-                    iterations: Some(sweep.iterations),
+        runs.done += missing as u64;
+        let mut filled = vec![Vec::new(); WAYS.len()];
+        let mut slower = vec![Vec::new(); WAYS.len()];
+        for round in 0..sweep.runs.max(1) {
+            for (i, way) in WAYS.into_iter().enumerate() {
+                // neither is always the one that comes after the other
+                let (on_empty, on_filled) = if round.is_multiple_of(2) {
+                    let on_empty = runs.on_empty(beside, empty, way).await?;
+                    (on_empty, runs.one(target, way, wanted).await?)
+                } else {
+                    let on_filled = runs.one(target, way, wanted).await?;
+                    (runs.on_empty(beside, empty, way).await?, on_filled)
                 };
-                let mut row = workflows::run(target, parameters, &|n| {
-                    progress(done + n, &format!("{name}, {wanted} stored"));
-                })
-                .await?;
-                done += sweep.iterations as u64;
                 stored += sweep.iterations;
-                row.stored = Some(wanted);
-                row.mode = Some(name.to_owned());
-                runs.push(row);
+                slower[i].push((1.0 - on_filled.per_second / on_empty.per_second.max(1e-9)) * 100.0);
+                on_empties[i].push(on_empty);
+                filled[i].push(on_filled);
             }
         }
-        for mut runs in runs {
-            runs.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
-            let median = runs.swap_remove(runs.len() / 2);
-            let first = rows.iter().find(|row| row.mode == median.mode);
-            if let (Some(first), Some(mode)) = (first, &median.mode) {
-                let slower = (1.0 - median.per_second / first.per_second.max(1e-9)) * 100.0;
-                let limit = (wanted >= ENOUGH && first.stored == Some(0)).then_some(SLOWER);
-                let fewest = first.stored.unwrap_or_default();
-                let name = format!("{mode}, {wanted} stored: slower than with {fewest}");
-                figures.push(Figure::new(name, slower, "%").at_most(limit));
-            }
-            rows.push(median);
+        for (way, mut slower) in WAYS.into_iter().zip(slower) {
+            slower.sort_by(f64::total_cmp);
+            let name = format!("{}, {wanted} stored: slower than an empty store beside it", way.2);
+            let limit = (wanted >= ENOUGH).then_some(SLOWER);
+            figures.push(Figure::new(name, slower[slower.len() / 2], "%").at_most(limit));
         }
+        rows.extend(filled.into_iter().map(median));
     }
-    Ok((rows, figures))
+    let mut all: Vec<Row> = on_empties.into_iter().filter(|runs| !runs.is_empty()).map(median).collect();
+    all.extend(rows);
+    Ok((all, figures))
+}
+
+fn median(mut runs: Vec<Row>) -> Row {
+    runs.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
+    runs.swap_remove(runs.len() / 2)
 }
 
 /// Adds `many` finished executions, and lets the database tidy up.

@@ -42,7 +42,30 @@ impl Place {
         }
         Ok(there)
     }
+
+    /// A place for fresh targets beside `target`, on the same server or in the same folder.
+    pub(crate) fn beside(&self, target: &Target) -> Self {
+        let durability = self.durability.clone();
+        if target.is_postgres() {
+            return Self { store: self.store.clone(), durability, directory: None };
+        }
+        Self { store: "sqlite".to_owned(), durability, directory: Some(target.folder()) }
+    }
+
+    /// A target like this fresh one of here, with nothing stored in it. On Postgres it is the same: making and dropping
+    /// databases costs their neighbours checkpoints.
+    pub(crate) async fn emptied(&self, target: Target) -> Result<Target, Error> {
+        let Some(client) = target.postgres() else { return self.fresh().await };
+        client.batch_execute(EMPTY).await.map_err(unanswered)?;
+        Ok(target)
+    }
 }
+
+/// Empties all tables of a database except those that tell the version of its schema.
+const EMPTY: &str = "DO $$ DECLARE names text; BEGIN \
+    SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') INTO names FROM pg_tables \
+    WHERE schemaname NOT IN ('pg_catalog', 'information_schema') AND tablename NOT LIKE '%schema%'; \
+    IF names IS NOT NULL THEN EXECUTE 'TRUNCATE ' || names; END IF; END $$";
 
 /// A connection to the Postgres database at `url`.
 pub(crate) async fn connect(url: &str, name: &str) -> Result<tokio_postgres::Client, Error> {
