@@ -1,6 +1,6 @@
 //! A flush as statements: one per kind of row change, each over all of its rows.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use stepfast_core::clock::Timestamp;
@@ -28,6 +28,8 @@ pub(crate) struct Sorted<'a> {
     /// Starts with nothing special about them, which cannot lose: those that run, by key, and those that have ended.
     running: Vec<(usize, &'a Start)>,
     ended: Vec<&'a Start>,
+    /// The same with an id of their caller, which may be taken: by id, and none if `starts` have ids.
+    named: Vec<(usize, &'a Start)>,
     /// Moves to an end, by key.
     ends: Vec<(usize, &'a Move)>,
     /// Other Moves, by key.
@@ -62,9 +64,15 @@ impl<'a> Sorted<'a> {
         let mut sorted = Self::default();
         for (i, write) in flush.writes.iter().enumerate() {
             match write {
-                Write::Start(start) => match (is_plain(start), &start.state) {
-                    (true, State::Running { armed }) if armed.is_empty() => sorted.running.push((i, start)),
-                    (true, State::Ended { .. }) => sorted.ended.push(start),
+                Write::Start(start) => match (kind(start), &start.state) {
+                    (Kind::Plain, State::Running { armed }) if armed.is_empty() => {
+                        sorted.running.push((i, start));
+                    }
+                    (Kind::Plain, State::Ended { .. }) => sorted.ended.push(start),
+                    (Kind::Named, State::Running { armed }) if armed.is_empty() => {
+                        sorted.named.push((i, start));
+                    }
+                    (Kind::Named, State::Ended { .. }) => sorted.named.push((i, start)),
                     _ => sorted.starts.push((i, start)),
                 },
                 Write::Checkpoint(checkpoint) => sorted.checkpoints.push(checkpoint),
@@ -91,22 +99,45 @@ impl<'a> Sorted<'a> {
     }
 
     fn sort_starts(&mut self) {
-        self.starts.sort_by(|(_, a), (_, b)| (&a.workflow_id, a.key).cmp(&(&b.workflow_id, b.key)));
+        // one order over both
+        if self.starts.iter().any(|(_, start)| start.workflow_id.is_some()) {
+            self.starts.append(&mut self.named);
+        }
+        for starts in [&mut self.named, &mut self.starts] {
+            starts.sort_by(|(_, a), (_, b)| (&a.workflow_id, a.key).cmp(&(&b.workflow_id, b.key)));
+        }
     }
 
     /// Starts outside of this window get an entry in the index of owners, as those have that are special; see
     /// [`Windows`](crate::window::Windows).
     pub(crate) fn start_within(&mut self, window: &Range<Key>) {
-        let within = self.running.iter().filter(|(_, start)| window.contains(&start.key)).count();
-        if within < self.running.len() {
-            self.starts.extend(self.running.extract_if(.., |(_, start)| !window.contains(&start.key)));
+        let before = self.starts.len();
+        for starts in [&mut self.running, &mut self.named] {
+            let outside = |(_, start): &mut (usize, &Start)| {
+                matches!(start.state, State::Running { .. }) && !window.contains(&start.key)
+            };
+            self.starts.extend(starts.extract_if(.., outside));
+        }
+        if self.starts.len() > before {
             self.sort_starts();
         }
     }
 
-    /// What is started without an entry in the index of owners, in order.
+    /// What is started without an entry in the index of owners.
     pub(crate) fn running_keys(&self) -> impl Iterator<Item = Key> {
-        self.running.iter().map(|(_, start)| start.key)
+        let named = self.named.iter().filter(|(_, start)| matches!(start.state, State::Running { .. }));
+        self.running.iter().chain(named).map(|(_, start)| start.key)
+    }
+
+    /// What would have been started without such an entry, if the id had not been somebody else's.
+    pub(crate) fn lost_keys(&self, outcomes: &[(usize, Outcome)]) -> impl Iterator<Item = Key> {
+        let winners = outcomes.iter().filter_map(|(i, outcome)| match outcome {
+            Outcome::Duplicate(existing) => Some((*i, existing.key)),
+            _ => None,
+        });
+        let winners: HashMap<usize, Key> = winners.collect();
+        let named = self.named.iter().map(|(i, start)| (i, start.key));
+        named.filter(move |(i, key)| winners.get(i).is_some_and(|winner| winner != key)).map(|(_, key)| key)
     }
 
     /// What its worker runs no more.
@@ -202,6 +233,23 @@ impl<'a> Sorted<'a> {
                 column(starts, |s| outcome(&s.state)),
             ];
             jobs.push(Job { sql: Sql::StartEnded, what: "inserting executions", params });
+        }
+        if !self.named.is_empty() {
+            let starts = &self.named;
+            let params = vec![
+                one(worker.0),
+                column(starts, |(_, s)| Instant(s.created_at)),
+                column(starts, |(_, s)| ended_at(&s.state)),
+                column(starts, |(_, s)| s.fingerprint.map(u64::cast_signed)),
+                column(starts, |(_, s)| s.root.shard().cast_signed()),
+                column(starts, |(_, s)| s.state.status() as i16),
+                column(starts, |(_, s)| uuid(s.key)),
+                column(starts, |(_, s)| s.workflow.as_ref()),
+                column(starts, |(_, s)| s.workflow_id.as_deref()),
+                column(starts, |(_, s)| s.input.as_bytes()),
+                column(starts, |(_, s)| outcome(&s.state)),
+            ];
+            jobs.push(Job { sql: Sql::StartNamed, what: "inserting executions", params });
         }
         if !self.starts.is_empty() {
             let starts = &self.starts;
@@ -326,15 +374,26 @@ pub(crate) fn replan() -> Job<'static> {
     Job { sql: Sql::Replan, what: "making new plans", params: Vec::new() }
 }
 
-/// True for a Start with a minted key and nothing special about it: nobody can have been there first.
-fn is_plain(start: &Start) -> bool {
-    !start.is_guarded
-        && start.parent.is_none()
-        && start.root == start.key
-        && start.workflow_id.is_none()
-        && start.fingerprint.is_none()
-        && start.deadline_at.is_none()
-        && start.app_version.is_none()
+/// What there is to a Start.
+enum Kind {
+    /// A minted key and nothing special: nobody can have been there first.
+    Plain,
+    /// The same, with an id of its caller.
+    Named,
+    /// Anything else.
+    Special,
+}
+
+fn kind(start: &Start) -> Kind {
+    let is_root = start.parent.is_none() && start.root == start.key;
+    if !is_root || start.deadline_at.is_some() || start.app_version.is_some() {
+        return Kind::Special;
+    }
+    match &start.workflow_id {
+        None if start.fingerprint.is_none() && !start.is_guarded => Kind::Plain,
+        Some(_) => Kind::Named,
+        _ => Kind::Special,
+    }
 }
 
 fn is_paused(state: &State) -> bool {
@@ -392,8 +451,10 @@ impl Applied {
                     let missing = missing(sorted.wakes.iter().copied(), answer)?;
                     applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
                 }
-                Sql::Start => {
-                    applied.losers = missing(sorted.starts.iter().map(|(i, start)| (*i, start.key)), answer)?;
+                Sql::StartNamed | Sql::Start => {
+                    let starts = if job.sql == Sql::Start { &sorted.starts } else { &sorted.named };
+                    let lost = missing(starts.iter().map(|(i, start)| (*i, start.key)), answer)?;
+                    applied.losers.extend(lost);
                 }
                 _ => {}
             }
@@ -435,7 +496,9 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
             Sql::Move | Sql::Heed | Sql::Cancel | Sql::Resume => {
                 counters.updated(Table::Executions, rows);
             }
-            Sql::StartRunning | Sql::StartEnded | Sql::Start => counters.inserted(Table::Executions, rows),
+            Sql::StartRunning | Sql::StartEnded | Sql::StartNamed | Sql::Start => {
+                counters.inserted(Table::Executions, rows);
+            }
             Sql::Checkpoint => counters.inserted(Table::Checkpoints, rows),
             Sql::Attempt => counters.inserted(Table::Attempts, rows),
             Sql::Chunk => counters.inserted(Table::Chunks, rows),

@@ -47,6 +47,8 @@ statements! {
     StartRunning = include_str!("../queries/start_running.sql");
     /// Creates executions that have ended, with nothing special about them.
     StartEnded = include_str!("../queries/start_ended.sql");
+    /// Creates executions with an id of their caller, and nothing else special about them.
+    StartNamed = include_str!("../queries/start_named.sql");
     /// Creates executions.
     Start = include_str!("../queries/start.sql");
     /// Records deliveries.
@@ -163,6 +165,7 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::Wake,
     Sql::StartRunning,
     Sql::StartEnded,
+    Sql::StartNamed,
     Sql::Start,
     Sql::Checkpoint,
     Sql::Attempt,

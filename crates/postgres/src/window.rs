@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use stepfast_core::key::{Key, KeyMap};
-use stepfast_core::write::WorkerId;
+use stepfast_core::write::{Outcome, WorkerId};
 
 use crate::apply::Sorted;
 
@@ -107,7 +107,9 @@ impl Windows {
     pub(crate) fn enter(&self, worker: WorkerId, lane: u16, sorted: &mut Sorted<'_>) {
         let entered = self.with(worker, |window| {
             sorted.start_within(&window.keys);
-            window.sent.insert(lane, sorted.running_keys().collect());
+            let mut keys: Vec<Key> = sorted.running_keys().collect();
+            keys.sort_unstable();
+            window.sent.insert(lane, keys);
         });
         if entered.is_none() {
             sorted.start_within(&(Key::default()..Key::default()));
@@ -115,12 +117,18 @@ impl Windows {
     }
 
     /// The last flush of a lane is durable.
-    pub(crate) fn landed(&self, worker: WorkerId, lane: u16, sorted: &Sorted<'_>) {
+    pub(crate) fn landed(
+        &self,
+        worker: WorkerId,
+        lane: u16,
+        sorted: &Sorted<'_>,
+        outcomes: &[(usize, Outcome)],
+    ) {
         self.with(worker, |window| {
             let (sent, renewals) = (window.sent.remove(&lane).unwrap_or_default(), window.renewals);
             window.running.extend(sent.into_iter().map(|key| (key, renewals)));
             if !window.running.is_empty() {
-                for key in sorted.released_keys() {
+                for key in sorted.released_keys().chain(sorted.lost_keys(outcomes)) {
                     window.running.remove(&key);
                 }
             }

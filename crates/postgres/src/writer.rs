@@ -51,7 +51,7 @@ pub(crate) async fn commit(
         tries += 1;
         match result {
             Ok(outcomes) => {
-                windows.landed(flush.worker, flush.lane, &sorted);
+                windows.landed(flush.worker, flush.lane, &sorted, &outcomes);
                 return Ok(outcomes);
             }
             Err(Trouble::Again(reason)) if tries < TRIES => {

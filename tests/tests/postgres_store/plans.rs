@@ -18,6 +18,7 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Wake, &[]),
     (Sql::StartRunning, &[]),
     (Sql::StartEnded, &[]),
+    (Sql::StartNamed, &[]),
     (Sql::Start, &[]),
     (Sql::Checkpoint, &[]),
     (Sql::Attempt, &[]),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
+use stepfast_core::write::Outcome;
 use stepfast_core::{Key, Store};
 
 use super::proxy::Proxy;
@@ -58,6 +59,49 @@ async fn what_was_just_started_is_found_by_its_key() {
     fixture.write(vec![start(oldest, RUNNING), start(newest, RUNNING)]).await;
     assert!(!fixture.is_entered(oldest).await && !fixture.is_entered(newest).await);
     fixture.expect_found(&[oldest, newest]).await;
+}
+
+#[tokio::test]
+async fn what_has_an_id_is_found_by_its_key_too() {
+    let fixture = Fixture::new().await;
+    let [with_id, long, outside] = fixture.oldest().await;
+    let outside = Key::from_bytes((outside.as_u128() - (1 << 80)).to_be_bytes());
+    fixture.write(vec![start_id(with_id, "a", RUNNING), start(Key::mint(), ended(Status::Completed))]).await;
+    assert!(!fixture.is_entered(with_id).await);
+    fixture.write(vec![start_id(long, &"x".repeat(1_025), RUNNING)]).await;
+    assert!(!fixture.is_entered(long).await);
+    // keys that nobody would look for are special, and beside them so is every id, for one order over all
+    fixture.write(vec![start_id(outside, "b", RUNNING)]).await;
+    assert!(fixture.is_entered(outside).await);
+    let beside = Key::mint();
+    let late = Key::from_bytes((outside.as_u128() + 1).to_be_bytes());
+    let mixed = vec![start_id(beside, "c", RUNNING), start_id(late, "y", RUNNING)];
+    fixture.write(mixed).await;
+    assert!(fixture.is_entered(beside).await);
+    let taken = Key::mint();
+    for id in ["a", "b", "c"] {
+        let outcome = fixture.outcome(start_id(taken, id, RUNNING)).await;
+        assert!(
+            matches!(&outcome, Outcome::Duplicate(existing) if existing.key != taken),
+            "{id}: {outcome:?}"
+        );
+    }
+    fixture.expect_found(&[with_id, long, outside, beside, late]).await;
+}
+
+#[tokio::test]
+async fn an_id_that_is_somebody_elses_does_not_hold_the_window() {
+    let fixture = Fixture::new().await;
+    fixture.write(vec![start_id(Key::mint(), "a", ended(Status::Completed))]).await;
+    let [loses, wins] = fixture.oldest().await;
+    let outcomes = fixture.write(vec![start_id(wins, "b", RUNNING), start_id(loses, "a", RUNNING)]).await;
+    assert!(matches!(outcomes.as_slice(), [(1, Outcome::Duplicate(_))]), "{outcomes:?}");
+    fixture.look().await;
+    assert!(fixture.window().await.0 <= wins);
+    fixture.write(vec![moved(wins, ended(Status::Completed))]).await;
+    fixture.look().await;
+    assert!(fixture.window().await.0 > wins);
+    fixture.expect_found(&[]).await;
 }
 
 #[tokio::test]
