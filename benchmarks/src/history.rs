@@ -23,11 +23,13 @@ const FILLERS: usize = 4_096;
 type Way = (Mode, Ids, &'static str);
 
 /// The ways that are measured.
-const WAYS: [Way; 4] = [
+const WAYS: [Way; 6] = [
     (Mode::Start, Ids::Minted, "start"),
     (Mode::Run, Ids::Minted, "run"),
     (Mode::Start, Ids::Given, "start, ids given"),
     (Mode::Run, Ids::Given, "run, ids given"),
+    (Mode::Start, Ids::Ordered, "start, ids given in order"),
+    (Mode::Run, Ids::Ordered, "run, ids given in order"),
 ];
 
 /// One sweep.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use stepfast::{Context, Engine, Error, Failure, Workflow};
+use stepfast::{Context, Engine, Error, Failure, Key, Workflow};
 use tokio::time::Instant;
 
 use crate::bound::{Probe, Seen};
@@ -43,6 +43,8 @@ pub enum Ids {
     Minted,
     /// The caller, at random.
     Given,
+    /// From the caller, in the order of time.
+    Ordered,
 }
 
 /// One combination of parameters.
@@ -170,13 +172,17 @@ pub(crate) async fn call(
     ids: Ids,
     steps: u32,
 ) -> Result<(), Error> {
-    // as orders, users and requests have them: in no order
-    let id = || format!("order-{:032x}", fastrand::u128(..));
-    match (mode, ids) {
-        (Mode::Run, Ids::Minted) => engine.run(workflow, steps).await,
-        (Mode::Run, Ids::Given) => engine.run(workflow, steps).workflow_id(id()).await,
-        (Mode::Start, Ids::Minted) => engine.start(workflow, steps).await?.result().await,
-        (Mode::Start, Ids::Given) => engine.start(workflow, steps).workflow_id(id()).await?.result().await,
+    // at random, as orders, users and requests have them
+    let id = match ids {
+        Ids::Minted => None,
+        Ids::Given => Some(format!("order-{:032x}", fastrand::u128(..))),
+        Ids::Ordered => Some(format!("order-{:032x}", Key::mint().as_u128())),
+    };
+    match (mode, id) {
+        (Mode::Run, None) => engine.run(workflow, steps).await,
+        (Mode::Run, Some(id)) => engine.run(workflow, steps).workflow_id(id).await,
+        (Mode::Start, None) => engine.start(workflow, steps).await?.result().await,
+        (Mode::Start, Some(id)) => engine.start(workflow, steps).workflow_id(id).await?.result().await,
     }
 }
 
