@@ -88,3 +88,4 @@ bench: setup ## Measure this machine (BENCH_STORES="sqlite ..."), and put the fi
 .PHONY: bench-peers
 bench-peers: setup ## Measure DBOS beside Stepfast on one Postgres server, in turns (PEER_ROUNDS)
 	tests/with-postgres benchmarks/peers/measure $(TODAY) $(PEER_ROUNDS)
+	cargo run $(CARGO_FLAGS) --quiet -p stepfast-benchmarks --bin readme-table

@@ -11,6 +11,7 @@ pub mod idle;
 pub mod measure;
 pub mod memory;
 pub mod payload;
+pub mod peers;
 pub mod python;
 pub mod readme;
 pub mod report;

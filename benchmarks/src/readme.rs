@@ -59,10 +59,15 @@ pub fn reports(folder: &Path) -> std::io::Result<Vec<(String, Report)>> {
 
 /// `text` with the table of the newest reports between its markers; an error if they are not there.
 pub fn update(page: Page, text: &str, reports: &[(String, Report)]) -> Result<String, String> {
+    within(text, BEGIN, END, &table(page, reports))
+}
+
+/// `text` with `table` between the lines `begin` and `end`; an error if they are not there.
+pub(crate) fn within(text: &str, begin: &str, end: &str, table: &str) -> Result<String, String> {
     let missing = |marker: &str| format!("the line {marker:?} is missing");
-    let (before, rest) = text.split_once(BEGIN).ok_or_else(|| missing(BEGIN))?;
-    let (_, after) = rest.split_once(END).ok_or_else(|| missing(END))?;
-    Ok(format!("{before}{BEGIN}\n{}{END}{after}", table(page, reports)))
+    let (before, rest) = text.split_once(begin).ok_or_else(|| missing(begin))?;
+    let (_, after) = rest.split_once(end).ok_or_else(|| missing(end))?;
+    Ok(format!("{before}{begin}\n{table}{end}{after}"))
 }
 
 /// A report, with the name of its file.
@@ -191,7 +196,7 @@ fn sweep(reports: &[&(&String, &Report)]) -> String {
 }
 
 /// A number with its thousands apart.
-fn grouped(n: u64) -> String {
+pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {

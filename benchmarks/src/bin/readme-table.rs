@@ -1,7 +1,8 @@
-//! Writes the figures in `benchmarks/results/` into the pages that show them.
+//! Writes the figures in `benchmarks/results/` and `benchmarks/peers/results/` into the pages that show them.
 
 use std::path::Path;
 
+use stepfast_benchmarks::peers::{self, Results};
 use stepfast_benchmarks::readme::{Page, reports, update};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -12,5 +13,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let updated = update(page, &std::fs::read_to_string(&path)?, &reports)?;
         std::fs::write(&path, updated)?;
     }
+    let page = home.join(peers::PAGE);
+    let results = Results::newest(&home.join(peers::RESULTS))?;
+    std::fs::write(&page, peers::update(&std::fs::read_to_string(&page)?, &results)?)?;
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::postgres_server::PostgresServer;
 
 /// Two workers want to take over the same dead one at the same moment: what it ran is recovered exactly once.
 ///
-/// The lanes of the dead worker are locked until both stand in front of them.
+/// The lanes of the dead worker are locked until both have tried and know that it is dead; then both try at once.
 pub(crate) async fn races(form: Form, _rng: Rng) -> Report {
     let mut site = Site::on(PostgresServer::shared(), form).await;
     let terms = Terms::orders(8);
@@ -52,27 +52,24 @@ async fn race(site: &mut Site, sql: &mut tokio_postgres::Client, racers: &[usize
     let rows = lock.query(owned, &[&worker]).await.unwrap();
     let before: HashMap<String, i32> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     site.expect(!before.is_empty(), || "the victim ran nothing".into());
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+    let waiting = "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity \
+                   WHERE datname = current_database() \
                    AND application_name = 'stepfast control' AND wait_event_type = 'Lock'";
-    let began = Instant::now();
-    while site.number(waiting).await != Some(racers.len() as i64) {
-        site.hear_for(Duration::from_millis(20)).await;
-        if began.elapsed().as_secs() % 7 == 6 {
-            // they come at different moments: two that stood still come together
-            for &racer in racers {
-                site.hands[racer].signal(Signal::STOP);
-            }
-            site.hear_for(Duration::from_millis(1200)).await;
-            for &racer in racers {
-                site.hands[racer].signal(Signal::CONT);
-            }
-        }
+    let (began, mut seen) = (Instant::now(), HashSet::new());
+    // one waits in front of the lanes, and the other leaves it to that one; so they are seen there in turns
+    while seen.len() < racers.len() {
         if began.elapsed() > Duration::from_secs(90) {
-            site.expect(false, || "the racers never came together".into());
+            site.expect(false, || "not all racers came for the victim".into());
             break;
         }
+        site.hear_for(Duration::from_millis(20)).await;
+        seen.extend(site.number(waiting).await.filter(|pid| *pid > 0));
+        if began.elapsed().as_secs() % 7 == 6 {
+            stand_still(site, racers, async |_| ()).await;
+        }
     }
-    lock.rollback().await.unwrap();
+    // all of them know now; after they have stood still they come at the same moment
+    stand_still(site, racers, async |_| lock.rollback().await.unwrap()).await;
     site.until_registered(racers.len()).await;
     site.until_number(
         "what it ran is taken over",
@@ -90,6 +87,18 @@ async fn race(site: &mut Site, sql: &mut tokio_postgres::Client, racers: &[usize
         site.expect(recoveries == wanted, || {
             format!("{key} was recovered {recoveries} times in all, not {wanted} times")
         });
+    }
+}
+
+/// The racers stand still, for less than their leases, and go on together after `then`.
+async fn stand_still(site: &mut Site, racers: &[usize], then: impl AsyncFnOnce(&mut Site)) {
+    for &racer in racers {
+        site.hands[racer].signal(Signal::STOP);
+    }
+    site.hear_for(Duration::from_millis(1200)).await;
+    then(site).await;
+    for &racer in racers {
+        site.hands[racer].signal(Signal::CONT);
     }
 }
 

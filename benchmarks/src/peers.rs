@@ -1,0 +1,251 @@
+//! What others do on the same server, beside ours: the table of `peers/README.md`, generated from `peers/results/`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::readme::{grouped, reports, within};
+use crate::report::{Report, Row};
+
+/// The line before the table.
+pub const BEGIN: &str = "<!-- peers: written by `make bench-peers`, do not edit -->";
+/// The line behind it.
+pub const END: &str = "<!-- end of peers -->";
+
+/// Where the page is, seen from the folder of this package.
+pub const PAGE: &str = "peers/README.md";
+/// Where the results are, seen from there.
+pub const RESULTS: &str = "peers/results";
+
+/// One line of a peer's results; see `peers/dbos/bench.py`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Line {
+    peer: String,
+    experiment: String,
+    version: Option<String>,
+    mode: Option<String>,
+    size: Option<usize>,
+    concurrency: Option<usize>,
+    callers: Option<String>,
+    per_second: Option<f64>,
+    p50_ms: Option<f64>,
+    killed_with: Option<usize>,
+    steps_begun_meanwhile: Option<usize>,
+    after_seconds: Option<f64>,
+}
+
+/// The results of one date: the peer's, and ours with the names of their files.
+#[derive(Debug, Default)]
+pub struct Results {
+    lines: Vec<Line>,
+    reports: Vec<(String, Report)>,
+}
+
+impl Results {
+    /// The newest in `folder`.
+    pub fn newest(folder: &Path) -> std::io::Result<Self> {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            files.push(entry?.path());
+        }
+        files.sort();
+        let date =
+            |path: &Path| path.file_name().and_then(|name| name.to_str()?.get(..10).map(str::to_owned));
+        let Some(newest) = files.iter().filter_map(|path| date(path)).max() else {
+            return Ok(Self::default());
+        };
+        let mut lines = Vec::new();
+        for path in files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
+        {
+            if date(path).as_ref() == Some(&newest) {
+                for line in std::fs::read_to_string(path)?.lines() {
+                    lines.push(serde_json::from_str(line).map_err(|error| {
+                        std::io::Error::other(format!("{}: {error}: {line}", path.display()))
+                    })?);
+                }
+            }
+        }
+        let reports = reports(folder)?.into_iter().filter(|(name, _)| name.starts_with(&newest)).collect();
+        Ok(Self { lines, reports })
+    }
+}
+
+/// `text` with the table between its markers; an error if they are not there.
+pub fn update(text: &str, results: &Results) -> Result<String, String> {
+    within(text, BEGIN, END, &table(results))
+}
+
+/// A row of the table: what it is, and the cells.
+type Cells = (String, [Option<String>; 3]);
+
+fn table(results: &Results) -> String {
+    let Some(about) = results.lines.iter().find(|line| line.experiment == "about") else {
+        return "run `make bench-peers`\n".to_owned();
+    };
+    let (peer, version) = (&about.peer, about.version.as_deref().unwrap_or_default());
+    let mut text =
+        format!("| | {peer} {version}, Python | Stepfast, Python | Stepfast, Rust |\n|---|---:|---:|---:|\n");
+    for (name, cells) in workflows(results).into_iter().chain(payload(results)).chain(takeover(results)) {
+        let [theirs, python, rust] = cells.map(Option::unwrap_or_default);
+        // writing to a String does not fail
+        let _ = writeln!(text, "| {name} | {theirs} | {python} | {rust} |");
+    }
+    if let Some((_, Report { machine, store, version, .. })) = results.reports.first() {
+        let (cores, processor) = (machine.cores, &machine.processor);
+        let _ = writeln!(
+            text,
+            "\nMedians. Stepfast {version}, {store}, on {cores} cores ({processor}) that clients and server share."
+        );
+    }
+    text
+}
+
+fn workflows(results: &Results) -> Vec<Cells> {
+    type Kind = (usize, Option<String>);
+    let mut theirs: BTreeMap<Kind, Vec<(f64, f64)>> = BTreeMap::new();
+    let mut queues: BTreeMap<String, Vec<(f64, Option<f64>)>> = BTreeMap::new();
+    for line in &results.lines {
+        let (Some(per_second), callers) = (line.per_second, line.callers.clone()) else { continue };
+        if line.experiment == "queue" {
+            let mode = if line.mode.as_deref() == Some("backlog") { "backlog" } else { "one by one" };
+            queues.entry(mode.to_owned()).or_default().push((per_second, line.p50_ms));
+        } else if let Some(concurrency) = line.concurrency {
+            let kind = (concurrency, callers.filter(|it| it != "tasks"));
+            theirs.entry(kind).or_default().push((per_second, line.p50_ms.unwrap_or_default()));
+        }
+    }
+    let ours = |sdk: &str, kind: &Kind| {
+        let is_it = |row: &&Row| row.concurrency == Some(kind.0) && row.callers == kind.1;
+        let runs: Vec<_> =
+            of(results, sdk, "workflows").filter(is_it).map(|it| (it.per_second, it.p50_ms)).collect();
+        rate(&runs)
+    };
+    let mut cells: Vec<Cells> = Vec::new();
+    for (kind, runs) in &theirs {
+        let callers = kind.1.as_deref().unwrap_or(if kind.0 == 1 { "task" } else { "tasks" });
+        let name = format!("workflows per second (p50), {} {callers}", kind.0);
+        cells.push((name, [rate(runs), ours("python", kind), ours("rust", kind)]));
+    }
+    for (mode, runs) in queues {
+        let rates: Vec<f64> = runs.iter().map(|(per_second, _)| *per_second).collect();
+        let theirs = median(&rates).map(|rate| grouped(rate as u64));
+        cells.push((format!("through a queue, {mode}: per second"), [theirs, None, None]));
+    }
+    cells
+}
+
+fn payload(results: &Results) -> Vec<Cells> {
+    let theirs = |mode: &str, size: Option<usize>| {
+        let is_it = |line: &&Line| {
+            line.experiment == "payload" && line.mode.as_deref() == Some(mode) && line.size == size
+        };
+        milliseconds(results.lines.iter().filter(is_it).filter_map(|line| line.p50_ms))
+    };
+    let ours = |mode: &str, size: Option<usize>| {
+        let is_it = |row: &&Row| row.mode.as_deref() == Some(mode) && row.size == size;
+        milliseconds(of(results, "python", "payload").filter(is_it).map(|row| row.p50_ms))
+    };
+    let mut cells = Vec::new();
+    for (size, name) in [(1, "1 byte"), (1_000, "1 kB"), (1_000_000, "1 MB")] {
+        let row = [theirs("step", Some(size)), ours("durable", Some(size)), None];
+        cells.push((format!("a step that returns {name}, until it is durable"), row));
+    }
+    let seven = [theirs("seven steps", None), ours("ordinary", None), None];
+    cells.push(("seven steps of 1 byte to 1 MB".to_owned(), seven));
+    let batched = [theirs("one batched step", None), ours("batched", None), None];
+    cells.push(("one step that returns as much".to_owned(), batched));
+    cells
+}
+
+fn takeover(results: &Results) -> Option<Cells> {
+    let line = results.lines.iter().find(|line| line.experiment == "takeover")?;
+    let waited = line.after_seconds.unwrap_or_default();
+    let theirs = match line.steps_begun_meanwhile {
+        Some(0) => format!("none of {} within {waited:.0} s", line.killed_with.unwrap_or_default()),
+        begun => format!("{} steps within {waited:.0} s", begun.unwrap_or_default()),
+    };
+    let ours: Vec<f64> = of(results, "rust", "takeover").map(|row| row.p99_ms / 1e3).collect();
+    let ours = median(&ours).map(|seconds| format!("{seconds:.2} s"));
+    Some(("a killed process's workflows go on in another (p99)".to_owned(), [Some(theirs), None, ours]))
+}
+
+fn of<'r>(results: &'r Results, sdk: &'r str, experiment: &'r str) -> impl Iterator<Item = &'r Row> {
+    let reports = results.reports.iter().map(|(_, report)| report);
+    reports.filter(move |it| it.sdk == sdk && it.experiment == experiment).flat_map(|report| &report.rows)
+}
+
+fn rate(runs: &[(f64, f64)]) -> Option<String> {
+    let (rates, times): (Vec<f64>, Vec<f64>) = runs.iter().copied().unzip();
+    Some(format!("{} ({:.1} ms)", grouped(median(&rates)? as u64), median(&times)?))
+}
+
+fn milliseconds(times: impl Iterator<Item = f64>) -> Option<String> {
+    median(&times.collect::<Vec<_>>()).map(|ms| format!("{ms:.2} ms"))
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home() -> &'static Path {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+    }
+
+    #[test]
+    fn the_page_holds_the_newest_figures() {
+        let text = std::fs::read_to_string(home().join(PAGE)).unwrap();
+        let results = Results::newest(&home().join(RESULTS)).unwrap();
+        let updated = update(&text, &results).unwrap();
+        assert_eq!(text, updated, "run `cargo run -p stepfast-benchmarks --bin readme-table`");
+    }
+
+    #[test]
+    fn rounds_become_medians_side_by_side() {
+        let line = |per_second| Line {
+            peer: "other".into(),
+            experiment: "workflows".into(),
+            concurrency: Some(32),
+            callers: Some("tasks".into()),
+            per_second: Some(per_second),
+            p50_ms: Some(2.0),
+            ..Line::default()
+        };
+        let about = Line { experiment: "about".into(), version: Some("1.2".into()), ..line(0.0) };
+        let queue = Line { experiment: "queue".into(), mode: Some("backlog".into()), ..line(44.0) };
+        let lost = Line {
+            experiment: "takeover".into(),
+            killed_with: Some(10),
+            steps_begun_meanwhile: Some(0),
+            after_seconds: Some(60.01),
+            per_second: None,
+            ..line(0.0)
+        };
+        let row = Row { concurrency: Some(32), per_second: 12_345.6, p50_ms: 1.04, ..Row::default() };
+        let report = Report {
+            experiment: "workflows".into(),
+            sdk: "rust".into(),
+            store: "PostgreSQL 17".into(),
+            durability: "full".into(),
+            version: "0.1.0".into(),
+            machine: crate::report::Machine::default(),
+            rows: vec![row],
+            figures: Vec::new(),
+        };
+        let lines = vec![about, line(30.0), line(900.0), line(80.0), queue, lost];
+        let results = Results { lines, reports: vec![("x".into(), report)] };
+        let table = table(&results);
+        assert!(table.contains("| | other 1.2, Python |"), "{table}");
+        let workflows = "| workflows per second (p50), 32 tasks | 80 (2.0 ms) |  | 12,345 (1.0 ms) |";
+        assert!(table.contains(workflows), "{table}");
+        assert!(table.contains("| through a queue, backlog: per second | 44 |  |  |"), "{table}");
+        assert!(table.contains("| none of 10 within 60 s |"), "{table}");
+    }
+}
