@@ -52,8 +52,9 @@ def wait_for_release() -> None:
 
 def wait_for_ever() -> None:
     arrive()
+    # Python does not see a signal that comes right before it falls asleep until it wakes up
     while True:
-        time.sleep(3600)
+        time.sleep(0.05)
 
 
 def all_arrived() -> None:
