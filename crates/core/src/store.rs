@@ -61,8 +61,8 @@ pub trait Store: Send + Sync + 'static {
     /// [`look`](Store::look) with the worker's `holds` shows what it owns.
     async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError>;
 
-    /// The one look per second: renews the worker, and reports what concerns it, and whether others are lost.
-    /// It waits for nobody, so that nothing keeps a worker from renewing.
+    /// Reports what concerns the worker; the look that is a renewal, one per second, renews it and sees whether others
+    /// are lost. It waits for nobody, so that nothing keeps a worker from renewing.
     async fn look(&self, look: &Look) -> Result<Seen, StoreError>;
 
     /// Takes over the workers that the last look of `worker` has seen to be lost: makes claimable what they

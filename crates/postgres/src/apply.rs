@@ -1,6 +1,6 @@
 //! A flush as statements: one per kind of row change, each over all of its rows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 
 use stepfast_core::clock::Timestamp;
@@ -64,16 +64,11 @@ impl<'a> Sorted<'a> {
         let mut sorted = Self::default();
         for (i, write) in flush.writes.iter().enumerate() {
             match write {
-                Write::Start(start) => match (kind(start), &start.state) {
-                    (Kind::Plain, State::Running { armed }) if armed.is_empty() => {
-                        sorted.running.push((i, start));
-                    }
-                    (Kind::Plain, State::Ended { .. }) => sorted.ended.push(start),
-                    (Kind::Named, State::Running { armed }) if armed.is_empty() => {
-                        sorted.named.push((i, start));
-                    }
-                    (Kind::Named, State::Ended { .. }) => sorted.named.push((i, start)),
-                    _ => sorted.starts.push((i, start)),
+                Write::Start(start) => match kind(start) {
+                    Kind::Plain if matches!(start.state, State::Ended { .. }) => sorted.ended.push(start),
+                    Kind::Plain => sorted.running.push((i, start)),
+                    Kind::Named => sorted.named.push((i, start)),
+                    Kind::Special => sorted.starts.push((i, start)),
                 },
                 Write::Checkpoint(checkpoint) => sorted.checkpoints.push(checkpoint),
                 Write::Attempt(attempt) => sorted.attempts.push(attempt),
@@ -127,17 +122,6 @@ impl<'a> Sorted<'a> {
     pub(crate) fn running_keys(&self) -> impl Iterator<Item = Key> {
         let named = self.named.iter().filter(|(_, start)| matches!(start.state, State::Running { .. }));
         self.running.iter().chain(named).map(|(_, start)| start.key)
-    }
-
-    /// What would have been started without such an entry, if the id had not been somebody else's.
-    pub(crate) fn lost_keys(&self, outcomes: &[(usize, Outcome)]) -> impl Iterator<Item = Key> {
-        let winners = outcomes.iter().filter_map(|(i, outcome)| match outcome {
-            Outcome::Duplicate(existing) => Some((*i, existing.key)),
-            _ => None,
-        });
-        let winners: HashMap<usize, Key> = winners.collect();
-        let named = self.named.iter().map(|(i, start)| (i, start.key));
-        named.filter(move |(i, key)| winners.get(i).is_some_and(|winner| winner != key)).map(|(_, key)| key)
     }
 
     /// What its worker runs no more.
@@ -376,7 +360,7 @@ pub(crate) fn replan() -> Job<'static> {
 
 /// What there is to a Start.
 enum Kind {
-    /// A minted key and nothing special: nobody can have been there first.
+    /// A minted key and nothing special, running or ended: nobody can have been there first.
     Plain,
     /// The same, with an id of its caller.
     Named,
@@ -386,7 +370,11 @@ enum Kind {
 
 fn kind(start: &Start) -> Kind {
     let is_root = start.parent.is_none() && start.root == start.key;
-    if !is_root || start.deadline_at.is_some() || start.app_version.is_some() {
+    let is_common = match &start.state {
+        State::Running { armed } => armed.is_empty(),
+        state => matches!(state, State::Ended { .. }),
+    };
+    if !is_root || !is_common || start.deadline_at.is_some() || start.app_version.is_some() {
         return Kind::Special;
     }
     match &start.workflow_id {

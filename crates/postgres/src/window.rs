@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use stepfast_core::key::{Key, KeyMap};
-use stepfast_core::write::{Outcome, WorkerId};
+use stepfast_core::write::{Flush, Outcome, WorkerId, Write};
 
 use crate::apply::Sorted;
 
@@ -104,12 +104,10 @@ impl Windows {
 
     /// Before every try of a flush: only what the window covers is started without an entry in the index. The window
     /// stays on it until [`landed`](Self::landed) or [`failed`](Self::failed), for good if neither is ever known.
-    pub(crate) fn enter(&self, worker: WorkerId, lane: u16, sorted: &mut Sorted<'_>) {
-        let entered = self.with(worker, |window| {
+    pub(crate) fn enter(&self, flush: &Flush, sorted: &mut Sorted<'_>) {
+        let entered = self.with(flush.worker, |window| {
             sorted.start_within(&window.keys);
-            let mut keys: Vec<Key> = sorted.running_keys().collect();
-            keys.sort_unstable();
-            window.sent.insert(lane, keys);
+            window.sent.insert(flush.lane, sorted.running_keys().collect());
         });
         if entered.is_none() {
             sorted.start_within(&(Key::default()..Key::default()));
@@ -117,18 +115,19 @@ impl Windows {
     }
 
     /// The last flush of a lane is durable.
-    pub(crate) fn landed(
-        &self,
-        worker: WorkerId,
-        lane: u16,
-        sorted: &Sorted<'_>,
-        outcomes: &[(usize, Outcome)],
-    ) {
-        self.with(worker, |window| {
-            let (sent, renewals) = (window.sent.remove(&lane).unwrap_or_default(), window.renewals);
+    pub(crate) fn landed(&self, flush: &Flush, sorted: &Sorted<'_>, outcomes: &[(usize, Outcome)]) {
+        // a Start whose id is another execution's has started nothing
+        let lost = outcomes.iter().filter_map(|(i, outcome)| match (flush.writes.get(*i), outcome) {
+            (Some(Write::Start(start)), Outcome::Duplicate(existing)) if existing.key != start.key => {
+                Some(start.key)
+            }
+            _ => None,
+        });
+        self.with(flush.worker, |window| {
+            let (sent, renewals) = (window.sent.remove(&flush.lane).unwrap_or_default(), window.renewals);
             window.running.extend(sent.into_iter().map(|key| (key, renewals)));
             if !window.running.is_empty() {
-                for key in sorted.released_keys().chain(sorted.lost_keys(outcomes)) {
+                for key in sorted.released_keys().chain(lost) {
                     window.running.remove(&key);
                 }
             }
@@ -136,8 +135,8 @@ impl Windows {
     }
 
     /// The last flush of a lane has changed nothing and will not.
-    pub(crate) fn failed(&self, worker: WorkerId, lane: u16) {
-        self.with(worker, |window| window.sent.remove(&lane));
+    pub(crate) fn failed(&self, flush: &Flush) {
+        self.with(flush.worker, |window| window.sent.remove(&flush.lane));
     }
 
     /// A renewal begins.
@@ -145,8 +144,7 @@ impl Windows {
         let now = first();
         let sight = self.with(worker, |window| {
             window.renewals += 1;
-            let sent = window.sent.values().filter_map(|keys| keys.first());
-            let lowest = sent.chain(window.running.keys()).min().copied();
+            let lowest = window.sent.values().flatten().chain(window.running.keys()).min().copied();
             let start = lowest.map_or(now.start, |lowest| lowest.min(now.start));
             // never back, as the clock may be
             window.keys.start = window.keys.start.max(start);

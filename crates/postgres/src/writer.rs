@@ -31,7 +31,7 @@ pub(crate) async fn commit(
     let slot = lanes.slot(flush.worker, flush.lane);
     let mut place = slot.lock().await;
     let mut sorted = Sorted::new(flush);
-    windows.enter(flush.worker, flush.lane, &mut sorted);
+    windows.enter(flush, &mut sorted);
     let mut tries = 0;
     loop {
         let mut lane = Lane::open(connector, place.take(), (flush.worker, flush.lane), FLUSH).await?;
@@ -51,7 +51,7 @@ pub(crate) async fn commit(
         tries += 1;
         match result {
             Ok(outcomes) => {
-                windows.landed(flush.worker, flush.lane, &sorted, &outcomes);
+                windows.landed(flush, &sorted, &outcomes);
                 return Ok(outcomes);
             }
             Err(Trouble::Again(reason)) if tries < TRIES => {
@@ -63,7 +63,7 @@ pub(crate) async fn commit(
                     *place = None;
                 }
                 if !matches!(error, StoreError::Unavailable(_)) {
-                    windows.failed(flush.worker, flush.lane);
+                    windows.failed(flush);
                 }
                 return Err(error);
             }
