@@ -65,11 +65,11 @@ async fn race(site: &mut Site, sql: &mut tokio_postgres::Client, racers: &[usize
         site.hear_for(Duration::from_millis(20)).await;
         seen.extend(site.number(waiting).await.filter(|pid| *pid > 0));
         if began.elapsed().as_secs() % 7 == 6 {
-            stand_still(site, racers, async |_| ()).await;
+            stand_still(site, racers, async {}).await;
         }
     }
     // all of them know now; after they have stood still they come at the same moment
-    stand_still(site, racers, async |_| lock.rollback().await.unwrap()).await;
+    stand_still(site, racers, async { lock.rollback().await.unwrap() }).await;
     site.until_registered(racers.len()).await;
     site.until_number(
         "what it ran is taken over",
@@ -91,12 +91,12 @@ async fn race(site: &mut Site, sql: &mut tokio_postgres::Client, racers: &[usize
 }
 
 /// The racers stand still, for less than their leases, and go on together after `then`.
-async fn stand_still(site: &mut Site, racers: &[usize], then: impl AsyncFnOnce(&mut Site)) {
+async fn stand_still(site: &mut Site, racers: &[usize], then: impl Future<Output = ()>) {
     for &racer in racers {
         site.hands[racer].signal(Signal::STOP);
     }
     site.hear_for(Duration::from_millis(1200)).await;
-    then(site).await;
+    then.await;
     for &racer in racers {
         site.hands[racer].signal(Signal::CONT);
     }
