@@ -6,7 +6,7 @@ use std::time::Duration;
 use stepfast::Error;
 use tokio::time::Instant;
 
-use crate::measure::Latencies;
+use crate::measure::{Latencies, median};
 use crate::report::{Figure, Row};
 use crate::target::{Place, Target, unanswered};
 use crate::workflows::{self, Ids, Mode, Parameters};
@@ -34,7 +34,7 @@ const WAYS: [Way; 6] = [
 
 /// One sweep.
 pub struct Sweep {
-    /// How many finished executions are stored at each step.
+    /// How many finished executions are stored at each step; each has an empty store beside it.
     pub executions: Vec<usize>,
     /// Concurrent callers.
     pub concurrency: usize,
@@ -45,10 +45,9 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// How many finished executions are stored at each step, from the fewest. An empty store is none: each step has its
-    /// own beside it.
+    /// How many finished executions are stored at each step, from the fewest.
     fn steps(&self) -> Vec<usize> {
-        let mut steps: Vec<usize> = self.executions.iter().copied().filter(|stored| *stored > 0).collect();
+        let mut steps = self.executions.clone();
         steps.sort_unstable();
         steps.dedup();
         steps
@@ -65,7 +64,7 @@ impl Sweep {
 /// Fills a store step by step, and measures at each, in turns with empty stores.
 ///
 /// What is stored was run by the engine itself, half of it with ids given by its caller at random. The runs that are
-/// measured stay in the store, too; each run on an empty store has a new one. In turns, because a machine that others use
+/// measured stay in the store, too; the store beside it is empty whenever a run begins. In turns, because a machine that others use
 /// has faster and slower minutes: what counts is the median of the ratios of neighbours.
 pub async fn run(
     place: &Place,
@@ -73,57 +72,61 @@ pub async fn run(
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     let target = place.fresh().await?;
-    let beside = place.beside(&target);
-    let mut empty = Some(beside.fresh().await?);
-    let measured = on(&target, &beside, &mut empty, sweep, progress).await;
-    if let Some(empty) = empty {
-        empty.close().await?;
-    }
+    let measured = beside(&target, place.beside(&target), sweep, progress).await;
     target.close().await?;
     measured
 }
 
-/// A run, and with how much work all in all it was done.
+async fn beside(
+    target: &Target,
+    place: Place,
+    sweep: &Sweep,
+    progress: &dyn Fn(u64, &str),
+) -> Result<(Vec<Row>, Vec<Figure>), Error> {
+    let empty = place.fresh().await?;
+    let mut runs = Runs { sweep, progress, done: 0, place, empty };
+    let measured = on(target, &mut runs).await;
+    runs.empty.close().await?;
+    measured
+}
+
+/// Runs, and how much work all in all they have done.
 struct Runs<'a> {
     sweep: &'a Sweep,
     progress: &'a dyn Fn(u64, &str),
     done: u64,
+    /// The store beside the one that is filled, and where it is.
+    empty: Target,
+    place: Place,
 }
 
 impl Runs<'_> {
-    async fn one(&mut self, target: &Target, way: Way, stored: usize) -> Result<Row, Error> {
-        let (mode, ids, name) = way;
-        let Sweep { concurrency, iterations, .. } = *self.sweep;
-        let parameters = Parameters { mode, ids, concurrency, steps: 0, iterations: Some(iterations) };
-        let (progress, done) = (self.progress, self.done);
-        let said = format!("{name}, {stored} stored");
-        let mut row = workflows::run(target, parameters, &|n| progress(done + n, &said)).await?;
-        self.done += iterations as u64;
-        row.stored = Some(stored);
-        row.mode = Some(name.to_owned());
+    async fn on_filled(&mut self, target: &Target, way: Way, stored: usize) -> Result<Row, Error> {
+        let row = self.one(target, way, stored).await?;
+        self.done += self.sweep.iterations as u64;
         Ok(row)
     }
 
-    async fn on_empty(&mut self, beside: &Place, empty: &mut Option<Target>, way: Way) -> Result<Row, Error> {
-        if let Some(target) = empty.take() {
-            *empty = Some(beside.emptied(target).await?);
-        }
-        match empty {
-            Some(target) => self.one(target, way, 0).await,
-            None => Err(Error::Unavailable("there is no empty store any more".to_owned())),
-        }
+    async fn on_empty(&mut self, way: Way) -> Result<Row, Error> {
+        self.place.empty(&mut self.empty).await?;
+        let row = self.one(&self.empty, way, 0).await?;
+        self.done += self.sweep.iterations as u64;
+        Ok(row)
+    }
+
+    async fn one(&self, target: &Target, (mode, ids, name): Way, stored: usize) -> Result<Row, Error> {
+        let Sweep { concurrency, iterations, .. } = *self.sweep;
+        let parameters = Parameters { mode, ids, concurrency, steps: 0, iterations: Some(iterations) };
+        let said = format!("{name}, {stored} stored");
+        let progress = |n| (self.progress)(self.done + n, &said);
+        let row = workflows::run(target, parameters, &progress).await?;
+        Ok(Row { stored: Some(stored), mode: Some(name.to_owned()), ..row })
     }
 }
 
-async fn on(
-    target: &Target,
-    beside: &Place,
-    empty: &mut Option<Target>,
-    sweep: &Sweep,
-    progress: &dyn Fn(u64, &str),
-) -> Result<(Vec<Row>, Vec<Figure>), Error> {
+async fn on(target: &Target, runs: &mut Runs<'_>) -> Result<(Vec<Row>, Vec<Figure>), Error> {
+    let (sweep, progress) = (runs.sweep, runs.progress);
     let (mut on_empties, mut rows, mut figures) = (vec![Vec::new(); WAYS.len()], Vec::new(), Vec::new());
-    let mut runs = Runs { sweep, progress, done: 0 };
     let mut stored = 0;
     for wanted in sweep.steps() {
         let (missing, done) = (wanted.saturating_sub(stored), runs.done);
@@ -136,11 +139,11 @@ async fn on(
             for (i, way) in WAYS.into_iter().enumerate() {
                 // neither is always the one that comes after the other
                 let (on_empty, on_filled) = if round.is_multiple_of(2) {
-                    let on_empty = runs.on_empty(beside, empty, way).await?;
-                    (on_empty, runs.one(target, way, wanted).await?)
+                    let on_empty = runs.on_empty(way).await?;
+                    (on_empty, runs.on_filled(target, way, wanted).await?)
                 } else {
-                    let on_filled = runs.one(target, way, wanted).await?;
-                    (runs.on_empty(beside, empty, way).await?, on_filled)
+                    let on_filled = runs.on_filled(target, way, wanted).await?;
+                    (runs.on_empty(way).await?, on_filled)
                 };
                 stored += sweep.iterations;
                 slower[i].push((1.0 - on_filled.per_second / on_empty.per_second.max(1e-9)) * 100.0);
@@ -148,20 +151,20 @@ async fn on(
                 filled[i].push(on_filled);
             }
         }
-        for (way, mut slower) in WAYS.into_iter().zip(slower) {
-            slower.sort_by(f64::total_cmp);
+        for (way, slower) in WAYS.into_iter().zip(slower) {
             let name = format!("{}, {wanted} stored: slower than an empty store beside it", way.2);
             let limit = (wanted >= ENOUGH).then_some(SLOWER);
-            figures.push(Figure::new(name, slower[slower.len() / 2], "%").at_most(limit));
+            figures.push(Figure::new(name, median(&slower).unwrap_or_default(), "%").at_most(limit));
         }
-        rows.extend(filled.into_iter().map(median));
+        rows.extend(filled.into_iter().map(middle));
     }
-    let mut all: Vec<Row> = on_empties.into_iter().filter(|runs| !runs.is_empty()).map(median).collect();
+    let mut all: Vec<Row> = on_empties.into_iter().filter(|runs| !runs.is_empty()).map(middle).collect();
     all.extend(rows);
     Ok((all, figures))
 }
 
-fn median(mut runs: Vec<Row>) -> Row {
+/// The run in the middle.
+fn middle(mut runs: Vec<Row>) -> Row {
     runs.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
     runs.swap_remove(runs.len() / 2)
 }

@@ -85,8 +85,7 @@ impl Samples {
 
     /// The one in the middle; the mean of two if there are two. 0 if there is none.
     pub fn median(&self) -> f64 {
-        let middle = |n: usize| self.0.get(n).copied().unwrap_or(0.0);
-        f64::midpoint(middle(self.0.len().saturating_sub(1) / 2), middle(self.0.len() / 2))
+        median(&self.0).unwrap_or(0.0)
     }
 
     /// A row of them.
@@ -105,6 +104,14 @@ impl Samples {
             ..Row::default()
         }
     }
+}
+
+/// The one in the middle of any numbers; the mean of two if there are two.
+pub fn median(numbers: &[f64]) -> Option<f64> {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    Some(f64::midpoint(*sorted.get(last / 2)?, *sorted.get(sorted.len() / 2)?))
 }
 
 /// The milliseconds since `begun`.

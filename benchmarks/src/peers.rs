@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::measure::median;
 use crate::readme::{grouped, reports, within};
 use crate::report::{Report, Row};
 
@@ -36,11 +37,11 @@ pub struct Line {
     after_seconds: Option<f64>,
 }
 
-/// The results of one date: the peer's, and ours with the names of their files.
+/// The results of one date: the peer's, and ours.
 #[derive(Debug, Default)]
 pub struct Results {
     lines: Vec<Line>,
-    reports: Vec<(String, Report)>,
+    reports: Vec<Report>,
 }
 
 impl Results {
@@ -67,8 +68,8 @@ impl Results {
                 }
             }
         }
-        let reports = reports(folder)?.into_iter().filter(|(name, _)| name.starts_with(&newest)).collect();
-        Ok(Self { lines, reports })
+        let ours = reports(folder)?.into_iter().filter(|(name, _)| name.starts_with(&newest));
+        Ok(Self { lines, reports: ours.map(|(_, report)| report).collect() })
     }
 }
 
@@ -92,7 +93,7 @@ fn table(results: &Results) -> String {
         // writing to a String does not fail
         let _ = writeln!(text, "| {name} | {theirs} | {python} | {rust} |");
     }
-    if let Some((_, Report { machine, store, version, .. })) = results.reports.first() {
+    if let Some(Report { machine, store, version, .. }) = results.reports.first() {
         let (cores, processor) = (machine.cores, &machine.processor);
         let _ = writeln!(
             text,
@@ -105,14 +106,14 @@ fn table(results: &Results) -> String {
 fn workflows(results: &Results) -> Vec<Cells> {
     type Kind = (usize, Option<String>);
     let mut theirs: BTreeMap<Kind, Vec<(f64, f64)>> = BTreeMap::new();
-    let mut queues: BTreeMap<String, Vec<(f64, Option<f64>)>> = BTreeMap::new();
+    let mut queues: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for line in &results.lines {
-        let (Some(per_second), callers) = (line.per_second, line.callers.clone()) else { continue };
+        let Some(per_second) = line.per_second else { continue };
         if line.experiment == "queue" {
             let mode = if line.mode.as_deref() == Some("backlog") { "backlog" } else { "one by one" };
-            queues.entry(mode.to_owned()).or_default().push((per_second, line.p50_ms));
-        } else if let Some(concurrency) = line.concurrency {
-            let kind = (concurrency, callers.filter(|it| it != "tasks"));
+            queues.entry(mode).or_default().push(per_second);
+        } else if let ("workflows", Some(concurrency)) = (&*line.experiment, line.concurrency) {
+            let kind = (concurrency, line.callers.clone().filter(|it| it != "tasks"));
             theirs.entry(kind).or_default().push((per_second, line.p50_ms.unwrap_or_default()));
         }
     }
@@ -128,8 +129,7 @@ fn workflows(results: &Results) -> Vec<Cells> {
         let name = format!("workflows per second (p50), {} {callers}", kind.0);
         cells.push((name, [rate(runs), ours("python", kind), ours("rust", kind)]));
     }
-    for (mode, runs) in queues {
-        let rates: Vec<f64> = runs.iter().map(|(per_second, _)| *per_second).collect();
+    for (mode, rates) in queues {
         let theirs = median(&rates).map(|rate| grouped(rate as u64));
         cells.push((format!("through a queue, {mode}: per second"), [theirs, None, None]));
     }
@@ -172,7 +172,7 @@ fn takeover(results: &Results) -> Option<Cells> {
 }
 
 fn of<'r>(results: &'r Results, sdk: &'r str, experiment: &'r str) -> impl Iterator<Item = &'r Row> {
-    let reports = results.reports.iter().map(|(_, report)| report);
+    let reports = results.reports.iter();
     reports.filter(move |it| it.sdk == sdk && it.experiment == experiment).flat_map(|report| &report.rows)
 }
 
@@ -183,12 +183,6 @@ fn rate(runs: &[(f64, f64)]) -> Option<String> {
 
 fn milliseconds(times: impl Iterator<Item = f64>) -> Option<String> {
     median(&times.collect::<Vec<_>>()).map(|ms| format!("{ms:.2} ms"))
-}
-
-fn median(values: &[f64]) -> Option<f64> {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }
 
 #[cfg(test)]
@@ -240,7 +234,7 @@ mod tests {
             figures: Vec::new(),
         };
         let lines = vec![about, line(30.0), line(900.0), line(80.0), queue, lost];
-        let results = Results { lines, reports: vec![("x".into(), report)] };
+        let results = Results { lines, reports: vec![report] };
         let table = table(&results);
         assert!(table.contains("| | other 1.2, Python |"), "{table}");
         let workflows = "| workflows per second (p50), 32 tasks | 80 (2.0 ms) |  | 12,345 (1.0 ms) |";

@@ -52,12 +52,14 @@ impl Place {
         Self { store: "sqlite".to_owned(), durability, directory: Some(target.folder()) }
     }
 
-    /// A target like this fresh one of here, with nothing stored in it. On Postgres it is the same: making and dropping
-    /// databases costs their neighbours checkpoints.
-    pub(crate) async fn emptied(&self, target: Target) -> Result<Target, Error> {
-        let Some(client) = target.postgres() else { return self.fresh().await };
-        client.batch_execute(EMPTY).await.map_err(unanswered)?;
-        Ok(target)
+    /// Empties a fresh target of here. On Postgres it stays the same: making and dropping databases costs their neighbours
+    /// checkpoints.
+    pub(crate) async fn empty(&self, target: &mut Target) -> Result<(), Error> {
+        if let Some(client) = target.postgres() {
+            return client.batch_execute(EMPTY).await.map_err(unanswered);
+        }
+        *target = self.fresh().await?;
+        Ok(())
     }
 }
 
