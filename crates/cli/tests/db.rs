@@ -91,7 +91,8 @@ fn a_schema_is_printed_made_and_found_well() {
     let (code, found) = findings(&store);
     let wrong: Vec<_> = found.iter().filter(|(_, is_well, _)| !is_well).collect();
     assert_eq!((code, wrong.len()), (Some(1), 1), "{found:?}");
-    assert!(wrong[0].0 == "schema" && wrong[0].2.contains("stepfast db migrate"), "{found:?}");
+    assert!(wrong[0].0 == "schema" && wrong[0].2.ends_with("run: stepfast db migrate"), "{found:?}");
+    assert!(found.iter().all(|(subject, ..)| subject != "privileges"), "{found:?}");
     let sql = printed(&store, &["migrate", "--print"]);
     assert!(sql.contains(&format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"")), "{sql}");
     // nothing was made
@@ -164,9 +165,25 @@ fn a_role_is_let_in_and_may_change_rows_only() {
     // without any right, the message says who has to run what
     let (code, _, err) = stepfast(&theirs, &["migrate"]);
     assert!(code == Some(1) && err.contains(&format!("stepfast db migrate --role {role}")), "{err}");
+    // nor has the check two opinions on it, or one on rights where there is nothing to have rights on
+    let told = || {
+        let (code, found) = findings(&theirs);
+        assert_eq!(code, Some(1), "{found:?}");
+        let wrong: Vec<_> = found.into_iter().filter(|(_, is_well, _)| !is_well).collect();
+        assert!(wrong.len() == 1 && wrong[0].2.ends_with(&format!("stepfast db migrate --role {role}")));
+        wrong[0].clone()
+    };
+    let (subject, _, text) = told();
+    assert!(subject == "schema" && text.contains("may create a schema in database"), "{text}");
     assert!(printed(&store, &["migrate"]).contains("made"));
-    let (code, found) = findings(&theirs);
-    assert!(code == Some(1) && found.iter().any(|(it, well, _)| it == "privileges" && !well), "{found:?}");
+    let (subject, _, text) = told();
+    assert!(subject == "schema" && text.contains("permission denied"), "{text}");
+    assert!(text.contains("role \"stepfast\", who owns the schema"), "{text}");
+    // some rights, and few words for all that are missing
+    execute(url.clone(), format!("GRANT USAGE ON SCHEMA {schema} TO {role}")).unwrap();
+    execute(url.clone(), format!("GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")).unwrap();
+    let (subject, _, text) = told();
+    assert!(subject == "privileges" && text.contains("more") && text.len() < 250, "{text}");
     assert!(printed(&store, &["migrate", "--role", &role]).contains(&format!("role {role} may run engines")));
     let (code, found) = findings(&theirs);
     assert_eq!(code, Some(0), "{found:?}");

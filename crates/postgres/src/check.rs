@@ -9,9 +9,9 @@ use tokio_postgres::{AsyncMessage, Client};
 
 use crate::background::Background;
 use crate::connect::{Connector, chain, literal};
-use crate::migrate::{Reached, SchemaState, reach, version_of};
+use crate::migrate::{Reached, reach};
+use crate::privileges;
 use crate::proxy::first_row;
-use crate::schema::{NOT_OURS, RIGHTS, TABLES, VERSIONS, newest};
 
 /// Connections that an engine has besides those for loads and lists: two lanes, a slow one beside each, claims,
 /// looks, takeovers, and wake-up hints.
@@ -30,7 +30,7 @@ pub(crate) async fn check(
 ) -> Result<Vec<Finding>, StoreError> {
     let Reached { client, control, version } = match reach(connector, background).await {
         Ok(reached) => reached,
-        Err(StoreError::Open { reason, .. }) => {
+        Err(StoreError::Open { reason, .. } | StoreError::Unreachable { reason, .. }) => {
             let (state, advice) = reason.split_once("; ").unwrap_or((&reason, "see the server's log"));
             return Ok(vec![Finding::wrong("server", state, advice)]);
         }
@@ -38,21 +38,20 @@ pub(crate) async fn check(
     };
     drop(control);
     let mut findings = vec![Finding::well("server", format!("PostgreSQL {version}"))];
-    for finding in [
-        encryption(connector, &client).await,
-        schema(connector, &client).await,
-        privileges(connector, &client).await,
-        durability(connector, &client).await,
-        standby(&client).await,
-        clock(&client).await,
-        wake_ups(connector, background, &client).await,
-        autovacuum(&client).await,
-        connections(connector, &client).await,
-    ] {
-        findings.push(finding.map_err(|error| {
-            StoreError::Unavailable(format!("checking {}: {}", connector.name(), chain(&error)))
-        })?);
-    }
+    let rest = async {
+        findings.push(encryption(connector, &client).await?);
+        findings.extend(privileges::check(&client, &connector.options().schema).await?);
+        findings.push(durability(connector, &client).await?);
+        findings.push(standby(&client).await?);
+        findings.push(clock(&client).await?);
+        findings.push(wake_ups(connector, background, &client).await?);
+        findings.push(autovacuum(&client).await?);
+        findings.push(connections(connector, &client).await?);
+        Ok(())
+    };
+    rest.await.map_err(|error: tokio_postgres::Error| {
+        StoreError::Unavailable(format!("checking {}: {}", connector.name(), chain(&error)))
+    })?;
     Ok(findings)
 }
 
@@ -72,7 +71,14 @@ async fn encryption(connector: &Connector, client: &Client) -> Found {
     let row =
         ask(client, "SELECT ssl, version, cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid()").await?;
     let subject = "encryption";
-    Ok(if connector.is_pooled() {
+    let tls = &connector.options().tls;
+    Ok(if tls.is_unchecked() {
+        Finding::wrong(
+            subject,
+            format!("sslrootcert is given, and sslmode={} checks nothing with it", tls.mode()),
+            "say sslmode=verify-full in the URL",
+        )
+    } else if connector.is_pooled() {
         Finding::well(subject, format!("sslmode={} to the proxy", connector.options().tls.mode()))
     } else if column(&row, 0) == "t" {
         Finding::well(subject, format!("{} with {}", column(&row, 1), column(&row, 2)))
@@ -83,69 +89,6 @@ async fn encryption(connector: &Connector, client: &Client) -> Found {
             subject,
             "none, and the server is on another machine",
             "set ssl=on there and sslmode=verify-full in the URL; or say sslmode=disable if nobody can listen",
-        )
-    })
-}
-
-async fn schema(connector: &Connector, client: &Client) -> Found {
-    let (subject, name, newest) = ("schema", &connector.options().schema, newest());
-    let advice = "run: stepfast db migrate --store URL, as the owner of the schema";
-    Ok(match version_of(client, name).await {
-        Ok(SchemaState::NotOurs(found)) => Finding::wrong(
-            subject,
-            format!("the tables of {name:?} were made by another build of version {found}"),
-            NOT_OURS,
-        ),
-        Ok(SchemaState::Version(found)) if found == newest => {
-            Finding::well(subject, format!("{name:?} has version {found}"))
-        }
-        Ok(SchemaState::Version(found)) if found > newest => Finding::wrong(
-            subject,
-            format!("{name:?} has version {found}, this program knows up to {newest}"),
-            "update this program",
-        ),
-        Ok(SchemaState::Version(found)) => Finding::wrong(
-            subject,
-            format!("{name:?} has version {found}, this program needs {newest}"),
-            advice,
-        ),
-        Ok(SchemaState::Missing) => {
-            Finding::wrong(subject, format!("there is no schema {name:?} with our tables"), advice)
-        }
-        Err(error) if error.code().is_some() => Finding::wrong(subject, chain(&error), advice),
-        Err(error) => return Err(error),
-    })
-}
-
-async fn privileges(connector: &Connector, client: &Client) -> Found {
-    let schema = literal(&connector.options().schema);
-    let tables: Vec<_> = TABLES.iter().map(|table| literal(table)).collect();
-    let rights: Vec<_> = RIGHTS.iter().map(|right| literal(right)).collect();
-    let sql = format!(
-        "SELECT current_user, string_agg(what, ', ' ORDER BY what) FROM ( \
-           SELECT 'USAGE on the schema' AS what FROM pg_namespace \
-           WHERE nspname ={schema} AND NOT has_schema_privilege(oid, 'USAGE') \
-           UNION ALL \
-           SELECT u.privilege || ' on ' || c.relname FROM pg_class c \
-           JOIN pg_namespace n ON n.oid = c.relnamespace \
-           CROSS JOIN unnest(ARRAY[{}]) AS u (privilege) \
-           WHERE n.nspname ={schema} AND c.relname IN ({}) AND NOT has_table_privilege(c.oid, u.privilege) \
-           UNION ALL \
-           SELECT 'SELECT on {VERSIONS}' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-           WHERE n.nspname ={schema} AND c.relname = '{VERSIONS}' AND NOT has_table_privilege(c.oid, 'SELECT') \
-         ) AS missing",
-        rights.join(","),
-        tables.join(",")
-    );
-    let row = ask(client, &sql).await?;
-    let (role, missing) = (column(&row, 0), column(&row, 1));
-    Ok(if missing.is_empty() {
-        Finding::well("privileges", format!("role {role:?} has all it needs"))
-    } else {
-        Finding::wrong(
-            "privileges",
-            format!("role {role:?} lacks {missing}"),
-            format!("run: stepfast db migrate --role {role} --store URL, as the owner of the schema"),
         )
     })
 }

@@ -22,6 +22,7 @@ mod options;
 mod outcome;
 mod parameters;
 mod pipeline;
+mod privileges;
 mod proxy;
 mod read;
 mod readers;
