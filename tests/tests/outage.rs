@@ -117,26 +117,41 @@ fn a_server_that_cannot_be_used_is_named_with_what_to_do() {
         sql.batch_execute(&write).await.unwrap();
         sql.batch_execute("SELECT pg_reload_conf()").await.unwrap();
         let at = server.url().split('@').nth(1).unwrap().split('/').next().unwrap().to_owned();
-        let error = async |url: String| {
+        let error = async |url: String, kind: ErrorKind| {
             let error = stepfast::connect(&url).await.map(drop).unwrap_err();
-            assert!(matches!(error, Error::Open { .. }), "{error:?}");
+            assert_eq!(error.kind(), kind, "{error:?}");
             let text = format!("{error} {error:?}");
             assert!(text.contains(&at) && !text.contains("secret") && !text.contains("right@"), "{text}");
             error.to_string()
         };
-        let text = error(format!("postgres://clerk:secret@{at}/postgres")).await;
+        let text = error(format!("postgres://clerk:secret@{at}/postgres"), ErrorKind::Invalid).await;
         assert!(text.contains("postgres://clerk@") && text.contains("check user and password"), "{text}");
-        let text = error(format!("postgres://stepfast:secret@{at}/shop")).await;
+        let text = error(format!("postgres://clerk@{at}/postgres"), ErrorKind::Invalid).await;
+        assert!(text.contains("asks for a password") && text.contains("user:password@host"), "{text}");
+        let text = error(format!("postgres://stepfast:secret@{at}/shop"), ErrorKind::Invalid).await;
         assert!(text.contains(&format!("{at}/shop")) && text.contains("create the database"), "{text}");
         // a role that may do nothing here
-        let text = error(format!("postgres://clerk:right@{at}/postgres")).await;
+        let text = error(format!("postgres://clerk:right@{at}/postgres"), ErrorKind::Invalid).await;
         assert!(
             text.contains("permission denied") && text.contains("stepfast db migrate --role clerk"),
             "{text}"
         );
+        sql.batch_execute("ALTER ROLE clerk CONNECTION LIMIT 0").await.unwrap();
+        let text =
+            error(format!("postgres://clerk:right@{at}/postgres?connect_timeout=1"), ErrorKind::Unavailable)
+                .await;
+        assert!(text.contains("too many connections"), "{text}");
         server.stop();
-        let text = error(format!("postgres://stepfast:secret@{at}/shop")).await;
+        let text = error(format!("postgres://stepfast:secret@{at}/shop"), ErrorKind::Unavailable).await;
         assert!(text.contains(&format!("{at}/shop")) && text.contains("is the server running"), "{text}");
+        assert!(text.starts_with("cannot reach") && !text.contains("outcome"), "{text}");
+        // somebody takes the connection and never says a word
+        let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = deaf.local_addr().unwrap();
+        let error = stepfast::connect(&format!("postgres://me@{at}/shop?connect_timeout=1")).await;
+        let error = error.map(drop).unwrap_err();
+        assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "SF-0035"), "{error}");
+        assert!(error.to_string().contains("did not answer within 1s"), "{error}");
     });
 }
 

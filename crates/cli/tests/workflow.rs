@@ -61,6 +61,17 @@ fn a_database_that_is_not_there_is_not_made() {
 }
 
 #[test]
+fn a_server_that_is_away_is_no_fault_of_the_command() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for command in COMMANDS {
+        let (code, message) = refusal(&format!("postgres://me:secret@127.0.0.1:{port}/shop"), command);
+        assert_eq!(code, Some(5), "{message}");
+        assert!(message.contains("cannot reach postgres://me@127.0.0.1") && message.contains("[SF-0035]"));
+        assert!(!message.contains("secret"), "{message}");
+    }
+}
+
+#[test]
 fn memory_is_refused_as_it_would_be_empty() {
     for command in COMMANDS {
         let (code, message) = refusal("memory:", command);

@@ -132,6 +132,14 @@ pub enum Error {
         /// Why, and what to do.
         reason: String,
     },
+    /// The server of the database is away when it is opened, or takes no more connections. Nothing has happened.
+    #[error("cannot reach {store}: {reason}")]
+    Unreachable {
+        /// Which database.
+        store: String,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The database was written by a newer version of Stepfast.
     #[error(
         "the database has schema version {found}, this program knows up to {supported}: upgrade the program"
@@ -159,7 +167,7 @@ impl Error {
             Error::Failed(_) => ErrorKind::Failed,
             Error::Cancelled(_) => ErrorKind::Cancelled,
             Error::Parked { .. } => ErrorKind::Parked,
-            Error::Unavailable(_) | Error::Shutdown => ErrorKind::Unavailable,
+            Error::Unavailable(_) | Error::Shutdown | Error::Unreachable { .. } => ErrorKind::Unavailable,
             Error::Decode { .. } | Error::NewerSchema { .. } | Error::Corrupt(_) => ErrorKind::Corrupt,
         }
     }
@@ -182,6 +190,7 @@ impl Error {
             Error::Open { .. } => "SF-0013",
             Error::NewerSchema { .. } => "SF-0014",
             Error::Corrupt(_) => "SF-0015",
+            Error::Unreachable { .. } => "SF-0035",
         }
     }
 
@@ -215,6 +224,7 @@ impl From<StoreError> for Error {
             StoreError::NewerSchema { found, supported } => Error::NewerSchema { found, supported },
             StoreError::Corrupt(reason) => Error::Corrupt(reason),
             StoreError::Open { store, reason } => Error::Open { store, reason },
+            StoreError::Unreachable { store, reason } => Error::Unreachable { store, reason },
             error @ (StoreError::Fenced | StoreError::Rejected(_) | StoreError::Blocked(_)) => {
                 Error::Unavailable(error.to_string())
             }

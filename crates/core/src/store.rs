@@ -263,4 +263,12 @@ pub enum StoreError {
         /// Why, and what to do.
         reason: String,
     },
+    /// It cannot be opened now, and perhaps later: the server is away, or takes no more connections.
+    #[error("cannot reach {store}: {reason}")]
+    Unreachable {
+        /// Which database.
+        store: String,
+        /// Why, and what to do.
+        reason: String,
+    },
 }

@@ -181,7 +181,11 @@ impl Connector {
         // the socket belongs to the runtime in which it was opened
         let result = match runtime.spawn(async move { there.dial(&name).await }).await {
             Ok(result) => result,
-            Err(_) => Err(Refusal { text: "the runtime that it belongs to has ended".into(), code: None }),
+            Err(_) => Err(Refusal {
+                text: "the runtime that it belongs to has ended".into(),
+                code: None,
+                is_passing: false,
+            }),
         };
         let is_full = result.as_ref().is_err_and(Refusal::is_full);
         if self.is_full.swap(is_full, Relaxed) != is_full {

@@ -1,5 +1,6 @@
 //! Reaching a server: encrypted or not, in bounded time, with words for what goes wrong.
 
+use std::error::Error as _;
 use std::fmt;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub(crate) struct Refusal {
     pub text: String,
     /// The server's code, if it answered.
     pub code: Option<SqlState>,
+    /// True if the same may go better later.
+    pub is_passing: bool,
 }
 
 impl Target {
@@ -80,6 +83,7 @@ impl Target {
                     self.limit
                 ),
                 code: None,
+                is_passing: true,
             }),
         }
     }
@@ -132,7 +136,23 @@ fn is_handshake(error: &Error) -> bool {
 impl Refusal {
     /// What the client library says, and what to do about it.
     pub(crate) fn of(error: &Error) -> Self {
-        Self { text: format!("{}; {}", chain(error), advice(error)), code: error.code().cloned() }
+        let code = error.code().cloned();
+        let is_passing = match &code {
+            // lost connections, too few resources, a server that starts or stops
+            Some(code) => ["08", "53", "57"].contains(&code.code().get(..2).unwrap_or_default()),
+            None => !is_tls(error) && !is_config(error),
+        };
+        Self { text: format!("{}; {}", said(error), advice(error)), code, is_passing }
+    }
+
+    /// The error of whoever wants to open `store`.
+    pub(crate) fn opening(self, store: &str) -> StoreError {
+        let (is_passing, store, reason) = (self.is_passing || self.is_full(), store.to_owned(), self.text);
+        if is_passing {
+            StoreError::Unreachable { store, reason }
+        } else {
+            StoreError::Open { store, reason }
+        }
     }
 
     /// True if the server, or the proxy before it, has no connection left.
@@ -142,10 +162,38 @@ impl Refusal {
     }
 }
 
+/// True for what is wrong with the encryption: with TLS 1.3 a server refuses a certificate after the handshake.
+fn is_tls(error: &Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let cause = cause.and_then(std::io::Error::get_ref);
+    is_handshake(error) || cause.and_then(|it| it.downcast_ref::<tokio_rustls::rustls::Error>()).is_some()
+}
+
+/// True for what the client library refuses before it asks any server, or instead of answering one.
+fn is_config(error: &Error) -> bool {
+    error.to_string().starts_with("invalid configuration")
+}
+
+fn is_password_missing(error: &Error) -> bool {
+    is_config(error) && chain(error).ends_with("password missing")
+}
+
+fn said(error: &Error) -> String {
+    if is_password_missing(error) {
+        "the server asks for a password, and the URL has none".to_owned()
+    } else {
+        chain(error)
+    }
+}
+
 fn advice(error: &Error) -> &'static str {
     let Some(database) = error.as_db_error() else {
-        return if is_handshake(error) {
+        return if is_tls(error) {
             "see sslmode, sslrootcert and sslcert in the URL, and whether the server has ssl=on"
+        } else if is_password_missing(error) {
+            "put it there: postgres://user:password@host/database"
+        } else if is_config(error) {
+            "check the options in the URL"
         } else {
             "is the server running, and are host and port in the URL right?"
         };

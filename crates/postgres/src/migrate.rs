@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::background::Background;
 use crate::connect::{Connector, Role, Session, chain, literal, quoted};
+use crate::dial::Refusal;
 use crate::options::PostgresOptions;
 use crate::proxy::{first_row, pools_transactions};
 use crate::schema::{NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending};
@@ -29,12 +30,12 @@ pub(crate) struct Reached {
 /// Connects, and refuses a server that is too old, or a proxy that the URL does not speak of.
 pub(crate) async fn reach(connector: &Connector, background: &Background) -> Result<Reached, StoreError> {
     let open = |reason: String| StoreError::Open { store: connector.name().to_owned(), reason };
-    let fail = |what: &str, error: &Error| open(format!("{what}: {}", chain(error)));
-    let dial = |role| async move {
-        connector
-            .dial_waiting(background, role)
-            .await
-            .map_err(|refusal| StoreError::Open { store: connector.name().to_owned(), reason: refusal.text })
+    let fail = |what: &str, error: &Error| {
+        let refusal = Refusal::of(error);
+        Refusal { text: format!("{what}: {}", refusal.text), ..refusal }.opening(connector.name())
+    };
+    let dial = async |role| {
+        connector.dial_waiting(background, role).await.map_err(|refusal| refusal.opening(connector.name()))
     };
     let client = dial(Role::Migration).await?;
     let ask = "SELECT current_setting('server_version'), current_setting('server_version_num')::int";
@@ -123,7 +124,8 @@ pub(crate) async fn migrate(
         Some(found) if found == supported && role.is_none() => return Ok(migrated),
         None if *must_exist && role.is_none() => {
             return Err(open(format!(
-                "it has no schema {schema:?} with executions; is it the right database?"
+                "it has no schema {schema:?} with executions; is it the right database? An engine makes it, or: \
+                 stepfast db migrate"
             )));
         }
         _ => {}

@@ -92,6 +92,11 @@ impl Tls {
         self.mode.unwrap_or(if self.is_system() { SslMode::VerifyFull } else { SslMode::Prefer })
     }
 
+    /// True if root certificates are given that the mode does not ask for.
+    pub(crate) fn is_unchecked(&self) -> bool {
+        self.root_cert.is_some() && self.mode() < SslMode::Require
+    }
+
     fn is_system(&self) -> bool {
         self.root_cert.as_deref() == Some(Path::new("system"))
     }
@@ -109,7 +114,13 @@ impl Tls {
         let provider = Arc::new(ring::default_provider());
         let verifier = Verifier {
             trust: match mode {
-                SslMode::Disable | SslMode::Allow | SslMode::Prefer => None,
+                SslMode::Disable | SslMode::Allow | SslMode::Prefer => {
+                    // it proves nothing in these modes, but whoever names a file means one that is there
+                    if let Some(path) = &self.root_cert {
+                        certificates("sslrootcert", path)?;
+                    }
+                    None
+                }
                 SslMode::Require if self.root_cert.is_none() => None,
                 SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => Some(self.trust(mode)?),
             },

@@ -51,6 +51,7 @@ const KEEPALIVES: (Duration, Duration, u32) = (Duration::from_secs(5), Duration:
 /// no password.
 pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, PostgresOptions), String> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    encoded(address, query)?;
     let mut passed_on = Vec::new();
     for option in query.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -94,6 +95,30 @@ pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, 
         }
     }
     Ok((config, options))
+}
+
+/// An error if the user or the password seem to hold what has a meaning in URLs: read as something else, a part of
+/// the password would be shown.
+fn encoded(address: &str, query: &str) -> Result<(), String> {
+    let address = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let (account, place) = address.rsplit_once('@').unwrap_or(("", address));
+    // a password with a question mark ends the address before the @
+    let is_cut = account.is_empty()
+        && query.contains('@')
+        && query.split(['=', '&']).next().is_some_and(|it| !is_known(it));
+    if account.contains(['@', '/', '#']) || account.matches(':').count() > 1 || is_cut || place.contains('#')
+    {
+        return Err(
+            "the user or the password in the URL has a character that means something else there: write \
+             %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #, %25 for %"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+fn is_known(option: &str) -> bool {
+    OURS.contains(&option) || PASSED_ON.contains(&option)
 }
 
 fn take(name: &str, value: &str, options: &mut PostgresOptions) -> Result<(), String> {
@@ -245,6 +270,22 @@ mod tests {
             assert!(words.iter().all(|word| error.contains(word)), "{query}: {error}");
             assert!(!error.contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_password_that_is_not_encoded_is_not_shown() {
+        for account in ["me:se@cret", "me:se/cret", "me:se:cret", "me:se?cret", "me:se#cret", "m/e:secret"] {
+            for rest in ["db:5433/shop", "db/shop?schema=s"] {
+                let error = parse(&format!("postgres://{account}@{rest}"), PostgresOptions::default());
+                let error = error.map(drop).unwrap_err();
+                assert!(error.contains("%40 for @"), "{account}: {error}");
+                assert!(!error.contains("cret"), "{account}: {error}");
+            }
+        }
+        let encoded = "postgres://me:se%40%2F%3A%3F%23%25cret@db/shop?user=a@b";
+        let (config, _) = parse(encoded, PostgresOptions::default()).unwrap();
+        assert_eq!(config.get_password(), Some(b"se@/:?#%cret".as_slice()));
+        assert_eq!(config.get_hosts(), [Host::Tcp("db".into())]);
     }
 
     #[test]

@@ -166,7 +166,7 @@ async fn a_server_that_is_not_there_is_named() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("postgres://me:secret@127.0.0.1:{port}/shop");
     let error = PostgresStore::open(&url).await.unwrap_err();
-    let StoreError::Open { store, reason } = &error else { panic!("{error}") };
+    let StoreError::Unreachable { store, reason } = &error else { panic!("{error}") };
     assert_eq!(*store, format!("postgres://me@127.0.0.1:{port}/shop"));
     assert!(reason.contains("refused"), "{reason}");
     assert!(!error.to_string().contains("secret"));
