@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import builtins
 import functools
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from stepfast import bounds
+from stepfast import bounds, ending
 from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle, outcomes
 from stepfast.loop import Loop, running_loop
@@ -351,10 +352,13 @@ class AsyncEngine:
                 for bodies in threads, in seconds.
         """
         bounds.seconds("grace", grace)
+        await self._end(grace, grace)
+
+    async def _end(self, grace: float, patience: float) -> None:
         opened = self._opened
         if opened is not None and opened.loop is not None and opened.is_to_end:
             opened.loop.check()
-            await opened.loop.end(opened, grace)
+            await opened.loop.end(opened, grace, patience)
 
     async def drain(self, grace: float = 30.0) -> None:
         """Ends the engine as a deploy should. See `Engine.drain`.
@@ -364,8 +368,9 @@ class AsyncEngine:
         """
         bounds.seconds("grace", grace)
         opened = self._here
+        over = time.monotonic() + grace
         await opened.native.drained(grace, opened.port)
-        await self.close()
+        await self._end(ending.CLOSING, max(0.0, over - time.monotonic()))
 
     async def work(self, grace: float = 30.0) -> None:
         """Works until the program is told to end, by SIGTERM or by SIGINT (Ctrl-C), then drains. See
@@ -386,7 +391,7 @@ class AsyncEngine:
             await asyncio.wait([draining, again], return_when=asyncio.FIRST_COMPLETED)
             again.cancel()
             if not draining.done():
-                await self.close()
+                await self._end(ending.CLOSING, 0.0)
             await draining
 
     async def __aenter__(self) -> Self:

@@ -22,6 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: So long the end of the program waits for a database that does not answer, in seconds.
 GRACE = 5.0
+#: And so long `close`, and what drains.
+CLOSING = 10.0
 
 _open: weakref.WeakSet[Opened] = weakref.WeakSet()
 

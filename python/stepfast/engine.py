@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from types import TracebackType
@@ -370,7 +371,7 @@ class Engine:
 
     def close(self, grace: float = 10.0) -> None:
         """Ends the engine: what runs is handed back, what is staged is flushed. Does not wait for executions
-        to end. What is asked of it afterwards raises `Unavailable`.
+        to end. What is asked of it afterwards raises `Unavailable`. Closing again does nothing.
 
         Args:
             grace: Longest to wait for a database that does not answer, and for bodies in threads, which
@@ -385,11 +386,14 @@ class Engine:
         workers take over at once. What is started here meanwhile is accepted, and waits for another worker.
 
         Args:
-            grace: Longest to wait for what runs, in seconds.
+            grace: Longest to wait for what runs, in seconds. A body in a thread cannot be stopped: it goes on
+                beyond the grace, nobody waits for it, and what it comes to is dropped. A database that does
+                not answer is waited for another 10 s.
         """
         bounds.seconds("grace", grace)
+        over = time.monotonic() + grace
         settle_here(self._opened.native.drained(grace, None))
-        self.close()
+        self._opened.end(ending.CLOSING, max(0.0, over - time.monotonic()))
 
     def work(self, grace: float = 30.0) -> None:
         """Works until the program is told to end, by SIGTERM or by SIGINT (Ctrl-C), then drains. Told a
@@ -417,7 +421,7 @@ class Engine:
             draining = threading.Thread(target=drain, name="stepfast-drain")
             draining.start()
             if told.get():
-                self.close()
+                self._opened.end(ending.CLOSING, 0.0)
             draining.join()
 
     def __enter__(self) -> Self:

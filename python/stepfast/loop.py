@@ -60,16 +60,16 @@ class Loop:
         if loop_here() is not self.loop:
             raise elsewhere(what) if os.getpid() == self._process else forked()
 
-    async def end(self, opened: Opened, grace: float) -> None:
-        """Ends the engine, whatever becomes of who asks for it."""
+    async def end(self, opened: Opened, grace: float, patience: float) -> None:
+        """Ends the engine, whatever becomes of who asks for it; see `Opened.end`."""
         if self._ending is None:
-            end = self._end(opened, grace)
+            end = self._end(opened, grace, patience)
             self._ending = self.loop.create_task(end, name="stepfast-close", context=Context())
         await asyncio.shield(self._ending)
 
-    async def _end(self, opened: Opened, grace: float) -> None:
+    async def _end(self, opened: Opened, grace: float, patience: float) -> None:
         over = time.monotonic() + grace
-        closed = in_thread(self.loop, functools.partial(opened.close, grace))
+        closed = in_thread(self.loop, functools.partial(opened.end, grace, patience))
         await finished([closed])
         # what unwinds has heard of it by now, or hears of it here
         self._drain()
@@ -84,7 +84,7 @@ class Loop:
         opened = self._opened()
         if opened is not None and self._ending is None:
             ending.warn_unclosed("an AsyncEngine")
-            await self.end(opened, ending.GRACE)
+            await self.end(opened, ending.GRACE, ending.GRACE)
 
     def _put_off(self) -> None:
         """The loop ends: nothing is recorded of what the code of executions does about that."""

@@ -233,12 +233,14 @@ class Opened:
         self.end(grace, grace)
 
     def end(self, grace: float, patience: float) -> None:
-        """Ends the engine; waits `grace` for the database, and `patience` for threads whose code goes on.
+        """Ends the engine; waits `grace` for the database, and `patience` for threads whose code goes on, once.
         Nothing happens in a forked child: the engine is its parent's."""
         if os.getpid() != self._process:
             return
         native: _native.Engine | None = getattr(self, "native", None)
         with self._closing:
+            if self._is_ended:
+                return
             over = time.monotonic() + patience
             self.is_closed = True
             for call, branch in list(self.inline.items()):
@@ -246,8 +248,8 @@ class Opened:
             if native is not None:
                 native.shutdown(grace)
             self.processes.close()
-            self.threads.stop(over)
             self._is_ended = True
+            self.threads.stop(over)
 
     @property
     def is_to_end(self) -> bool:

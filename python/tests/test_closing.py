@@ -7,10 +7,12 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from stepfast import AsyncEngine, Engine, Handle, Unavailable, step, workflow
+from stepfast.threads import Threads
 
 _begun = threading.Semaphore(0)
 _released = threading.Event()
@@ -74,6 +76,52 @@ def test_closing_again_does_nothing(url: str) -> None:
         assert engine.run(noting_who, "a") == "a"
         engine.close()
         engine.close()
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long each end of an engine was ready to wait for threads, in seconds."""
+    found: list[float] = []
+    stop = Threads.stop
+
+    def noted(self: Threads, over: float) -> None:
+        found.append(over - time.monotonic())
+        stop(self, over)
+
+    monkeypatch.setattr(Threads, "stop", noted)
+    return found
+
+
+def test_a_body_that_blocks_is_not_waited_for_beyond_the_grace(url: str, patience: list[float]) -> None:
+    with Engine(url) as engine:
+        engine.start(waiting_for_release, "a")
+        assert _begun.acquire(timeout=60)
+        engine.drain(0)
+        engine.close()
+    assert len(patience) == 1 and patience[0] <= 0.0
+    _released.set()
+
+
+def test_nor_on_a_loop(url: str, patience: list[float]) -> None:
+    async def draining() -> None:
+        async with AsyncEngine(url) as engine:
+            await engine.start(waiting_for_release, "a")
+            assert await asyncio.to_thread(_begun.acquire, timeout=60)
+            await engine.drain(0)
+            await engine.close()
+
+    asyncio.run(draining())
+    assert len(patience) == 1 and patience[0] <= 0.0
+    _released.set()
+
+
+def test_who_drains_has_ended_its_threads(url: str) -> None:
+    engine = Engine(url)
+    assert engine.run(noting_who, "a") == "a"
+    handle = engine.start(noting_who, "b")
+    assert handle.result() == "b"
+    engine.drain(60)
+    assert not [thread for thread in engine._opened.threads._threads if thread.is_alive()]
 
 
 def test_all_who_close_wait_until_it_is_closed(url: str) -> None:
