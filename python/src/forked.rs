@@ -50,11 +50,14 @@ fn forked(py: Python<'_>) -> PyErr {
 pub(crate) fn before_fork() {
     crate::runtime::before_fork();
     stepfast::forked::before_fork();
+    // last: who is waited for above may log
+    crate::log::before_fork();
 }
 
 /// To be called in the process that has forked.
 #[pyfunction]
 pub(crate) fn after_fork_in_parent() {
+    crate::log::after_fork_in_parent();
     stepfast::forked::after_fork_in_parent();
     crate::runtime::after_fork_in_parent();
 }
@@ -63,6 +66,7 @@ pub(crate) fn after_fork_in_parent() {
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     DEPTH.fetch_add(1, Relaxed);
+    crate::log::after_fork_in_child();
     stepfast::forked::after_fork_in_child();
     crate::runtime::after_fork_in_child();
     crate::port::after_fork_in_child();

@@ -13,6 +13,7 @@ mod forked;
 mod handle;
 mod inline;
 mod interpreter;
+mod log;
 mod package;
 mod port;
 mod record;
@@ -45,12 +46,15 @@ mod _native {
     #[pymodule_export]
     use crate::handle::Handle;
     #[pymodule_export]
+    use crate::log::{close_log, next_log_lines};
+    #[pymodule_export]
     use crate::port::Port;
     #[pymodule_export]
     use crate::step_settings::StepSettings;
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::log::install();
         pyo3::types::PyModuleMethods::add(module, "__version__", env!("CARGO_PKG_VERSION"))
     }
 }

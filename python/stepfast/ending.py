@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stepfast import _native
+from stepfast import _native, log
 
 if TYPE_CHECKING:
     from stepfast.opened import Opened
@@ -38,11 +38,13 @@ def _end_all() -> None:
     """What runs is handed back; bodies in threads end with the process."""
     for opened in list(_open):
         opened.end(GRACE, 0.0)
+    log.finish()
 
 
 def _forget_all() -> None:
     """In a forked child: its parent's engines are its parent's."""
     _native.after_fork_in_child()
+    log.forget()
     _open.clear()
 
 

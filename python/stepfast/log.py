@@ -1,13 +1,23 @@
-"""The standard `logging`, with the execution that a record belongs to."""
+"""The standard `logging`: with the execution that a record belongs to, and with what engines log themselves."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+import threading
+import traceback
+from typing import Any, Final
 
+from stepfast import _native
 from stepfast.current import current
 
+#: What engines log.
+ENGINE: Final[logging.Logger] = logging.getLogger("stepfast.engine")
+#: So long the end of the program waits for handlers, in seconds.
+PATIENCE: Final = 1.0
+
 _before = logging.getLogRecordFactory()
+_starting = threading.Lock()
+_forwarding: threading.Thread | None = None
 
 
 def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -25,12 +35,52 @@ def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
 
 
 def install() -> None:
-    """Lets log records know their executions, beside whatever else makes records."""
-    global _before
+    """Lets log records know their executions, beside whatever else makes records; and brings here what engines
+    log, in a thread of its own: they do not wait for handlers."""
+    global _before, _forwarding
     factory = logging.getLogRecordFactory()
     if factory is not record:
         _before = factory
         logging.setLogRecordFactory(record)
+    with _starting:
+        if _forwarding is None or not _forwarding.is_alive():
+            _native.close_log(False)
+            _forwarding = threading.Thread(target=_forward, name="stepfast-log", daemon=True)
+            _forwarding.start()
+
+
+def _forward() -> None:
+    while (lines := _native.next_log_lines()) is not None:
+        for level, text, created in lines:
+            try:
+                _tell(level, text, created)
+            except Exception:
+                # a filter's, or a factory's: those of handlers are caught by `logging`
+                if logging.raiseExceptions:
+                    traceback.print_exc()
+
+
+def _tell(level: int, text: str, created: float) -> None:
+    if ENGINE.isEnabledFor(level):
+        made = ENGINE.makeRecord(ENGINE.name, level, "stepfast", 0, text, (), None)
+        # when it happened
+        made.relativeCreated += (created - made.created) * 1000
+        made.created, made.msecs = created, int(created % 1 * 1000) + 0.0
+        ENGINE.handle(made)
+
+
+def finish() -> None:
+    """Lets handlers have what is left."""
+    thread = _forwarding
+    if thread is not None:
+        _native.close_log(True)
+        thread.join(PATIENCE)
+
+
+def forget() -> None:
+    """In a forked child: the thread is its parent's."""
+    global _starting, _forwarding
+    _starting, _forwarding = threading.Lock(), None
 
 
 class ReplayFilter(logging.Filter):

@@ -173,6 +173,12 @@ impl EngineBuilder {
         let (shutdown, receiver) = oneshot::channel();
         core.keep_shutdown(shutdown);
         crate::worker::spawn(core.clone(), claim_lane, ended, receiver)?;
+        tracing::info!(
+            store = store.about().version,
+            worker = registration.worker.0,
+            workflows = core.info.workflows.len(),
+            "an engine is open"
+        );
         Ok(Engine::of(core))
     }
 }

@@ -41,6 +41,11 @@ impl<T> Mutex<T> {
 pub struct Condvar(StdCondvar);
 
 impl Condvar {
+    /// One that nobody waits for.
+    pub const fn new() -> Self {
+        Self(StdCondvar::new())
+    }
+
     /// Waits while `condition` holds.
     pub fn wait_while<'a, T>(
         &self,

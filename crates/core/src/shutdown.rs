@@ -66,9 +66,10 @@ impl Worker {
             ended.await;
         }
         crate::crash_point!("shutdown lanes ended");
-        let closing = core.store.close(core.registration().worker);
+        let worker = core.registration().worker;
+        let closing = core.store.close(worker);
         match tokio::time::timeout_at(deadline.max(Instant::now() + Duration::from_secs(1)), closing).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => tracing::info!(worker = worker.0, "the engine has ended"),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "could not give up the registration; others will notice");
             }

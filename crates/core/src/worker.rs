@@ -143,6 +143,7 @@ impl Worker {
                 }
             }
         };
+        tracing::info!(worker = registration.worker.0, "registered anew");
         *core.registration.write().unwrap_or_else(std::sync::PoisonError::into_inner) = registration;
         core.store_time.correct(asked_at, registration.now);
         core.lease.renew(asked_at);

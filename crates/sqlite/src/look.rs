@@ -137,9 +137,11 @@ impl Inner {
     fn take_over(&self, own: i64) -> Result<u64, StoreError> {
         let (lost, owners) = self.read("looking for lost workers", |conn| self.lost_beside(conn, own))?;
         if !lost.is_empty() {
-            tracing::info!(?lost, "taking over from lost workers");
             self.owes_wakes.store(true, SeqCst);
             self.forget(&lost)?;
+            for worker in &lost {
+                tracing::warn!(worker, "a worker was lost; what it ran is made claimable");
+            }
             stepfast_core::crash_point!("sqlite lost workers fenced");
         }
         let mut recovered = 0;

@@ -1,0 +1,121 @@
+"""What engines log, in the standard `logging`."""
+
+import logging
+import os
+import pathlib
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from watched import HANGS
+
+from stepfast import Client, Engine, workflow
+
+PROGRAM = str(pathlib.Path(__file__).with_name("worker.py"))
+
+
+@workflow
+def engine_log_doubles(n: int) -> int:
+    return 2 * n
+
+
+class Lines(logging.Handler):
+    """Keeps what it is handed; while it is told to hold, it does not return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.came.put(record)
+        assert self.goes_on.wait(HANGS)
+
+    def until(self, *words: str) -> logging.LogRecord:
+        """Waits for a line with all of these in it."""
+        while True:
+            record = self.came.get(timeout=HANGS)
+            if all(word in record.getMessage() for word in words):
+                return record
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler = Lines()
+    logger = logging.getLogger("stepfast.engine")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    handler.goes_on.set()
+    logger.setLevel(logging.NOTSET)
+    logger.removeHandler(handler)
+
+
+def test_an_engine_tells_of_its_begin_and_end(url: str, lines: Lines) -> None:
+    before = time.time()
+    with Engine(url) as engine:
+        opened = lines.until("an engine is open", "worker: 1", "store: ")
+        assert engine.run(engine_log_doubles, 4) == 8
+        engine.drain()
+    draining = lines.until("draining")
+    ended = lines.until("has ended", "worker: 1")
+    assert before <= opened.created <= draining.created <= ended.created <= time.time()
+    assert {record.levelname for record in (opened, draining, ended)} == {"INFO"}
+    assert (ended.name, ended.__dict__["workflow_id"]) == ("stepfast.engine", "")
+
+
+def test_an_engine_tells_whom_it_takes_over(url: str, lines: Lines, tmp_path: pathlib.Path) -> None:
+    flag, pipe = tmp_path / "flag", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen([sys.executable, PROGRAM, url, str(pipe), "0"]) as worker, Client(url) as client:
+        try:
+            handle = client.start("worker_waits", str(flag))
+            with open(pipe) as told:
+                while "body" not in told.readline():
+                    pass
+        finally:
+            worker.kill()
+    assert worker.returncode == -signal.SIGKILL
+    with Engine(url):
+        lines.until("a worker was lost", "worker: 2")
+        lines.until("can be claimed again", "recovered: 1")
+    assert handle.workflow_id
+
+
+def test_who_handles_lines_does_not_hold_up_the_engine(lines: Lines) -> None:
+    lines.goes_on.clear()
+    for _ in range(600):
+        with Engine("memory:") as engine:
+            assert engine.run(engine_log_doubles, 4) == 8
+    lines.goes_on.set()
+    assert lines.until("left out").levelname == "WARNING"
+
+
+ENDING = """
+import logging, os, sys
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s", stream=sys.stdout)
+from stepfast import Engine
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "engine = Engine(sys.argv[1])",
+        "child = os.fork()\nif child: os.waitpid(child, 0), os._exit(0)\nengine = Engine(sys.argv[1])",
+        "with Engine(sys.argv[1]): pass\nif os.fork(): os.wait(), os._exit(0)\nengine = Engine(sys.argv[1])",
+    ],
+    ids=["program", "child", "child of an engine's"],
+)
+def test_the_last_line_is_told_at_the_end_of_the_program(code: str, tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-c", ENDING.format(code), f"sqlite:{tmp_path}/shop.db"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=True)
+    last = told.stdout.splitlines()[-1]
+    assert last.startswith("INFO stepfast.engine the engine has ended"), told
