@@ -7,9 +7,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use pyo3::prelude::*;
+use stepfast::clock::{Clock, SystemClock};
 use stepfast::lock::{Condvar, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -91,8 +91,7 @@ fn line(level: Level, text: String) -> Line {
         Level::INFO => 20,
         Level::DEBUG | Level::TRACE => 10,
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (number, text, now.as_secs_f64())
+    (number, text, SystemClock.now().as_micros() as f64 / 1e6)
 }
 
 /// Listens to what is traced.
