@@ -1,4 +1,4 @@
-"""The standard `logging`: with the execution that a record belongs to, and with what engines log themselves."""
+"""The standard `logging`: with the execution that a record belongs to, and with what engines log."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
 
 
 def install() -> None:
-    """Lets log records know their executions, beside whatever else makes records; and brings here what engines
-    log, in a thread of its own: they do not wait for handlers."""
+    """Lets log records know their executions, beside whatever else makes records; and brings here what
+    engines log, in a thread of its own: they do not wait for handlers."""
     global _before, _forwarding
     factory = logging.getLogRecordFactory()
     if factory is not record:

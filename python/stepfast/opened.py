@@ -233,8 +233,8 @@ class Opened:
         self.end(grace, grace)
 
     def end(self, grace: float, patience: float) -> None:
-        """Ends the engine; waits `grace` for the database, and `patience` for threads whose code goes on, once.
-        Nothing happens in a forked child: the engine is its parent's."""
+        """Ends the engine, once; waits `grace` for the database, and `patience` for threads whose code goes
+        on. Nothing happens in a forked child: the engine is its parent's."""
         if os.getpid() != self._process:
             return
         native: _native.Engine | None = getattr(self, "native", None)
