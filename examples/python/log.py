@@ -27,6 +27,8 @@ handler = logging.StreamHandler(sys.stdout)
 handler.addFilter(ReplayFilter())
 handler.setFormatter(logging.Formatter("%(workflow)s %(workflow_id)s %(step)s: %(message)s"))
 logging.basicConfig(level=logging.INFO, handlers=[handler])
+# of what the engine itself logs, only what somebody should know
+logging.getLogger("stepfast.engine").setLevel(logging.WARNING)
 
 # so that it is suspended in its sleep, and its code runs again
 with Engine("sqlite://log.db", suspend_after=0.0) as engine:

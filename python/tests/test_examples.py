@@ -30,6 +30,7 @@ SAYS = {
     "parallel": "14\n",
     "retries": "paid order-7 at attempt 3\n",
     "sleep": "Ada, your tea is ready\n",
+    "workers": "[tea 0][a card]\n100 orders are packed\n",
     "timeouts": "answered at attempt 2\nnobody has confirmed\n",
 }
 

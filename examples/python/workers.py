@@ -1,0 +1,49 @@
+"""Two workers, one of which is killed, and a client that hands them orders: python workers.py
+
+The store is that of STEPFAST_STORE, or a file. On Postgres workers and clients may be on any number of machines."""
+
+import os
+import subprocess
+import sys
+import time
+
+from stepfast import Client, Engine, step, workflow
+
+STORE = os.environ.get("STEPFAST_STORE", "sqlite://workers.db")
+
+
+@step
+def pack(item: str) -> str:
+    time.sleep(0.05)
+    return f"[{item}]"
+
+
+@workflow
+def order(item: str) -> str:
+    return pack(item) + pack("a card")
+
+
+def work() -> None:
+    """What a worker does until it gets SIGTERM: then it takes nothing new, and lets what runs come to its end."""
+    with Engine(STORE) as engine:
+        engine.work(grace=30)
+
+
+def hand_out() -> None:
+    """What a web process does, which runs nothing itself."""
+    with Client(STORE) as client:
+        handles = [client.start(order, f"tea {n}") for n in range(100)]
+        print(handles[0].result())
+        workers[0].kill()  # SIGKILL: what it ran goes on elsewhere
+        print(len(client.results(handles)), "orders are packed")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["work"]:
+        work()
+    else:
+        workers = [subprocess.Popen([sys.executable, __file__, "work"]) for _ in range(2)]
+        hand_out()
+        for worker in workers:
+            worker.terminate()
+            worker.wait()
