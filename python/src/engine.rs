@@ -248,7 +248,7 @@ impl Engine {
     }
 
     /// Executions that match, newest first; or only how many, with a limit of 0.
-    #[pyo3(signature = (port, statuses, workflow, is_parked, parent, id_prefix, created_from, created_before, after, limit))]
+    #[pyo3(signature = (port, statuses, workflow, is_parked, parent, id_prefix, app_version, created_from, created_before, after, limit))]
     #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // of one call, by name
     fn list(
         &self,
@@ -259,6 +259,7 @@ impl Engine {
         is_parked: Option<bool>,
         parent: Option<String>,
         id_prefix: Option<String>,
+        app_version: Option<String>,
         created_from: Option<i64>,
         created_before: Option<i64>,
         after: Option<String>,
@@ -273,6 +274,7 @@ impl Engine {
             workflow: workflow.map(Into::into),
             is_paused: is_parked,
             id_prefix: id_prefix.map(Into::into),
+            app_version: app_version.map(Into::into),
             created_from: created_from.map(Timestamp::from_micros),
             created_before: created_before.map(Timestamp::from_micros),
             limit,

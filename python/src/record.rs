@@ -80,6 +80,7 @@ fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
         row.ended_at.map(Timestamp::as_micros),
         row.deadline_at.map(Timestamp::as_micros),
         row.wake_at.map(Timestamp::as_micros),
+        row.app_version.as_deref(),
     );
     Ok(about.into_pyobject(py)?.into_any().unbind())
 }

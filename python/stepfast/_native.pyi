@@ -256,6 +256,7 @@ class Engine:
         is_parked: bool | None,
         parent: str | None,
         id_prefix: str | None,
+        app_version: str | None,
         created_from: int | None,
         created_before: int | None,
         after: str | None,

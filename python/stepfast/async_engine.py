@@ -307,12 +307,13 @@ class AsyncEngine:
         is_parked: bool | None = None,
         parent: str | None = None,
         id_prefix: str | None = None,
+        app_version: str | None = None,
         created_from: datetime | None = None,
         created_before: datetime | None = None,
     ) -> int:
         """How many executions match. See `list`."""
         counted: int = await self._here.list(
-            status, workflow, is_parked, parent, id_prefix, created_from, created_before, None, 0
+            status, workflow, is_parked, parent, id_prefix, app_version, created_from, created_before, None, 0
         )
         return counted
 
@@ -324,6 +325,7 @@ class AsyncEngine:
         is_parked: bool | None = None,
         parent: str | None = None,
         id_prefix: str | None = None,
+        app_version: str | None = None,
         created_from: datetime | None = None,
         created_before: datetime | None = None,
         after: str | None = None,
@@ -337,6 +339,7 @@ class AsyncEngine:
             is_parked,
             parent,
             id_prefix,
+            app_version,
             created_from,
             created_before,
             after,

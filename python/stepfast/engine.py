@@ -309,6 +309,7 @@ class Engine:
         is_parked: bool | None = None,
         parent: str | None = None,
         id_prefix: str | None = None,
+        app_version: str | None = None,
         created_from: datetime | None = None,
         created_before: datetime | None = None,
     ) -> int:
@@ -319,7 +320,16 @@ class Engine:
         """
         counted: int = settle_here(
             self._opened.list(
-                status, workflow, is_parked, parent, id_prefix, created_from, created_before, None, 0
+                status,
+                workflow,
+                is_parked,
+                parent,
+                id_prefix,
+                app_version,
+                created_from,
+                created_before,
+                None,
+                0,
             )
         )
         return counted
@@ -332,6 +342,7 @@ class Engine:
         is_parked: bool | None = None,
         parent: str | None = None,
         id_prefix: str | None = None,
+        app_version: str | None = None,
         created_from: datetime | None = None,
         created_before: datetime | None = None,
         after: str | None = None,
@@ -345,6 +356,7 @@ class Engine:
             is_parked: Only those that are parked, or only those that are not.
             parent: Only children of the execution with this workflow_id.
             id_prefix: Only those whose workflow_id begins so.
+            app_version: Only those that are pinned to this version of the code.
             created_from: Only those accepted at this time or later; a time without a zone is local.
             created_before: Only those accepted before this time.
             after: For the next page: the workflow_id of the last one on this page.
@@ -361,6 +373,7 @@ class Engine:
                 is_parked,
                 parent,
                 id_prefix,
+                app_version,
                 created_from,
                 created_before,
                 after,

@@ -27,6 +27,7 @@ class Execution:
         ended_at: When it ended.
         deadline_at: When it is cancelled unless it has ended.
         wake_at: When the earliest of its sleeps is over, while it waits.
+        app_version: The version of the code that it is pinned to.
     """
 
     workflow_id: str
@@ -40,6 +41,7 @@ class Execution:
     ended_at: datetime | None
     deadline_at: datetime | None
     wake_at: datetime | None
+    app_version: str | None
 
     @property
     def took(self) -> timedelta | None:
@@ -121,8 +123,8 @@ class Record:
 
 def execution_of(row: Any) -> Execution:
     """The execution of a row of the engine."""
-    (workflow_id, workflow, status, is_parked, parent, run_no, recoveries, *instants) = row
-    created_at, ended_at, deadline_at, wake_at = instants
+    (workflow_id, workflow, status, is_parked, parent, run_no, recoveries, *rest) = row
+    created_at, ended_at, deadline_at, wake_at, app_version = rest
     return Execution(
         workflow_id=workflow_id,
         workflow=workflow,
@@ -135,6 +137,7 @@ def execution_of(row: Any) -> Execution:
         ended_at=perhaps(ended_at),
         deadline_at=perhaps(deadline_at),
         wake_at=perhaps(wake_at),
+        app_version=app_version,
     )
 
 

@@ -184,6 +184,10 @@ def test_what_is_pinned_waits_for_its_version(url: str) -> None:
         any_version = client.start(client_doubles, 2)
         with Engine(url, app_version="2"):
             assert any_version.result(HANGS) == 4
+        (pinned,) = client.list(app_version="1")
+        assert (pinned.app_version, pinned.status) == ("1", "completed")
+        assert client.show(any_version.workflow_id).execution.app_version is None
+        assert (client.count(app_version="1"), client.count(app_version="2")) == (1, 0)
     for version, message in [("", "empty"), (7, "text"), ("a\nb", "printable"), ("x" * 256, "255")]:
         with pytest.raises(Invalid, match=message):
             Engine(url, app_version=version)  # type: ignore[arg-type]

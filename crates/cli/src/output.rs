@@ -80,25 +80,24 @@ pub(crate) fn executions_table(executions: &[Execution], lost: &Lost) -> String 
     if executions.is_empty() {
         return "no executions match".to_owned();
     }
+    // only where somebody uses versions
+    let has_version = executions.iter().any(|execution| execution.app_version.is_some());
+    let mut header = vec!["workflow_id", "workflow", "status", "created at", "ended at", "recoveries"];
+    header.extend(has_version.then_some("version"));
     let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY).set_header([
-        "workflow_id",
-        "workflow",
-        "status",
-        "created at",
-        "ended at",
-        "recoveries",
-    ]);
+    table.load_style(UTF8_HORIZONTAL_ONLY).set_header(header);
     for execution in executions {
         let lost = if lost.owns(execution) { " (worker lost)" } else { "" };
-        table.add_row([
+        let mut row = vec![
             execution.workflow_id(),
             execution.workflow.to_string(),
             status_of(execution) + lost,
             at(execution.created_at),
             execution.ended_at.map_or(String::new(), at),
             execution.recoveries.to_string(),
-        ]);
+        ];
+        row.extend(has_version.then(|| execution.app_version.as_deref().unwrap_or("any").to_owned()));
+        table.add_row(row);
     }
     table.to_string()
 }
@@ -116,6 +115,7 @@ pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
         "is_owner_lost": lost.owns(execution),
         "run_no": execution.run_no,
         "recoveries": execution.recoveries,
+        "app_version": execution.app_version.as_deref(),
         "created_at": at(execution.created_at),
         "ended_at": execution.ended_at.map(at),
         "deadline_at": execution.deadline_at.map(at),
@@ -215,6 +215,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
     line("deadline", execution.deadline_at.map(at));
     line("parent", execution.parent.as_ref().map(|parent| parent.key.to_string()));
     line("recoveries", (execution.recoveries > 0).then(|| execution.recoveries.to_string()));
+    line("version", execution.app_version.as_deref().map(str::to_owned));
     line("run", (execution.run_no > 1).then(|| execution.run_no.to_string()));
     line("input", Some(short(&execution.input)));
     line("outcome", outcome_of(execution));

@@ -55,6 +55,9 @@ pub(crate) struct List {
     /// Only ids that begin with this.
     #[arg(long)]
     id_prefix: Option<String>,
+    /// Only those that are pinned to this version of the code.
+    #[arg(long, value_name = "VERSION")]
+    app_version: Option<String>,
     /// Only those created at or after this: an instant (2026-11-21T10:00:00Z) or an age (90s, 15m, 2h, 7d).
     #[arg(long, value_parser = instant)]
     since: Option<Timestamp>,
@@ -110,6 +113,7 @@ impl List {
             is_paused: self.parked.then_some(true),
             parent,
             id_prefix: self.id_prefix.map(Into::into),
+            app_version: self.app_version.map(Into::into),
             created_from: self.since,
             created_before: self.until,
             after: None,

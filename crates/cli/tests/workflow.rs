@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast::prelude::*;
-use stepfast::{SqliteOptions, SqliteStore};
+use stepfast::{EngineBuilder, SqliteOptions, SqliteStore};
 use tempfile::TempDir;
 
 const GRACE: Duration = Duration::from_secs(20);
@@ -78,6 +78,31 @@ fn memory_is_refused_as_it_would_be_empty() {
         assert_eq!(code, Some(1));
         assert!(message.contains("empty in every process"), "{message}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_are_shown_where_there_are_any() {
+    let (_directory, store) = place();
+    let noop = Workflow::new("noop", |_cx: Context, (): ()| async move { Ok::<(), Failure>(()) });
+    let open = async |version: Option<&str>| {
+        let builder = Engine::builder(stepfast::connect(&store).await.unwrap()).register(&noop);
+        version.into_iter().fold(builder, EngineBuilder::app_version).open().await.unwrap()
+    };
+    let engine = open(None).await;
+    engine.run(&noop, ()).workflow_id("free").await.unwrap();
+    engine.shutdown(GRACE).await.unwrap();
+    assert!(!printed(&store, &["list"]).contains("version"));
+    assert!(!printed(&store, &["show", "free"]).contains("version"));
+    let engine = open(Some("v7")).await;
+    engine.run(&noop, ()).workflow_id("pinned").await.unwrap();
+    engine.shutdown(GRACE).await.unwrap();
+    let all = printed(&store, &["list"]);
+    assert!(["version", "v7", "any"].iter().all(|word| all.contains(word)), "{all}");
+    let some = printed(&store, &["list", "--app-version", "v7"]);
+    assert!(some.contains("pinned") && !some.contains("free"), "{some}");
+    assert_eq!(printed(&store, &["list", "--app-version", "v8", "--count"]), "0\n");
+    assert!(printed(&store, &["show", "pinned"]).contains("version     v7"));
+    assert!(printed(&store, &["show", "pinned", "--json"]).contains("\"app_version\": \"v7\""));
 }
 
 #[tokio::test(flavor = "multi_thread")]

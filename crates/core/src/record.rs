@@ -230,6 +230,8 @@ pub struct Filter {
     pub parent: Option<Key>,
     /// Only those whose id, given or minted, begins with this.
     pub id_prefix: Option<Arc<str>>,
+    /// Only those that are pinned to this version of the code.
+    pub app_version: Option<Arc<str>>,
     /// Only those created at or after this time.
     pub created_from: Option<Timestamp>,
     /// Only those created before this time.
@@ -252,6 +254,7 @@ impl Default for Filter {
             is_paused: None,
             parent: None,
             id_prefix: None,
+            app_version: None,
             created_from: None,
             created_before: None,
             after: None,

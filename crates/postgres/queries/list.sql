@@ -11,6 +11,7 @@ WHERE ($1::smallint[] IS NULL OR e.status = ANY($1::smallint[]))
   AND ($5::text IS NULL OR starts_with(coalesce(e.workflow_id, e.key::text), $5::text))
   AND ($6::timestamptz IS NULL OR e.created_at >= $6::timestamptz)
   AND ($7::timestamptz IS NULL OR e.created_at < $7::timestamptz)
-  AND ($8::uuid IS NULL OR e.key < $8::uuid)
+  AND ($8::text IS NULL OR e.app_version = $8::text)
+  AND ($9::uuid IS NULL OR e.key < $9::uuid)
 ORDER BY e.key DESC
-LIMIT $9::bigint
+LIMIT $10::bigint

@@ -118,7 +118,7 @@ impl Reader {
     /// See [`Store::list`](stepfast_core::Store::list).
     pub(crate) async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         let has_nul = |text: &Option<Arc<str>>| text.as_ref().is_some_and(|text| text.contains('\0'));
-        if has_nul(&filter.workflow) || has_nul(&filter.id_prefix) {
+        if [&filter.workflow, &filter.id_prefix, &filter.app_version].into_iter().any(has_nul) {
             return Ok(Page { executions: Vec::new(), total: (filter.limit == 0).then_some(0) });
         }
         let statuses: Option<Vec<i16>> = (!filter.statuses.is_empty())
@@ -131,6 +131,7 @@ impl Reader {
             one(filter.id_prefix.as_deref()),
             one(filter.created_from.map(Instant)),
             one(filter.created_before.map(Instant)),
+            one(filter.app_version.as_deref()),
         ];
         if filter.limit == 0 {
             let rows = self.ask(Job { sql: Sql::Count, what: "counting executions", params }).await?;

@@ -192,6 +192,9 @@ impl Conditions {
         if let Some(parent) = filter.parent {
             all.add("parent = ?", [Value::Blob(parent.as_bytes().to_vec())]);
         }
+        if let Some(version) = &filter.app_version {
+            all.add("app_version = ?", [Value::Text(version.to_string())]);
+        }
         if let Some(from) = filter.created_from {
             all.add("created_at >= ?", [Value::Integer(from.as_micros())]);
         }

@@ -92,7 +92,8 @@ pub mod prelude {
 /// are in `docs/reference/stores.md`.
 ///
 /// `?durability=relaxed` (SQLite and Postgres) lets a crash of the machine take back the last moments.
-/// [`Error::Open`], [`Error::NewerSchema`], or [`Error::Invalid`] for a URL that is none of these.
+/// [`Error::Open`], [`Error::Unreachable`], [`Error::NewerSchema`], or [`Error::Invalid`] for a URL that is none of
+/// these.
 pub async fn connect(url: &str) -> Result<Arc<dyn Store>, Error> {
     url::open(url, false).await
 }

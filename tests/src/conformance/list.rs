@@ -22,6 +22,7 @@ super::cases![
     workflows_are_filtered,
     parked_ones_are_filtered,
     children_are_filtered,
+    versions_are_filtered,
     creation_times_are_filtered,
     prefixes_of_ids_are_filtered,
     prefixes_are_plain_text,
@@ -187,6 +188,24 @@ async fn children_are_filtered(fixture: &dyn StoreFixture) {
     assert!(list(&worker, filter(other)).await.is_empty());
 }
 
+async fn versions_are_filtered(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [first, second, other] = keys();
+    for (key, version) in [(first, Some("1")), (second, Some("1.1")), (other, None)] {
+        worker
+            .apply(vec![write(Start { app_version: version.map(Into::into), ..start(key, queued()) })])
+            .await;
+    }
+    let filter = |version: &str| Filter { app_version: Some(version.into()), ..Filter::default() };
+    assert_eq!(list(&worker, filter("1")).await, [first]);
+    assert_eq!(list(&worker, filter("1.1")).await, [second]);
+    for version in ["", "2", "1\0"] {
+        assert!(list(&worker, filter(version)).await.is_empty(), "{version:?}");
+    }
+    let counted = Filter { limit: 0, ..filter("1") };
+    assert_eq!(worker.store.list(&counted).await.unwrap().total, Some(1));
+}
+
 async fn creation_times_are_filtered(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let some: [Key; 4] = keys();
@@ -254,7 +273,7 @@ async fn filters_combine(fixture: &dyn StoreFixture) {
     let root = Key::mint();
     let mut wanted = Vec::new();
     let mut writes = vec![start_queued(root)];
-    for i in 0..64 {
+    for i in 0..128 {
         let key = Key::mint();
         let bit = |n: u32| i & (1 << n) != 0;
         let given = Start {
@@ -262,9 +281,10 @@ async fn filters_combine(fixture: &dyn StoreFixture) {
             workflow: if bit(2) { "ship" } else { "checkout" }.into(),
             workflow_id: bit(3).then(|| format!("id-{i}").into()),
             created_at: at(i64::from(bit(4))),
+            app_version: bit(6).then(|| "1".into()),
             ..start(key, if bit(5) { parked("x") } else { queued() })
         };
-        if [0, 2, 3, 4, 5].into_iter().all(bit) {
+        if [0, 2, 3, 4, 5, 6].into_iter().all(bit) {
             wanted.push(key);
         }
         writes.push(write(given));
@@ -276,6 +296,7 @@ async fn filters_combine(fixture: &dyn StoreFixture) {
         is_paused: Some(true),
         parent: Some(root),
         id_prefix: Some("id-".into()),
+        app_version: Some("1".into()),
         created_from: Some(at(1)),
         created_before: Some(at(2)),
         ..Filter::default()
