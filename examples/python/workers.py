@@ -1,6 +1,7 @@
 """Two workers, one of which is killed, and a client that hands them orders: python workers.py
 
-The store is that of STEPFAST_STORE, or a file. On Postgres workers and clients may be on any number of machines."""
+The store is that of STEPFAST_STORE, or a file. On Postgres workers and clients may be on any number of
+machines."""
 
 import os
 import subprocess
@@ -24,7 +25,7 @@ def order(item: str) -> str:
 
 
 def work() -> None:
-    """What a worker does until it gets SIGTERM: then it takes nothing new, and lets what runs come to its end."""
+    """What a worker does until it gets SIGTERM: then it takes nothing new, and what runs comes to its end."""
     with Engine(STORE) as engine:
         engine.work(grace=30)
 
