@@ -16,17 +16,20 @@ use crate::workflows::{self, Ids, Mode};
 /// From so many seconds on the target applies.
 const ENOUGH: u64 = 20;
 /// What an engine does when it opens is over by then, and counted: a server counts what idle sessions did within ten seconds.
-const SETTLED: Duration = Duration::from_secs(12);
+pub const SETTLED: Duration = Duration::from_secs(12);
 /// Limit against hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An engine that is idle for so many seconds; then so many workflows, one at a time: in one process, and by a worker
-/// that is another process.
+/// Is told what goes on, and how far it is: in seconds, then in workflows on top.
+type Progress<'a> = &'a dyn Fn(&'static str, u64);
+
+/// An engine that is idle for so many seconds, after as many as it takes to settle ([`SETTLED`]); then so many workflows,
+/// one at a time: in one process, and by a worker that is another process.
 pub async fn run(
     place: &Place,
     seconds: u64,
     many: usize,
-    progress: &dyn Fn(u64),
+    progress: Progress<'_>,
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     let target = place.fresh().await?;
     let measured = on(&target, seconds, many, progress).await;
@@ -38,10 +41,12 @@ async fn on(
     target: &Target,
     seconds: u64,
     many: usize,
-    progress: &dyn Fn(u64),
+    progress: Progress<'_>,
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     let (engine, workflow) = workflows::open(target, 1).await?;
     let mut figures = nothing(target, seconds, progress).await?;
+    let waited = SETTLED.as_secs() + seconds;
+    progress("workflow by workflow, in one process", waited);
     let mut here = Samples::default();
     for _ in 0..many {
         let begun = Instant::now();
@@ -49,7 +54,8 @@ async fn on(
         here.push(ms_since(begun));
     }
     engine.shutdown(Duration::from_secs(10)).await?;
-    let across = across_processes(target, many, &|done| progress(seconds + done)).await?;
+    let told = |done| progress("workflow by workflow, across processes", waited + done);
+    let across = across_processes(target, many, &told).await?;
     let (here, across) = (here.row("in one process"), across.row("across processes"));
     let limit = (seconds >= ENOUGH).then_some(5.0);
     figures.push(
@@ -59,16 +65,19 @@ async fn on(
 }
 
 /// What it costs to do nothing.
-async fn nothing(target: &Target, seconds: u64, progress: &dyn Fn(u64)) -> Result<Vec<Figure>, Error> {
-    tokio::time::sleep(SETTLED).await;
+async fn nothing(target: &Target, seconds: u64, progress: Progress<'_>) -> Result<Vec<Figure>, Error> {
+    let wait = async |doing, from: Duration, so_long| {
+        let (begun, end) = (Instant::now(), Instant::now() + so_long);
+        while Instant::now() < end {
+            progress(doing, (from + begun.elapsed()).as_secs());
+            tokio::time::sleep_until(end.min(Instant::now() + Duration::from_secs(1))).await;
+        }
+    };
+    wait("until the engine has settled", Duration::ZERO, SETTLED).await;
     let asks = Asks::of(target).await?;
     let (begun, processor) = (Instant::now(), cpu_seconds());
     let before = asks.count(target).await?;
-    let end = begun + Duration::from_secs(seconds);
-    while Instant::now() < end {
-        progress(begun.elapsed().as_secs());
-        tokio::time::sleep_until(end.min(Instant::now() + Duration::from_secs(1))).await;
-    }
+    wait("doing nothing", SETTLED, Duration::from_secs(seconds)).await;
     let after = asks.count(target).await?;
     let (took, processor) = (begun.elapsed().as_secs_f64(), cpu_seconds() - processor);
     let mut figures = Vec::new();

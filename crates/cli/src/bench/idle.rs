@@ -21,9 +21,11 @@ impl Idle {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, seconds, iterations } = self;
         let (seconds, many) = (seconds.max(1), iterations.max(1));
-        let bar = bar(seconds + many as u64);
-        bar.set_message("doing nothing, then workflow by workflow");
-        let progress = |done| bar.set_position(done);
+        let bar = bar(idle::SETTLED.as_secs() + seconds + many as u64);
+        let progress = |doing: &'static str, done| {
+            bar.set_message(doing);
+            bar.set_position(done);
+        };
         let (rows, figures) = idle::run(&common.place(), seconds, many, &progress).await?;
         bar.finish_and_clear();
         let report = common.report("idle", Sdk::Rust, rows, figures).await?;
