@@ -44,7 +44,9 @@ if __name__ == "__main__":
         work()
     else:
         workers = [subprocess.Popen([sys.executable, __file__, "work"]) for _ in range(2)]
-        hand_out()
-        for worker in workers:
-            worker.terminate()
-            worker.wait()
+        try:
+            hand_out()
+        finally:
+            for worker in workers:
+                worker.terminate()
+                worker.wait()

@@ -47,11 +47,14 @@ fn forked(py: Python<'_>) -> PyErr {
 
 /// To be called right before the process forks.
 #[pyfunction]
-pub(crate) fn before_fork() {
-    crate::runtime::before_fork();
-    stepfast::forked::before_fork();
-    // last: who is waited for above may log
-    crate::log::before_fork();
+pub(crate) fn before_fork(py: Python<'_>) {
+    // whoever has what is waited for here may wait for the interpreter itself
+    py.detach(|| {
+        crate::runtime::before_fork();
+        stepfast::forked::before_fork();
+        // last: who is waited for above may log
+        crate::log::before_fork();
+    });
 }
 
 /// To be called in the process that has forked.

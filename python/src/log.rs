@@ -18,6 +18,8 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 /// So many lines wait at most; what comes then is counted.
 const MOST: usize = 1_000;
+/// Of those for debugging so many: there may be thousands at once, and nobody misses them.
+const MOST_DEBUG: usize = 100;
 
 /// A line: the number of its level, its text, when it was told (seconds since 1970).
 type Line = (u8, String, f64);
@@ -78,8 +80,9 @@ pub(crate) fn next_log_lines(py: Python<'_>) -> Option<Vec<Line>> {
 
 /// There will be no more lines after those that are in line, until it is opened again.
 #[pyfunction]
-pub(crate) fn close_log(is_closed: bool) {
-    QUEUE.lock().is_closed = is_closed;
+pub(crate) fn close_log(py: Python<'_>, is_closed: bool) {
+    // whoever holds it may be about to fork, and wait for the interpreter
+    py.detach(|| QUEUE.lock().is_closed = is_closed);
     CAME.notify_all();
 }
 
@@ -113,7 +116,11 @@ impl Subscriber for Listener {
         event.record(&mut text);
         let line = line(*event.metadata().level(), text.shown());
         let mut queue = QUEUE.lock();
-        if queue.is_closed || queue.lines.len() >= MOST {
+        let is_debug = *event.metadata().level() >= Level::DEBUG;
+        if queue.is_closed || (is_debug && queue.lines.len() >= MOST_DEBUG) {
+            return;
+        }
+        if queue.lines.len() >= MOST {
             queue.dropped += 1;
             return;
         }

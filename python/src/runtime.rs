@@ -1,9 +1,10 @@
 //! The one tokio runtime of the process.
 
 use std::cell::{Cell, RefCell};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::ThreadId;
 
+use pyo3::prelude::*;
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 
 use crate::forked::Process;
@@ -46,7 +47,17 @@ pub(crate) fn runtime() -> &'static Runtime {
     {
         return runtime;
     }
-    let mut common = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut common = loop {
+        match RUNTIME.try_lock() {
+            Ok(common) => break common,
+            Err(TryLockError::Poisoned(common)) => break common.into_inner(),
+            // a thread that forks has it, and may wait for the interpreter, which this one may have
+            Err(TryLockError::WouldBlock) => {
+                let wait = || drop(RUNTIME.lock());
+                Python::try_attach(|py| py.detach(wait)).unwrap_or_else(wait);
+            }
+        }
+    };
     let made: (Process, &'static Runtime) = match *common {
         Some(made) if made.0.is_current() => made,
         // that of the parent has no threads here; it is not dropped, as it would wait for them

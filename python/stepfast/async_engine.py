@@ -359,15 +359,19 @@ class AsyncEngine:
 
     async def _end(self, grace: float, patience: float) -> None:
         opened = self._opened
-        if opened is not None and opened.loop is not None and opened.is_to_end:
-            opened.loop.check()
-            await opened.loop.end(opened, grace, patience)
+        if opened is None or opened.loop is None:
+            return
+        loop = opened.loop
+        if opened.is_to_end or loop.is_ending:
+            loop.check()
+            await loop.end(opened, grace, patience)
 
     async def drain(self, grace: float = 30.0) -> None:
         """Ends the engine as a deploy should. See `Engine.drain`.
 
         Args:
-            grace: Longest to wait for what runs, in seconds.
+            grace: Longest to wait for what runs, in seconds. Async code that is told to unwind then has
+                another 10 s for that.
         """
         bounds.seconds("grace", grace)
         opened = self._here

@@ -60,6 +60,11 @@ class Loop:
         if loop_here() is not self.loop:
             raise elsewhere(what) if os.getpid() == self._process else forked()
 
+    @property
+    def is_ending(self) -> bool:
+        """True while somebody ends the engine, on this loop."""
+        return self._ending is not None and not self._ending.done() and not self.loop.is_closed()
+
     async def end(self, opened: Opened, grace: float, patience: float) -> None:
         """Ends the engine, whatever becomes of who asks for it; see `Opened.end`."""
         if self._ending is None:

@@ -115,6 +115,27 @@ def test_nor_on_a_loop(url: str, patience: list[float]) -> None:
     _released.set()
 
 
+def test_all_who_close_on_a_loop_wait_until_it_is_closed(url: str) -> None:
+    async def closing() -> None:
+        async with AsyncEngine(url) as engine:
+            await engine.start(waiting_for_release, "a")
+            assert await asyncio.to_thread(_begun.acquire, timeout=60)
+            first = asyncio.ensure_future(engine.close(60))
+            opened = engine._opened
+            assert opened is not None
+            while opened.is_to_end:
+                await asyncio.sleep(0.01)
+            # what is left is the body that blocks
+            second = asyncio.ensure_future(engine.close())
+            await asyncio.sleep(0.1)
+            assert not first.done() and not second.done()
+            _released.set()
+            await asyncio.gather(first, second)
+            assert not [thread for thread in opened.threads._threads if thread.is_alive()]
+
+    asyncio.run(closing())
+
+
 def test_who_drains_has_ended_its_threads(url: str) -> None:
     engine = Engine(url)
     assert engine.run(noting_who, "a") == "a"

@@ -5,6 +5,7 @@
 //! accepted), `body TIME EXECUTION STEP CAUSE` (a step's body begins; `CAUSE` is the step that the code made
 //! before it, or `-`).
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -13,7 +14,7 @@ use std::time::Duration;
 use stepfast::clock::{Clock, SystemClock};
 use stepfast::write::Answer;
 use stepfast::{Context, Engine, Error, Failure, Store, Workflow};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// Who listens to what a victim tells.
 pub type Ear = Arc<dyn Fn(&str) + Send + Sync>;
@@ -57,7 +58,8 @@ pub async fn play(store: Arc<dyn Store>, ear: Ear, executions: u32, leave: Optio
     for n in 0..executions {
         if n.is_multiple_of(RARE) {
             let (engine, ear, patient) = (engine.clone(), ear.clone(), cast.patient.clone());
-            tasks.push(tokio::spawn(async move { cancel(&engine, &ear, &patient, n).await }));
+            let called = is_busy(n).then(|| cast.called.subscribe());
+            tasks.push(tokio::spawn(async move { cancel(&engine, &ear, &patient, n, called).await }));
         }
         let (engine, ear, root) = (engine.clone(), ear.clone(), cast.root.clone());
         let (ends, leaving) = (ends.clone(), leaving.clone());
@@ -89,11 +91,27 @@ pub async fn play(store: Arc<dyn Store>, ear: Ear, executions: u32, leave: Optio
     ear(if is_all { "all" } else { "left" });
 }
 
-/// Starts an execution that would take an hour, and cancels it.
-async fn cancel(engine: &Engine, ear: &Ear, patient: &Workflow<u32, String>, n: u32) -> Result<(), Error> {
+/// True for a patient that works, as its child does: it is cancelled in the middle of that.
+fn is_busy(n: u32) -> bool {
+    n.is_multiple_of(2 * RARE)
+}
+
+/// Starts an execution that would take an hour, and cancels it: at once, or while its child works.
+async fn cancel(
+    engine: &Engine,
+    ear: &Ear,
+    patient: &Workflow<u32, String>,
+    n: u32,
+    called: Option<watch::Receiver<BTreeSet<u32>>>,
+) -> Result<(), Error> {
     let id = format!("p-{n}");
     let handle = engine.start(patient, n).workflow_id(id.as_str()).await?;
     ear(&format!("started {id}"));
+    if let Some(mut called) = called {
+        // not before the lease of an earlier life has run out
+        let patience = Duration::from_secs(1);
+        let _ = tokio::time::timeout(patience, called.wait_for(|called| called.contains(&n))).await;
+    }
     match engine.cancel(&id).await? {
         Answer::Done => ear(&format!("cancelled {id}")),
         Answer::Requested | Answer::Declined(_) => ear(&format!("asked {id}")),
@@ -133,15 +151,31 @@ pub struct Cast {
     child: Workflow<u32, String>,
     patient: Workflow<u32, String>,
     hour: Workflow<u32, String>,
+    /// The patients whose child works.
+    called: watch::Sender<BTreeSet<u32>>,
 }
 
 impl Cast {
     /// Workflows that tell `ear` which bodies begin.
     pub fn new(ear: Ear) -> Self {
         let child = child(ear.clone());
-        let hour = Workflow::new("hour", |mut cx: Context, _: u32| async move {
-            cx.sleep(Duration::from_hours(1)).await;
-            Ok::<_, Failure>("an hour".to_owned())
+        let called: watch::Sender<BTreeSet<u32>> = watch::Sender::default();
+        let calling = called.clone();
+        let hour = Workflow::new("hour", move |mut cx: Context, n: u32| {
+            let calling = calling.clone();
+            async move {
+                if is_busy(n) {
+                    cx.step("work", async || {
+                        calling.send_modify(|called| {
+                            called.insert(n);
+                        });
+                        std::future::pending::<Result<(), Failure>>().await
+                    })
+                    .await?;
+                }
+                cx.sleep(Duration::from_hours(1)).await;
+                Ok::<_, Failure>("an hour".to_owned())
+            }
         });
         let awaited = hour.clone();
         let told = ear.clone();
@@ -150,10 +184,19 @@ impl Cast {
             async move {
                 let me = cx.execution();
                 cx.step("one", || body(&ear, &me, "one", "-")).await?;
-                cx.child(&hour, n).await
+                if !is_busy(n) {
+                    return cx.child(&hour, n).await;
+                }
+                // it stays in memory, and so it is its own code that ends with its child
+                let work = std::future::pending::<Result<(), Failure>>;
+                let both = cx.join(
+                    |mut cx: Context| async move { cx.child(&hour, n).await },
+                    |mut cx: Context| async move { cx.step("work", work).await },
+                );
+                both.await.0
             }
         });
-        Self { root: root(ear, child.clone()), child, patient, hour }
+        Self { root: root(ear, child.clone()), child, patient, hour, called }
     }
 
     /// An engine that runs them.

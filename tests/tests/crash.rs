@@ -3,7 +3,8 @@
 //! was acknowledged is compared with the record, on the way and at the end.
 //!
 //! `STEPFAST_CRASH_KILLS` says about how often (20 by default; with 200 or more, more passages of the crash
-//! points are tried); `STEPFAST_CRASH_SEED` repeats the choices of a run.
+//! points are tried); `STEPFAST_CRASH_SEED` repeats the choices of a run; `STEPFAST_CRASH_POINT` names a crash point
+//! that alone is tried then.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test with a main of its own
 
@@ -84,7 +85,14 @@ fn plan(kills: u64, seed: u64) -> (Vec<Row>, Vec<Job>) {
             jobs.push(Job { row, kind, work });
         }
     }
-    plan_points(&mut rows, &mut jobs, kills, &mut rng);
+    let only = std::env::var("STEPFAST_CRASH_POINT").ok();
+    if only.is_some() {
+        jobs.clear();
+        plan_points(&mut rows, &mut jobs, kills, &mut rng, only.as_deref());
+        assert!(!jobs.is_empty(), "there is no crash point {only:?}");
+        return (rows, jobs);
+    }
+    plan_points(&mut rows, &mut jobs, kills, &mut rng, None);
     plan_cuts(&mut rows, &mut jobs, kills, &mut rng);
     // the long ones first
     jobs.reverse();
@@ -115,7 +123,13 @@ fn plan_cuts(rows: &mut Vec<Row>, jobs: &mut Vec<Job>, kills: u64, rng: &mut fas
 }
 
 /// A victim kills itself at each crash point; the more kills are asked for, the more passages are tried.
-fn plan_points(rows: &mut Vec<Row>, jobs: &mut Vec<Job>, kills: u64, rng: &mut fastrand::Rng) {
+fn plan_points(
+    rows: &mut Vec<Row>,
+    jobs: &mut Vec<Job>,
+    kills: u64,
+    rng: &mut fastrand::Rng,
+    only: Option<&str>,
+) {
     let passages = if kills < 200 { 1 } else { 3 };
     let engine_on_postgres = u32::from(kills >= 200);
     for (kind, store, own, of_engine) in [
@@ -125,7 +139,8 @@ fn plan_points(rows: &mut Vec<Row>, jobs: &mut Vec<Job>, kills: u64, rng: &mut f
         let row = rows.len();
         rows.push(Row { what: "crash points", store, victims: "1", tally: Tally::default() });
         for (points, passages) in [(ENGINE, of_engine), (own, passages)] {
-            for (&point, n) in points.iter().flat_map(|point| (1..=passages).map(move |n| (point, n))) {
+            let points = points.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
+            for (&point, n) in points.flat_map(|point| (1..=passages).map(move |n| (point, n))) {
                 let seed = rng.u64(..);
                 let work: Work = Box::new(move |progress| at_point(kind, point, n, seed, progress));
                 jobs.push(Job { row, kind, work });

@@ -20,7 +20,7 @@ pub(crate) enum Db {
 #[derive(Args)]
 struct At {
     /// The store: sqlite://FILE, sqlite:////ABSOLUTE/FILE or postgres://…
-    #[arg(long, env = "STEPFAST_STORE")]
+    #[arg(long, env = "STEPFAST_STORE", hide_env_values = true)]
     store: String,
     /// Print JSON, for programs.
     #[arg(long)]

@@ -29,7 +29,7 @@ pub(crate) enum Workflow {
 #[derive(Args)]
 pub(crate) struct At {
     /// The store, which must exist: sqlite://FILE, sqlite:////ABSOLUTE/FILE or postgres://…
-    #[arg(long, env = "STEPFAST_STORE")]
+    #[arg(long, env = "STEPFAST_STORE", hide_env_values = true)]
     pub(crate) store: String,
     /// Print JSON, for programs.
     #[arg(long)]

@@ -178,7 +178,7 @@ fn a_role_is_let_in_and_may_change_rows_only() {
     assert!(printed(&store, &["migrate"]).contains("made"));
     let (subject, _, text) = told();
     assert!(subject == "schema" && text.contains("permission denied"), "{text}");
-    assert!(text.contains("role \"stepfast\", who owns the schema"), "{text}");
+    assert!(text.contains("role \"stepfast\", who owns it, run"), "{text}");
     // some rights, and few words for all that are missing
     execute(url.clone(), format!("GRANT USAGE ON SCHEMA {schema} TO {role}")).unwrap();
     execute(url.clone(), format!("GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")).unwrap();
@@ -199,6 +199,20 @@ fn a_role_is_let_in_and_may_change_rows_only() {
     ] {
         let error = execute(there.clone(), forbidden.clone()).unwrap_err();
         assert_eq!(error.code().unwrap().code(), "42501", "{forbidden}");
+    }
+}
+
+#[test]
+fn help_does_not_tell_the_url() {
+    for arguments in [["db", "migrate"], ["workflow", "list"], ["worker", "list"], ["bench", "flush"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_stepfast"))
+            .args(arguments)
+            .arg("--help")
+            .env("STEPFAST_STORE", "postgres://me:secret@db/shop")
+            .output()
+            .unwrap();
+        let out = String::from_utf8(output.stdout).unwrap();
+        assert!(out.contains("--store") && !out.contains("secret"), "{out}");
     }
 }
 

@@ -21,8 +21,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The execution is parked until somebody resumes it.
     Parked,
-    /// The database did not answer in time. What was asked may or may not happen; the same call with the
-    /// same workflow_id may be repeated.
+    /// The database did not answer: what was asked may or may not happen, and the same call with the same
+    /// workflow_id may be repeated. Or it could not be opened yet, or the engine has ended.
     Unavailable,
     /// The database cannot be trusted or understood: stop, and look.
     Corrupt,

@@ -162,6 +162,8 @@ struct Looks {
     strays: Strays,
     /// A search for strays waits for the end of a claim.
     is_search_put_off: bool,
+    /// The last look got no answer.
+    is_unanswered: bool,
     /// How often it has renewed, and when it did last, or tried.
     renewals: u32,
     renewed_at: Option<Instant>,
@@ -181,6 +183,7 @@ impl Looks {
             core,
             strays: Strays::default(),
             is_search_put_off: false,
+            is_unanswered: false,
             renewals: 0,
             renewed_at: None,
             judge_at: None,
@@ -279,10 +282,15 @@ impl Looks {
                 return;
             }
             Err(error) => {
-                tracing::debug!(%error, "the worker's look failed");
+                if !std::mem::replace(&mut self.is_unanswered, true) {
+                    tracing::warn!(%error, "the worker's look gets no answer from the database; trying again");
+                }
                 return;
             }
         };
+        if std::mem::take(&mut self.is_unanswered) {
+            tracing::info!("the worker's look gets answers again");
+        }
         self.may_look_at = Instant::now() + asked_at.elapsed() * LOOK_SHARE;
         core.store_time.correct(asked_at, seen.now);
         if seen.is_fenced {

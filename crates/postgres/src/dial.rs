@@ -137,12 +137,7 @@ impl Refusal {
     /// What the client library says, and what to do about it.
     pub(crate) fn of(error: &Error) -> Self {
         let code = error.code().cloned();
-        let is_passing = match &code {
-            // lost connections, too few resources, a server that starts or stops
-            Some(code) => ["08", "53", "57"].contains(&code.code().get(..2).unwrap_or_default()),
-            None => !is_tls(error) && !is_config(error),
-        };
-        Self { text: format!("{}; {}", said(error), advice(error)), code, is_passing }
+        Self { text: format!("{}; {}", said(error), advice(error)), code, is_passing: is_passing(error) }
     }
 
     /// The error of whoever wants to open `store`.
@@ -162,11 +157,27 @@ impl Refusal {
     }
 }
 
-/// True for what is wrong with the encryption: with TLS 1.3 a server refuses a certificate after the handshake.
+/// True for what may go better later: lost connections, too few resources, a server that starts or stops.
+pub(crate) fn is_passing(error: &Error) -> bool {
+    match error.code() {
+        // proxies say so of options that they do not take
+        Some(code) if *code == SqlState::PROTOCOL_VIOLATION => false,
+        Some(code) => ["08", "53", "57"].contains(&code.code().get(..2).unwrap_or_default()),
+        None => !is_tls(error) && !is_config(error) && !is_authentication(error),
+    }
+}
+
+/// True for what is wrong with the encryption: with TLS 1.3 a server refuses a certificate after the handshake. A
+/// connection that is lost meanwhile is nothing of that.
 fn is_tls(error: &Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    let cause = cause.and_then(std::io::Error::get_ref);
-    is_handshake(error) || cause.and_then(|it| it.downcast_ref::<tokio_rustls::rustls::Error>()).is_some()
+    let Some(cause) = cause else { return is_handshake(error) };
+    cause.get_ref().and_then(|it| it.downcast_ref::<tokio_rustls::rustls::Error>()).is_some()
+}
+
+/// True for a way of proving who one is that the client library does not know, or that was not kept to.
+fn is_authentication(error: &Error) -> bool {
+    error.to_string().starts_with("authentication error")
 }
 
 /// True for what the client library refuses before it asks any server, or instead of answering one.
@@ -190,6 +201,8 @@ fn advice(error: &Error) -> &'static str {
     let Some(database) = error.as_db_error() else {
         return if is_tls(error) {
             "see sslmode, sslrootcert and sslcert in the URL, and whether the server has ssl=on"
+        } else if is_authentication(error) {
+            "see channel_binding and sslmode in the URL, and the methods in the server's pg_hba.conf"
         } else if is_password_missing(error) {
             "put it there: postgres://user:password@host/database"
         } else if is_config(error) {

@@ -30,6 +30,7 @@ mod request;
 mod rows;
 mod schema;
 mod session;
+mod standing;
 #[doc(hidden)]
 pub mod statements;
 mod survey;

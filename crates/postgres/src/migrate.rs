@@ -8,10 +8,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::background::Background;
 use crate::connect::{Connector, Role, Session, chain, literal, quoted};
-use crate::dial::Refusal;
+use crate::dial::{Refusal, is_passing};
 use crate::options::PostgresOptions;
 use crate::proxy::{first_row, pools_transactions};
 use crate::schema::{NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending};
+use crate::standing::Standing;
 use crate::statements::CONTROL;
 
 /// Oldest server that has what the statements need, as `server_version_num`.
@@ -79,8 +80,17 @@ pub(crate) async fn open(
     }
     let looking = match control {
         Some(client) => {
-            connector.set_up(&client, Role::Control).await?;
-            Some(Session::with(connector, client, Role::Control, CONTROL).await?)
+            let prepared = async {
+                connector.set_up(&client, Role::Control).await?;
+                Session::with(connector, client, Role::Control, CONTROL).await
+            };
+            Some(prepared.await.map_err(|error| match error {
+                // nothing was asked for yet
+                StoreError::Unavailable(reason) => {
+                    StoreError::Unreachable { store: connector.name().to_owned(), reason }
+                }
+                error => error,
+            })?)
         }
         None => None,
     };
@@ -99,6 +109,14 @@ pub(crate) async fn migrate(
 ) -> Result<Migrated, StoreError> {
     let PostgresOptions { schema, must_exist, .. } = connector.options();
     let open = |reason: String| StoreError::Open { store: connector.name().to_owned(), reason };
+    let failed = |error: &Error, reason: String| {
+        let store = connector.name().to_owned();
+        if is_passing(error) {
+            StoreError::Unreachable { store, reason }
+        } else {
+            StoreError::Open { store, reason }
+        }
+    };
     let supported = newest();
     let found = version_of(client, schema).await;
     let found = match found {
@@ -109,7 +127,10 @@ pub(crate) async fn migrate(
         }
         Ok(found) => found.version(),
         Err(error) => {
-            return Err(open(refused(client, schema, "reading the schema's version", &error).await));
+            return Err(failed(
+                &error,
+                refused(client, schema, "reading the schema's version", &error).await,
+            ));
         }
     };
     let mut migrated = Migrated {
@@ -131,7 +152,7 @@ pub(crate) async fn migrate(
         _ => {}
     }
     if is_dry {
-        let is_there = is_there(client, schema).await.map_err(|error| open(chain(&error)))?;
+        let is_there = is_there(client, schema).await.map_err(|error| failed(&error, chain(&error)))?;
         let sql = text(schema, is_there, found, role);
         migrated.applied = pending(found).iter().map(ToString::to_string).collect();
         migrated.sql = format!("BEGIN;\n{sql}COMMIT;");
@@ -154,7 +175,7 @@ pub(crate) async fn migrate(
         Err(error) => {
             let _ = client.batch_execute("ROLLBACK").await;
             let what = format!("bringing schema {schema:?} up to date");
-            Err(open(refused(client, schema, &what, &error).await))
+            Err(failed(&error, refused(client, schema, &what, &error).await))
         }
     }
 }
@@ -265,19 +286,9 @@ async fn refused(client: &Client, schema: &str, what: &str, error: &Error) -> St
     if *code != SqlState::INSUFFICIENT_PRIVILEGE {
         return format!("{what}: {}", chain(error));
     }
-    let ask = format!(
-        "SELECT current_user, (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname ={}), current_database()",
-        literal(schema)
-    );
-    let mut row = first_row(client, &ask).await.ok().flatten().unwrap_or_default().into_iter();
-    let mut next = || row.next().flatten();
-    let (role, owner, database) = (next().unwrap_or_default(), next(), next().unwrap_or_default());
-    let who = match owner {
-        Some(owner) => format!("the owner of schema {schema:?}, role {owner:?}"),
-        None => format!("a role that may create a schema in database {database:?}"),
+    let advice = match Standing::of(client, schema).await {
+        Ok(role) => role.advice(),
+        Err(_) => "its owner has to run: stepfast db migrate --role NAME".to_owned(),
     };
-    format!(
-        "{what}: {}; have {who} run: stepfast db migrate --role {role} --store postgres://…",
-        chain(error)
-    )
+    format!("{what}: {}; {advice}", chain(error))
 }

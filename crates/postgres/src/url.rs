@@ -63,7 +63,11 @@ pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, 
                 .map_err(|_| format!("{name} in the URL is not UTF-8 when it is decoded"))?;
             take(name, &value, &mut options)?;
         } else {
-            return Err(unknown(name));
+            // what may be a part of a password is not shown
+            let is_name =
+                option.contains('=') && name.bytes().all(|it| it.is_ascii_lowercase() || it == b'_');
+            let is_secret = query.contains("password=") || query.contains("listen=");
+            return Err(if is_name && !is_secret { unknown(name) } else { unnamed() });
         }
     }
     let url =
@@ -103,14 +107,14 @@ fn encoded(address: &str, query: &str) -> Result<(), String> {
     let address = address.split_once("://").map_or(address, |(_, rest)| rest);
     let (account, place) = address.rsplit_once('@').unwrap_or(("", address));
     // a password with a question mark ends the address before the @
-    let is_cut = account.is_empty()
-        && query.contains('@')
-        && query.split(['=', '&']).next().is_some_and(|it| !is_known(it));
+    let is_cut = query.split('&').any(|option| {
+        option.contains('@') && !is_known(option.split_once('=').map_or(option, |(name, _)| name))
+    });
     if account.contains(['@', '/', '#']) || account.matches(':').count() > 1 || is_cut || place.contains('#')
     {
         return Err(
             "the user or the password in the URL has a character that means something else there: write \
-             %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #, %25 for %"
+             %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #, %26 for &, %25 for %"
                 .into(),
         );
     }
@@ -166,9 +170,20 @@ fn unknown(name: &str) -> String {
         return "durability is not an option of this URL: PostgresOptions has it, or `stepfast::connect`"
             .into();
     }
+    format!("{name:?} is not an option of a Postgres URL; there are {}", known().join(", "))
+}
+
+fn unnamed() -> String {
+    format!(
+        "the URL has an option that is none; in passwords and in listen= write %26 for &; there are {}",
+        known().join(", ")
+    )
+}
+
+fn known() -> Vec<&'static str> {
     let mut known: Vec<_> = OURS.iter().chain(PASSED_ON).copied().chain(["durability"]).collect();
     known.sort_unstable();
-    format!("{name:?} is not an option of a Postgres URL; there are {}", known.join(", "))
+    known
 }
 
 fn check(config: &Config, options: &PostgresOptions) -> Result<(), String> {
@@ -281,6 +296,17 @@ mod tests {
                 assert!(error.contains("%40 for @"), "{account}: {error}");
                 assert!(!error.contains("cret"), "{account}: {error}");
             }
+        }
+        for url in [
+            "postgres://me:p@ss?secret@db/shop",
+            "postgres://me@db/shop?password=se&cret",
+            "postgres://me@db/shop?password=se&secret=t",
+            "postgres://db/shop?listen=postgres://a:se&cret@h/db",
+            "postgres://me@db/shop?cret",
+        ] {
+            let error = parse(url, PostgresOptions::default()).map(drop).unwrap_err();
+            assert!(error.contains("%26 for &") || error.contains("%40 for @"), "{url}: {error}");
+            assert!(!error.contains("cret"), "{url}: {error}");
         }
         let encoded = "postgres://me:se%40%2F%3A%3F%23%25cret@db/shop?user=a@b";
         let (config, _) = parse(encoded, PostgresOptions::default()).unwrap();

@@ -78,7 +78,7 @@ impl Inner {
     }
 
     pub(crate) fn close(&self, worker: i64) -> Result<(), StoreError> {
-        if self.forget(&[worker])? > 0 {
+        if !self.forget(&[worker])?.is_empty() {
             stepfast_core::crash_point!("sqlite registration given up");
             self.requeue(worker, false)?;
             // its last Wakes may have come too late for its lanes
@@ -138,8 +138,7 @@ impl Inner {
         let (lost, owners) = self.read("looking for lost workers", |conn| self.lost_beside(conn, own))?;
         if !lost.is_empty() {
             self.owes_wakes.store(true, SeqCst);
-            self.forget(&lost)?;
-            for worker in &lost {
+            for worker in self.forget(&lost)? {
                 tracing::warn!(worker, "a worker was lost; what it ran is made claimable");
             }
             stepfast_core::crash_point!("sqlite lost workers fenced");
@@ -189,13 +188,15 @@ impl Inner {
 
     /// Deletes the fences and registrations of workers: nothing of their lanes lands any more. How many of
     /// them were registered.
-    fn forget(&self, workers: &[i64]) -> Result<u64, StoreError> {
+    fn forget(&self, workers: &[i64]) -> Result<Vec<i64>, StoreError> {
         self.write("fencing a worker", |conn| {
             let mut sql = Statements::new(conn);
-            let mut registered = 0;
+            let mut registered = Vec::new();
             for worker in workers {
                 sql.run(Sql::ForgetLanes, [worker])?;
-                registered += sql.run(Sql::ForgetWorker, [worker])?;
+                if sql.run(Sql::ForgetWorker, [worker])? > 0 {
+                    registered.push(*worker);
+                }
             }
             Ok(registered)
         })

@@ -61,25 +61,49 @@ pub(crate) fn invalid(url: &str, reason: &str) -> Error {
 }
 
 /// `url` for people: what stands between a user's colon and the `@` is hidden, and so are options that may hold a
-/// password.
+/// password. A password may have characters that mean something in a URL: what could be a part of one is hidden, too.
 fn without_password(url: &str) -> String {
-    if let Some((address, query)) = url.split_once('?') {
-        let shown = |option: &str| match option.split_once('=') {
-            Some((name @ ("password" | "listen"), _)) => format!("{name}=***"),
-            _ => option.to_owned(),
-        };
-        let query: Vec<String> = query.split('&').map(shown).collect();
-        // a password may have a question mark
-        if !query.iter().any(|option| option.contains('@')) {
-            return format!("{}?{}", without_password(address), query.join("&"));
+    let (scheme, rest) =
+        url.split_once("://").map_or((String::new(), url), |(scheme, rest)| (format!("{scheme}://"), rest));
+    let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+    // a question mark in the password ends the address before the @
+    let is_cut = query.split('&').any(|option| option.contains('@') && !has_name(option));
+    let (address, query) = if is_cut {
+        let end = rest.rfind('@').unwrap_or_default();
+        let (_, query) = rest[end..].split_once('?').unwrap_or_default();
+        (&rest[..rest.len() - query.len()], query)
+    } else {
+        (address, query)
+    };
+    let mut shown = scheme;
+    match address.rsplit_once('@') {
+        None => shown.push_str(address),
+        Some((account, place)) => {
+            match account.split_once(':') {
+                Some((user, _)) => shown.push_str(&format!("{user}:***@")),
+                None if is_cut => shown.push_str("***@"),
+                None => shown.push_str(&format!("{account}@")),
+            }
+            shown.push_str(place.trim_end_matches('?'));
         }
     }
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let Some((account, place)) = rest.rsplit_once('@') else { return url.to_owned() };
-    match account.split_once(':') {
-        Some((user, _)) => format!("{scheme}://{user}:***@{place}"),
-        None => url.to_owned(),
+    let hidden = |option: &str| match option.split_once('=') {
+        Some((name @ ("password" | "listen"), _)) => format!("{name}=***"),
+        _ if has_name(option) => option.to_owned(),
+        _ => "***".to_owned(),
+    };
+    let query: Vec<String> = query.split('&').filter(|option| !option.is_empty()).map(hidden).collect();
+    if !query.is_empty() {
+        shown.push_str(&format!("?{}", query.join("&")));
     }
+    shown
+}
+
+/// True for what looks like an option, and not like a part of a password.
+fn has_name(option: &str) -> bool {
+    option
+        .split_once('=')
+        .is_some_and(|(name, _)| name.bytes().all(|it| it.is_ascii_lowercase() || it == b'_'))
 }
 
 /// The durability asked for, and the other options.
@@ -179,10 +203,25 @@ mod tests {
             "mysql://me:se:cr@et@host/shop",
             "mysql://me:se:cr?et@host/shop",
             "mysql://me:se:@host/shop?password=se:cret@&listen=postgres%3A%2F%2Fse:et@b",
+            "mysql://me:p@se:?cret@host/shop?schema=s",
         ] {
             let error = open(url, false).await.map(drop).unwrap_err().to_string();
             assert!(error.contains("//me:***@host/shop"), "{error}");
             assert!(!error.contains("se:") && !error.contains("et@"), "{error}");
+        }
+        for (url, shown) in [
+            ("mysql://db/shop?user=me@srv&password=secret", "\"mysql://db/shop?user=me@srv&password=***\""),
+            (
+                "mysql://db:1/shop?user=me@srv&password=se&cret",
+                "\"mysql://db:1/shop?user=me@srv&password=***&***\"",
+            ),
+            ("mysql://db/shop?password=se&cret@x", "\"mysql://***@x\""),
+            ("mysql://me@db/shop", "\"mysql://me@db/shop\""),
+            ("me:secret@db/shop", "\"me:***@db/shop\""),
+            ("shop.db", "\"shop.db\""),
+        ] {
+            let error = open(url, false).await.map(drop).unwrap_err().to_string();
+            assert!(error.contains(shown), "{error}");
         }
     }
 
