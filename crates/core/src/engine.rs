@@ -436,7 +436,8 @@ impl Engine {
     /// A handle to the execution with this workflow_id, whoever started it.
     pub async fn get<O>(&self, workflow_id: &str) -> Result<Handle<O>, Error> {
         let execution = self.core.find(workflow_id, Detail::Outcome).await?.execution;
-        Ok(Handle::of(self.core.clone(), execution.key, execution.given_id))
+        let Execution { key, run_no, given_id, .. } = execution;
+        Ok(Handle::of(self.core.clone(), key, given_id, |run| run.run_no == run_no))
     }
 
     /// Everything recorded of an execution.

@@ -33,8 +33,16 @@ enum Place {
 }
 
 impl<O> Handle<O> {
-    pub(crate) fn of(core: Arc<Core>, key: Key, given_id: Option<Arc<str>>) -> Self {
-        let place = core.runs.get(key).map_or_else(|| Place::Elsewhere(core), Place::Here);
+    /// Waits for the run here if that is the one of which the database tells: one that has ended here, and not heard of
+    /// it, may have been resumed since.
+    pub(crate) fn of(
+        core: Arc<Core>,
+        key: Key,
+        given_id: Option<Arc<str>>,
+        is_it: impl FnOnce(&Run) -> bool,
+    ) -> Self {
+        let run = core.runs.get(key).filter(|run| is_it(run));
+        let place = run.map_or_else(|| Place::Elsewhere(core), Place::Here);
         Self { key, given_id, place, output: PhantomData }
     }
 

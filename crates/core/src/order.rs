@@ -15,7 +15,7 @@ use crate::handle::{Handle, decode};
 use crate::id_claim::{Claimed, IdClaim};
 use crate::key::Key;
 use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
-use crate::record::{Detail, Execution, ExecutionId};
+use crate::record::{Detail, Execution, ExecutionId, Status};
 use crate::run::{Conclusion, NewRun, Run};
 use crate::task::RunTask;
 use crate::value::Place;
@@ -294,10 +294,11 @@ impl Order<'_> {
             None => None,
             Some(id) => core.load(ExecutionId::Given(id.clone()), Detail::Outcome).await?,
         };
-        let Some(Execution { key: existing_key, workflow, fingerprint: print, parent, status, .. }) =
-            existing.map(|record| record.execution)
+        let Some(Execution {
+            key: existing_key, workflow, fingerprint: print, parent, status, run_no, ..
+        }) = existing.map(|record| record.execution)
         else {
-            return Handle::<O>::of(core.clone(), key, id).output().await;
+            return Handle::<O>::of(core.clone(), key, id, |_| true).output().await;
         };
         let existing = Existing {
             key: existing_key,
@@ -307,7 +308,7 @@ impl Order<'_> {
             status,
         };
         check_same(&existing, definition, id.as_deref(), fingerprint)?;
-        Handle::<O>::of(core.clone(), existing_key, id).output().await
+        Handle::<O>::of(core.clone(), existing_key, id, |run| run.run_no == run_no).output().await
     }
 }
 
@@ -362,10 +363,11 @@ pub(crate) fn settled<O>(
     fingerprint: Option<u64>,
 ) -> Result<Handle<O>, Error> {
     match outcome {
-        Outcome::Applied => Ok(Handle::of(core.clone(), key, id)),
+        Outcome::Applied => Ok(Handle::of(core.clone(), key, id, |_| true)),
         Outcome::Duplicate(existing) => {
             check_same(&existing, definition, id.as_deref(), fingerprint)?;
-            Ok(Handle::of(core.clone(), existing.key, id))
+            let is_running = existing.status == Status::Running;
+            Ok(Handle::of(core.clone(), existing.key, id, |_| is_running))
         }
         Outcome::Refused(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
         _ => Err(core.why_dropped()),

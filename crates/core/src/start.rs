@@ -238,7 +238,7 @@ impl<'e, O: FromPayload + Send + 'e> Future for Running<'e, O> {
                             RunState::Other(Box::pin(async move {
                                 core.check_open()?;
                                 started(&core, key, start_lsn).await?;
-                                Handle::<O>::of(core, key, None).output().await
+                                Handle::<O>::of(core, key, None, |_| true).output().await
                             }))
                         }
                     };

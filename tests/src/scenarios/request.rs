@@ -28,6 +28,7 @@ super::cases![
     a_failed_one_is_resumed_with_what_it_had,
     a_resumed_one_starts_its_children_anew,
     what_goes_on_is_not_resumed,
+    who_asks_for_a_resumed_one_hears_of_its_new_run,
     a_cancel_that_meets_a_new_child_wins,
     a_deadline_cancels_a_running_one,
     a_deadline_cancels_a_suspended_one,
@@ -341,6 +342,37 @@ async fn a_resumed_one_starts_its_children_anew(fixture: &dyn StoreFixture) {
     let children = children(&engine, "child").await;
     assert_eq!(children, [(false, Status::Completed), (false, Status::Cancelled)]);
     shut_down(engine).await;
+}
+
+async fn who_asks_for_a_resumed_one_hears_of_its_new_run(fixture: &dyn StoreFixture) {
+    let (tries, latch) = (Count::new(), Latch::new());
+    let workflow = {
+        let (tries, latch) = (tries.clone(), latch.clone());
+        Workflow::new("w", move |_cx: Context, (): ()| {
+            let (tries, latch) = (tries.clone(), latch.clone());
+            async move {
+                latch.passed().await;
+                let n = tries.more();
+                if n == 1 { Err(Failure::new("no")) } else { Ok(n) }
+            }
+        })
+    };
+    let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = second_engine(fixture, |b| b).await;
+    let first = one.start(&workflow, ()).workflow_id("x").await.unwrap();
+    // the engine that runs it has not heard of its end, which another one sees and acts upon
+    store.hold_outcomes(ends(first.key()));
+    store.hold(&[Call::Claim]);
+    latch.open();
+    store.until_landed(ends(first.key())).await;
+    assert!(matches!(two.get::<usize>("x").await.unwrap().result().await, Err(Error::Failed(_))));
+    assert_eq!(two.resume("x").await.unwrap(), Answer::Done);
+    let second = one.get::<usize>("x").await.unwrap();
+    store.release();
+    assert!(matches!(first.result().await, Err(Error::Failed(_))));
+    assert_eq!(second.result().await.unwrap(), 2);
+    shut_down(one).await;
+    shut_down(two).await;
 }
 
 async fn what_goes_on_is_not_resumed(fixture: &dyn StoreFixture) {
