@@ -71,6 +71,11 @@ pub(crate) async fn open(
 ) -> Result<(String, Option<Session>), StoreError> {
     let Reached { client, control, version } = reach(connector, background).await?;
     migrate(connector, &client, false, None).await?;
+    let PostgresOptions { schema, must_exist, .. } = connector.options();
+    // who only looks may have fewer rights
+    if !must_exist {
+        allowed(&client, schema, connector.name()).await?;
+    }
     if connector.is_pooled() && !connector.can_listen() {
         tracing::warn!(
             database = connector.name(),
@@ -95,6 +100,18 @@ pub(crate) async fn open(
         None => None,
     };
     Ok((version, looking))
+}
+
+/// An error unless the role may do all that an engine does: it would be noticed late, where it does most harm.
+async fn allowed(client: &Client, schema: &str, store: &str) -> Result<(), StoreError> {
+    let asked = async {
+        let role = Standing::of(client, schema).await?;
+        Ok(role.lacking(client, schema).await?.map(|lacking| format!("{lacking}; {}", role.advice())))
+    };
+    match asked.await.map_err(|error: Error| Refusal::of(&error).opening(store))? {
+        None => Ok(()),
+        Some(reason) => Err(StoreError::Open { store: store.to_owned(), reason }),
+    }
 }
 
 /// Brings the schema up to date, and lets `role` use it; or only says how, if `is_dry`.

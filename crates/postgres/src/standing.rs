@@ -3,8 +3,11 @@
 use tokio_postgres::{Client, Error};
 
 use crate::connect::literal;
-use crate::proxy::first_row;
-use crate::schema::VERSIONS;
+use crate::proxy::{first_row, rows};
+use crate::schema::{RIGHTS, TABLES, VERSIONS};
+
+/// So many tables are named where rights are missing.
+const NAMED: usize = 2;
 
 /// The role that is connected, and who could do what it may not.
 pub(crate) struct Standing {
@@ -47,5 +50,39 @@ impl Standing {
             None => format!("a role that may create a schema in database {:?}", self.database),
         };
         format!("have {who} run: stepfast db migrate --role {}", self.name)
+    }
+
+    /// What the role may not do in the tables, and has to; `None` if there is nothing like that.
+    pub(crate) async fn lacking(&self, client: &Client, schema: &str) -> Result<Option<String>, Error> {
+        let schema = literal(schema);
+        let tables: Vec<_> = TABLES.iter().map(|table| literal(table)).collect();
+        let rights: Vec<_> = RIGHTS.iter().map(|right| literal(right)).collect();
+        let sql = format!(
+            "SELECT 'USAGE on the schema' AS what FROM pg_namespace \
+             WHERE nspname ={schema} AND NOT has_schema_privilege(oid, 'USAGE') \
+             UNION ALL \
+             SELECT string_agg(u.privilege, ', ') || ' on ' || c.relname FROM pg_class c \
+             JOIN pg_namespace n ON n.oid = c.relnamespace \
+             CROSS JOIN unnest(ARRAY[{}]) AS u (privilege) \
+             WHERE n.nspname ={schema} AND c.relname IN ({}) AND NOT has_table_privilege(c.oid, u.privilege) \
+             GROUP BY c.relname \
+             UNION ALL \
+             SELECT 'SELECT on {VERSIONS}' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE n.nspname ={schema} AND c.relname = '{VERSIONS}' AND NOT has_table_privilege(c.oid, 'SELECT') \
+             ORDER BY what",
+            rights.join(","),
+            tables.join(",")
+        );
+        let mut missing: Vec<String> = rows(client, &sql).await?.into_iter().flatten().flatten().collect();
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        let more = missing.len().saturating_sub(NAMED);
+        missing.truncate(NAMED);
+        let mut lacking = format!("role {:?} lacks {}", self.name, missing.join(", "));
+        if more > 0 {
+            lacking.push_str(&format!(", and the like on {more} more"));
+        }
+        Ok(Some(lacking))
     }
 }

@@ -56,6 +56,29 @@ async fn a_role_that_may_only_change_rows_runs_engines() {
     assert_eq!(engine.list(&Filter::default()).await.unwrap().executions.len(), 2);
     engine.cancel("theirs").await.unwrap();
     shut_down(engine).await;
+    // all that it may need some day: no table is left out
+    let lacking: i64 = db
+        .sql
+        .query_one(
+            "SELECT count(*) FROM pg_class c CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS u (r) \
+             WHERE c.relnamespace = $1::text::regnamespace AND c.relkind = 'r' \
+               AND c.relname <> 'schema_version' AND NOT has_table_privilege($2::text, c.oid, u.r)",
+            &[&db.schema, &role],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(lacking, 0, "rights on tables");
+    // nor does the check forget one
+    db.sql.batch_execute(&format!("REVOKE SELECT ON quarantine FROM {role}")).await.unwrap();
+    let findings = PostgresStore::check(&theirs, options()).await.unwrap();
+    let told = findings.iter().find(|finding| !finding.is_well).unwrap();
+    assert!(told.state.contains("SELECT on quarantine"), "{}", told.state);
+    let error = PostgresStore::open_with(&theirs, options()).await.unwrap_err();
+    assert!(reason(&error).contains("SELECT on quarantine") && reason(&error).contains(&wanted), "{error}");
+    // but who only looks may be allowed less
+    PostgresStore::open_with(&theirs, options().must_exist(true)).await.unwrap();
+    PostgresStore::migrate(url(), options(), Some(&role), false).await.unwrap();
     // a schema of an older version, as far as this role can tell
     db.sql.batch_execute("DELETE FROM schema_version").await.unwrap();
     let error = PostgresStore::open_with(&theirs, options()).await.unwrap_err();
