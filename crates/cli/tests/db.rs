@@ -91,7 +91,10 @@ fn a_schema_is_printed_made_and_found_well() {
     let (code, found) = findings(&store);
     let wrong: Vec<_> = found.iter().filter(|(_, is_well, _)| !is_well).collect();
     assert_eq!((code, wrong.len()), (Some(1), 1), "{found:?}");
-    assert!(wrong[0].0 == "schema" && wrong[0].2.ends_with("run: stepfast db migrate"), "{found:?}");
+    assert!(
+        wrong[0].0 == "schema" && wrong[0].2.contains("run: stepfast db migrate, with ?schema="),
+        "{found:?}"
+    );
     assert!(found.iter().all(|(subject, ..)| subject != "privileges"), "{found:?}");
     let sql = printed(&store, &["migrate", "--print"]);
     assert!(sql.contains(&format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"")), "{sql}");
@@ -170,7 +173,12 @@ fn a_role_is_let_in_and_may_change_rows_only() {
         let (code, found) = findings(&theirs);
         assert_eq!(code, Some(1), "{found:?}");
         let wrong: Vec<_> = found.into_iter().filter(|(_, is_well, _)| !is_well).collect();
-        assert!(wrong.len() == 1 && wrong[0].2.ends_with(&format!("stepfast db migrate --role {role}")));
+        assert!(
+            wrong.len() == 1
+                && wrong[0]
+                    .2
+                    .contains(&format!("stepfast db migrate --role {role}, with ?schema={schema} in"))
+        );
         wrong[0].clone()
     };
     let (subject, _, text) = told();

@@ -177,7 +177,8 @@ impl EngineBuilder {
             store = store.about().version,
             worker = registration.worker.0,
             workflows = core.info.workflows.len(),
-            "an engine is open"
+            "the {} is open",
+            core.info.noun()
         );
         Ok(Engine::of(core))
     }

@@ -24,6 +24,9 @@ impl Worker {
         let core = self.core.clone();
         let deadline = Instant::now() + grace;
         core.begin_closing();
+        if core.running() > 0 {
+            tracing::info!(running = core.running(), "closing: what runs is handed back");
+        }
         loop {
             for run in core.runs.all() {
                 run.interrupt(Interrupt::HandBack);
@@ -69,7 +72,7 @@ impl Worker {
         let worker = core.registration().worker;
         let closing = core.store.close(worker);
         match tokio::time::timeout_at(deadline.max(Instant::now() + Duration::from_secs(1)), closing).await {
-            Ok(Ok(())) => tracing::info!(worker = worker.0, "the engine has ended"),
+            Ok(Ok(())) => tracing::info!(worker = worker.0, "the {} has ended", core.info.noun()),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "could not give up the registration; others will notice");
             }

@@ -78,6 +78,11 @@ impl WorkerInfo {
         !self.is_client && self.has(workflow) && is_same_version(self.app_version.as_deref(), app_version)
     }
 
+    /// What it is, for the log.
+    pub(crate) fn noun(&self) -> &'static str {
+        if self.is_client { "client" } else { "engine" }
+    }
+
     fn has(&self, workflow: &str) -> bool {
         self.workflows.iter().any(|name| **name == *workflow)
     }

@@ -283,13 +283,13 @@ impl Looks {
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_unanswered, true) {
-                    tracing::warn!(%error, "the worker's look gets no answer from the database; trying again");
+                    tracing::warn!(%error, "the worker's look failed; trying again");
                 }
                 return;
             }
         };
         if std::mem::take(&mut self.is_unanswered) {
-            tracing::info!("the worker's look gets answers again");
+            tracing::info!("the worker's looks succeed again");
         }
         self.may_look_at = Instant::now() + asked_at.elapsed() * LOOK_SHARE;
         core.store_time.correct(asked_at, seen.now);

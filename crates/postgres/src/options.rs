@@ -10,6 +10,9 @@ use stepfast_core::store::Durability;
 
 use crate::tls::{SslMode, Tls};
 
+/// The schema, unless the URL names another.
+pub(crate) const DEFAULT_SCHEMA: &str = "stepfast";
+
 /// What stands between the store and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Pooling {
@@ -55,7 +58,7 @@ pub struct PostgresOptions {
 impl Default for PostgresOptions {
     fn default() -> Self {
         Self {
-            schema: "stepfast".into(),
+            schema: DEFAULT_SCHEMA.into(),
             durability: Durability::Full,
             clock: None,
             lock_timeout: Duration::from_millis(250),

@@ -3,6 +3,7 @@
 use tokio_postgres::{Client, Error};
 
 use crate::connect::literal;
+use crate::options::DEFAULT_SCHEMA;
 use crate::proxy::{first_row, rows};
 use crate::schema::{RIGHTS, TABLES, VERSIONS};
 
@@ -12,6 +13,7 @@ const NAMED: usize = 2;
 /// The role that is connected, and who could do what it may not.
 pub(crate) struct Standing {
     pub name: String,
+    schema: String,
     database: String,
     /// Of the tables, else of the schema, if they are there.
     owner: Option<String>,
@@ -21,6 +23,7 @@ pub(crate) struct Standing {
 
 impl Standing {
     pub(crate) async fn of(client: &Client, schema: &str) -> Result<Self, Error> {
+        let name = schema.to_owned();
         let schema = literal(schema);
         let ask = format!(
             "SELECT current_user, current_database(), pg_get_userbyid(coalesce(v.relowner, n.nspowner)), \
@@ -34,6 +37,7 @@ impl Standing {
         let mut next = || row.next().flatten();
         Ok(Self {
             name: next().unwrap_or_default(),
+            schema: name,
             database: next().unwrap_or_default(),
             owner: next(),
             is_able: next().as_deref() == Some("t"),
@@ -42,14 +46,20 @@ impl Standing {
 
     /// What brings the schema up to date, and lets the role in.
     pub(crate) fn advice(&self) -> String {
+        // whose own URL may name none
+        let place = if self.schema == DEFAULT_SCHEMA {
+            String::new()
+        } else {
+            format!(", with ?schema={} in the URL", self.schema)
+        };
         if self.is_able {
-            return "run: stepfast db migrate".to_owned();
+            return format!("run: stepfast db migrate{place}");
         }
         let who = match &self.owner {
             Some(owner) => format!("role {owner:?}, who owns it,"),
             None => format!("a role that may create a schema in database {:?}", self.database),
         };
-        format!("have {who} run: stepfast db migrate --role {}", self.name)
+        format!("have {who} run: stepfast db migrate --role {}{place}", self.name)
     }
 
     /// What the role may not do in the tables, and has to; `None` if there is nothing like that.
