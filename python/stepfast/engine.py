@@ -391,7 +391,7 @@ class Engine:
                 cannot be stopped, in seconds. What they come to is dropped.
         """
         bounds.seconds("grace", grace)
-        self._opened.close(grace)
+        self._opened.end(grace, grace)
 
     def drain(self, grace: float = 30.0) -> None:
         """Ends the engine as a deploy should: takes nothing new to run, lets what runs here come to its end,

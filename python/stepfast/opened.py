@@ -230,13 +230,10 @@ class Opened:
         branch.hand_back()
         call.let_go()
 
-    def close(self, grace: float) -> None:
-        """Ends the engine. Returns when it has ended, also if somebody else does it."""
-        self.end(grace, grace)
-
     def end(self, grace: float, patience: float) -> None:
         """Ends the engine, once; waits `grace` for the database, and `patience` for threads whose code goes
-        on. Nothing happens in a forked child: the engine is its parent's."""
+        on. Returns when it has ended, also if somebody else does it. Nothing happens in a forked child: the
+        engine is its parent's."""
         if os.getpid() != self._process:
             return
         native: _native.Engine | None = getattr(self, "native", None)

@@ -67,6 +67,11 @@ fn plan(kills: u64, seed: u64) -> (Vec<Row>, Vec<Job>) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut rows = Vec::new();
     let mut jobs = Vec::new();
+    if let Ok(only) = std::env::var("STEPFAST_CRASH_POINT") {
+        plan_points(&mut rows, &mut jobs, kills, &mut rng, Some(&only));
+        assert!(!jobs.is_empty(), "there is no crash point {only:?}");
+        return (rows, jobs);
+    }
     // on Postgres a lease has to run out after each kill: that takes seconds, and several wait side by side
     let random = [
         (Kind::Sqlite, "sqlite", 1, "1", kills * 3 / 10, 20),
@@ -84,13 +89,6 @@ fn plan(kills: u64, seed: u64) -> (Vec<Row>, Vec<Job>) {
             let work = Box::new(move |progress: &dyn Fn()| at_random(kind, victims, some, seed, progress));
             jobs.push(Job { row, kind, work });
         }
-    }
-    let only = std::env::var("STEPFAST_CRASH_POINT").ok();
-    if only.is_some() {
-        jobs.clear();
-        plan_points(&mut rows, &mut jobs, kills, &mut rng, only.as_deref());
-        assert!(!jobs.is_empty(), "there is no crash point {only:?}");
-        return (rows, jobs);
     }
     plan_points(&mut rows, &mut jobs, kills, &mut rng, None);
     plan_cuts(&mut rows, &mut jobs, kills, &mut rng);

@@ -79,7 +79,7 @@ async fn encryption(connector: &Connector, client: &Client) -> Found {
             "say sslmode=verify-full in the URL",
         )
     } else if connector.is_pooled() {
-        Finding::well(subject, format!("sslmode={} to the proxy", connector.options().tls.mode()))
+        Finding::well(subject, format!("sslmode={} to the proxy", tls.mode()))
     } else if column(&row, 0) == "t" {
         Finding::well(subject, format!("{} with {}", column(&row, 1), column(&row, 2)))
     } else if connector.is_local() || connector.options().tls.mode.is_some() {

@@ -142,12 +142,7 @@ impl Refusal {
 
     /// The error of whoever wants to open `store`.
     pub(crate) fn opening(self, store: &str) -> StoreError {
-        let (is_passing, store, reason) = (self.is_passing || self.is_full(), store.to_owned(), self.text);
-        if is_passing {
-            StoreError::Unreachable { store, reason }
-        } else {
-            StoreError::Open { store, reason }
-        }
+        not_open(store, self.is_passing || self.is_full(), self.text)
     }
 
     /// True if the server, or the proxy before it, has no connection left.
@@ -155,6 +150,12 @@ impl Refusal {
         self.code.as_ref() == Some(&SqlState::TOO_MANY_CONNECTIONS)
             || self.text.contains("no more connections allowed")
     }
+}
+
+/// The error of whoever could not open `store`.
+pub(crate) fn not_open(store: &str, is_passing: bool, reason: String) -> StoreError {
+    let store = store.to_owned();
+    if is_passing { StoreError::Unreachable { store, reason } } else { StoreError::Open { store, reason } }
 }
 
 /// True for what may go better later: lost connections, too few resources, a server that starts or stops.

@@ -8,11 +8,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::background::Background;
 use crate::connect::{Connector, Role, Session, chain, literal, quoted};
-use crate::dial::{Refusal, is_passing};
+use crate::dial::{Refusal, is_passing, not_open};
 use crate::options::PostgresOptions;
 use crate::proxy::{first_row, pools_transactions};
 use crate::schema::{NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending};
-use crate::standing::Standing;
+use crate::standing::{Standing, lacking};
 use crate::statements::CONTROL;
 
 /// Oldest server that has what the statements need, as `server_version_num`.
@@ -91,9 +91,7 @@ pub(crate) async fn open(
             };
             Some(prepared.await.map_err(|error| match error {
                 // nothing was asked for yet
-                StoreError::Unavailable(reason) => {
-                    StoreError::Unreachable { store: connector.name().to_owned(), reason }
-                }
+                StoreError::Unavailable(reason) => not_open(connector.name(), true, reason),
                 error => error,
             })?)
         }
@@ -104,14 +102,10 @@ pub(crate) async fn open(
 
 /// An error unless the role may do all that an engine does: it would be noticed late, where it does most harm.
 async fn allowed(client: &Client, schema: &str, store: &str) -> Result<(), StoreError> {
-    let asked = async {
-        let role = Standing::of(client, schema).await?;
-        Ok(role.lacking(client, schema).await?.map(|lacking| format!("{lacking}; {}", role.advice())))
-    };
-    match asked.await.map_err(|error: Error| Refusal::of(&error).opening(store))? {
-        None => Ok(()),
-        Some(reason) => Err(StoreError::Open { store: store.to_owned(), reason }),
-    }
+    let fail = |error: Error| Refusal::of(&error).opening(store);
+    let Some(lacking) = lacking(client, schema).await.map_err(fail)? else { return Ok(()) };
+    let role = Standing::of(client, schema).await.map_err(fail)?;
+    Err(not_open(store, false, format!("role {:?} lacks {lacking}; {}", role.name, role.advice())))
 }
 
 /// Brings the schema up to date, and lets `role` use it; or only says how, if `is_dry`.
@@ -126,14 +120,7 @@ pub(crate) async fn migrate(
 ) -> Result<Migrated, StoreError> {
     let PostgresOptions { schema, must_exist, .. } = connector.options();
     let open = |reason: String| StoreError::Open { store: connector.name().to_owned(), reason };
-    let failed = |error: &Error, reason: String| {
-        let store = connector.name().to_owned();
-        if is_passing(error) {
-            StoreError::Unreachable { store, reason }
-        } else {
-            StoreError::Open { store, reason }
-        }
-    };
+    let failed = |error: &Error, reason: String| not_open(connector.name(), is_passing(error), reason);
     let supported = newest();
     let found = version_of(client, schema).await;
     let found = match found {

@@ -7,7 +7,7 @@ use tokio_postgres::{Client, Error};
 use crate::connect::chain;
 use crate::migrate::{SchemaState, version_of};
 use crate::schema::{NOT_OURS, newest};
-use crate::standing::Standing;
+use crate::standing::{Standing, lacking};
 
 /// The schema and the role's rights in it: one finding, or two where there are tables to have rights on.
 pub(crate) async fn check(client: &Client, schema: &str) -> Result<Vec<Finding>, Error> {
@@ -45,8 +45,11 @@ pub(crate) async fn check(client: &Client, schema: &str) -> Result<Vec<Finding>,
 }
 
 async fn privileges(client: &Client, schema: &str, role: &Standing) -> Result<Finding, Error> {
-    Ok(match role.lacking(client, schema).await? {
-        None => Finding::well("privileges", format!("role {:?} has all it needs", role.name)),
-        Some(lacking) => Finding::wrong("privileges", lacking, role.advice()),
+    let name = &role.name;
+    Ok(match lacking(client, schema).await? {
+        None => Finding::well("privileges", format!("role {name:?} has all it needs")),
+        Some(lacking) => {
+            Finding::wrong("privileges", format!("role {name:?} lacks {lacking}"), role.advice())
+        }
     })
 }

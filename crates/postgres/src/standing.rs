@@ -23,21 +23,20 @@ pub(crate) struct Standing {
 
 impl Standing {
     pub(crate) async fn of(client: &Client, schema: &str) -> Result<Self, Error> {
-        let name = schema.to_owned();
-        let schema = literal(schema);
         let ask = format!(
             "SELECT current_user, current_database(), pg_get_userbyid(coalesce(v.relowner, n.nspowner)), \
                     CASE WHEN n.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE') \
                          WHEN v.oid IS NULL THEN has_schema_privilege(n.oid, 'CREATE') \
                          ELSE pg_has_role(v.relowner, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE') END \
-             FROM (SELECT) AS one LEFT JOIN pg_namespace n ON n.nspname ={schema} \
-             LEFT JOIN pg_class v ON v.relnamespace = n.oid AND v.relname = '{VERSIONS}'"
+             FROM (SELECT) AS one LEFT JOIN pg_namespace n ON n.nspname ={} \
+             LEFT JOIN pg_class v ON v.relnamespace = n.oid AND v.relname = '{VERSIONS}'",
+            literal(schema)
         );
         let mut row = first_row(client, &ask).await?.unwrap_or_default().into_iter();
         let mut next = || row.next().flatten();
         Ok(Self {
             name: next().unwrap_or_default(),
-            schema: name,
+            schema: schema.to_owned(),
             database: next().unwrap_or_default(),
             owner: next(),
             is_able: next().as_deref() == Some("t"),
@@ -61,38 +60,38 @@ impl Standing {
         };
         format!("have {who} run: stepfast db migrate --role {}{place}", self.name)
     }
+}
 
-    /// What the role may not do in the tables, and has to; `None` if there is nothing like that.
-    pub(crate) async fn lacking(&self, client: &Client, schema: &str) -> Result<Option<String>, Error> {
-        let schema = literal(schema);
-        let tables: Vec<_> = TABLES.iter().map(|table| literal(table)).collect();
-        let rights: Vec<_> = RIGHTS.iter().map(|right| literal(right)).collect();
-        let sql = format!(
-            "SELECT 'USAGE on the schema' AS what FROM pg_namespace \
-             WHERE nspname ={schema} AND NOT has_schema_privilege(oid, 'USAGE') \
-             UNION ALL \
-             SELECT string_agg(u.privilege, ', ') || ' on ' || c.relname FROM pg_class c \
-             JOIN pg_namespace n ON n.oid = c.relnamespace \
-             CROSS JOIN unnest(ARRAY[{}]) AS u (privilege) \
-             WHERE n.nspname ={schema} AND c.relname IN ({}) AND NOT has_table_privilege(c.oid, u.privilege) \
-             GROUP BY c.relname \
-             UNION ALL \
-             SELECT 'SELECT on {VERSIONS}' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-             WHERE n.nspname ={schema} AND c.relname = '{VERSIONS}' AND NOT has_table_privilege(c.oid, 'SELECT') \
-             ORDER BY what",
-            rights.join(","),
-            tables.join(",")
-        );
-        let mut missing: Vec<String> = rows(client, &sql).await?.into_iter().flatten().flatten().collect();
-        if missing.is_empty() {
-            return Ok(None);
-        }
-        let more = missing.len().saturating_sub(NAMED);
-        missing.truncate(NAMED);
-        let mut lacking = format!("role {:?} lacks {}", self.name, missing.join(", "));
-        if more > 0 {
-            lacking.push_str(&format!(", and the like on {more} more"));
-        }
-        Ok(Some(lacking))
+/// The rights that the role has not, and needs to run engines; `None` if there is nothing like that.
+pub(crate) async fn lacking(client: &Client, schema: &str) -> Result<Option<String>, Error> {
+    let schema = literal(schema);
+    let tables: Vec<_> = TABLES.iter().map(|table| literal(table)).collect();
+    let rights: Vec<_> = RIGHTS.iter().map(|right| literal(right)).collect();
+    let sql = format!(
+        "SELECT 'USAGE on the schema' AS what FROM pg_namespace \
+         WHERE nspname ={schema} AND NOT has_schema_privilege(oid, 'USAGE') \
+         UNION ALL \
+         SELECT string_agg(u.privilege, ', ') || ' on ' || c.relname FROM pg_class c \
+         JOIN pg_namespace n ON n.oid = c.relnamespace \
+         CROSS JOIN unnest(ARRAY[{}]) AS u (privilege) \
+         WHERE n.nspname ={schema} AND c.relname IN ({}) AND NOT has_table_privilege(c.oid, u.privilege) \
+         GROUP BY c.relname \
+         UNION ALL \
+         SELECT 'SELECT on {VERSIONS}' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname ={schema} AND c.relname = '{VERSIONS}' AND NOT has_table_privilege(c.oid, 'SELECT') \
+         ORDER BY what",
+        rights.join(","),
+        tables.join(",")
+    );
+    let mut missing: Vec<String> = rows(client, &sql).await?.into_iter().flatten().flatten().collect();
+    if missing.is_empty() {
+        return Ok(None);
     }
+    let more = missing.len().saturating_sub(NAMED);
+    missing.truncate(NAMED);
+    let mut lacking = missing.join(", ");
+    if more > 0 {
+        lacking.push_str(&format!(", and the like on {more} more"));
+    }
+    Ok(Some(lacking))
 }

@@ -186,8 +186,8 @@ impl Inner {
         }
     }
 
-    /// Deletes the fences and registrations of workers: nothing of their lanes lands any more. How many of
-    /// them were registered.
+    /// Deletes the fences and registrations of workers: nothing of their lanes lands any more. Those that
+    /// were registered.
     fn forget(&self, workers: &[i64]) -> Result<Vec<i64>, StoreError> {
         self.write("fencing a worker", |conn| {
             let mut sql = Statements::new(conn);
