@@ -162,7 +162,9 @@ def run_in_another_thread_is_interrupted() -> None:
             target=lambda: engine.run(numbers, "one", workflow_id="one"), daemon=True, name="caller"
         )
         caller.start()
-        caller.join()
+        # not for ever, as in a body that waits so
+        while caller.is_alive():
+            caller.join(0.05)
 
 
 def main_exits_inside() -> None:
