@@ -112,6 +112,7 @@ fn a_server_that_cannot_be_used_is_named_with_what_to_do() {
         tokio::spawn(connection);
         let file: String = sql.query_one("SHOW hba_file", &[]).await.unwrap().get(0);
         let rules = "('host all clerk 127.0.0.1/32 scram-sha-256'), ('host all all 127.0.0.1/32 trust')";
+        let opened = store(server.url(), PostgresOptions::default()).await;
         let write = format!("COPY (SELECT * FROM (VALUES {rules}) AS t) TO '{file}'");
         sql.batch_execute("CREATE ROLE clerk LOGIN PASSWORD 'right'").await.unwrap();
         sql.batch_execute(&write).await.unwrap();
@@ -145,6 +146,10 @@ fn a_server_that_cannot_be_used_is_named_with_what_to_do() {
         let text = error(format!("postgres://stepfast:secret@{at}/shop"), ErrorKind::Unavailable).await;
         assert!(text.contains(&format!("{at}/shop")) && text.contains("is the server running"), "{text}");
         assert!(text.starts_with("cannot reach") && !text.contains("outcome"), "{text}");
+        // it was there when the store was opened
+        let error = Engine::builder(opened).open().await.map(drop).unwrap_err();
+        assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "SF-0035"), "{error}");
+        assert!(error.to_string().contains(&at) && !error.to_string().contains("outcome"), "{error}");
         // somebody takes the connection and never says a word
         let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let at = deaf.local_addr().unwrap();

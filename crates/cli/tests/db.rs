@@ -40,6 +40,13 @@ fn as_role(url: &str, role: &str) -> String {
     format!("postgres://{role}@{rest}")
 }
 
+/// What another command says that fails: its exit code, and its message.
+fn failing(store: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
+    let output = command.args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE").output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
 fn findings(store: &str) -> (Option<i32>, Vec<(String, bool, String)>) {
     let (code, out, _) = stepfast(store, &["check", "--json"]);
     let found: Value = serde_json::from_str(&out).unwrap();
@@ -187,9 +194,18 @@ fn a_role_is_let_in_and_may_change_rows_only() {
     let (subject, _, text) = told();
     assert!(subject == "schema" && text.contains("permission denied"), "{text}");
     assert!(text.contains("role \"stepfast\", who owns it, run"), "{text}");
-    // some rights, and few words for all that are missing
+    // it may know that there is something, and no more: who reads hears of that, and not to try again
     execute(url.clone(), format!("GRANT USAGE ON SCHEMA {schema} TO {role}")).unwrap();
+    execute(url.clone(), format!("GRANT SELECT ON {schema}.schema_version TO {role}")).unwrap();
+    for command in [&["workflow", "list"][..], &["workflow", "show", "one"], &["worker", "list"]] {
+        let (code, text) = failing(&theirs, command);
+        assert!(code == Some(1) && text.contains("SF-0036") && text.contains("permission denied"), "{text}");
+        assert!(text.contains("stepfast db migrate --role NAME") && !text.contains("unknown"), "{text}");
+    }
+    // some rights, and few words for all that are missing
     execute(url.clone(), format!("GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")).unwrap();
+    let (code, text) = failing(&theirs, &["workflow", "cancel", "one"]);
+    assert!(code == Some(1) && text.contains("SF-0036") && text.contains("registering a worker"), "{text}");
     let (subject, _, text) = told();
     assert!(subject == "privileges" && text.contains("more") && text.len() < 250, "{text}");
     assert!(printed(&store, &["migrate", "--role", &role]).contains(&format!("role {role} may run engines")));

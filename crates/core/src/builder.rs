@@ -10,7 +10,7 @@ use crate::ear::Ear;
 use crate::engine::{Core, Engine, Options};
 use crate::error::Error;
 use crate::payload::DEFAULT_VALUE_LIMIT;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::survey::WorkerInfo;
 use crate::workflow::{Definitions, Workflow, check_text};
 
@@ -141,7 +141,12 @@ impl EngineBuilder {
         let registering = store.clone();
         let told = info.clone();
         let registration =
-            on_own_thread(async move { registering.register(claim_lane + 1, &told).await }).await??;
+            on_own_thread(async move { registering.register(claim_lane + 1, &told).await }).await?;
+        let registration = registration.map_err(|error| match error {
+            // no caller's wish was on its way: nothing is unknown
+            StoreError::Unavailable(reason) => Error::Unreachable { store: "the database".into(), reason },
+            error => error.into(),
+        })?;
         let runtime = tokio::runtime::Handle::current();
         let core = Core::new(
             store.clone(),

@@ -313,14 +313,18 @@ impl Core {
         Ok(self.store.load(&[id], detail).await?.pop().flatten())
     }
 
-    /// Asks the database until it answers; `Unavailable` only when the engine is ending.
+    /// Asks the database until it answers; `Unavailable` only when the engine is ending. What is not permitted may be
+    /// soon: no execution fails for what an administrator does.
     pub(crate) async fn ask<T, F>(&self, question: impl Fn() -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
         loop {
             match question().await {
-                Err(Error::Unavailable(reason)) if !self.is_closing() => {
+                Err(Error::Unavailable(reason) | Error::Denied(reason)) => {
+                    if self.is_closing() {
+                        return Err(Error::Unavailable(reason));
+                    }
                     tracing::debug!(reason, "asking again");
                     tokio::time::sleep(ASK_AGAIN_AFTER).await;
                 }
@@ -379,7 +383,9 @@ impl Core {
                 Ok(Some(execution)) if is_it(&execution) => return Ok(execution),
                 Ok(None) => return Err(Error::NotFound { workflow_id: key.to_string() }),
                 Ok(Some(_)) => is_not(),
-                Err(error @ Error::Unavailable(_)) => tracing::debug!(%error, "waiting for an end"),
+                Err(error @ (Error::Unavailable(_) | Error::Denied(_))) => {
+                    tracing::debug!(%error, "waiting for an end");
+                }
                 Err(error) => return Err(error),
             }
             if let Some(reason) = self.poisoned.get() {

@@ -121,6 +121,9 @@ pub enum Error {
     /// The database did not answer in time.
     #[error("{0}; the outcome is unknown, the same call with the same workflow_id may be repeated")]
     Unavailable(String),
+    /// The database does not permit its user to read that. Nothing has happened.
+    #[error("the database does not permit it: {0}")]
+    Denied(String),
     /// The engine is shutting down or has been.
     #[error("the engine is shut down; what it had accepted is continued by the next one")]
     Shutdown,
@@ -159,9 +162,11 @@ impl Error {
     /// What a caller can do about it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Invalid { .. } | Error::Encode { .. } | Error::TooLarge { .. } | Error::Open { .. } => {
-                ErrorKind::Invalid
-            }
+            Error::Invalid { .. }
+            | Error::Encode { .. }
+            | Error::TooLarge { .. }
+            | Error::Open { .. }
+            | Error::Denied(_) => ErrorKind::Invalid,
             Error::UnknownWorkflow { .. } | Error::NotFound { .. } => ErrorKind::NotFound,
             Error::Conflict { .. } => ErrorKind::Conflict,
             Error::Failed(_) => ErrorKind::Failed,
@@ -191,6 +196,7 @@ impl Error {
             Error::NewerSchema { .. } => "SF-0014",
             Error::Corrupt(_) => "SF-0015",
             Error::Unreachable { .. } => "SF-0035",
+            Error::Denied(_) => "SF-0036",
         }
     }
 
@@ -222,6 +228,7 @@ impl From<StoreError> for Error {
         match error {
             StoreError::Unavailable(reason) => Error::Unavailable(reason),
             StoreError::NewerSchema { found, supported } => Error::NewerSchema { found, supported },
+            StoreError::Denied(reason) => Error::Denied(reason),
             StoreError::Corrupt(reason) => Error::Corrupt(reason),
             StoreError::Open { store, reason } => Error::Open { store, reason },
             StoreError::Unreachable { store, reason } => Error::Unreachable { store, reason },

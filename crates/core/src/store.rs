@@ -244,6 +244,9 @@ pub enum StoreError {
     /// Some item waits for somebody else's transaction; nothing was written.
     #[error("an item is blocked by another transaction: {0}")]
     Blocked(String),
+    /// Who asks may not read that. Nothing has happened.
+    #[error("the database does not permit it: {0}")]
+    Denied(String),
     /// The database is damaged, or has lost what it acknowledged.
     #[error("the database cannot be trusted: {0}")]
     Corrupt(String),

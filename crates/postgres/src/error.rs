@@ -11,6 +11,8 @@ pub(crate) enum Trouble {
     Fence,
     /// The transaction lost against another one and may be tried again as it is.
     Again(String),
+    /// The role may not do that. A worker tries on: it may be granted.
+    Denied(String),
     /// Anything else.
     Store(StoreError),
 }
@@ -21,6 +23,7 @@ impl Trouble {
         match self {
             Trouble::Fence => StoreError::Fenced,
             Trouble::Again(reason) => StoreError::Blocked(reason),
+            Trouble::Denied(reason) => StoreError::Unavailable(reason),
             Trouble::Store(error) => error,
         }
     }
@@ -49,6 +52,9 @@ pub(crate) fn trouble(what: &str, error: &Error) -> Trouble {
     }
     if *code == SqlState::T_R_DEADLOCK_DETECTED || *code == SqlState::T_R_SERIALIZATION_FAILURE {
         return Trouble::Again(reason);
+    }
+    if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        return Trouble::Denied(reason);
     }
     Trouble::Store(match class {
         // data exceptions, constraints, program limits, checks and triggers that somebody added
@@ -79,9 +85,8 @@ pub(crate) fn advice(code: &SqlState) -> &'static str {
 /// What an error of a statement outside any flush means.
 pub(crate) fn store_error(what: &str, error: &Error) -> StoreError {
     match trouble(what, error) {
-        Trouble::Fence => StoreError::Fenced,
         Trouble::Again(reason) => StoreError::Unavailable(reason),
-        Trouble::Store(error) => error,
+        trouble => trouble.into_store_error(),
     }
 }
 
@@ -90,6 +95,14 @@ pub(crate) fn unavailable(trouble: Trouble) -> StoreError {
     match trouble.into_store_error() {
         StoreError::Blocked(reason) | StoreError::Rejected(reason) => StoreError::Unavailable(reason),
         error => error,
+    }
+}
+
+/// The same for a question: what is not permitted has not happened, nor does it when tried again.
+pub(crate) fn unanswered(trouble: Trouble) -> StoreError {
+    match trouble {
+        Trouble::Denied(reason) => StoreError::Denied(reason),
+        trouble => unavailable(trouble),
     }
 }
 

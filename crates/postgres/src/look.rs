@@ -17,7 +17,7 @@ use crate::background::Background;
 use crate::claim::texts;
 use crate::connect::{Connector, Role, Session};
 use crate::continuity::Continuity;
-use crate::error::{Trouble, damaged, unavailable};
+use crate::error::{Trouble, damaged, unanswered, unavailable};
 use crate::pipeline::{self, Answer, Job, Part};
 use crate::read::Reader;
 use crate::rows::{Columns, request_kind};
@@ -122,7 +122,7 @@ impl Control {
     async fn ask(&self, job: Job<'_>) -> Result<Answer, StoreError> {
         let mut place = self.looking.lock().await;
         let session = self.session(place.take(), CONTROL).await?;
-        let answers = pipeline::run(&session, Part::Apart, &[job]).await.map_err(unavailable)?;
+        let answers = pipeline::run(&session, Part::Apart, &[job]).await.map_err(unanswered)?;
         *place = Some(session);
         answers.into_iter().next().ok_or_else(|| damaged("an answer"))
     }

@@ -15,7 +15,7 @@ use tokio_postgres::Row;
 use crate::apply::one;
 use crate::background::Background;
 use crate::connect::Connector;
-use crate::error::{damaged, unavailable};
+use crate::error::{damaged, unanswered};
 use crate::pipeline::{self, Job, Part};
 use crate::readers::Readers;
 use crate::rows::{Columns, Details, bare, execution};
@@ -36,7 +36,7 @@ impl Reader {
     /// One statement on its own.
     pub(crate) async fn ask(&self, job: Job<'_>) -> Result<Vec<Row>, StoreError> {
         let lent = self.readers.lend().await?;
-        let answers = pipeline::run(lent.session(), Part::Apart, &[job]).await.map_err(unavailable)?;
+        let answers = pipeline::run(lent.session(), Part::Apart, &[job]).await.map_err(unanswered)?;
         lent.give_back();
         Ok(answers.into_iter().next().ok_or_else(|| damaged("an answer"))?.rows)
     }
@@ -65,12 +65,12 @@ impl Reader {
         // one snapshot for the rows and what belongs to them
         let lent = self.readers.lend().await?;
         let answers =
-            pipeline::run(lent.session(), Part::BeginSnapshot, &[load]).await.map_err(unavailable)?;
+            pipeline::run(lent.session(), Part::BeginSnapshot, &[load]).await.map_err(unanswered)?;
         let mut records = bares(&answers.first().ok_or_else(|| damaged("an answer"))?.rows)?;
         let found: Vec<_> = records.iter().map(|record| uuid(record.execution.key)).collect();
         let read = |sql| Job { sql, what, params: vec![one(found.clone())] };
         let more = [read(Sql::Checkpoints), read(Sql::Attempts), read(Sql::Requests)];
-        let answers = pipeline::run(lent.session(), Part::End, &more).await.map_err(unavailable)?;
+        let answers = pipeline::run(lent.session(), Part::End, &more).await.map_err(unanswered)?;
         lent.give_back();
         let [checkpoints, attempts, requests] = answers.as_slice() else { return Err(damaged("an answer")) };
         let details = Details::new(&records);
