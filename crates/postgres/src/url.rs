@@ -1,5 +1,6 @@
 //! The URL: options of ours behind it, and those that the client library understands.
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
@@ -8,6 +9,9 @@ use tokio_postgres::config::{Host, SslNegotiation};
 
 use crate::options::{Pooling, PostgresOptions};
 use crate::tls::SslMode;
+
+/// What a URL looks like.
+const EXAMPLE: &str = "postgres://user:password@host:5432/database";
 
 /// Options of ours.
 const OURS: &[&str] = &[
@@ -72,10 +76,18 @@ pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, 
     }
     let url =
         if passed_on.is_empty() { address.to_owned() } else { format!("{address}?{}", passed_on.join("&")) };
-    let mut config: Config = url.parse().map_err(|error| {
-        format!(
-            "the URL is not understood ({error}); it looks like postgres://user:password@host:5432/database"
-        )
+    let wrong = |reason: String| format!("{reason}; the URL looks like {EXAMPLE}");
+    if !address.contains("://") {
+        return Err(wrong("two slashes come after the URL's first colon".into()));
+    }
+    let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+        wrong(match error.source() {
+            Some(cause) if cause.to_string().contains("`port`") => {
+                "the port in the URL is no number from 1 to 65535".into()
+            }
+            Some(cause) => format!("the URL is not understood ({cause})"),
+            None => "the URL is not understood".into(),
+        })
     })?;
     check(&config, &options)?;
     config.connect_timeout(options.connect_timeout);
@@ -200,7 +212,12 @@ fn check(config: &Config, options: &PostgresOptions) -> Result<(), String> {
         return Err(format!("application_name {name:?} is not possible: it has 1 to 48 bytes"));
     }
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err("the URL names no host; it looks like postgres://user:password@host:5432/database".into());
+        return Err(format!("the URL names no host; it looks like {EXAMPLE}"));
+    }
+    if options.listen.is_some() && options.pooling == Pooling::Session {
+        return Err("listen= in the URL is for a proxy, with pooling=transaction: add that, or leave listen= out, as the \
+                    store listens on a connection of its own"
+            .into());
     }
     let is_direct = config.get_ssl_negotiation() == SslNegotiation::Direct;
     let mode = options.tls.mode();
@@ -219,9 +236,10 @@ pub(crate) fn describe(config: &Config) -> String {
         None => "localhost".into(),
     };
     let port = config.get_ports().first().copied().unwrap_or(5432);
-    let user = config.get_user().unwrap_or_default();
-    let database = config.get_dbname().unwrap_or(user);
-    format!("postgres://{user}@{host}:{port}/{database}")
+    // the driver fills in what is missing
+    let user = config.get_user().map_or(String::new(), |user| format!("{user}@"));
+    let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
+    format!("postgres://{user}{host}:{port}/{database}")
 }
 
 #[cfg(test)]
@@ -279,12 +297,32 @@ mod tests {
             ("schema=%ff", ["schema", "UTF-8"]),
             ("durability=full", ["durability", "PostgresOptions"]),
             ("sslnegotiation=direct", ["sslnegotiation", "require"]),
-            ("port=x", ["URL", "postgres://"]),
+            ("port=x", ["1 to 65535", "postgres://"]),
+            ("listen=postgres%3A%2F%2Fa%40b%2Fc", ["pooling=transaction", "leave listen= out"]),
         ] {
             let error = parsed(query).map(drop).unwrap_err();
             assert!(words.iter().all(|word| error.contains(word)), "{query}: {error}");
             assert!(!error.contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn addresses_that_are_none_are_told_apart() {
+        for (url, word) in [
+            ("postgres:/db/shop", "two slashes"),
+            ("postgres:db/shop", "two slashes"),
+            ("postgres://", "names no host"),
+            ("postgres:///shop", "names no host"),
+            ("postgres://me:secret@db:99999/shop", "1 to 65535"),
+            ("postgres://me:secret@db:many/shop", "1 to 65535"),
+            ("postgres://me:secret@[::1/shop", "`host`"),
+        ] {
+            let error = parse(url, PostgresOptions::default()).map(drop).unwrap_err();
+            assert!(error.contains(word) && error.contains(EXAMPLE), "{url}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+        let (config, _) = parse("postgres://db", PostgresOptions::default()).unwrap();
+        assert_eq!(describe(&config), "postgres://db:5432/");
     }
 
     #[test]
