@@ -4,6 +4,7 @@ import logging
 import pathlib
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -81,7 +82,7 @@ def test_an_engine_tells_whom_it_takes_over(url: str, lines: Lines, tmp_path: pa
                 worker.kill()
     assert worker.returncode == -signal.SIGKILL
     with Engine(url):
-        lines.until("a worker was lost", "worker: 2")
+        lines.until("a worker was lost", f"(worker: 2, host: {socket.gethostname()}, pid: {worker.pid})")
         lines.until("can be claimed again", "recovered: 1")
 
 

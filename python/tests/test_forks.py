@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -69,7 +70,8 @@ def test_a_child_keeps_nobody_from_taking_over(url: str) -> None:
         child = int(parent.stdout.readline())
         assert parent.wait(60) == -signal.SIGKILL
         try:
-            says = "a worker was lost; what it ran is made claimable (worker: 1)\n"
+            place = f"worker: 1, host: {socket.gethostname()}, pid: {parent.pid}"
+            says = f"a worker was lost; what it ran is made claimable ({place})\n"
             assert played("takes_over", url, says) == "done"
         finally:
             os.kill(child, signal.SIGKILL)

@@ -22,7 +22,7 @@ use crate::pipeline::{self, Answer, Job, Part};
 use crate::read::Reader;
 use crate::rows::{Columns, request_kind};
 use crate::statements::{CONTROL, Sql, TAKEOVER};
-use crate::takeover;
+use crate::takeover::{self, Ended};
 use crate::types::{Instant, key, uuid};
 use crate::window::{self, Sight, Windows};
 
@@ -279,8 +279,8 @@ impl Control {
         let mut place = self.taking_over.lock().await;
         let session = self.session(place.take(), TAKEOVER).await?;
         let result = async {
-            for worker in takeover::end_registrations(&session, &expired).await? {
-                tracing::warn!(worker = worker.0, "a worker was lost; what it ran is made claimable");
+            for Ended { worker, host, pid } in takeover::end_registrations(&session, &expired).await? {
+                tracing::warn!(worker = worker.0, host, pid, "a worker was lost; what it ran is made claimable");
                 owners.push(worker.0);
             }
             let recovered = match owners.as_slice() {

@@ -111,7 +111,7 @@ statements! {
     /// Registers a worker.
     Register = include_str!("../queries/register.sql");
     /// Locks a registration, if its lease is still the one that was seen, and nobody else has locked it.
-    LockWorker = "SELECT from_key, to_key FROM workers WHERE worker_id = $1::bigint \
+    LockWorker = "SELECT from_key, to_key, host, pid FROM workers WHERE worker_id = $1::bigint \
                   AND ($2::timestamptz IS NULL OR lease_expires_at = $2::timestamptz) FOR UPDATE SKIP LOCKED";
     /// Locks the lanes of a worker, waiting for flushes on their way.
     LockLanes = "SELECT lane FROM lanes WHERE worker_id = $1::bigint ORDER BY lane FOR UPDATE";

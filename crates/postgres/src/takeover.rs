@@ -21,6 +21,15 @@ use crate::window;
 /// How many executions one transaction requeues; see requeue.sql.
 const CHUNK: u64 = 5_000;
 
+/// A worker whose registration was ended.
+pub(crate) struct Ended {
+    pub worker: WorkerId,
+    /// Name of its machine.
+    pub host: String,
+    /// Number of its process there.
+    pub pid: i64,
+}
+
 /// Step one: ends registrations. Returns which. No flush of those lands any more, and those that were on their way
 /// have landed: it waits for them. What they run is in the index of owners then, for step two.
 ///
@@ -30,11 +39,15 @@ const CHUNK: u64 = 5_000;
 pub(crate) async fn end_registrations(
     session: &Session,
     workers: &[(WorkerId, Option<Timestamp>)],
-) -> Result<Vec<WorkerId>, Trouble> {
-    let mut fenced = Vec::new();
+) -> Result<Vec<Ended>, Trouble> {
+    let (mut fenced, mut all) = (Vec::new(), Vec::new());
     for &(worker, lease) in workers {
         match fence(session, worker, lease).await.map_err(Trouble::into_store_error) {
-            Ok(window) => fenced.extend(window.map(|window| (worker, window))),
+            Ok(None) => {}
+            Ok(Some((ended, window))) => {
+                fenced.push((worker, window));
+                all.push(ended);
+            }
             // the others need not wait for it
             Err(StoreError::Blocked(reason)) if pipeline::roll_back(session).await => {
                 tracing::debug!(worker = worker.0, reason, "taking over waits for the next look");
@@ -48,15 +61,15 @@ pub(crate) async fn end_registrations(
     for (workers, window) in window::merged(&fenced) {
         enter(session, &workers, &window).await?;
     }
-    Ok(fenced.into_iter().map(|(worker, _)| worker).collect())
+    Ok(all)
 }
 
-/// Makes all further flushes and looks of a worker fail. Returns its window, which changes no more.
+/// Makes all further flushes and looks of a worker fail. Returns who it was, and its window, which changes no more.
 async fn fence(
     session: &Session,
     worker: WorkerId,
     lease: Option<Timestamp>,
-) -> Result<Option<Range<Key>>, Trouble> {
+) -> Result<Option<(Ended, Range<Key>)>, Trouble> {
     let lock = Job {
         sql: Sql::LockWorker,
         what: "locking a registration",
@@ -72,6 +85,7 @@ async fn fence(
     };
     let mut row = Columns::of(row);
     let window = row.key()?..row.key()?;
+    let ended = Ended { worker, host: row.next()?, pid: row.next()? };
     let of_worker = |sql, what| Job { sql, what, params: vec![one(worker.0)] };
     let jobs = [
         of_worker(Sql::LockLanes, "locking lanes"),
@@ -81,7 +95,7 @@ async fn fence(
     pipeline::run(session, Part::Middle, &jobs).await?;
     stepfast_core::crash_point!("postgres fence open");
     pipeline::run(session, Part::End, &[]).await?;
-    Ok(Some(window))
+    Ok(Some((ended, window)))
 }
 
 /// Enters what these fenced workers have started in the index of owners, and ends their registrations. A registration

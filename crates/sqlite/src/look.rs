@@ -138,8 +138,8 @@ impl Inner {
         let (lost, owners) = self.read("looking for lost workers", |conn| self.lost_beside(conn, own))?;
         if !lost.is_empty() {
             self.owes_wakes.store(true, SeqCst);
-            for worker in self.forget(&lost)? {
-                tracing::warn!(worker, "a worker was lost; what it ran is made claimable");
+            for (worker, host, pid) in self.forget(&lost)? {
+                tracing::warn!(worker, host, pid, "a worker was lost; what it ran is made claimable");
             }
             stepfast_core::crash_point!("sqlite lost workers fenced");
         }
@@ -187,15 +187,18 @@ impl Inner {
     }
 
     /// Deletes the fences and registrations of workers: nothing of their lanes lands any more. Those that
-    /// were registered.
-    fn forget(&self, workers: &[i64]) -> Result<Vec<i64>, StoreError> {
+    /// were registered, with the name of their machine and the number of their process there.
+    fn forget(&self, workers: &[i64]) -> Result<Vec<(i64, String, i64)>, StoreError> {
         self.write("fencing a worker", |conn| {
             let mut sql = Statements::new(conn);
             let mut registered = Vec::new();
             for worker in workers {
                 sql.run(Sql::ForgetLanes, [worker])?;
-                if sql.run(Sql::ForgetWorker, [worker])? > 0 {
-                    registered.push(*worker);
+                let mut forgotten = sql.get(Sql::ForgetWorker)?.query([worker])?;
+                if let Some(row) = forgotten.next()? {
+                    registered.push((*worker, row.get(0)?, row.get(1)?));
+                    // a statement that is not stepped to its end is not done
+                    forgotten.next()?;
                 }
             }
             Ok(registered)

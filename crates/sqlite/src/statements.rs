@@ -158,7 +158,7 @@ impl Sql {
             Sql::Quarantined => include_str!("../queries/quarantined.sql"),
             Sql::Unquarantine => "DELETE FROM quarantine WHERE execution = ?1",
             Sql::ForgetLanes => "DELETE FROM lanes WHERE worker_id = ?1",
-            Sql::ForgetWorker => "DELETE FROM workers WHERE worker_id = ?1",
+            Sql::ForgetWorker => "DELETE FROM workers WHERE worker_id = ?1 RETURNING host, pid",
         }
     }
 }
