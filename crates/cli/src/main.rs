@@ -3,6 +3,7 @@
 mod bench;
 mod db;
 mod output;
+mod stranded;
 mod value;
 mod worker;
 mod workflow;

@@ -129,6 +129,8 @@ pub(crate) struct Shown {
     /// The children that its checkpoints refer to.
     pub(crate) children: HashMap<Key, Execution>,
     pub(crate) lost: Lost,
+    /// Why no live worker can run it, although it waits for one.
+    pub(crate) stranded: Option<String>,
 }
 
 impl Shown {
@@ -152,6 +154,7 @@ pub(crate) fn child_of(checkpoint: &Checkpoint) -> Option<Key> {
 pub(crate) fn record_json(all: &Shown) -> Value {
     let record = &all.record;
     let mut shown = execution_json(&record.execution, &all.lost);
+    shown["stranded"] = json!(all.stranded);
     shown["input"] = payload_json(&record.execution.input);
     shown["outcome"] = payload_json(&record.execution.outcome);
     shown["checkpoints"] = record
@@ -210,6 +213,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
     };
     let lost = if shown.lost.owns(execution) { " (lost)" } else { "" };
     line("worker", execution.owner.map(|owner| format!("{}{lost}", owner.0)));
+    line("stranded", shown.stranded.clone());
     line("ended at", execution.ended_at.map(at));
     line("wakes at", execution.wake_at.map(at));
     line("deadline", execution.deadline_at.map(at));

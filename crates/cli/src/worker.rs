@@ -8,6 +8,7 @@ use stepfast::Error;
 use stepfast::survey::{Survey, Unclaimable, WorkerRow};
 
 use crate::output::{self, Exit};
+use crate::stranded::why;
 use crate::workflow::At;
 
 /// Look who works.
@@ -89,15 +90,7 @@ fn state(row: &WorkerRow) -> &'static str {
 fn complaint(it: &Unclaimable) -> String {
     let Unclaimable { workflow, executions, .. } = it;
     let (many, verb) = if *executions == 1 { ("execution", "waits") } else { ("executions", "wait") };
-    match &it.app_version {
-        Some(version) if it.is_version_missing => format!(
-            "{executions} {many} of workflow {workflow:?} {verb} for a worker of version {version:?}, and no live worker \
-             has that: start one, or one without app_version"
-        ),
-        _ => format!(
-            "{executions} {many} of workflow {workflow:?} {verb}, and no live worker has registered it: start one that has"
-        ),
-    }
+    format!("{executions} {many} of workflow {workflow:?} {verb}: {}", why(it))
 }
 
 fn json(survey: &Survey) -> Value {

@@ -8,10 +8,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use stepfast::clock::{Clock, SystemClock, Timestamp};
 use stepfast::record::{Detail, Execution, ExecutionId, Filter, Record};
+use stepfast::survey::Waiting;
 use stepfast::write::Answer;
 use stepfast::{Client, Error, Key, Status, Store};
 
 use crate::output::{self, Exit, Lost};
+use crate::stranded;
 
 /// Look at executions, and act on them.
 #[derive(Subcommand)]
@@ -166,7 +168,8 @@ impl Show {
         };
         let children = children.into_iter().flatten().map(|it| (it.execution.key, it.execution)).collect();
         let lost = lost_of(&store, std::slice::from_ref(&record.execution)).await?;
-        let shown = output::Shown { record, children, lost };
+        let stranded = why_stranded(&store, &record.execution).await?;
+        let shown = output::Shown { record, children, lost, stranded };
         if self.at.json {
             output::print_json(&output::record_json(&shown))?;
         } else {
@@ -219,6 +222,17 @@ async fn lost_of(store: &Arc<dyn Store>, executions: &[Execution]) -> Result<Los
     owners.sort_unstable();
     owners.dedup();
     Ok(Lost(if owners.is_empty() { owners } else { store.lost(&owners).await? }))
+}
+
+/// Why no live worker can run an execution that waits for one.
+async fn why_stranded(store: &Arc<dyn Store>, execution: &Execution) -> Result<Option<String>, Error> {
+    if execution.status != Status::Queued {
+        return Ok(None);
+    }
+    // who is there, without counting what else waits
+    let survey = store.survey(0).await?;
+    let Execution { workflow, app_version, .. } = execution.clone();
+    Ok(survey.stranded(&Waiting { workflow, app_version, executions: 1 }).map(|it| stranded::why(&it)))
 }
 
 async fn find(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Result<Record, Error> {

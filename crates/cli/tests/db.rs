@@ -43,7 +43,8 @@ fn as_role(url: &str, role: &str) -> String {
 /// What another command says that fails: its exit code, and its message.
 fn failing(store: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
-    let output = command.args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE").output().unwrap();
+    let output =
+        command.args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE").output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 

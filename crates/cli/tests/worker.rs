@@ -11,9 +11,15 @@ use stepfast::{Client, Store};
 
 const GRACE: Duration = Duration::from_secs(20);
 
+/// What `worker list` prints.
 fn printed(store: &str, arguments: &[&str]) -> String {
+    run(store, &[&["worker", "list"], arguments].concat())
+}
+
+/// What a command prints that must succeed.
+fn run(store: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
-    command.args(["worker", "list", "--store", store]).args(arguments).env_remove("STEPFAST_STORE");
+    command.args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -43,8 +49,8 @@ async fn workers_are_listed_and_what_nobody_can_run() {
     let elsewhere = Workflow::<(), ()>::named("elsewhere");
     client.start(&elsewhere, ()).await.unwrap();
     let text = printed(&url, &[]);
-    assert!(text.contains("1 execution of workflow \"elsewhere\" wait"), "{text}");
-    assert!(text.contains("no live worker has registered it"), "{text}");
+    assert!(text.contains("1 execution of workflow \"elsewhere\" waits: no live"), "{text}");
+    assert!(text.contains("no live worker has registered \"elsewhere\": start one that has\n"), "{text}");
     let json: Value = serde_json::from_str(&printed(&url, &["--json"])).unwrap();
     let workers = json["workers"].as_array().unwrap();
     assert_eq!(workers.len(), 2);
@@ -70,11 +76,27 @@ async fn what_is_pinned_to_a_version_that_nobody_has_is_told() {
         cx.step("wait", std::future::pending::<Result<(), Failure>>).await
     });
     let old = Engine::builder(store(&url).await).register(&slow).app_version("1").open().await.unwrap();
-    old.start(&slow, ()).await.unwrap();
+    old.start(&slow, ()).workflow_id("pinned").await.unwrap();
     old.drain(Duration::ZERO).await.unwrap();
+    let text = printed(&url, &[]);
+    assert!(text.starts_with("no worker is registered\n"), "{text}");
+    assert!(
+        text.contains("no live worker has registered \"slow\": start one that has, of version \"1\""),
+        "{text}"
+    );
     let new = Engine::builder(store(&url).await).register(&slow).app_version("2").open().await.unwrap();
     let text = printed(&url, &[]);
-    assert!(text.contains("waits for a worker of version \"1\""), "{text}");
+    assert!(text.contains("no live worker that has registered \"slow\" runs version \"1\""), "{text}");
     assert_eq!(new.running(), 0);
+    // whoever looks at it alone is told the same
+    let text = run(&url, &["workflow", "show", "pinned"]);
+    assert!(
+        text.contains("stranded    no live worker that has registered \"slow\" runs version \"1\""),
+        "{text}"
+    );
+    let json: Value = serde_json::from_str(&run(&url, &["workflow", "show", "pinned", "--json"])).unwrap();
+    assert!(json["stranded"].as_str().unwrap().contains("version \"1\""), "{json}");
+    new.start(&slow, ()).workflow_id("runs").await.unwrap();
+    assert!(!run(&url, &["workflow", "show", "runs"]).contains("no live worker"));
     new.shutdown(GRACE).await.unwrap();
 }

@@ -36,8 +36,9 @@ pub(crate) async fn tell(core: &Core) {
                     executions,
                     "no live worker runs this version of the code: start one that does, or one without app_version"
                 ),
-                _ => tracing::warn!(
+                app_version => tracing::warn!(
                     workflow,
+                    app_version = app_version.as_deref(),
                     executions,
                     "no live worker has registered this workflow: start one that has"
                 ),

@@ -96,18 +96,21 @@ pub fn is_same_version(code: Option<&str>, pinned: Option<&str>) -> bool {
 impl Survey {
     /// What waits and can be run by no live worker.
     pub fn unclaimable(&self) -> Vec<Unclaimable> {
-        let alive = || self.workers.iter().filter(|worker| worker.is_alive).map(|worker| &worker.info);
-        let waiting = self.waiting.iter();
-        let stranded =
-            waiting.filter(|it| !alive().any(|info| info.can_run(&it.workflow, it.app_version.as_deref())));
-        stranded
-            .map(|it| Unclaimable {
-                workflow: it.workflow.clone(),
-                app_version: it.app_version.clone(),
-                executions: it.executions,
-                is_version_missing: alive().any(|info| info.can_run(&it.workflow, None)),
-            })
-            .collect()
+        self.waiting.iter().filter_map(|it| self.stranded(it)).collect()
+    }
+
+    /// These executions, if they can be run by no live worker.
+    pub fn stranded(&self, waiting: &Waiting) -> Option<Unclaimable> {
+        let Waiting { workflow, app_version, executions } = waiting.clone();
+        let can_run = |app_version: Option<&str>| {
+            let mut alive = self.workers.iter().filter(|worker| worker.is_alive);
+            alive.any(|worker| worker.info.can_run(&workflow, app_version))
+        };
+        if can_run(app_version.as_deref()) {
+            return None;
+        }
+        let is_version_missing = can_run(None);
+        Some(Unclaimable { workflow, app_version, executions, is_version_missing })
     }
 }
 

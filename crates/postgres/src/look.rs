@@ -280,7 +280,12 @@ impl Control {
         let session = self.session(place.take(), TAKEOVER).await?;
         let result = async {
             for Ended { worker, host, pid } in takeover::end_registrations(&session, &expired).await? {
-                tracing::warn!(worker = worker.0, host, pid, "a worker was lost; what it ran is made claimable");
+                tracing::warn!(
+                    worker = worker.0,
+                    host,
+                    pid,
+                    "a worker was lost; what it ran is made claimable"
+                );
                 owners.push(worker.0);
             }
             let recovered = match owners.as_slice() {
