@@ -32,7 +32,7 @@ GROUPS: Final = {
     "Engines": (
         "python-running",
         "Engine Options Handle AsyncEngine AsyncOptions AsyncHandle "
-        "Execution Record Checkpoint Attempt ReplayFilter",
+        "Execution Record Checkpoint Attempt Survey Worker Unclaimable ReplayFilter",
     ),
     "The current execution, and errors": (
         "python-errors",
@@ -51,7 +51,7 @@ BEGINNING: Final = """\
 
 `from stepfast import …` whatever stands here, but for what is in `stepfast.values`. In signatures `P` stands
 for the parameters of a function, and `R`, `T` for what it returns. What the codes of errors mean is in
-[errors.md](errors.md).
+[errors.md](errors.md). `stepfast.__version__` is the version of the package.
 
 | names | guide |
 |---|---|

@@ -247,6 +247,18 @@ impl Engine {
         Ok(Call::awaitable(port, future))
     }
 
+    /// Who works on the database, and what nobody can run.
+    fn survey(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let engine = self.get(py)?;
+        let future: Future = Box::pin(async move {
+            match engine.survey().await {
+                Ok(survey) => Reply::Survey(survey),
+                Err(error) => Reply::Error(error),
+            }
+        });
+        Ok(Call::awaitable(port, future))
+    }
+
     /// Executions that match, newest first; or only how many, with a limit of 0.
     #[pyo3(signature = (port, statuses, workflow, is_parked, parent, id_prefix, app_version, created_from, created_before, after, limit))]
     #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // of one call, by name

@@ -22,6 +22,7 @@ mod running;
 mod runtime;
 mod slot;
 mod step_settings;
+mod survey;
 mod turn;
 mod value;
 mod waiter;

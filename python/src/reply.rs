@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
 use stepfast::record::{Page, Record};
+use stepfast::survey::Survey;
 use stepfast::write::Answer;
 use stepfast::{Error, Failure, Payload};
 
@@ -23,6 +24,7 @@ pub(crate) enum Reply {
     Answer(Answer),
     Page(Page),
     Record(Box<Record>),
+    Survey(Survey),
     Failed(Failure),
     Error(Error),
 }
@@ -91,6 +93,7 @@ impl Reply {
             Reply::Answer(answer) => crate::record::answer(py, answer),
             Reply::Page(page) => crate::record::page(py, &page),
             Reply::Record(record) => crate::record::record(py, &record),
+            Reply::Survey(survey) => crate::survey::survey(py, &survey),
             _ => Ok(py.None()),
         }
     }

@@ -1,6 +1,7 @@
 """Stepfast is a durable workflow engine that batches for you: every step is safe on disk before the next one
 acts, and a thousand of them share one flush."""
 
+from stepfast._native import __version__ as __version__
 from stepfast.async_engine import AsyncEngine
 from stepfast.child import AsyncChild, Child
 from stepfast.client import AsyncClient, Client
@@ -27,6 +28,7 @@ from stepfast.options import AsyncOptions, Options
 from stepfast.processes import BoundProcessStep, ProcessStep
 from stepfast.records import Attempt, Checkpoint, Execution, Record
 from stepfast.step import BoundStep, Step, step
+from stepfast.survey import Survey, Unclaimable, Worker
 from stepfast.timeouts import timeout, wait_for
 from stepfast.values import DecodeError, EncodeError
 from stepfast.waits import sleep
@@ -65,7 +67,10 @@ __all__ = [
     "ReplayFilter",
     "Step",
     "StepfastWarning",
+    "Survey",
     "Unavailable",
+    "Unclaimable",
+    "Worker",
     "Workflow",
     "WorkflowCancelled",
     "WorkflowFailed",

@@ -19,6 +19,7 @@ from stepfast.loop_end import in_thread
 from stepfast.opened import Opened
 from stepfast.options import AsyncOptions, Order
 from stepfast.records import Execution, Record, execution_of, record_of
+from stepfast.survey import Survey, survey_of
 from stepfast.told import calling_on
 from stepfast.workflow import BoundWorkflow, Workflow
 
@@ -270,6 +271,11 @@ class AsyncEngine:
             NotFound: There is no such execution.
         """
         return record_of(await self._here.native.show(workflow_id, self._here.port))
+
+    async def survey(self) -> Survey:
+        """Who works on the database, and what waits for a worker that is not there. See `Engine.survey`."""
+        opened = self._here
+        return survey_of(await opened.native.survey(opened.port))
 
     async def cancel(self, workflow_id: str) -> bool:
         """Asks that an execution be cancelled. See `Handle.cancel`.

@@ -19,6 +19,7 @@ from stepfast.opened import Opened
 from stepfast.options import Options, Order
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.step import over
+from stepfast.survey import Survey, survey_of
 from stepfast.told import calling
 from stepfast.workflow import BoundWorkflow, Workflow
 
@@ -272,6 +273,16 @@ class Engine:
             NotFound: There is no such execution.
         """
         return record_of(settle_here(self._opened.native.show(workflow_id, None)))
+
+    def survey(self) -> Survey:
+        """Who works on the database, and what waits for a worker that is not there. The program's `stepfast
+        worker list` shows the same.
+
+        Raises:
+            Invalid: The user of the database may not read that.
+            Unavailable: The database does not answer.
+        """
+        return survey_of(settle_here(self._opened.native.survey(None)))
 
     def cancel(self, workflow_id: str) -> bool:
         """Asks that an execution be cancelled. See `Handle.cancel`.

@@ -1,6 +1,7 @@
 """The programs that engines live in: web servers, test frameworks, notebooks, other event loops."""
 
 import asyncio
+import importlib.metadata
 import pathlib
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import uvloop
 from nbclient import NotebookClient
 from server import HANGS, served
 
+import stepfast
 from stepfast import AsyncEngine, Workflow
 
 HERE = pathlib.Path(__file__).parent
@@ -328,3 +330,7 @@ def test_a_loop_of_another_kind(
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(main())
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert stepfast.__version__ == importlib.metadata.version("stepfast")

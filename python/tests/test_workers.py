@@ -7,6 +7,7 @@ import contextlib
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 from watched import HANGS
 
-from stepfast import AsyncClient, Client, Conflict, Engine, Invalid, WorkflowCancelled, workflow
+from stepfast import AsyncClient, Client, Conflict, Engine, Invalid, Unclaimable, WorkflowCancelled, workflow
 
 PROGRAM = str(pathlib.Path(__file__).with_name("worker.py"))
 MODES = pytest.mark.parametrize("mode", [[], ["async"]], ids=["threads", "loop"])
@@ -193,3 +194,37 @@ def test_what_is_pinned_waits_for_its_version(url: str) -> None:
             Engine(url, app_version=version)  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="max_recoveries"):
         Engine(url, max_recoveries=-1)
+
+
+def test_a_survey_says_who_works_and_what_nobody_can_run(url: str) -> None:
+    with Client(url) as client:
+        for name in ["survey_unknown", "survey_unknown", "client_doubles"]:
+            client.start(name, 1)
+        (seen,) = client.survey().workers
+        assert (seen.is_alive, seen.is_client, seen.pid, seen.host) == (
+            True,
+            True,
+            os.getpid(),
+            socket.gethostname(),
+        )
+        assert client.survey().unclaimable == (
+            Unclaimable("client_doubles", None, 1, False),
+            Unclaimable("survey_unknown", None, 2, False),
+        )
+        with Engine(url, app_version="7") as engine:
+            survey = engine.survey()
+            _, worker = survey.workers
+            assert (worker.app_version, worker.is_client, "client_doubles" in worker.workflows) == (
+                "7",
+                False,
+                True,
+            )
+            assert worker.registered_at >= seen.registered_at
+            assert (worker.lease_expires_at is None) == url.startswith("sqlite:")
+            assert [it.workflow for it in survey.unclaimable] == ["survey_unknown"]
+
+        async def main() -> None:
+            async with AsyncClient(url) as other:
+                assert (await other.survey()).unclaimable == client.survey().unclaimable
+
+        asyncio.run(main())

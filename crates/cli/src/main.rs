@@ -3,7 +3,7 @@
 mod bench;
 mod db;
 mod output;
-mod stranded;
+mod unclaimable;
 mod value;
 mod worker;
 mod workflow;

@@ -130,7 +130,7 @@ pub(crate) struct Shown {
     pub(crate) children: HashMap<Key, Execution>,
     pub(crate) lost: Lost,
     /// Why no live worker can run it, although it waits for one.
-    pub(crate) stranded: Option<String>,
+    pub(crate) unclaimable: Option<String>,
 }
 
 impl Shown {
@@ -154,7 +154,7 @@ pub(crate) fn child_of(checkpoint: &Checkpoint) -> Option<Key> {
 pub(crate) fn record_json(all: &Shown) -> Value {
     let record = &all.record;
     let mut shown = execution_json(&record.execution, &all.lost);
-    shown["stranded"] = json!(all.stranded);
+    shown["unclaimable"] = json!(all.unclaimable);
     shown["input"] = payload_json(&record.execution.input);
     shown["outcome"] = payload_json(&record.execution.outcome);
     shown["checkpoints"] = record
@@ -213,7 +213,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
     };
     let lost = if shown.lost.owns(execution) { " (lost)" } else { "" };
     line("worker", execution.owner.map(|owner| format!("{}{lost}", owner.0)));
-    line("stranded", shown.stranded.clone());
+    line("unclaimable", shown.unclaimable.clone());
     line("ended at", execution.ended_at.map(at));
     line("wakes at", execution.wake_at.map(at));
     line("deadline", execution.deadline_at.map(at));

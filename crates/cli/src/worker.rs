@@ -8,7 +8,7 @@ use stepfast::Error;
 use stepfast::survey::{Survey, Unclaimable, WorkerRow};
 
 use crate::output::{self, Exit};
-use crate::stranded::why;
+use crate::unclaimable::why;
 use crate::workflow::At;
 
 /// Look who works.

@@ -13,7 +13,7 @@ use stepfast::write::Answer;
 use stepfast::{Client, Error, Key, Status, Store};
 
 use crate::output::{self, Exit, Lost};
-use crate::stranded;
+use crate::unclaimable;
 
 /// Look at executions, and act on them.
 #[derive(Subcommand)]
@@ -168,8 +168,8 @@ impl Show {
         };
         let children = children.into_iter().flatten().map(|it| (it.execution.key, it.execution)).collect();
         let lost = lost_of(&store, std::slice::from_ref(&record.execution)).await?;
-        let stranded = why_stranded(&store, &record.execution).await?;
-        let shown = output::Shown { record, children, lost, stranded };
+        let unclaimable = why_unclaimable(&store, &record.execution).await?;
+        let shown = output::Shown { record, children, lost, unclaimable };
         if self.at.json {
             output::print_json(&output::record_json(&shown))?;
         } else {
@@ -225,14 +225,16 @@ async fn lost_of(store: &Arc<dyn Store>, executions: &[Execution]) -> Result<Los
 }
 
 /// Why no live worker can run an execution that waits for one.
-async fn why_stranded(store: &Arc<dyn Store>, execution: &Execution) -> Result<Option<String>, Error> {
+async fn why_unclaimable(store: &Arc<dyn Store>, execution: &Execution) -> Result<Option<String>, Error> {
     if execution.status != Status::Queued {
         return Ok(None);
     }
     // who is there, without counting what else waits
     let survey = store.survey(0).await?;
     let Execution { workflow, app_version, .. } = execution.clone();
-    Ok(survey.stranded(&Waiting { workflow, app_version, executions: 1 }).map(|it| stranded::why(&it)))
+    Ok(survey
+        .unclaimable_of(&Waiting { workflow, app_version, executions: 1 })
+        .map(|it| unclaimable::why(&it)))
 }
 
 async fn find(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Result<Record, Error> {

@@ -91,11 +91,11 @@ async fn what_is_pinned_to_a_version_that_nobody_has_is_told() {
     // whoever looks at it alone is told the same
     let text = run(&url, &["workflow", "show", "pinned"]);
     assert!(
-        text.contains("stranded    no live worker that has registered \"slow\" runs version \"1\""),
+        text.contains("unclaimable no live worker that has registered \"slow\" runs version \"1\""),
         "{text}"
     );
     let json: Value = serde_json::from_str(&run(&url, &["workflow", "show", "pinned", "--json"])).unwrap();
-    assert!(json["stranded"].as_str().unwrap().contains("version \"1\""), "{json}");
+    assert!(json["unclaimable"].as_str().unwrap().contains("version \"1\""), "{json}");
     new.start(&slow, ()).workflow_id("runs").await.unwrap();
     assert!(!run(&url, &["workflow", "show", "runs"]).contains("no live worker"));
     new.shutdown(GRACE).await.unwrap();

@@ -96,11 +96,11 @@ pub fn is_same_version(code: Option<&str>, pinned: Option<&str>) -> bool {
 impl Survey {
     /// What waits and can be run by no live worker.
     pub fn unclaimable(&self) -> Vec<Unclaimable> {
-        self.waiting.iter().filter_map(|it| self.stranded(it)).collect()
+        self.waiting.iter().filter_map(|it| self.unclaimable_of(it)).collect()
     }
 
     /// These executions, if they can be run by no live worker.
-    pub fn stranded(&self, waiting: &Waiting) -> Option<Unclaimable> {
+    pub fn unclaimable_of(&self, waiting: &Waiting) -> Option<Unclaimable> {
         let Waiting { workflow, app_version, executions } = waiting.clone();
         let can_run = |app_version: Option<&str>| {
             let mut alive = self.workers.iter().filter(|worker| worker.is_alive);
