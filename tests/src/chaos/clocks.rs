@@ -50,8 +50,9 @@ pub(crate) async fn skewed(form: Form, _rng: Rng) -> Report {
         let is_as_set = site.hands[number].ahead.abs_diff(ahead) < HOUR as u64 / 2;
         site.expect(is_as_set, || format!("worker {number} has the right time"));
     }
+    let mut dent = site.seen_under(async |site| site.hear_for(form.seconds(6, 60)).await).await;
     // nothing to come back from: the clocks stay as they are
-    let dent = site.seen_under(async |site| site.hear_for(form.seconds(6, 60)).await).await;
+    dent.back = None;
     let ids = site.number("SELECT max(worker_id) FROM workers").await;
     site.expect(ids == Some(AHEAD.len() as i64), || format!("a worker registered anew: the last is {ids:?}"));
     let store = stepfast::connect(&site.url).await.unwrap();
