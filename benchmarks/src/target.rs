@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stepfast::{Error, Store};
+use stepfast::{Error, PostgresStore, Store};
 use tempfile::TempDir;
 
 use crate::measure::bytes_written_here;
@@ -71,21 +71,14 @@ const EMPTY: &str = "DO $$ DECLARE names text; BEGIN \
 
 /// A connection to the Postgres database at `url`.
 pub(crate) async fn connect(url: &str, name: &str) -> Result<tokio_postgres::Client, Error> {
-    let failed = |error: tokio_postgres::Error| Error::Open {
-        store: "the Postgres database".to_owned(),
-        reason: chain(&error),
-    };
-    let mut config: tokio_postgres::Config = without_durability(url).parse().map_err(failed)?;
-    let (client, connection) =
-        config.application_name(name).connect(tokio_postgres::NoTls).await.map_err(failed)?;
-    tokio::spawn(connection);
-    Ok(client)
+    Ok(PostgresStore::beside(&without(url, "durability"), name).await?)
 }
 
-/// The URL without the option that only Stepfast knows.
-fn without_durability(url: &str) -> String {
+/// The URL without one of its options.
+fn without(url: &str, name: &str) -> String {
     let Some((address, query)) = url.split_once('?') else { return url.to_owned() };
-    let rest: Vec<_> = query.split('&').filter(|option| !option.starts_with("durability=")).collect();
+    let is_other = |option: &&str| option.split_once('=').is_none_or(|(other, _)| other != name);
+    let rest: Vec<_> = query.split('&').filter(is_other).collect();
     if rest.is_empty() { address.to_owned() } else { format!("{address}?{}", rest.join("&")) }
 }
 
@@ -132,6 +125,8 @@ impl Target {
             _ => {}
         }
         if target.is_postgres() {
+            // what bounds a run is told by the names of its sessions
+            target.url = without(store, "application_name");
             target.postgres = Some(connect(&target.url, "stepfast-bench").await?);
         }
         if durability != "full" {
@@ -260,7 +255,7 @@ mod tests {
             ("postgres://host/shop?durability=relaxed", "postgres://host/shop"),
             ("postgres://host/shop?a=b&durability=full&c=d", "postgres://host/shop?a=b&c=d"),
         ] {
-            assert_eq!(without_durability(url), known);
+            assert_eq!(without(url, "durability"), known);
         }
         assert_eq!(target("memory:").path(), None);
         assert_eq!(target("postgres://host/shop").folder(), std::env::temp_dir());

@@ -8,12 +8,17 @@ mod value;
 mod worker;
 mod workflow;
 
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use crate::output::Exit;
+
+/// Says what of the log is written.
+const LOG: &str = "STEPFAST_LOG";
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -44,11 +49,13 @@ enum Command {
 }
 
 #[tokio::main]
-#[allow(clippy::print_stderr)] // this is where the program says what went wrong
 async fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_env("STEPFAST_LOG").unwrap_or_else(|_| EnvFilter::new("error"));
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if let Err(error) = log() {
+        complain(&format!("{error:#}"));
+        return ExitCode::from(Exit::Failed as u8);
+    }
+    let result = match command {
         Command::Workflow(workflow) => workflow.run().await,
         Command::Worker(worker) => worker.run().await,
         Command::Db(db) => db.run().await,
@@ -56,12 +63,35 @@ async fn main() -> ExitCode {
     };
     let exit = result.unwrap_or_else(|error| {
         if let Some(ours) = error.downcast_ref::<stepfast::Error>() {
-            eprintln!("error: {ours} [{}]", ours.code());
+            complain(&format!("{ours} [{}]", ours.code()));
             Exit::of(ours)
         } else {
-            eprintln!("error: {error:#}");
+            complain(&format!("{error:#}"));
             Exit::Failed
         }
     });
     ExitCode::from(exit as u8)
+}
+
+/// Says what went wrong, to whoever still listens.
+fn complain(error: &str) {
+    let _ = writeln!(std::io::stderr(), "error: {error}");
+}
+
+/// Writes the engine's log to standard error, as much of it as `STEPFAST_LOG` says. Who reads it may go away, as `head`
+/// does: then it is lost, and the program goes on.
+fn log() -> anyhow::Result<()> {
+    let filter = match std::env::var(LOG) {
+        Ok(directives) => EnvFilter::try_new(&directives).with_context(|| {
+            format!("{LOG}={directives:?} is no level, such as info, nor a list of targets and levels")
+        })?,
+        Err(_) => EnvFilter::new("error"),
+    };
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .log_internal_errors(false)
+        .with_env_filter(filter)
+        .init();
+    Ok(())
 }

@@ -248,3 +248,22 @@ fn a_server_that_is_not_there_is_a_finding() {
     assert_eq!((code, found.len()), (Some(1), 1), "{found:?}");
     assert!(found[0].2.contains("refused") && !found[0].2.contains("secret"), "{found:?}");
 }
+
+#[test]
+fn a_listen_that_leads_nowhere_is_told() {
+    let (store, _) = postgres();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let nowhere =
+        format!("{store}&pooling=transaction&listen=postgres%3A%2F%2Fme%40127.0.0.1%3A{port}%2Fshop");
+    printed(&store, &["migrate"]);
+    let (code, found) = findings(&nowhere);
+    let (_, _, text) = found.iter().find(|(_, is_well, _)| !is_well).unwrap();
+    assert!(code == Some(1) && text.contains(&format!("me@127.0.0.1:{port}/shop")), "{found:?}");
+    // those that measure take all options of a URL, and an engine says in its log that it hears nothing
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
+    command.args(["bench", "workflows", "--concurrency", "1", "--iterations", "1", "--store", &nowhere]);
+    let output = command.env("STEPFAST_LOG", "warn").output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && log.contains("no wake-up hints") && log.contains("listen="), "{log}");
+    assert!(log.contains(&format!("me@127.0.0.1:{port}/shop")), "{log}");
+}

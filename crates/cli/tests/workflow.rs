@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -221,4 +221,20 @@ async fn an_execution_whose_worker_is_dead_is_recognised() {
     assert!(printed(&url, &["show", "x"]).contains(&format!("worker      {} (lost)\n", owner.0)));
     assert!(printed(&url, &["list"]).contains("running (worker lost)"));
     assert!(printed(&url, &["list", "--json"]).contains("\"is_owner_lost\": true"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_has_to_read_the_log() {
+    let (_directory, store) = place();
+    drop(stepfast::connect(&store).await.unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
+    command.args(["workflow", "cancel", "x", "--store", &store]).env("STEPFAST_LOG", "debug");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // as `head` does
+    drop(child.stderr.take());
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+
+    let output = command.env("STEPFAST_LOG", "=,x").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && text.contains("STEPFAST_LOG=\"=,x\" is no level"), "{text}");
 }

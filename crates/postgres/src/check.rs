@@ -168,7 +168,10 @@ async fn wake_ups(connector: &Connector, background: &Background, client: &Clien
     }
     let (listener, mut driver) = match connector.dial_hints(background.runtime()).await {
         Ok(connected) => connected,
-        Err(refusal) => return Ok(Finding::wrong(subject, refusal.text, "see listen= in the URL")),
+        Err(refusal) => {
+            let advice = "listen= in the URL has to name the server itself, as it is reached from here";
+            return Ok(Finding::wrong(subject, connector.unheard(&refusal).to_string(), advice));
+        }
     };
     let (heard, has_heard) = tokio::sync::oneshot::channel();
     let task = background.runtime().spawn(async move {

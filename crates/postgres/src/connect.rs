@@ -139,6 +139,12 @@ impl Connector {
         StoreError::Unavailable(format!("cannot connect to {}: {}", self.name(), refusal.text))
     }
 
+    /// The same for the connection for wake-up hints, which may be to another place.
+    pub(crate) fn unheard(&self, refusal: &Refusal) -> StoreError {
+        let name = self.listen.as_ref().map_or(self.name(), Target::name);
+        StoreError::Unavailable(format!("cannot connect to {name}: {}", refusal.text))
+    }
+
     /// A connection that `runtime` drives, with nothing set yet.
     pub(crate) async fn dial(&self, runtime: &Handle, role: Role) -> Result<Client, Refusal> {
         let (client, driver) = self.reach(&self.target, runtime, role).await?;

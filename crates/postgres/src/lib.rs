@@ -76,6 +76,7 @@ pub struct PostgresStore {
 
 use crate::background::Background;
 use crate::connect::{Connector, Role};
+use crate::dial::Target;
 use crate::lane::Lanes;
 use crate::look::Control;
 use crate::notify::{Hints, READY};
@@ -119,6 +120,17 @@ impl PostgresStore {
             connector,
             background,
         })
+    }
+
+    /// A connection to the database at `url`, made as the store makes its own, with nothing set: for tools that look
+    /// at the server beside a store. The current runtime drives it.
+    #[doc(hidden)]
+    pub async fn beside(url: &str, application_name: &str) -> Result<tokio_postgres::Client, StoreError> {
+        let (target, _) = Target::new(url, PostgresOptions::default())?;
+        let dialled = target.dial(application_name).await;
+        let (client, driver) = dialled.map_err(|refusal| refusal.opening(target.name()))?;
+        tokio::spawn(driver);
+        Ok(client)
     }
 
     /// Brings the schema of the database at `url` up to date without opening a store, and lets `role`, if given, use

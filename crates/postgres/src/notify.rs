@@ -131,9 +131,19 @@ impl Hints {
         let hints = self.clone();
         background.runtime().spawn(async move {
             let mut pause = RETRIES.0;
+            // an outage is told by those who need an answer; this alone may be missing when all else goes well
+            let (mut has_been, mut is_told) = (false, false);
             loop {
                 let mut was_there = false;
                 if let Err(error) = hints.serve(&mut was_there).await {
+                    has_been |= was_there;
+                    if !has_been && !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!(
+                            %error,
+                            "no wake-up hints, as nobody can be heard; what others do is seen once a second: see \
+                             listen= in the URL, and stepfast db check"
+                        );
+                    }
                     tracing::debug!(%error, "no wake-up hints for a moment; the look once a second goes on");
                 }
                 pause = if was_there { RETRIES.0 } else { (pause * 2).min(RETRIES.1) };
@@ -147,7 +157,7 @@ impl Hints {
         let what = "wake-up hints";
         let fail = |error: tokio_postgres::Error| store_error(what, &error);
         let connected = self.connector.dial_hints(&Handle::current()).await;
-        let (client, mut connection) = connected.map_err(|refusal| self.connector.unavailable(&refusal))?;
+        let (client, mut connection) = connected.map_err(|refusal| self.connector.unheard(&refusal))?;
         let hints = self.clone();
         let mut driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
