@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Coroutine
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
 from stepfast import bounds
 from stepfast.async_engine import AsyncEngine
 from stepfast.engine import Engine
+from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle, Handle
 from stepfast.opened import Opened
 from stepfast.workflow import BoundWorkflow, Workflow
@@ -25,6 +26,10 @@ NOTHING: dict[str, Any] = {
     "processes": None,
     "is_client": True,
 }
+
+
+#: Why a client cannot work.
+IDLE: Final = "a client runs nothing: a worker is an Engine, or an AsyncEngine, on the same URL"
 
 
 class Client(Engine):
@@ -98,6 +103,17 @@ class Client(Engine):
     ) -> Any:
         """Starts an execution and waits for its output. See `start`, and `Engine.run`."""
         return super().run(workflow, *args, workflow_id=workflow_id, **kwargs)
+
+    def work(self, grace: float = 30.0) -> NoReturn:
+        """Not for clients: they run nothing.
+
+        Args:
+            grace: Of no use.
+
+        Raises:
+            Invalid: Always.
+        """
+        raise Invalid(IDLE)
 
 
 class AsyncClient(AsyncEngine):
@@ -206,6 +222,17 @@ class AsyncClient(AsyncEngine):
     ) -> Any:
         """Starts an execution and waits for its output. See `start`, and `AsyncEngine.run`."""
         return await super().run(workflow, *args, workflow_id=workflow_id, **kwargs)
+
+    async def work(self, grace: float = 30.0) -> NoReturn:
+        """Not for clients: they run nothing.
+
+        Args:
+            grace: Of no use.
+
+        Raises:
+            Invalid: Always.
+        """
+        raise Invalid(IDLE)
 
 
 __all__ = ["AsyncClient", "Client"]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from stepfast.current import current
 from stepfast.ended import recordable
 from stepfast.errors import KINDS, Error, WorkflowCancelled, WorkflowFailed
 from stepfast.values import EncodeError, decode_exception, encode_exception
@@ -19,10 +20,17 @@ _log: Final = logging.getLogger("stepfast")
 CANCELLED: Final = ("SF-0021", "SF-0022")
 
 
-def failure_of(raised: BaseException, retry_if: Callable[[Exception], bool] | None = None) -> Failure:
-    """What is recorded of an exception. If `retry_if` raises one, that is recorded, and not retried."""
-    if isinstance(raised, Exception):
-        _log.info("an attempt, or a workflow, has failed", exc_info=raised)
+def failure_of(
+    raised: BaseException,
+    retry_if: Callable[[Exception], bool] | None = None,
+    what: str = "the workflow",
+) -> Failure:
+    """What is recorded of an exception that `what` has raised. If `retry_if` raises one, that is recorded,
+    and not retried."""
+    if isinstance(raised, Exception) and _log.isEnabledFor(logging.INFO):
+        now = current()
+        whose = "" if now is None else f" (workflow {now.workflow!r}, workflow_id {now.workflow_id!r})"
+        _log.info("%s has failed%s", what, whose, exc_info=raised)
     raised = recordable(raised)
     is_retryable = False
     # what cannot be recorded cannot be recorded at the next attempt either
@@ -49,7 +57,7 @@ def failure_in_step(
     """The same of what the body of a step has raised, or what it has returned and cannot be recorded."""
     if isinstance(raised, EncodeError):
         raised.args = (f"step {name!r}: {raised}",)
-    return failure_of(raised, retry_if)
+    return failure_of(raised, retry_if, f"an attempt of step {name!r}")
 
 
 def raised_again(failure: tuple[str, str, list[str], bytes] | None) -> BaseException:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from stepfast import bounds
+from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle, Handle
 from stepfast.workflow import BoundWorkflow, Workflow
 
@@ -46,12 +48,14 @@ class Options:
     def start(
         self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Handle[R]:
-        """See `Engine.start`."""
+        """See `Engine.start`. All arguments by name are the workflow's: `workflow_id` stands in `options`."""
+        check_names(workflow, kwargs)
         handle: Handle[R] = self._start(workflow, args, kwargs, self._order)
         return handle
 
     def run(self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `Engine.run`."""
+        """See `Engine.run`. All arguments by name are the workflow's: `workflow_id` stands in `options`."""
+        check_names(workflow, kwargs)
         output: R = self._run(workflow, args, kwargs, self._order)
         return output
 
@@ -77,7 +81,9 @@ class AsyncOptions:
     ) -> AsyncHandle[R]: ...
 
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """See `AsyncEngine.start`."""
+        """See `AsyncEngine.start`. All arguments by name are the workflow's: `workflow_id` stands in
+        `options`."""
+        check_names(workflow, kwargs)
         return self._start(workflow, args, kwargs, self._order)
 
     @overload
@@ -95,8 +101,31 @@ class AsyncOptions:
     ) -> R: ...
 
     def run(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """See `AsyncEngine.run`."""
+        """See `AsyncEngine.run`. All arguments by name are the workflow's: `workflow_id` stands in
+        `options`."""
+        check_names(workflow, kwargs)
         return self._run(workflow, args, kwargs, self._order)
+
+
+def check_names(workflow: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    """Refuses a workflow_id that the workflow would get as an argument, and has no parameter for: nobody
+    would notice that starting is not idempotent.
+
+    Raises:
+        Invalid: It is there.
+    """
+    if "workflow_id" not in kwargs:
+        return
+    found, _ = unbound(workflow, ())
+    if not isinstance(found, Workflow):
+        return
+    parameters = inspect.signature(found.function).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if "workflow_id" not in parameters and not takes_any:
+        raise Invalid(
+            f"workflow_id= goes to {found.__name__} here, which has no such parameter: write "
+            "engine.options(workflow_id=…, …)"
+        )
 
 
 def unbound(

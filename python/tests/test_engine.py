@@ -316,3 +316,30 @@ def test_log_records_know_their_execution(url: str, caplog: pytest.LogCaptureFix
     ]
     kept = [it for it in caplog.records if it.name == "shop" and ReplayFilter().filter(it)]
     assert len(kept) == 3
+
+
+def test_a_workflow_id_beside_options_is_refused(url: str) -> None:
+    with Engine(url) as engine:
+        options = engine.options(patience=60)
+        for call in [options.start, options.run]:
+            with pytest.raises(
+                Invalid, match=r"doubles here, which has no such parameter.*options\(workflow_id"
+            ):
+                call(doubles, 1, workflow_id="twice")  # type: ignore[call-arg]
+
+    async def main() -> None:
+        async with AsyncEngine("memory:") as other:
+            with pytest.raises(Invalid, match="no such parameter"):
+                await other.options(timeout=60).run(doubles, 1, workflow_id="twice")  # type: ignore[call-arg]
+
+    asyncio.run(main())
+
+
+def test_what_has_failed_is_told_with_whose_it_is(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "stepfast")
+    with Engine(url) as engine, pytest.raises(ValueError, match="no 2"):
+        engine.run(breaks, 2, workflow_id="told")
+    told = [it.getMessage() for it in caplog.records if it.name == "stepfast"]
+    whose = "(workflow 'breaks', workflow_id 'told')"
+    attempt = f"an attempt of step 'fragile' has failed {whose}"
+    assert told == [attempt, attempt, f"the workflow has failed {whose}"]

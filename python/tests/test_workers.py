@@ -178,6 +178,18 @@ def test_a_client_refuses_what_is_no_workflow(url: str, name: object) -> None:
         client.start(name)  # type: ignore[call-overload]
 
 
+def test_a_client_does_not_work(url: str) -> None:
+    with Client(url) as client, pytest.raises(Invalid, match="a worker is an Engine"):
+        client.work()
+
+    async def main() -> None:
+        async with AsyncClient(url) as client:
+            with pytest.raises(Invalid, match="a worker is an Engine"):
+                await client.work()
+
+    asyncio.run(main())
+
+
 def test_what_is_pinned_waits_for_its_version(url: str) -> None:
     with Engine(url, app_version="1", max_running=1) as one:
         assert one.run(client_doubles, 1) == 2
