@@ -58,9 +58,7 @@ async fn on(
     let across = across_processes(target, many, &told).await?;
     let (here, across) = (here.row("in one process"), across.row("across processes"));
     let limit = (seconds >= ENOUGH).then_some(5.0);
-    figures.push(
-        Figure::new("start to result across processes, median: 5 ms", across.p50_ms, "ms").at_most(limit),
-    );
+    figures.push(Figure::new("start to result across processes, median", across.p50_ms, "ms").at_most(limit));
     Ok((vec![here, across], figures))
 }
 
@@ -84,7 +82,7 @@ async fn nothing(target: &Target, seconds: u64, progress: Progress<'_>) -> Resul
     if let Some((before, after)) = before.zip(after) {
         // the first count counts itself
         let asked = (after - before - 1).max(0) as f64;
-        let name = format!("{} of an idle engine at the server: 2", asks.as_str());
+        let name = format!("{} of an idle engine at the server", asks.as_str());
         let limit = (seconds >= ENOUGH).then_some(2.0);
         figures.push(Figure::new(name, asked / took, "per second").at_most(limit));
     }

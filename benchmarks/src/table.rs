@@ -82,7 +82,7 @@ pub fn bounds(rows: &[Row]) -> Option<Table> {
     header.extend(first.shares.iter().map(|share| format!("{} %", share.name)));
     header.extend(["flushes/s", "writes/flush", "largest", "bytes each"].map(str::to_owned));
     if is_server {
-        header.extend(["of it images", "busy sessions"].map(str::to_owned));
+        header.extend(["of it images", "busy sessions", "looks"].map(str::to_owned));
     }
     header.extend(["CPUs", "of the machine"].map(str::to_owned));
     let mut table = Table::new();
@@ -107,6 +107,7 @@ pub fn bounds(rows: &[Row]) -> Option<Table> {
                 format!("{at_most}{}", each(bytes))
             }));
             cells.push(bound.busy_sessions.map_or(String::new(), |busy| format!("{busy:.2}")));
+            cells.push(bound.samples.map_or(String::new(), |samples| samples.to_string()));
         }
         cells.push(processors(bound.own_processors));
         cells.push(processors(bound.all_processors));

@@ -105,7 +105,7 @@ def test_an_idle_engine_costs_little_and_another_process_answers(
     names = [figure["name"].split(" of an idle")[0] for figure in report["figures"]]
     asks = names[0] in ("statements", "transactions")
     assert asks == url.startswith("postgres")
-    assert names[int(asks) :] == ["processor time", "start to result across processes, median: 5 ms"]
+    assert names[int(asks) :] == ["processor time", "start to result across processes, median"]
     assert "across processes" in printed
 
 

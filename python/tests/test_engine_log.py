@@ -60,7 +60,7 @@ def lines() -> Iterator[Lines]:
 def test_an_engine_tells_of_its_begin_and_end(url: str, lines: Lines) -> None:
     before = time.time()
     with Engine(url) as engine:
-        opened = lines.until("the engine is open", "worker: 1", "store: ")
+        opened = lines.until("the engine is open", "worker: 1", "store: ", "database: ")
         assert engine.run(engine_log_doubles, 4) == 8
         engine.drain()
     draining = lines.until("draining")

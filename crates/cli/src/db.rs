@@ -1,8 +1,8 @@
 //! `stepfast db`: migrate, check.
 
 use clap::{Args, Subcommand};
-use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{ContentArrangement, Table};
 use serde_json::{Value, json};
 use stepfast::schema::{self, Migrated};
 
@@ -122,7 +122,11 @@ impl Check {
             output::print_json(&json!({ "is_well": is_well, "findings": findings }))?;
         } else {
             let mut table = Table::new();
-            table.load_style(UTF8_HORIZONTAL_ONLY).set_header(["", "checked", "found", "what to do"]);
+            table
+                .load_style(UTF8_HORIZONTAL_ONLY)
+                // sentences: as wide as the terminal, if it is one
+                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_header(["", "checked", "found", "what to do"]);
             for finding in &findings {
                 let mark = if finding.is_well { "ok" } else { "WRONG" };
                 table.add_row([mark, finding.subject, &finding.state, &finding.advice]);

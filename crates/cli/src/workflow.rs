@@ -194,7 +194,7 @@ impl Act {
                 }
                 Ok(Answer::Declined(status)) => {
                     exit = exit.max(Exit::Declined);
-                    ("declined", Some(format!("the execution is {status}")))
+                    ("declined", Some(format!("its status is {status}")))
                 }
                 Err(error) => {
                     exit = exit.max(Exit::of(&error));

@@ -180,8 +180,10 @@ impl EngineBuilder {
         crate::worker::spawn(core.clone(), claim_lane, ended, receiver)?;
         tracing::info!(
             store = store.about().version,
+            database = store.about().place,
             worker = registration.worker.0,
             workflows = core.info.workflows.len(),
+            app_version = core.info.app_version.as_deref(),
             "the {} is open",
             core.info.noun()
         );

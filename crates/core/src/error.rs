@@ -119,8 +119,10 @@ pub enum Error {
         failure: Box<Failure>,
     },
     /// The database did not answer in time.
-    #[error("{0}; if that was to change something it is not known whether it has: the same call, with the same \
-         workflow_id, may be repeated")]
+    #[error(
+        "{0}; if that was to change something it is not known whether it has: the same call, with the same \
+         workflow_id, may be repeated"
+    )]
     Unavailable(String),
     /// The database does not permit its user to read that. Nothing has happened.
     #[error("the database does not permit it: {0}")]

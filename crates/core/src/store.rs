@@ -112,6 +112,8 @@ pub struct About {
     pub kind: &'static str,
     /// Product and version, for people.
     pub version: String,
+    /// Which database it is, for people: no password in it.
+    pub place: String,
     /// What `Ok` from `commit` promises.
     pub durability: Durability,
     /// How many lanes commit in parallel best.

@@ -102,6 +102,7 @@ impl PostgresStore {
         let about = About {
             kind: "postgres",
             version: format!("PostgreSQL {version}"),
+            place: format!("{}, schema {}", connector.name(), connector.options().schema),
             durability: connector.options().durability,
             lanes: 2,
             flush_writes: 4096,

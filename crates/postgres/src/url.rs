@@ -1,5 +1,6 @@
 //! The URL: options of ours behind it, and those that the client library understands.
 
+use std::collections::HashSet;
 use std::error::Error as _;
 use std::time::Duration;
 
@@ -55,8 +56,12 @@ const KEEPALIVES: (Duration, Duration, u32) = (Duration::from_secs(5), Duration:
 /// no password.
 pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, PostgresOptions), String> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let wrong = |reason: String| format!("{reason}; the URL looks like {EXAMPLE}");
+    if !address.contains("://") {
+        return Err(wrong("two slashes come after the URL's first colon".into()));
+    }
     encoded(address, query)?;
-    let mut passed_on = Vec::new();
+    let (mut passed_on, mut found) = (Vec::new(), HashSet::new());
     for option in query.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         if PASSED_ON.contains(&name) {
@@ -73,13 +78,12 @@ pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, 
             let is_secret = query.contains("password=") || query.contains("listen=");
             return Err(if is_name && !is_secret { unknown(name) } else { unnamed() });
         }
+        if !found.insert(name) {
+            return Err(format!("{name}= is in the URL twice"));
+        }
     }
     let url =
         if passed_on.is_empty() { address.to_owned() } else { format!("{address}?{}", passed_on.join("&")) };
-    let wrong = |reason: String| format!("{reason}; the URL looks like {EXAMPLE}");
-    if !address.contains("://") {
-        return Err(wrong("two slashes come after the URL's first colon".into()));
-    }
     let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
         wrong(match error.source() {
             Some(cause) if cause.to_string().contains("`port`") => {
@@ -297,6 +301,7 @@ mod tests {
             ("schema=%ff", ["schema", "UTF-8"]),
             ("durability=full", ["durability", "PostgresOptions"]),
             ("sslnegotiation=direct", ["sslnegotiation", "require"]),
+            ("schema=a&readers=3&schema=b", ["schema=", "twice"]),
             ("port=x", ["1 to 65535", "postgres://"]),
             ("listen=postgres%3A%2F%2Fa%40b%2Fc", ["pooling=transaction", "leave listen= out"]),
         ] {
@@ -311,6 +316,7 @@ mod tests {
         for (url, word) in [
             ("postgres:/db/shop", "two slashes"),
             ("postgres:db/shop", "two slashes"),
+            ("postgres:/me:secret@db/shop", "two slashes"),
             ("postgres://", "names no host"),
             ("postgres:///shop", "names no host"),
             ("postgres://me:secret@db:99999/shop", "1 to 65535"),

@@ -109,6 +109,7 @@ impl SqliteStore {
         let about = About {
             kind: "sqlite",
             version: format!("SQLite {}", rusqlite::version()),
+            place: path.display().to_string(),
             durability: options.durability,
             lanes: 1,
             flush_writes: 4_096,

@@ -115,7 +115,9 @@ fn take_durability(url: &str, query: &str) -> Result<(Durability, String), Error
             Some(("durability", "full")) => durability = Durability::Full,
             Some(("durability", "relaxed")) => durability = Durability::Relaxed,
             Some(("durability", other)) => {
-                return Err(invalid(url, &format!("durability is full or relaxed, not {other:?}")));
+                let url = without_password(url);
+                let reason = format!("{url:?}: durability is full or relaxed, not {other:?}");
+                return Err(Error::Invalid { what: "store URL", reason });
             }
             _ => rest.push(option),
         }

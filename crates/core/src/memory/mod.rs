@@ -58,6 +58,7 @@ impl MemoryStore {
             about: About {
                 kind: "memory",
                 version: concat!("MemoryStore ", env!("CARGO_PKG_VERSION")).into(),
+                place: "memory".into(),
                 durability: Durability::None,
                 lanes: 1,
                 flush_writes: 16_384,
