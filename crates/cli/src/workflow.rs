@@ -231,10 +231,9 @@ async fn why_unclaimable(store: &Arc<dyn Store>, execution: &Execution) -> Resul
     }
     // who is there, without counting what else waits
     let survey = store.survey(0).await?;
-    let Execution { workflow, app_version, .. } = execution.clone();
-    Ok(survey
-        .unclaimable_of(&Waiting { workflow, app_version, executions: 1 })
-        .map(|it| unclaimable::why(&it)))
+    let (workflow, app_version) = (execution.workflow.clone(), execution.app_version.clone());
+    let waiting = Waiting { workflow, app_version, executions: 1 };
+    Ok(survey.unclaimable_of(&waiting).map(|it| unclaimable::why(&it)))
 }
 
 async fn find(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Result<Record, Error> {

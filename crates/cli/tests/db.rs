@@ -201,7 +201,7 @@ fn a_role_is_let_in_and_may_change_rows_only() {
     for command in [&["workflow", "list"][..], &["workflow", "show", "one"], &["worker", "list"]] {
         let (code, text) = failing(&theirs, command);
         assert!(code == Some(1) && text.contains("SF-0036") && text.contains("permission denied"), "{text}");
-        assert!(text.contains("stepfast db migrate --role NAME") && !text.contains("unknown"), "{text}");
+        assert!(text.contains("stepfast db migrate --role NAME") && !text.contains("not known"), "{text}");
     }
     // some rights, and few words for all that are missing
     execute(url.clone(), format!("GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")).unwrap();

@@ -136,13 +136,12 @@ impl Connector {
 
     /// A refusal as what it means to whoever wants to use the connection.
     pub(crate) fn unavailable(&self, refusal: &Refusal) -> StoreError {
-        StoreError::Unavailable(format!("cannot connect to {}: {}", self.name(), refusal.text))
+        unreached(self.name(), refusal)
     }
 
     /// The same for the connection for wake-up hints, which may be to another place.
     pub(crate) fn unheard(&self, refusal: &Refusal) -> StoreError {
-        let name = self.listen.as_ref().map_or(self.name(), Target::name);
-        StoreError::Unavailable(format!("cannot connect to {name}: {}", refusal.text))
+        unreached(self.listen.as_ref().unwrap_or(&self.target).name(), refusal)
     }
 
     /// A connection that `runtime` drives, with nothing set yet.
@@ -301,6 +300,10 @@ impl Connector {
         }
         values
     }
+}
+
+fn unreached(name: &str, refusal: &Refusal) -> StoreError {
+    StoreError::Unavailable(format!("cannot connect to {name}: {}", refusal.text))
 }
 
 /// Keeps servers from remembering each row that they have looked up by its key, in case the key comes again: it never

@@ -143,8 +143,9 @@ impl Hints {
                             "no wake-up hints, as nobody can be heard; what others do is seen once a second: see \
                              listen= in the URL, and stepfast db check"
                         );
+                    } else {
+                        tracing::debug!(%error, "no wake-up hints for a moment; the look once a second goes on");
                     }
-                    tracing::debug!(%error, "no wake-up hints for a moment; the look once a second goes on");
                 }
                 pause = if was_there { RETRIES.0 } else { (pause * 2).min(RETRIES.1) };
                 tokio::time::sleep(jittered(pause)).await;
