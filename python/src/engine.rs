@@ -367,6 +367,7 @@ fn options(
         workflow_id: workflow_id.map(Into::into),
         timeout: timeout.map(seconds),
         patience: patience.map(seconds),
+        ..StartOptions::default()
     }))
 }
 

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use stepfast_core::counters::Counters;
 use stepfast_core::key::Key;
 use stepfast_core::payload::ChunkRef;
+use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
-use stepfast_core::store::{About, Changed, Claim, Look, Registration, Seen, Store, StoreError};
+use stepfast_core::store::{About, Changed, Claim, Claimed, Look, Registration, Seen, Store, StoreError};
 use stepfast_core::survey::{Survey, WorkerInfo};
 use stepfast_core::write::{Flush, Outcome, WorkerId, Write};
 use tokio::sync::watch;
@@ -418,10 +419,10 @@ impl Store for FaultStore {
         leave(Call::Commit, fault, answer)
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError> {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         let fault = self.enter(Call::Claim).await?;
         let answer = self.inner.claim(claim).await;
-        if answer.as_ref().is_ok_and(|it| !it.is_empty()) {
+        if answer.as_ref().is_ok_and(|it| !it.records.is_empty()) {
             if self.rules().held_answers.contains(&Call::Claim) {
                 self.hang(|rules| rules.held_answers.is_empty()).await;
             }
@@ -430,6 +431,14 @@ impl Store for FaultStore {
             }
         }
         leave(Call::Claim, fault, answer)
+    }
+
+    async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
+        self.inner.change_queue(change).await
+    }
+
+    async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
+        self.inner.queues(names).await
     }
 
     async fn look(&self, look: &Look) -> Result<Seen, StoreError> {

@@ -7,6 +7,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
+use stepfast_core::queue::Ticket;
 use stepfast_core::record::{Armed, Status};
 use stepfast_core::write::{
     Attempt, Checkpoint, CheckpointKind, Chunk, Move, Parent, Request, RequestKind, Start, State, Write,
@@ -46,6 +47,7 @@ pub fn start(key: Key, state: State) -> Start {
         workflow_id: None,
         workflow: WORKFLOW.into(),
         app_version: None,
+        ticket: None,
         fingerprint: None,
         input: payload("input"),
         created_at: at(0),
@@ -58,6 +60,22 @@ pub fn start(key: Key, state: State) -> Start {
 /// The Write of a Start.
 pub fn write(start: Start) -> Write {
     Write::Start(Box::new(start))
+}
+
+/// A place in a queue.
+#[allow(clippy::unnecessary_wraps)] // as Starts and Moves have it
+pub fn ticket(queue: &str, key: &str, priority: i32) -> Option<Arc<Ticket>> {
+    Some(Arc::new(Ticket { queue: queue.into(), key: key.into(), priority }))
+}
+
+/// Starts a root execution that is ready to be claimed from a queue.
+pub fn enqueue(key: Key, queue: &str, of: &str, priority: i32) -> Write {
+    write(Start { ticket: ticket(queue, of, priority), ..start(key, queued()) })
+}
+
+/// Moves an execution of a queue to a state.
+pub fn move_of(key: Key, queue: &str, of: &str, state: State) -> Write {
+    Write::Move(Move { key, ticket: ticket(queue, of, 0), state })
 }
 
 /// Starts a root execution that runs.
@@ -122,7 +140,7 @@ pub fn armed(sleeps: &[(u32, i64)]) -> Vec<Armed> {
 
 /// Moves an execution to a state.
 pub fn move_to(key: Key, state: State) -> Write {
-    Write::Move(Move { key, state })
+    Write::Move(Move { key, ticket: None, state })
 }
 
 /// A step's recorded value; `order` is its number.

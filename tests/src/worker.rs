@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfast_core::key::Key;
 use stepfast_core::record::{Detail, Execution, ExecutionId, Filter, Record};
-use stepfast_core::store::{Claim, Look, Seen, Store, StoreError};
+use stepfast_core::store::{Claim, Claimed, Look, Seen, Store, StoreError};
 use stepfast_core::survey::WorkerInfo;
 use stepfast_core::write::{Flush, Outcome, WorkerId, Write};
 
@@ -128,15 +128,21 @@ impl Worker {
             max_bytes: 16 << 20,
             workflows: self.workflows.clone(),
             app_version: None,
+            queues: None,
             from_quarantine: false,
         }
     }
 
     /// Claims as asked, or returns the error.
     pub async fn try_claim(&mut self, claim: &Claim) -> Result<Vec<Record>, StoreError> {
-        let records = self.store.claim(claim).await?;
+        Ok(self.try_claim_all(claim).await?.records)
+    }
+
+    /// The same with what else the store tells.
+    pub async fn try_claim_all(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let claimed = self.store.claim(claim).await?;
         self.claim_number = claim.number + 1;
-        Ok(records)
+        Ok(claimed)
     }
 
     /// Claims up to `limit` executions.
@@ -166,6 +172,7 @@ impl Worker {
             holds: None,
             workflows,
             app_version: None,
+            queues: None,
         }
     }
 

@@ -52,6 +52,7 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
             given_id: execution.given_id.clone(),
             run_no: execution.run_no,
             deadline_at: execution.deadline_at,
+            ticket: execution.ticket.clone(),
             start: None,
             start_room: 0,
             replay,

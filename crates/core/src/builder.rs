@@ -10,6 +10,8 @@ use crate::ear::Ear;
 use crate::engine::{Core, Engine, Options};
 use crate::error::Error;
 use crate::payload::DEFAULT_VALUE_LIMIT;
+use crate::queue::{OnConflict, Queue, check_queue_name};
+use crate::queues::declare;
 use crate::store::{Store, StoreError};
 use crate::survey::WorkerInfo;
 use crate::workflow::{Definitions, Workflow, check_text};
@@ -23,6 +25,7 @@ pub struct EngineBuilder {
     options: Options,
     definitions: Definitions,
     info: WorkerInfo,
+    queues: Vec<(Queue, OnConflict)>,
     error: Option<Error>,
 }
 
@@ -40,6 +43,7 @@ impl Engine {
             },
             definitions: Definitions::default(),
             info: WorkerInfo { host: host(), pid: std::process::id(), ..WorkerInfo::default() },
+            queues: Vec::new(),
             error: None,
         }
     }
@@ -57,6 +61,32 @@ impl EngineBuilder {
         if let Err(error) = self.definitions.register(&workflow.definition) {
             self.error.get_or_insert(error);
         }
+        self
+    }
+
+    /// Declares a queue: it is stored when the engine opens, for all processes; where it is stored already, with these
+    /// limits from then on.
+    #[must_use]
+    pub fn queue(self, queue: Queue) -> Self {
+        self.declare_queue(queue, OnConflict::default())
+    }
+
+    /// Declares a queue, and says what to do where it is stored already with other limits.
+    #[must_use]
+    pub fn declare_queue(mut self, queue: Queue, on_conflict: OnConflict) -> Self {
+        self.queues.push((queue, on_conflict));
+        self
+    }
+
+    /// The queues from which this engine takes executions to run; all of them unless this is called. What has no queue,
+    /// which is also what is continued without one, is in [`DEFAULT_QUEUE`](crate::queue::DEFAULT_QUEUE).
+    #[must_use]
+    pub fn serve<S: AsRef<str>>(mut self, queues: impl IntoIterator<Item = S>) -> Self {
+        let queues: Vec<Arc<str>> = queues.into_iter().map(|name| name.as_ref().into()).collect();
+        if let Some(error) = queues.iter().find_map(|name| check_queue_name(name).err()) {
+            self.error.get_or_insert(error);
+        }
+        self.info.queues = Some(queues.into());
         self
     }
 
@@ -131,10 +161,13 @@ impl EngineBuilder {
         if self.options.max_running == 0 {
             return Err(Error::Invalid { what: "max_running", reason: "must be at least 1".into() });
         }
-        let Self { store, options, definitions, mut info, .. } = self;
+        let Self { store, options, definitions, mut info, queues: declared, .. } = self;
         info.engine = env!("CARGO_PKG_VERSION").to_owned();
         info.workflows = definitions.names();
         let lanes = store.about().lanes.max(1);
+        for (queue, on_conflict) in &declared {
+            declare(&*store, queue, *on_conflict).await?;
+        }
         // lanes, their slow lanes, and one for claims
         let claim_lane = lanes * 2;
         let registering_at = tokio::time::Instant::now();
@@ -157,6 +190,9 @@ impl EngineBuilder {
             registering_at,
             runtime.clone(),
         );
+        for (queue, _) in &declared {
+            core.queues.learn(&queue.name);
+        }
         let mut opened = Vec::new();
         let mut ended = Vec::new();
         crate::crash_point!("engine registered");

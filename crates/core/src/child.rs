@@ -222,6 +222,7 @@ async fn start(
         workflow_id: None,
         workflow: definition.name.clone(),
         app_version: core.info.app_version.clone(),
+        ticket: None,
         fingerprint: None,
         input: stored,
         created_at: core.now(),

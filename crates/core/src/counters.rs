@@ -23,11 +23,13 @@ pub enum Table {
     Waits,
     /// One per request to a running execution.
     Requests,
+    /// One per running execution of a queue that limits how many run.
+    Slots,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 8] = [
+    pub const ALL: [Table; 9] = [
         Table::Executions,
         Table::Checkpoints,
         Table::Attempts,
@@ -36,11 +38,12 @@ impl Table {
         Table::Timers,
         Table::Waits,
         Table::Requests,
+        Table::Slots,
     ];
 
     /// Its name in the schema.
     pub fn as_str(self) -> &'static str {
-        ["executions", "checkpoints", "attempts", "chunks", "ready", "timers", "waits", "requests"]
+        ["executions", "checkpoints", "attempts", "chunks", "ready", "timers", "waits", "requests", "slots"]
             [self as usize]
     }
 }
@@ -48,9 +51,9 @@ impl Table {
 /// Running totals of a store.
 #[derive(Debug, Default)]
 pub struct Counters {
-    inserted: [AtomicU64; 8],
-    updated: [AtomicU64; 8],
-    deleted: [AtomicU64; 8],
+    inserted: [AtomicU64; 9],
+    updated: [AtomicU64; 9],
+    deleted: [AtomicU64; 9],
     statements: AtomicU64,
     flushes: AtomicU64,
     writes: AtomicU64,
@@ -92,11 +95,11 @@ impl Spent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Rows inserted, by table in the order of [`Table::ALL`].
-    pub inserted: [u64; 8],
+    pub inserted: [u64; 9],
     /// Rows updated, by table.
-    pub updated: [u64; 8],
+    pub updated: [u64; 9],
     /// Rows deleted, by table.
-    pub deleted: [u64; 8],
+    pub deleted: [u64; 9],
     /// Statements executed for flushes and claims.
     pub statements: u64,
     /// Flushes committed.
@@ -185,7 +188,7 @@ impl Counters {
 
     /// The totals now.
     pub fn counted(&self) -> Counted {
-        let all = |counters: &[AtomicU64; 8]| std::array::from_fn(|i| counters[i].load(Relaxed));
+        let all = |counters: &[AtomicU64; 9]| std::array::from_fn(|i| counters[i].load(Relaxed));
         Counted {
             inserted: all(&self.inserted),
             updated: all(&self.updated),
@@ -206,7 +209,7 @@ impl Counted {
     /// What was added since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Counted) -> Counted {
-        let minus = |a: &[u64; 8], b: &[u64; 8]| std::array::from_fn(|i| a[i] - b[i]);
+        let minus = |a: &[u64; 9], b: &[u64; 9]| std::array::from_fn(|i| a[i] - b[i]);
         Counted {
             inserted: minus(&self.inserted, &earlier.inserted),
             updated: minus(&self.updated, &earlier.updated),

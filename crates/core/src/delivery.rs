@@ -16,7 +16,7 @@ use crate::payload::Payload;
 use crate::record::Armed;
 use crate::replay::CallKind;
 use crate::run::{Interrupt, Run, RunState};
-use crate::write::{Checkpoint, CheckpointKind, Move, State, Write};
+use crate::write::{Checkpoint, CheckpointKind, State, Write};
 
 /// Calls and their deliveries.
 impl Run {
@@ -319,7 +319,7 @@ impl Run {
         kept.extend(armed);
         state.armed = kept;
         let moved = State::Running { armed: state.armed.clone() };
-        self.stage_in(&mut state, Write::Move(Move { key: self.key, state: moved }), 0);
+        self.stage_in(&mut state, self.to_state(moved), 0);
     }
 }
 

@@ -54,12 +54,15 @@ impl Sink for Ear {
     fn landed(&self, writes: &[Write]) {
         let Some(core) = self.0.upgrade() else { return };
         let watches = core.watch.is_used();
-        let mut is_ready = false;
+        let (mut is_ready, mut is_slot_free) = (false, false);
         let mut due_at = i64::MAX;
         for write in writes {
             let (key, state) = match write {
                 Write::Start(start) => (start.key, &start.state),
-                Write::Move(change) => (change.key, &change.state),
+                Write::Move(change) => {
+                    is_slot_free |= change.ticket.is_some() && !matches!(change.state, State::Running { .. });
+                    (change.key, &change.state)
+                }
                 Write::Request(request) => {
                     is_ready |= request.kind == RequestKind::Resume;
                     continue;
@@ -83,6 +86,9 @@ impl Sink for Ear {
         }
         if is_ready {
             core.wake_worker(true);
+        }
+        if is_slot_free {
+            core.slots_freed();
         }
     }
 
@@ -129,9 +135,14 @@ impl Core {
     /// staged, and the execution continues from its record.
     fn refused(&self, lane: u16, execution: Key, tree: Key, lsn: Lsn, write: &Write, reason: &Arc<str>) {
         tracing::error!(%execution, %reason, "the database refuses a Write");
-        if let Some(run) = self.runs.get(execution) {
+        let run = self.runs.get(execution);
+        if let Some(run) = &run {
             run.interrupt(Interrupt::Lost);
         }
+        let ticket = match write {
+            Write::Move(change) => change.ticket.clone(),
+            _ => run.and_then(|run| run.ticket.clone()),
+        };
         let failure = Failure::of_kind(REFUSED, format!("the outcome could not be recorded: {reason}"));
         let failure = encoded(&failure.permanent());
         let instead = match write {
@@ -147,7 +158,7 @@ impl Core {
                 if state.is_none() {
                     tracing::error!(%execution, "it cannot even be parked; the next engine tries again");
                 }
-                state.map(|state| Write::Move(Move { key: change.key, state }))
+                state.map(|state| Write::Move(Move { key: change.key, ticket: ticket.clone(), state }))
             }
             _ => None,
         };
@@ -165,7 +176,7 @@ impl Core {
             Write::Checkpoint(_) => State::Queued { armed },
             _ => State::Parked { reason: failure, armed },
         };
-        let write = Write::Move(Move { key: execution, state });
+        let write = Write::Move(Move { key: execution, ticket, state });
         let staged = Staged { generation: lane.generation(), tree, write, room: 0, fate: None };
         lane.stage(staged, &mut Slot::default());
     }

@@ -18,6 +18,7 @@ use crate::inquiry::Inquiry;
 use crate::key::Key;
 use crate::lease::Lease;
 use crate::put_off::PutOffs;
+use crate::queues::Queues;
 use crate::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
 use crate::run::Interrupt;
 use crate::runs::Runs;
@@ -70,6 +71,7 @@ pub(crate) struct Core {
     pub(crate) runs: Runs,
     pub(crate) watch: Watch,
     pub(crate) inquiry: Inquiry,
+    pub(crate) queues: Queues,
     /// Starts of ids given by callers whose outcome is not known, by id.
     pub(crate) starting: Mutex<HashMap<Arc<str>, crate::id_claim::StartUnderWay>>,
     pub(crate) registration: RwLock<Registration>,
@@ -150,6 +152,7 @@ impl Core {
             runs: Runs::default(),
             watch: Watch::default(),
             inquiry: Inquiry::default(),
+            queues: Queues::default(),
             starting: Mutex::default(),
             registration: RwLock::new(registration),
             runtime,
@@ -287,6 +290,22 @@ impl Core {
             self.worker.is_ready.store(true, SeqCst);
         }
         self.worker.wanted.notify_one();
+    }
+
+    /// Slots of queues are free again: a claim may bring what their limits have left.
+    pub(crate) fn slots_freed(&self) {
+        self.worker.freed_slots.fetch_add(1, SeqCst);
+        if self.worker.is_slot_wanted.swap(false, SeqCst) {
+            self.wake_worker(true);
+        }
+    }
+
+    /// The next slot that is freed leads to a claim, those included that were freed since `freed` was read.
+    pub(crate) fn await_slot(&self, freed: u64) {
+        self.worker.is_slot_wanted.store(true, SeqCst);
+        if self.worker.freed_slots.load(SeqCst) != freed && self.worker.is_slot_wanted.swap(false, SeqCst) {
+            self.wake_worker(true);
+        }
     }
 
     /// Asks for a look now.

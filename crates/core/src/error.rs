@@ -11,9 +11,9 @@ use crate::store::StoreError;
 pub enum ErrorKind {
     /// The caller's input is wrong: correct it and call again.
     Invalid,
-    /// The workflow_id is taken by another workflow or another input.
+    /// The workflow_id is taken by another workflow or another input, or a queue is stored with other limits.
     Conflict,
-    /// There is no such execution, or no such workflow.
+    /// There is no such execution, no such workflow, or no such queue.
     NotFound,
     /// The workflow itself failed.
     Failed,
@@ -52,6 +52,27 @@ pub enum Error {
         name: String,
         /// The names there are.
         known: String,
+    },
+    /// No queue of this name has been declared.
+    #[error(
+        "there is no queue {name:?} (there are {}); declare it in the builder of an engine, or create it with \
+         `stepfast queue set {name}`",
+        if known.is_empty() { "none" } else { known }
+    )]
+    UnknownQueue {
+        /// The name that was asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A queue that may not be changed is stored with other limits than the code declares.
+    #[error(
+        "queue {name:?} is stored with other limits than this code declares; make them the same, or choose another \
+         policy for conflicts"
+    )]
+    QueueConflict {
+        /// The queue.
+        name: String,
     },
     /// The workflow_id already belongs to something else.
     #[error(
@@ -170,8 +191,10 @@ impl Error {
             | Error::TooLarge { .. }
             | Error::Open { .. }
             | Error::Denied(_) => ErrorKind::Invalid,
-            Error::UnknownWorkflow { .. } | Error::NotFound { .. } => ErrorKind::NotFound,
-            Error::Conflict { .. } => ErrorKind::Conflict,
+            Error::UnknownWorkflow { .. } | Error::UnknownQueue { .. } | Error::NotFound { .. } => {
+                ErrorKind::NotFound
+            }
+            Error::Conflict { .. } | Error::QueueConflict { .. } => ErrorKind::Conflict,
             Error::Failed(_) => ErrorKind::Failed,
             Error::Cancelled(_) => ErrorKind::Cancelled,
             Error::Parked { .. } => ErrorKind::Parked,
@@ -200,6 +223,8 @@ impl Error {
             Error::Corrupt(_) => "SF-0015",
             Error::Unreachable { .. } => "SF-0035",
             Error::Denied(_) => "SF-0036",
+            Error::UnknownQueue { .. } => "SF-0037",
+            Error::QueueConflict { .. } => "SF-0038",
         }
     }
 

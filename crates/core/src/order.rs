@@ -15,6 +15,7 @@ use crate::handle::{Handle, decode};
 use crate::id_claim::{Claimed, IdClaim};
 use crate::key::Key;
 use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
+use crate::queue::{Ticket, check_queue_key, check_queue_name};
 use crate::record::{Detail, Execution, ExecutionId, Status};
 use crate::run::{Conclusion, NewRun, Run};
 use crate::task::RunTask;
@@ -34,6 +35,32 @@ pub struct StartOptions {
     pub timeout: Option<Duration>,
     /// Longest wait for the database.
     pub patience: Option<Duration>,
+    /// The queue that it waits in.
+    pub queue: Option<Arc<str>>,
+    /// Its key within the queue.
+    pub key: Option<Arc<str>>,
+    /// Smaller comes first within its key; 0 unless given.
+    pub priority: Option<i32>,
+}
+
+impl StartOptions {
+    /// Where it stands whenever it is queued.
+    fn ticket(&self) -> Result<Option<Arc<Ticket>>, Error> {
+        let Self { queue, key, priority, .. } = self;
+        let Some(queue) = queue else {
+            let what = if key.is_some() { "key" } else { "priority" };
+            return match (key, priority) {
+                (None, None) => Ok(None),
+                _ => Err(Error::Invalid { what, reason: "needs a queue: give `queue` too".into() }),
+            };
+        };
+        check_queue_name(queue)?;
+        if let Some(key) = key {
+            check_queue_key(key)?;
+        }
+        let key = key.clone().unwrap_or_default();
+        Ok(Some(Arc::new(Ticket { queue: queue.clone(), key, priority: priority.unwrap_or_default() })))
+    }
 }
 
 /// Something shared that whoever starts an execution has: for as long as that takes, or his own.
@@ -132,7 +159,7 @@ impl Order<'_> {
             self.core.slot_freed();
             return Err(TryNow::Later);
         }
-        let start = self.start_of(key, None, self.input.clone(), true);
+        let start = self.start_of(key, None, None, self.input.clone(), true);
         Ok(Prepared { start, room, claim: None, is_local: true })
     }
 
@@ -140,6 +167,10 @@ impl Order<'_> {
     async fn prepare(&self) -> Result<Prepared, Error> {
         self.check()?;
         let core = &*self.core;
+        let ticket = self.options.as_ref().map(|options| options.ticket()).transpose()?.flatten();
+        if let Some(ticket) = &ticket {
+            core.queues.check(core, &ticket.queue).await?;
+        }
         let key = Key::mint();
         let mut claim = None;
         let id = self.options.as_ref().and_then(|options| options.workflow_id.clone());
@@ -151,11 +182,18 @@ impl Order<'_> {
         let generation = lane.generation();
         let place = Place { lane, generation, execution: key, tree: key, is_free: true, fate: None };
         let (input, room) = crate::value::store(place, self.input.clone()).await;
-        let is_local = core.take_slot();
-        Ok(Prepared { start: self.start_of(key, id, input, is_local), room, claim, is_local })
+        let is_local = ticket.is_none() && core.take_slot();
+        Ok(Prepared { start: self.start_of(key, id, ticket, input, is_local), room, claim, is_local })
     }
 
-    fn start_of(&self, key: Key, id: Option<Arc<str>>, input: Payload, is_local: bool) -> Box<write::Start> {
+    fn start_of(
+        &self,
+        key: Key,
+        id: Option<Arc<str>>,
+        ticket: Option<Arc<Ticket>>,
+        input: Payload,
+        is_local: bool,
+    ) -> Box<write::Start> {
         let created_at = self.core.now();
         let armed = Vec::new();
         let timeout = self.options.as_ref().and_then(|options| options.timeout);
@@ -168,6 +206,7 @@ impl Order<'_> {
             workflow_id: id,
             workflow: self.definition.name.clone(),
             app_version: self.core.info.app_version.clone(),
+            ticket,
             input,
             created_at,
             deadline_at: timeout.map(|timeout| created_at.plus(timeout)),

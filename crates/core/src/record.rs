@@ -9,6 +9,7 @@ use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
+use crate::queue::Ticket;
 use crate::write::{Attempt, Checkpoint, Parent, RequestKind, WorkerId};
 
 /// The status of an execution.
@@ -167,6 +168,8 @@ pub struct Execution {
     pub strikes: u32,
     /// The version of the code that it is pinned to.
     pub app_version: Option<Arc<str>>,
+    /// Where it stands whenever it is queued; `None` for the default queue.
+    pub ticket: Option<Arc<Ticket>>,
     /// When it was accepted.
     pub created_at: Timestamp,
     /// When it ended.

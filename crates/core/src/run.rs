@@ -15,11 +15,12 @@ use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
+use crate::queue::Ticket;
 use crate::record::{Armed, Status};
 use crate::replay::{Attempts, Replay};
 use crate::rest::Waits;
 use crate::workflow::Definition;
-use crate::write::{Attempt, CheckpointKind, Parent, Start, State, Write};
+use crate::write::{Attempt, CheckpointKind, Move, Parent, Start, State, Write};
 
 /// An execution while it runs here.
 pub(crate) struct Run {
@@ -30,6 +31,8 @@ pub(crate) struct Run {
     pub(crate) given_id: Option<Arc<str>>,
     pub(crate) run_no: u32,
     pub(crate) deadline_at: Option<Timestamp>,
+    /// Where it stands whenever it is queued.
+    pub(crate) ticket: Option<Arc<Ticket>>,
     /// True if it was claimed: what it starts may exist already.
     pub(crate) is_replayed: bool,
     pub(crate) definition: Arc<Definition>,
@@ -197,6 +200,7 @@ pub(crate) struct NewRun {
     pub(crate) given_id: Option<Arc<str>>,
     pub(crate) run_no: u32,
     pub(crate) deadline_at: Option<Timestamp>,
+    pub(crate) ticket: Option<Arc<Ticket>>,
     /// A Start that is staged when something depends on it, and the room taken for it.
     pub(crate) start: Option<Box<Start>>,
     pub(crate) start_room: u32,
@@ -218,6 +222,7 @@ impl NewRun {
             given_id: None,
             run_no: 1,
             deadline_at: None,
+            ticket: None,
             start: None,
             start_room: 0,
             replay: None,
@@ -241,6 +246,7 @@ impl Run {
             given_id: new.given_id,
             run_no: new.run_no,
             deadline_at: new.deadline_at,
+            ticket: new.ticket,
             is_replayed: new.is_replayed,
             definition,
             core,
@@ -293,6 +299,11 @@ impl Run {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, RunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The Write that moves the execution to a state.
+    pub(crate) fn to_state(&self, state: State) -> Write {
+        Write::Move(Move { key: self.key, ticket: self.ticket.clone(), state })
     }
 
     /// Makes the run findable by key, for requests, children, waiters and the worker.

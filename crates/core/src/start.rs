@@ -64,6 +64,26 @@ impl<I, O> Start<'_, I, O> {
         self
     }
 
+    /// The queue that it waits in until a worker takes it: see [`Queue`](crate::queue::Queue). It has to be declared,
+    /// here or anywhere.
+    pub fn queue(mut self, queue: impl AsRef<str>) -> Self {
+        self.options().queue = Some(queue.as_ref().into());
+        self
+    }
+
+    /// Its key within the queue: keys take turns, so that none waits behind the backlog of another, and may have
+    /// limits of their own.
+    pub fn key(mut self, key: impl AsRef<str>) -> Self {
+        self.options().key = Some(key.as_ref().into());
+        self
+    }
+
+    /// Smaller comes first among those of its queue and key. 0 by default.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.options().priority = Some(priority);
+        self
+    }
+
     /// Waits at most this long for the database, then fails with [`Error::Unavailable`]: the start stays
     /// staged and may happen; repeating it with the same workflow_id is safe.
     pub fn wait_at_most(mut self, patience: Duration) -> Self {
@@ -81,6 +101,21 @@ impl<I, O> RunToEnd<'_, I, O> {
     /// See [`Start::execution_timeout`].
     pub fn execution_timeout(self, timeout: Duration) -> Self {
         Self(self.0.execution_timeout(timeout))
+    }
+
+    /// See [`Start::queue`].
+    pub fn queue(self, queue: impl AsRef<str>) -> Self {
+        Self(self.0.queue(queue))
+    }
+
+    /// See [`Start::key`].
+    pub fn key(self, key: impl AsRef<str>) -> Self {
+        Self(self.0.key(key))
+    }
+
+    /// See [`Start::priority`].
+    pub fn priority(self, priority: i32) -> Self {
+        Self(self.0.priority(priority))
     }
 
     /// Waits at most this long for the output, then fails with [`Error::Unavailable`]; the execution goes on.

@@ -14,6 +14,7 @@ use crate::clock::Timestamp;
 use crate::counters::Counters;
 use crate::key::Key;
 use crate::payload::ChunkRef;
+use crate::queue::{QueueChange, QueueRow};
 use crate::record::{Detail, ExecutionId, Filter, Page, Record};
 use crate::survey::{Survey, WorkerInfo};
 use crate::write::{Flush, Outcome, RequestKind, WorkerId};
@@ -53,13 +54,24 @@ pub trait Store: Send + Sync + 'static {
     /// - [`Corrupt`](StoreError::Corrupt): stop.
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError>;
 
-    /// Takes executions to run: `waiting` ones whose timer is due, then those in `ready`, oldest first; or
-    /// else those in quarantine whose time has come, longest first.
+    /// Takes executions to run: `waiting` ones whose timer is due, then those in `ready`; or else those in
+    /// quarantine whose time has come, longest first.
+    ///
+    /// Queues with something ready, and keys within a queue, take [turns](crate::turns::Turns); within a key the
+    /// smallest priority comes first, then what has begun before, then the oldest. As many are taken of each queue and
+    /// key as their [limits](crate::queue::Limits) allow for, whoever else claims, and none of a queue that is paused.
     ///
     /// Each becomes `running` under the claiming worker, durably, before this returns. Ready rows whose
     /// execution is not claimable are removed. After `Unavailable` the claim may have happened: the next
     /// [`look`](Store::look) with the worker's `holds` shows what it owns.
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError>;
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError>;
+
+    /// Creates or changes a queue; `None` if it is not as [`seen_version`](QueueChange::seen_version) says. From when
+    /// this returns on, every claim heeds it.
+    async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError>;
+
+    /// The queues that there are, by name; those of `names` where that is given.
+    async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError>;
 
     /// Reports what concerns the worker; the look that is a renewal, one per second, renews it and sees whether others
     /// are lost. It waits for nobody, so that nothing keeps a worker from renewing.
@@ -181,8 +193,22 @@ pub struct Claim {
     pub workflows: Arc<[Arc<str>]>,
     /// Where given, only executions of this version of the code, or of none.
     pub app_version: Option<Arc<str>>,
+    /// Where given, only executions of these queues.
+    pub queues: Option<Arc<[Arc<str>]>>,
     /// False: what is due or ready. True: what is in quarantine and may be tried.
     pub from_quarantine: bool,
+}
+
+/// What a claim has brought.
+#[derive(Clone, Debug, Default)]
+pub struct Claimed {
+    /// What runs from here on.
+    pub records: Vec<Record>,
+    /// True if there may be more that could be claimed now, had there been places for it.
+    pub has_more: bool,
+    /// True if more is ready in queues whose limits do not allow for it now: when something of them has ended or
+    /// suspended, another claim may bring it.
+    pub is_limited: bool,
 }
 
 /// What a worker tells at its look, and wants to know.
@@ -203,6 +229,8 @@ pub struct Look {
     pub workflows: Arc<[Arc<str>]>,
     /// Where given, it runs only executions of this version of the code, or of none.
     pub app_version: Option<Arc<str>>,
+    /// Where given, it runs only executions of these queues.
+    pub queues: Option<Arc<[Arc<str>]>>,
 }
 
 /// What a look saw.
@@ -218,7 +246,7 @@ pub struct Seen {
     pub ended: Vec<Key>,
     /// Executions that it owns but does not hold; only if `holds` was given.
     pub strays: Vec<Record>,
-    /// True if something that it can run is ready.
+    /// True if something that it can run is ready, in a queue that is not paused.
     pub has_ready: bool,
     /// Earliest time at which a timer wakes something that it can run.
     pub next_due: Option<Timestamp>,

@@ -18,6 +18,8 @@ pub struct WorkerInfo {
     pub app_version: Option<Arc<str>>,
     /// The workflows that it has registered.
     pub workflows: Arc<[Arc<str>]>,
+    /// The queues that it serves; `None` for all.
+    pub queues: Option<Arc<[Arc<str>]>>,
     /// True for a client: it starts, waits and asks, and runs nothing.
     pub is_client: bool,
 }

@@ -23,7 +23,7 @@ use crate::record::{Execution, Filter, Status};
 use crate::rest::Rest;
 use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run, Stopped};
 use crate::workflow::BodyFuture;
-use crate::write::{Move, Outcome, Request, RequestKind, State, Write};
+use crate::write::{Outcome, Request, RequestKind, State, Write};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -269,7 +269,7 @@ impl RunTask {
     fn stage_end(&mut self, ended: State, room: u32) {
         let run = self.run.clone();
         let State::Ended { status, outcome, .. } = ended.clone() else { return };
-        let lsn = run.stage_in(&mut run.state(), Write::Move(Move { key: run.key, state: ended }), room);
+        let lsn = run.stage_in(&mut run.state(), run.to_state(ended), room);
         let Some(lsn) = lsn else {
             self.conclude(Conclusion::Gone);
             return;
@@ -343,7 +343,7 @@ impl RunTask {
                 None => (State::Queued { armed }, Ending::Left),
             },
         };
-        let lsn = run.stage_in(&mut run.state(), Write::Move(Move { key: run.key, state }), 0);
+        let lsn = run.stage_in(&mut run.state(), run.to_state(state), 0);
         match lsn {
             Some(lsn) => {
                 if matches!(ending, Ending::Suspended(_)) {

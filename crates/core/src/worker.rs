@@ -21,7 +21,7 @@ use crate::quarantine::Quarantine;
 use crate::record::Record;
 use crate::run::{Interrupt, Run};
 use crate::shutdown::Shutdown;
-use crate::store::{Changed, Claim, Look, Seen, StoreError};
+use crate::store::{Changed, Claim, Claimed, Look, Seen, StoreError};
 use crate::strays::Strays;
 use crate::task::{cancel_failure, panicked};
 use crate::write::RequestKind;
@@ -274,6 +274,7 @@ impl Looks {
             holds,
             workflows: core.info.workflows.clone(),
             app_version: core.info.app_version.clone(),
+            queues: core.info.queues.clone(),
         };
         let seen = match core.store.look(&look).await {
             Ok(seen) => seen,
@@ -357,7 +358,7 @@ impl Looks {
 /// What a claim has brought.
 struct Taken {
     runs: Vec<Arc<Run>>,
-    /// There was no place for more.
+    /// There was no place for more, or it was not their turn.
     is_full: bool,
 }
 
@@ -457,22 +458,27 @@ impl Claims {
             max_bytes: CLAIM_BYTES,
             workflows: core.info.workflows.clone(),
             app_version: core.info.app_version.clone(),
+            queues: core.info.queues.clone(),
             from_quarantine,
         };
         let generations = generations(&core);
+        let freed = core.worker.freed_slots.load(SeqCst);
         let claimed = match core.store.claim(&claim).await {
             // a lane has heard meanwhile that the registration is over
             Ok(_) if core.worker.is_fenced.load(SeqCst) => Err(StoreError::Fenced),
             claimed => claimed,
         };
-        places.keep(claimed.as_ref().map_or(0, Vec::len));
+        places.keep(claimed.as_ref().map_or(0, |claimed| claimed.records.len()));
         match claimed {
-            Ok(records) => {
+            Ok(Claimed { records, has_more, is_limited }) => {
+                if is_limited {
+                    core.await_slot(freed);
+                }
                 if !records.is_empty() {
                     crate::crash_point!("claimed");
                 }
                 self.count += 1;
-                let is_full = records.len() >= claim.limit;
+                let is_full = has_more || records.len() >= claim.limit;
                 let mut runs = Vec::with_capacity(records.len());
                 for record in records {
                     runs.extend(adopt(&core, record, &generations));

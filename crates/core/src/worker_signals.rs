@@ -1,6 +1,6 @@
 //! [`WorkerSignals`]: how the rest of an engine reaches its worker.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 
 use tokio::sync::{Notify, watch};
 
@@ -27,6 +27,10 @@ pub(crate) struct WorkerSignals {
     pub(crate) is_fenced: AtomicBool,
     /// Somebody wants a look now.
     pub(crate) is_look_wanted: AtomicBool,
+    /// A queue's limits have left something that is ready: a claim is wanted when a slot is free.
+    pub(crate) is_slot_wanted: AtomicBool,
+    /// How often slots were freed here.
+    pub(crate) freed_slots: AtomicU64,
     /// Something of the quarantine is being tried: its end is awaited.
     pub(crate) is_trying: AtomicBool,
     /// Earliest due time heard of, in microseconds; `i64::MAX` for none.

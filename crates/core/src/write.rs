@@ -13,6 +13,7 @@ use crate::key::Key;
 use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
+use crate::queue::Ticket;
 use crate::record::{Armed, Status};
 
 /// The number of one registration of a worker; never used twice in a database.
@@ -85,6 +86,8 @@ pub struct Start {
     pub fingerprint: Option<u64>,
     /// The version of the code that may run it; `None` for any.
     pub app_version: Option<Arc<str>>,
+    /// Where it stands whenever it is queued; `None` for the default queue.
+    pub ticket: Option<Arc<Ticket>>,
     /// The encoded input.
     pub input: Payload,
     /// When it was accepted.
@@ -113,11 +116,14 @@ pub struct Parent {
 ///
 /// A request may have been recorded since the owner last looked. So a Move to `Waiting` or `Parked` of an
 /// execution with requests that the flush does not [answer](Write::Answer) makes it `queued` instead, and
-/// whoever claims it answers; a Move to `Ended` deletes them.
+/// whoever claims it answers; a Move to `Ended` deletes them. Whatever it is moved to, if that is not `Running` its
+/// slot in its queue is free.
 #[derive(Clone, Debug)]
 pub struct Move {
     /// The execution.
     pub key: Key,
+    /// Where it stands whenever it is queued, as its row says.
+    pub ticket: Option<Arc<Ticket>>,
     /// Its new state.
     pub state: State,
 }
@@ -377,7 +383,10 @@ impl Write {
     pub fn size(&self) -> usize {
         128 + match self {
             Write::Start(start) => {
-                start.input.len() + start.workflow_id.as_ref().map_or(0, |id| id.len()) + start.state.size()
+                start.input.len()
+                    + start.workflow_id.as_ref().map_or(0, |id| id.len())
+                    + start.ticket.as_ref().map_or(0, |ticket| ticket.queue.len() + ticket.key.len())
+                    + start.state.size()
             }
             Write::Checkpoint(checkpoint) => checkpoint.outcome.len() + checkpoint.name.len(),
             Write::Attempt(attempt) => attempt.failure.len(),

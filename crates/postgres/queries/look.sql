@@ -1,7 +1,7 @@
 -- $1: who looks, $2: its epoch, $3: the time now, null for the server's, $4: the lease in microseconds, $5: what it
 -- watches, $6: its workflows, $7: its version of the code, null for any, $8 and $9: its window (see window.rs), null to
 -- leave it, $10: whether to renew, and to see who is lost; hints cause many other looks, of which nothing must be left.
--- $11: whether to search for owners without a registration.
+-- $11: whether to search for owners without a registration, $12: the queues that are served, null for all.
 -- A look that was held up takes nothing of a later one back. The OFFSETs keep the plan as it is written, from
 -- the small tables to the large one.
 -- A renewal that a crash of the server takes back costs nothing: leases count from its start. So it waits for no flush.
@@ -24,14 +24,27 @@ SELECT clock.now,
              FROM unnest($5::uuid[]) AS u (key)
              CROSS JOIN LATERAL (SELECT FROM executions AS e
                                  WHERE e.key = u.key AND (e.status >= 4 OR e.is_paused) OFFSET 0) AS e),
-       EXISTS (SELECT FROM ready AS r
-               WHERE r.workflow = ANY($6::text[])
-                 AND (r.app_version = $7::text OR r.app_version IS NULL OR $7::text IS NULL)),
+       -- whether anything is ready in a queue that is not paused, found by hopping from queue to queue along the index
+       EXISTS (WITH RECURSIVE hops (queue) AS (
+                   (SELECT r.queue FROM ready AS r ORDER BY r.queue LIMIT 1)
+                 UNION ALL
+                   SELECT (SELECT r.queue FROM ready AS r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1)
+                   FROM hops AS h
+                   WHERE h.queue IS NOT NULL
+               )
+               SELECT FROM hops AS h
+               WHERE h.queue IS NOT NULL AND ($12::text[] IS NULL OR h.queue = ANY($12::text[]))
+                 AND (SELECT q.is_paused FROM queues AS q WHERE q.name = h.queue) IS NOT TRUE
+                 AND (SELECT true FROM ready AS r
+                      WHERE r.queue = h.queue AND r.workflow = ANY($6::text[])
+                        AND (r.app_version = $7::text OR r.app_version IS NULL OR $7::text IS NULL)
+                      LIMIT 1) IS NOT NULL),
        (SELECT t.due_at
         FROM (SELECT due_at, execution FROM timers ORDER BY due_at OFFSET 0) AS t
         CROSS JOIN LATERAL (SELECT FROM executions AS e
                             WHERE e.key = t.execution AND e.status = 3 AND e.workflow = ANY($6::text[])
                               AND (e.app_version = $7::text OR e.app_version IS NULL OR $7::text IS NULL)
+                              AND ($12::text[] IS NULL OR coalesce(e.queue, 'default') = ANY($12::text[]))
                             OFFSET 0) AS e
         LIMIT 1),
        (SELECT q.due_at

@@ -3,7 +3,8 @@
 -- Strikes and delays are as in record.rs: an execution that was recovered three times in a row with nothing new
 -- recorded goes to the quarantine, and from then on only those recoveries count that it was claimed alone for.
 WITH chosen AS MATERIALIZED (
-    SELECT key, workflow, app_version, coalesce(strikes, 0) AS strikes, progress, coalesce(is_alone, false) AS is_alone
+    SELECT key, workflow, app_version, queue, queue_key, priority, created_at, coalesce(strikes, 0) AS strikes, progress,
+           coalesce(is_alone, false) AS is_alone
     FROM executions
     WHERE owner = ANY($1::bigint[]) AND status = 2
     ORDER BY key
@@ -31,11 +32,22 @@ WITH chosen AS MATERIALIZED (
     WHERE e.key = j.key
     RETURNING e.key
 ), queued AS (
-    INSERT INTO ready (execution, workflow, app_version)
-    SELECT key, workflow, app_version FROM judged
+    -- in front of what has not begun, as in ready_again.sql
+    INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq) OVERRIDING SYSTEM VALUE
+    SELECT key, workflow, app_version, coalesce(queue, 'default'), coalesce(queue_key, ''), coalesce(priority, 0),
+           (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904
+    FROM judged
     WHERE NOT $2::boolean OR now_strikes < 3
     ORDER BY key
     ON CONFLICT DO NOTHING
+), freed AS (
+    DELETE FROM slots
+    WHERE ctid = ANY(ARRAY(
+        SELECT s.ctid
+        FROM judged AS j
+        CROSS JOIN LATERAL (SELECT s.ctid FROM slots AS s
+                            WHERE s.queue = j.queue AND s.queue_key = coalesce(j.queue_key, '') AND s.execution = j.key
+                            OFFSET 0) AS s))
 ), quarantined AS (
     INSERT INTO quarantine (due_at, execution, workflow, app_version)
     SELECT coalesce($3::timestamptz, clock_timestamp())

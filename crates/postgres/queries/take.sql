@@ -1,36 +1,43 @@
 -- $1: the worker, $2: its workflows, $3: at most so many, $4: at most so many bytes, $5: the time now, null for
--- the server's, $6: its version of the code, null for any. What another transaction has locked is passed over: a claim waits for nobody.
+-- the server's, $6: its version of the code, null for any, $7: whether it takes what is due and has no queue, $8 to $10:
+-- how much of which queue and key. What another transaction has locked is passed over: a claim waits for nobody.
 -- The OFFSETs keep the plan as it is written: in the order of the index, one look-up per row, no more than wanted.
 WITH due AS MATERIALIZED (
     SELECT e.key, t.due_at
     FROM (SELECT t.execution, t.due_at
           FROM timers AS t
-          WHERE t.due_at <= (SELECT coalesce($5::timestamptz, clock_timestamp()))
+          WHERE t.due_at <= (SELECT coalesce($5::timestamptz, clock_timestamp())) AND $7::boolean
           ORDER BY t.due_at
           OFFSET 0 FOR UPDATE SKIP LOCKED) AS t
     CROSS JOIN LATERAL (SELECT e.key
                         FROM executions AS e
                         WHERE e.key = t.execution AND e.status = 3 AND e.workflow = ANY($2::text[])
+                          AND e.queue IS NULL
                           AND (e.app_version = $6::text OR e.app_version IS NULL OR $6::text IS NULL)
                         OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
     LIMIT $3::bigint
 ), queued AS MATERIALIZED (
-    SELECT e.key, r.queue, r.priority, r.seq
-    FROM (SELECT r.execution, r.queue, r.priority, r.seq
-          FROM ready AS r
-          WHERE r.workflow = ANY($2::text[])
-            AND (r.app_version = $6::text OR r.app_version IS NULL OR $6::text IS NULL)
-          ORDER BY r.queue, r.priority, r.seq
-          OFFSET 0 FOR UPDATE SKIP LOCKED) AS r
-    CROSS JOIN LATERAL (SELECT e.key
-                        FROM executions AS e
-                        WHERE e.key = r.execution AND e.status = 1 AND NOT e.is_paused
-                        OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+    SELECT q.key, w.n, q.priority, q.seq
+    FROM unnest($8::text[], $9::text[], $10::bigint[]) WITH ORDINALITY AS w (queue, queue_key, most, n)
+    CROSS JOIN LATERAL (
+        SELECT e.key, r.priority, r.seq
+        FROM (SELECT r.execution, r.priority, r.seq
+              FROM ready AS r
+              WHERE r.queue = w.queue AND r.queue_key = w.queue_key AND r.workflow = ANY($2::text[])
+                AND (r.app_version = $6::text OR r.app_version IS NULL OR $6::text IS NULL)
+              ORDER BY r.priority, r.seq
+              OFFSET 0 FOR UPDATE SKIP LOCKED) AS r
+        CROSS JOIN LATERAL (SELECT e.key
+                            FROM executions AS e
+                            WHERE e.key = r.execution AND e.status = 1 AND NOT e.is_paused
+                            OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+        LIMIT w.most
+    ) AS q
     LIMIT (SELECT $3::bigint - count(*) FROM due)
 ), candidates (key, n) AS (
     SELECT key, row_number() OVER (ORDER BY due_at, key) FROM due
   UNION ALL
-    SELECT key, (SELECT count(*) FROM due) + row_number() OVER (ORDER BY queue, priority, seq) FROM queued
+    SELECT key, (SELECT count(*) FROM due) + row_number() OVER (ORDER BY n, priority, seq) FROM queued
 ), sized AS (
     SELECT c.key, c.n, k.is_any, sum(octet_length(e.input) + k.bytes) OVER (ORDER BY c.n) AS total
     FROM candidates AS c
@@ -61,7 +68,7 @@ WITH due AS MATERIALIZED (
 )
 SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
        owner, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
-       strikes, app_version,
+       strikes, app_version, queue, queue_key, priority,
        has_more, (SELECT count(*) FROM unqueued), (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited)
 FROM taken
 ORDER BY n

@@ -2,7 +2,7 @@
 WITH woken AS (
     UPDATE executions AS e
     SET status = 1
-    FROM unnest($1::uuid[]) WITH ORDINALITY AS u (key, n)
+    FROM unnest($1::uuid[]) AS u (key)
     WHERE e.key = u.key AND e.status = 3
       -- not EXISTS: that could be planned as a walk through the whole table
       AND ((SELECT true FROM timers AS t
@@ -10,13 +10,17 @@ WITH woken AS (
            OR (SELECT true FROM waits AS w
                CROSS JOIN LATERAL (SELECT FROM executions AS c WHERE c.key = w.child AND c.status >= 4 OFFSET 0) AS c
                WHERE w.execution = e.key LIMIT 1) IS NOT NULL)
-    RETURNING e.key, e.workflow, e.app_version, u.n
+    RETURNING e.key, e.workflow, e.app_version, e.queue, e.queue_key, e.priority, e.created_at
 ), unarmed AS (
     DELETE FROM timers WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1
 ), unwaited AS (
     DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1
 ), queued AS (
-    INSERT INTO ready (execution, workflow, app_version)
-    SELECT key, workflow, app_version FROM woken ORDER BY n ON CONFLICT DO NOTHING
+    -- in front of what has not begun, as in ready_again.sql
+    INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq) OVERRIDING SYSTEM VALUE
+    SELECT key, workflow, app_version, coalesce(queue, 'default'), coalesce(queue_key, ''), coalesce(priority, 0),
+           (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904
+    FROM woken
+    ON CONFLICT DO NOTHING
 )
 SELECT key, (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited) FROM woken

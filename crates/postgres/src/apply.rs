@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::{Counters, Table};
+use stepfast_core::queue::Ticket;
 use stepfast_core::record::encode_armed;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{
@@ -188,6 +189,16 @@ impl<'a> Sorted<'a> {
                 jobs.push(Job { sql: Sql::Heed, what: "heeding requests", params: vec![one(resting)] });
             }
         }
+        let freed: Vec<(Key, &Ticket)> = self.freed().collect();
+        if !freed.is_empty() {
+            let params = vec![
+                one(worker.0),
+                column(&freed, |(key, _)| uuid(*key)),
+                column(&freed, |(_, ticket)| ticket.queue.to_string()),
+                column(&freed, |(_, ticket)| ticket.key.to_string()),
+            ];
+            jobs.push(Job { sql: Sql::Unslot, what: "freeing slots", params });
+        }
         if !self.wakes.is_empty() {
             let params = vec![column(&self.wakes, |(_, key)| uuid(*key)), one(now.map(Instant))];
             jobs.push(Job { sql: Sql::Wake, what: "waking executions", params });
@@ -256,9 +267,23 @@ impl<'a> Sorted<'a> {
                 column(starts, |(_, s)| outcome(&s.state)),
                 column(starts, |(_, s)| armed(&s.state)),
                 column(starts, |(_, s)| s.app_version.as_deref()),
+                column(starts, |(_, s)| s.ticket.as_ref().map(|ticket| &*ticket.queue)),
+                column(starts, |(_, s)| {
+                    s.ticket.as_ref().map(|ticket| &*ticket.key).filter(|key| !key.is_empty())
+                }),
+                column(starts, |(_, s)| {
+                    s.ticket.as_ref().map(|ticket| ticket.priority).filter(|it| *it != 0)
+                }),
             ];
             jobs.push(Job { sql: Sql::Start, what: "inserting executions", params });
         }
+    }
+
+    /// What stops running, and may have a slot in its queue.
+    pub(crate) fn freed(&self) -> impl Iterator<Item = (Key, &'a Ticket)> {
+        let moves = self.moves.iter().filter(|(_, change)| !matches!(change.state, State::Running { .. }));
+        let all = self.ends.iter().chain(moves);
+        all.filter_map(|(_, change)| Some((change.key, &**change.ticket.as_ref()?)))
     }
 
     /// What is moved to where only a wake or a resume would find it.
@@ -320,12 +345,13 @@ impl<'a> Sorted<'a> {
 
     /// Rows of the role tables that states bring with them.
     fn roles(&self, flush: &Flush, jobs: &mut Vec<Job<'a>>) {
-        let (mut queued, mut timers, mut waits) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut queued, mut again) = (Vec::new(), Vec::new());
+        let (mut timers, mut waits) = (Vec::new(), Vec::new());
         // in the order of the flush: executions become ready in the order in which they were accepted
         for write in &flush.writes {
-            let (key, state) = match write {
-                Write::Start(start) => (start.key, &start.state),
-                Write::Move(change) => (change.key, &change.state),
+            let (key, state, queued) = match write {
+                Write::Start(start) => (start.key, &start.state, &mut queued),
+                Write::Move(change) => (change.key, &change.state, &mut again),
                 _ => continue,
             };
             match state {
@@ -338,9 +364,11 @@ impl<'a> Sorted<'a> {
             }
         }
         // they are queued if they are asked for something
-        queued.extend(self.resting());
-        if !queued.is_empty() {
-            jobs.push(Job { sql: Sql::Ready, what: "making executions ready", params: vec![one(queued)] });
+        again.extend(self.resting());
+        for (sql, queued) in [(Sql::Ready, queued), (Sql::ReadyAgain, again)] {
+            if !queued.is_empty() {
+                jobs.push(Job { sql, what: "making executions ready", params: vec![one(queued)] });
+            }
         }
         if !timers.is_empty() {
             let params = vec![column(&timers, |(key, _)| *key), column(&timers, |(_, due_at)| *due_at)];
@@ -374,7 +402,10 @@ fn kind(start: &Start) -> Kind {
         State::Running { armed } => armed.is_empty(),
         state => matches!(state, State::Ended { .. }),
     };
-    if !is_root || !is_common || start.deadline_at.is_some() || start.app_version.is_some() {
+    if !is_root || !is_common || start.deadline_at.is_some() {
+        return Kind::Special;
+    }
+    if start.app_version.is_some() || start.ticket.is_some() {
         return Kind::Special;
     }
     match &start.workflow_id {
@@ -491,7 +522,9 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
             Sql::Attempt => counters.inserted(Table::Attempts, rows),
             Sql::Chunk => counters.inserted(Table::Chunks, rows),
             Sql::Discard => counters.deleted(Table::Chunks, rows),
-            Sql::Ready => counters.inserted(Table::Ready, rows),
+            Sql::Ready | Sql::ReadyAgain => counters.inserted(Table::Ready, rows),
+            Sql::Slot => counters.inserted(Table::Slots, rows),
+            Sql::Unslot => counters.deleted(Table::Slots, rows),
             Sql::Timer => counters.inserted(Table::Timers, rows),
             Sql::Wait => counters.inserted(Table::Waits, rows),
             Sql::Request => counters.inserted(Table::Requests, rows),
@@ -499,7 +532,9 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
             Sql::Unready => counters.deleted(Table::Ready, rows),
             Sql::Untimer => counters.deleted(Table::Timers, rows),
             Sql::Unwait => counters.deleted(Table::Waits, rows),
-            Sql::Wake | Sql::Take | Sql::TakeQuarantined => count_taken(counters, job.sql, answer)?,
+            Sql::Wake | Sql::Admit | Sql::Take | Sql::TakeQuarantined => {
+                count_taken(counters, job.sql, answer)?;
+            }
             _ => {}
         }
     }
@@ -516,7 +551,7 @@ fn count_taken(counters: &Counters, sql: Sql, answer: &Answer) -> Result<(), Sto
     };
     let rows = answer.rows.len() as u64;
     counters.updated(Table::Executions, rows);
-    if sql == Sql::Wake {
+    if matches!(sql, Sql::Wake | Sql::Admit) {
         counters.inserted(Table::Ready, rows);
     } else {
         counters.deleted(Table::Ready, total(3)?);

@@ -1,132 +1,364 @@
 //! Claims: executions to run, many at once, on a lane of their own.
+//!
+//! One transaction: it locks the queues of which something is ready, counts what runs of those that limit that, divides
+//! its places among them, and takes. Each of these sees what the one before has waited for.
 
 use std::sync::Arc;
 
+use stepfast_core::Key;
 use stepfast_core::counters::Counters;
+use stepfast_core::lock::Mutex;
+use stepfast_core::queue::{DEFAULT_QUEUE, Ticket};
 use stepfast_core::record::Record;
-use stepfast_core::store::{Claim, StoreError};
+use stepfast_core::store::{Claim, Claimed, StoreError};
+use stepfast_core::turns::{Portion, Turns};
 
-use crate::apply::{count, one, replan};
+use crate::apply::{column, count, one, replan};
 use crate::connect::{Connector, Session};
 use crate::error::{Trouble, damaged};
 use crate::lane::{Lane, Lanes, state_of};
 use crate::pipeline::{self, Answer, Job, Param, Part};
-use crate::rows::{Details, bare, execution};
+use crate::queue::{self, Line};
+use crate::rows::{Columns, Details, bare, execution};
 use crate::statements::{CLAIM, Sql};
 use crate::types::{Instant, uuid};
 
 /// Position of the column that says whether there is more than the row; see take.sql.
-const HAS_MORE: usize = 21;
+const HAS_MORE: usize = 24;
 
 /// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim).
 pub(crate) async fn claim(
     connector: &Connector,
     lanes: &Lanes,
     counters: &Counters,
+    turns: &Mutex<Turns>,
     claim: &Claim,
-) -> Result<Vec<Record>, StoreError> {
+) -> Result<Claimed, StoreError> {
     let slot = lanes.slot(claim.worker, claim.lane);
     let mut place = slot.lock().await;
-    let mut lane = Lane::open(connector, place.take(), (claim.worker, claim.lane), CLAIM).await?;
-    let result = attempt(connector, &mut lane, counters, claim).await;
+    let lane = Lane::open(connector, place.take(), (claim.worker, claim.lane), CLAIM).await?;
+    let now = connector.options().clock.as_ref().map(|clock| Instant(clock.now()));
+    let mut claiming = Claiming { lane, claim, turns, now, jobs: Vec::new(), answers: Vec::new() };
+    let result = claiming.run(counters).await;
     // a claim that took nothing, or not for sure, leaves nothing behind
-    let is_clean = matches!(result, Ok(Some(_))) || pipeline::roll_back(&lane.session).await;
+    let is_over = matches!(&result, Ok((_, true)));
+    let is_clean = is_over || pipeline::roll_back(&claiming.lane.session).await;
     let result = match result {
-        Ok(Some(records)) => Ok(records),
-        Ok(None) => {
-            if is_clean && !claim.from_quarantine {
-                sweep(&lane.session, claim).await.map_err(Trouble::into_store_error)?;
+        Ok((claimed, is_over)) => {
+            if is_clean && !is_over && !claim.from_quarantine && !claimed.is_limited {
+                sweep(&claiming.lane.session, claim).await.map_err(Trouble::into_store_error)?;
             }
-            Ok(Vec::new())
+            Ok(claimed)
         }
         Err(trouble) => Err(match trouble.into_store_error() {
             // somebody else was faster; nothing was taken
             StoreError::Blocked(_) => {
-                if is_clean && lane.is_usable() {
-                    *place = Some(lane);
+                if is_clean && claiming.lane.is_usable() {
+                    *place = Some(claiming.lane);
                 }
-                return Ok(Vec::new());
+                return Ok(Claimed::default());
             }
             StoreError::Rejected(reason) => StoreError::Unavailable(reason),
             error => error,
         }),
     };
-    if is_clean && lane.is_usable() && !matches!(result, Err(StoreError::Fenced)) {
-        *place = Some(lane);
+    if is_clean && claiming.lane.is_usable() && !matches!(result, Err(StoreError::Fenced)) {
+        *place = Some(claiming.lane);
     }
     result
 }
 
-/// One try: `None` if nothing was taken, with the transaction still open.
-async fn attempt(
-    connector: &Connector,
-    lane: &mut Lane,
-    counters: &Counters,
-    claim: &Claim,
-) -> Result<Option<Vec<Record>>, Trouble> {
-    let now = connector.options().clock.as_ref().map(|clock| clock.now());
-    let session = &lane.session;
-    let mut jobs = vec![
-        lane.read(),
-        Job {
-            sql: if claim.from_quarantine { Sql::TakeQuarantined } else { Sql::Take },
+/// An execution of the quarantine that may be tried, and where it stands.
+struct Candidate {
+    execution: Key,
+    queue: Arc<str>,
+    key: Arc<str>,
+}
+
+/// A claim in its transaction.
+struct Claiming<'a> {
+    lane: Lane,
+    claim: &'a Claim,
+    turns: &'a Mutex<Turns>,
+    now: Option<Instant>,
+    /// What was sent, and the answers, to be counted if it is committed.
+    jobs: Vec<Job<'a>>,
+    answers: Vec<Answer>,
+}
+
+impl<'a> Claiming<'a> {
+    /// One try; false if the transaction is still open, and has changed nothing.
+    async fn run(&mut self, counters: &Counters) -> Result<(Claimed, bool), Trouble> {
+        let claim = self.claim;
+        let first = if claim.from_quarantine { self.quarantined() } else { self.open(None) };
+        let due = self.due();
+        let answers = self.send(Part::Begin, vec![self.lane.read(), first, due]).await?;
+        let [row, first, due] = answers else { return Err(damaged("an answer").into()) };
+        if last_number(row, claim.epoch)? >= claim.number {
+            // sent again: it has happened, and the next look shows what it took
+            return Ok((Claimed::default(), false));
+        }
+        let mut claimed = Claimed::default();
+        let mut is_admitted = false;
+        if claim.from_quarantine {
+            let candidates = quarantined(first)?;
+            self.try_out(candidates, &mut claimed).await?;
+        } else {
+            let has_due = due.rows.first().map(|row| Columns::of(row).next()).transpose()?.unwrap_or(false);
+            let mut lines = lines(first)?;
+            if has_due {
+                is_admitted = true;
+                let answers = self.send(Part::Middle, vec![self.admit(), self.open(None)]).await?;
+                let [_, opened] = answers else { return Err(damaged("an answer").into()) };
+                lines = self::lines(opened)?;
+            }
+            self.take_ready(lines, &mut claimed).await?;
+        }
+        if claimed.records.is_empty() && !is_admitted {
+            return Ok((claimed, false));
+        }
+        self.end(&mut claimed).await?;
+        count(counters, &self.jobs, &self.answers)?;
+        counters.claimed();
+        self.lane.fenced(&self.jobs, &self.answers);
+        Ok((claimed, true))
+    }
+
+    /// Takes what is due and has no queue, and of each queue and key what its turn and its limits allow for.
+    async fn take_ready(&mut self, mut lines: Vec<Line>, claimed: &mut Claimed) -> Result<(), Trouble> {
+        if let Some(busy) = only_busy(&lines) {
+            // somebody claims from it: he will have done in a moment
+            let wait = Job {
+                sql: Sql::LockQueue,
+                what: "waiting for another claim",
+                params: vec![one(busy.to_string())],
+            };
+            let answers = self.send(Part::Middle, vec![wait, self.open(None)]).await?;
+            let [_, opened] = answers else { return Err(damaged("an answer").into()) };
+            lines = self::lines(opened)?;
+        }
+        let claim = self.claim;
+        queue::count(&self.lane.session, &mut lines, claim.worker).await?;
+        let turns = self.turns.lock().clone();
+        let (candidates, is_limited) = queue::candidates(&self.lane.session, &lines, &turns).await?;
+        claimed.is_limited = is_limited;
+        claimed.has_more = lines.iter().any(|line| line.is_busy);
+        let portions = self.turns.lock().divide(&candidates, claim.limit);
+        self.take(&portions, claimed).await?;
+        let mut taken: Vec<usize> = vec![0; portions.len()];
+        for record in &claimed.records {
+            let (queue, key) = place_of(record);
+            let portion = portions.iter().position(|it| *it.queue == *queue && *it.key == *key);
+            if let Some(portion) = portion {
+                taken[portion] += 1;
+            }
+        }
+        for (portion, taken) in portions.iter().zip(taken) {
+            if taken >= portion.most {
+                claimed.has_more |= portion.is_cut;
+                claimed.is_limited |= !portion.is_cut;
+            }
+        }
+        if claimed.records.is_empty() {
+            claimed.has_more = false;
+        }
+        self.enter_slots(&lines, claimed).await
+    }
+
+    async fn take(&mut self, portions: &[Portion], claimed: &mut Claimed) -> Result<(), Trouble> {
+        let claim = self.claim;
+        let job = Job {
+            sql: Sql::Take,
             what: "claiming executions",
             params: vec![
                 one(claim.worker.0),
                 texts(&claim.workflows),
                 one(claim.limit.min(100_000) as i64),
                 one(i64::try_from(claim.max_bytes).unwrap_or(i64::MAX)),
-                one(now.map(Instant)),
+                one(self.now),
                 one(claim.app_version.as_deref()),
+                one(claim
+                    .queues
+                    .as_ref()
+                    .is_none_or(|served| served.iter().any(|it| **it == *DEFAULT_QUEUE))),
+                column(portions, |it| it.queue.to_string()),
+                column(portions, |it| it.key.to_string()),
+                column(portions, |it| i64::try_from(it.most).unwrap_or(i64::MAX)),
             ],
-        },
-    ];
-    let mut answers = pipeline::run(session, Part::Begin, &jobs).await?;
-    let [row, taken] = answers.as_slice() else { return Err(damaged("an answer").into()) };
-    if last_number(row, claim.epoch)? >= claim.number {
-        // sent again: it has happened, and the next look shows what it took
-        return Ok(None);
+        };
+        let answers = self.send(Part::Middle, vec![job]).await?;
+        let [taken] = answers else { return Err(damaged("an answer").into()) };
+        claimed.records =
+            taken.rows.iter().map(|row| execution(row).map(bare)).collect::<Result<Vec<_>, _>>()?;
+        Ok(())
     }
-    let mut records = taken.rows.iter().map(|row| execution(row).map(bare)).collect::<Result<Vec<_>, _>>()?;
-    if records.is_empty() {
-        return Ok(None);
-    }
-    let mut keys = Vec::new();
-    for (row, record) in taken.rows.iter().zip(&records) {
-        if row.try_get(HAS_MORE).map_err(|_| damaged("a row"))? {
-            keys.push(uuid(record.execution.key));
+
+    /// Takes what may be tried of the quarantine, as far as their queues have room for them.
+    async fn try_out(&mut self, candidates: Vec<Candidate>, claimed: &mut Claimed) -> Result<(), Trouble> {
+        let mut names: Vec<String> = candidates.iter().map(|it| it.queue.to_string()).collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.is_empty() {
+            return Ok(());
         }
-    }
-    let mut more = Vec::new();
-    if session.needs_new_plans(records.len()) {
-        more.push(replan());
-    }
-    more.push(lane.fence(claim.epoch, claim.number, true));
-    if !keys.is_empty() {
-        for (sql, what) in [
-            (Sql::Checkpoints, "reading checkpoints"),
-            (Sql::Attempts, "reading attempts"),
-            (Sql::Requests, "reading requests"),
-        ] {
-            more.push(Job { sql, what, params: vec![one(keys.clone())] });
+        let answers = self.send(Part::Middle, vec![self.open(Some(names))]).await?;
+        let [opened] = answers else { return Err(damaged("an answer").into()) };
+        let mut lines = lines(opened)?;
+        queue::count(&self.lane.session, &mut lines, self.claim.worker).await?;
+        let mut chosen = Vec::new();
+        for Candidate { execution, queue: name, key } in candidates {
+            let line = lines.iter_mut().find(|line| line.name == name);
+            let Some(line) = line.filter(|line| line.is_open && line.room > 0) else { continue };
+            let room = queue::room_of(&self.lane.session, line, &key).await?;
+            // one of a limited key at a time: what was chosen before is not counted yet
+            let is_alone = line.limits.key_concurrency.is_none() || line.tried.insert(key);
+            if room > 0 && is_alone && chosen.len() < self.claim.limit {
+                line.room = line.room.saturating_sub(1);
+                chosen.push(uuid(execution));
+            }
         }
+        let what = "trying executions of the quarantine";
+        let params = vec![one(self.claim.worker.0), one(chosen)];
+        let answers = self.send(Part::Middle, vec![Job { sql: Sql::TakeQuarantined, what, params }]).await?;
+        let [taken] = answers else { return Err(damaged("an answer").into()) };
+        claimed.records =
+            taken.rows.iter().map(|row| execution(row).map(bare)).collect::<Result<Vec<_>, _>>()?;
+        self.enter_slots(&lines, claimed).await
     }
-    stepfast_core::crash_point!("postgres claim open");
-    let read = pipeline::run(session, Part::End, &more).await?;
-    // durable from here on
-    stepfast_core::crash_point!("postgres after claim");
-    let details = Details::new(&records);
-    if let [.., checkpoints, attempts, requests] = read.as_slice() {
-        details.checkpoints(&checkpoints.rows, &mut records)?;
-        details.attempts(&attempts.rows, &mut records)?;
-        details.requests(&requests.rows, &mut records)?;
+
+    /// What was taken counts for the limits of its queue.
+    async fn enter_slots(&mut self, lines: &[Line], claimed: &Claimed) -> Result<(), Trouble> {
+        let limited =
+            |ticket: &Ticket| lines.iter().any(|line| line.name == ticket.queue && line.limits.has_slots());
+        let taken: Vec<(Key, Arc<Ticket>)> = (claimed.records.iter())
+            .filter_map(|record| Some((record.execution.key, record.execution.ticket.clone()?)))
+            .filter(|(_, ticket)| limited(ticket))
+            .collect();
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let job = Job {
+            sql: Sql::Slot,
+            what: "inserting slots",
+            params: vec![
+                one(self.claim.worker.0),
+                column(&taken, |(key, _)| uuid(*key)),
+                column(&taken, |(_, ticket)| ticket.queue.to_string()),
+                column(&taken, |(_, ticket)| ticket.key.to_string()),
+            ],
+        };
+        self.send(Part::Middle, vec![job]).await?;
+        Ok(())
     }
-    jobs.extend(more);
-    answers.extend(read);
-    count(counters, &jobs, &answers)?;
-    counters.claimed();
-    lane.fenced(&jobs, &answers);
-    Ok(Some(records))
+
+    /// Commits, and brings what was recorded of what was taken.
+    async fn end(&mut self, claimed: &mut Claimed) -> Result<(), Trouble> {
+        let session = &self.lane.session;
+        let mut more = Vec::new();
+        if session.needs_new_plans(claimed.records.len()) {
+            more.push(replan());
+        }
+        more.push(self.lane.fence(self.claim.epoch, self.claim.number, true));
+        let taken = self.jobs.iter().position(|job| matches!(job.sql, Sql::Take | Sql::TakeQuarantined));
+        let rows = taken.and_then(|i| self.answers.get(i)).map_or(&[][..], |answer| &answer.rows);
+        let mut keys = Vec::new();
+        for (row, record) in rows.iter().zip(&claimed.records) {
+            if row.try_get(HAS_MORE).map_err(|_| damaged("a row"))? {
+                keys.push(uuid(record.execution.key));
+            }
+        }
+        if !keys.is_empty() {
+            for (sql, what) in [
+                (Sql::Checkpoints, "reading checkpoints"),
+                (Sql::Attempts, "reading attempts"),
+                (Sql::Requests, "reading requests"),
+            ] {
+                more.push(Job { sql, what, params: vec![one(keys.clone())] });
+            }
+        }
+        stepfast_core::crash_point!("postgres claim open");
+        let read = self.send(Part::End, more).await?;
+        // durable from here on
+        stepfast_core::crash_point!("postgres after claim");
+        let details = Details::new(&claimed.records);
+        if let [.., checkpoints, attempts, requests] = read {
+            details.checkpoints(&checkpoints.rows, &mut claimed.records)?;
+            details.attempts(&attempts.rows, &mut claimed.records)?;
+            details.requests(&requests.rows, &mut claimed.records)?;
+        }
+        Ok(())
+    }
+
+    /// Sends statements of the transaction, and keeps them to be counted.
+    async fn send(&mut self, part: Part, jobs: Vec<Job<'a>>) -> Result<&[Answer], Trouble> {
+        let answers = pipeline::run(&self.lane.session, part, &jobs).await?;
+        let before = self.answers.len();
+        self.jobs.extend(jobs);
+        self.answers.extend(answers);
+        Ok(&self.answers[before..])
+    }
+
+    fn served(&self) -> Param<'a> {
+        one(self
+            .claim
+            .queues
+            .as_ref()
+            .map(|served| served.iter().map(ToString::to_string).collect::<Vec<_>>()))
+    }
+
+    fn open(&self, names: Option<Vec<String>>) -> Job<'a> {
+        Job { sql: Sql::Open, what: "looking what is ready", params: vec![self.served(), one(names)] }
+    }
+
+    fn about_due(&self, sql: Sql, what: &'static str) -> Job<'a> {
+        let params = vec![
+            texts(&self.claim.workflows),
+            one(self.now),
+            one(self.claim.app_version.as_deref()),
+            self.served(),
+        ];
+        Job { sql, what, params }
+    }
+
+    fn due(&self) -> Job<'a> {
+        self.about_due(Sql::Due, "looking what is due")
+    }
+
+    fn admit(&self) -> Job<'a> {
+        self.about_due(Sql::Admit, "queueing what is due")
+    }
+
+    fn quarantined(&self) -> Job<'a> {
+        self.about_due(Sql::Quarantined, "looking into the quarantine")
+    }
+}
+
+/// The queues that an answer of open.sql tells of.
+fn lines(answer: &Answer) -> Result<Vec<Line>, StoreError> {
+    answer.rows.iter().map(Line::of).collect()
+}
+
+/// One of the queues, if somebody else claims from each of them.
+fn only_busy(lines: &[Line]) -> Option<Arc<str>> {
+    let first = lines.first()?;
+    lines.iter().all(|line| line.is_busy).then(|| first.name.clone())
+}
+
+fn quarantined(answer: &Answer) -> Result<Vec<Candidate>, StoreError> {
+    let read = |row| {
+        let mut row = Columns::of(row);
+        Ok(Candidate {
+            execution: row.key()?,
+            queue: row.next::<&str>()?.into(),
+            key: row.next::<&str>()?.into(),
+        })
+    };
+    answer.rows.iter().map(read).collect()
+}
+
+/// The queue and key in which an execution stood.
+fn place_of(record: &Record) -> (&str, &str) {
+    record.execution.ticket.as_deref().map_or((DEFAULT_QUEUE, ""), |ticket| (&ticket.queue, &ticket.key))
 }
 
 fn last_number(lane: &Answer, epoch: i64) -> Result<i64, Trouble> {

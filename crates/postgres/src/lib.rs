@@ -24,6 +24,7 @@ mod parameters;
 mod pipeline;
 mod privileges;
 mod proxy;
+mod queue;
 mod read;
 mod readers;
 mod request;
@@ -47,11 +48,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use stepfast_core::counters::Counters;
+use stepfast_core::lock::Mutex;
 use stepfast_core::payload::ChunkRef;
+use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
 use stepfast_core::schema::{Finding, Migrated};
-use stepfast_core::store::{About, Changed, Claim, Look, Registration, Seen, StoreError};
+use stepfast_core::store::{About, Changed, Claim, Claimed, Look, Registration, Seen, StoreError};
 use stepfast_core::survey::{Survey, WorkerInfo};
+use stepfast_core::turns::Turns;
 use stepfast_core::write::{Flush, Outcome, WorkerId};
 use stepfast_core::{Key, Store};
 
@@ -69,6 +73,8 @@ pub struct PostgresStore {
     background: Arc<Background>,
     lanes: Lanes,
     windows: Arc<Windows>,
+    /// Whose turn it is at the next claim.
+    turns: Mutex<Turns>,
     control: Control,
     reader: Reader,
     hints: Arc<Hints>,
@@ -116,6 +122,7 @@ impl PostgresStore {
             lanes: Lanes::default(),
             control: Control::new(connector.clone(), background.clone(), windows.clone(), looking),
             windows,
+            turns: Mutex::default(),
             reader: Reader::new(&connector, &background),
             hints: Arc::new(Hints::new(connector.clone())),
             connector,
@@ -223,8 +230,19 @@ impl Store for PostgresStore {
         Ok(outcomes)
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError> {
-        claim::claim(&self.connector, &self.lanes, &self.counters, claim).await
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        claim::claim(&self.connector, &self.lanes, &self.counters, &self.turns, claim).await
+    }
+
+    async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
+        let row = self.control.change_queue(change).await?;
+        self.hints.tell(&self.background, READY);
+        Ok(row)
+    }
+
+    async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
+        self.counters.read();
+        self.reader.queues(names).await
     }
 
     async fn look(&self, look: &Look) -> Result<Seen, StoreError> {

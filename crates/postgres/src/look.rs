@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
+use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::record::{Detail, ExecutionId};
 use stepfast_core::store::{Look, Registration, Seen, StoreError};
 use stepfast_core::survey::WorkerInfo;
@@ -19,6 +20,7 @@ use crate::connect::{Connector, Role, Session};
 use crate::continuity::Continuity;
 use crate::error::{Trouble, damaged, unanswered, unavailable};
 use crate::pipeline::{self, Answer, Job, Part};
+use crate::queue;
 use crate::read::Reader;
 use crate::rows::{Columns, request_kind};
 use crate::statements::{CONTROL, Sql, TAKEOVER};
@@ -142,6 +144,7 @@ impl Control {
             one(info.is_client),
             one(uuid(window.start)),
             one(uuid(window.end)),
+            one(info.queues.as_ref().map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>())),
         ];
         let answer = self.ask(Job { sql: Sql::Register, what: "registering a worker", params }).await?;
         stepfast_core::crash_point!("postgres registered");
@@ -175,6 +178,17 @@ impl Control {
         result.map_err(unavailable)
     }
 
+    /// See [`Store::change_queue`](stepfast_core::Store::change_queue).
+    pub(crate) async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
+        let mut place = self.taking_over.lock().await;
+        let session = self.session(place.take(), TAKEOVER).await?;
+        let result = queue::change(&session, change, self.now()).await;
+        if result.is_ok() || pipeline::roll_back(&session).await {
+            *place = Some(session);
+        }
+        result.map_err(Trouble::into_store_error)
+    }
+
     /// See [`Store::look`](stepfast_core::Store::look). Also, whether there are other workers.
     pub(crate) async fn look(&self, look: &Look, reader: &Reader) -> Result<(Seen, bool), StoreError> {
         let sight = if look.is_renewal { self.windows.renew(look.worker) } else { Sight::default() };
@@ -191,6 +205,10 @@ impl Control {
             one(sight.keys.as_ref().map(|keys| uuid(keys.end))),
             one(look.is_renewal),
             one(is_search),
+            one(look
+                .queues
+                .as_ref()
+                .map(|served| served.iter().map(ToString::to_string).collect::<Vec<_>>())),
         ];
         let answer = self.ask(Job { sql: Sql::Look, what: "looking", params }).await?;
         let mut view = view(&answer)?;

@@ -163,7 +163,7 @@ impl<'a> Decisions<'a> {
                 vec![column(&resumed, |(key, _)| uuid(*key)), column(&resumed, |(_, had_ended)| *had_ended)];
             jobs.push(Job { sql: Sql::Resume, what: "resuming executions", params });
             let params = vec![column(&self.resumed, |(key, _)| uuid(*key))];
-            jobs.push(Job { sql: Sql::Ready, what: "making executions ready", params });
+            jobs.push(Job { sql: Sql::ReadyAgain, what: "making executions ready", params });
             let renewed: Vec<Key> =
                 resumed.iter().filter(|(_, had_ended)| *had_ended).map(|(key, _)| *key).collect();
             if !renewed.is_empty() {

@@ -1,8 +1,10 @@
 //! Rows as the contract's types.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use stepfast_core::clock::Timestamp;
+use stepfast_core::queue::Ticket;
 use stepfast_core::record::{Execution, Record, Status, decode_armed};
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{Attempt, Checkpoint, CheckpointKind, Existing, Parent, RequestKind, WorkerId};
@@ -104,7 +106,20 @@ pub(crate) fn execution(row: &Row) -> Result<Execution, StoreError> {
         wake_at: row.opt_time()?,
         strikes: row.next::<Option<i32>>()?.unwrap_or_default().cast_unsigned(),
         app_version: row.next::<Option<&str>>()?.map(Into::into),
+        ticket: ticket(&mut row)?,
     })
+}
+
+/// Where an execution stands: its queue, its key there, its priority.
+fn ticket(row: &mut Columns<'_>) -> Result<Option<Arc<Ticket>>, StoreError> {
+    let (queue, key, priority): (Option<&str>, Option<&str>, Option<i32>) =
+        (row.next()?, row.next()?, row.next()?);
+    let ticket = |queue: &str| Ticket {
+        queue: queue.into(),
+        key: key.unwrap_or_default().into(),
+        priority: priority.unwrap_or_default(),
+    };
+    Ok(queue.map(|queue| Arc::new(ticket(queue))))
 }
 
 /// A row of `existing.sql`.

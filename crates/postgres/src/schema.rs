@@ -17,6 +17,8 @@ pub(crate) const TABLES: &[&str] = &[
     "chunks",
     "ready",
     "quarantine",
+    "queues",
+    "slots",
     "timers",
     "waits",
     "requests",

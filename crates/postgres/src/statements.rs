@@ -59,8 +59,12 @@ statements! {
     Chunk = include_str!("../queries/chunk.sql");
     /// Deletes pieces.
     Discard = include_str!("../queries/discard.sql");
-    /// Makes executions claimable.
+    /// Makes executions claimable for the first time.
     Ready = include_str!("../queries/ready.sql");
+    /// Makes executions claimable again.
+    ReadyAgain = include_str!("../queries/ready_again.sql");
+    /// Frees the slots of executions that do not run any more.
+    Unslot = include_str!("../queries/unslot.sql");
     /// Sets due times.
     Timer = include_str!("../queries/timer.sql");
     /// Sets children to wait for.
@@ -86,6 +90,24 @@ statements! {
     /// Which requests are there.
     Asked = "SELECT execution, n FROM requests WHERE execution = ANY($1::uuid[])";
 
+    /// Locks the queues of which something is ready.
+    Open = include_str!("../queries/open.sql");
+    /// Waits until nobody else claims from a queue.
+    LockQueue = "SELECT FROM queues WHERE name = $1::text FOR NO KEY UPDATE";
+    /// Counts what runs of queues.
+    Slots = include_str!("../queries/slots.sql");
+    /// Counts what runs of a key.
+    KeySlots = "SELECT count(*) FROM slots WHERE queue = $1::text AND queue_key = $2::text";
+    /// Finds the keys of queues.
+    Keys = include_str!("../queries/keys.sql");
+    /// Whether something that stands in a queue of its own is due.
+    Due = include_str!("../queries/due.sql");
+    /// Queues that.
+    Admit = include_str!("../queries/admit.sql");
+    /// What was claimed counts for the limits of its queue.
+    Slot = include_str!("../queries/slot.sql");
+    /// What may be tried of the quarantine.
+    Quarantined = include_str!("../queries/quarantined.sql");
     /// Claims executions.
     Take = include_str!("../queries/take.sql");
     /// Claims executions that are in quarantine.
@@ -134,6 +156,12 @@ statements! {
     List = include_str!("../queries/list.sql");
     /// Counts executions.
     Count = include_str!("../queries/count.sql");
+    /// Lists queues.
+    Queues = include_str!("../queries/queues.sql");
+    /// Creates or changes a queue.
+    SetQueue = include_str!("../queries/set_queue.sql");
+    /// What runs of a queue counts for its limits.
+    RunningIn = include_str!("../queries/running_in.sql");
     /// Lists workers.
     Workers = include_str!("../queries/workers.sql");
     /// Counts what waits for a worker.
@@ -172,6 +200,8 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::Chunk,
     Sql::Discard,
     Sql::Ready,
+    Sql::ReadyAgain,
+    Sql::Unslot,
     Sql::Timer,
     Sql::Wait,
     Sql::Answer,
@@ -191,6 +221,15 @@ pub(crate) const CLAIM: &[Sql] = &[
     Sql::Replan,
     Sql::Fence,
     Sql::Lane,
+    Sql::Open,
+    Sql::LockQueue,
+    Sql::Slots,
+    Sql::KeySlots,
+    Sql::Keys,
+    Sql::Due,
+    Sql::Admit,
+    Sql::Slot,
+    Sql::Quarantined,
     Sql::Take,
     Sql::TakeQuarantined,
     Sql::Stale,
@@ -210,6 +249,8 @@ pub(crate) const TAKEOVER: &[Sql] = &[
     Sql::BumpWorker,
     Sql::EnterAll,
     Sql::Unregister,
+    Sql::SetQueue,
+    Sql::RunningIn,
     Sql::Requeue,
     Sql::Satisfied,
     Sql::Lock,
@@ -225,6 +266,7 @@ pub(crate) const READ: &[Sql] = &[
     Sql::List,
     Sql::Count,
     Sql::Lost,
+    Sql::Queues,
     Sql::Workers,
     Sql::Waiting,
     Sql::Value,

@@ -44,6 +44,7 @@ fn worker(row: &Row) -> Result<WorkerRow, StoreError> {
             engine: row.next()?,
             app_version: row.next::<Option<&str>>()?.map(Into::into),
             workflows: row.next::<Vec<&str>>()?.into_iter().map(Into::into).collect(),
+            queues: row.next::<Option<Vec<&str>>>()?.map(|names| names.into_iter().map(Into::into).collect()),
             is_client: row.next()?,
         },
         registered_at: row.time()?,

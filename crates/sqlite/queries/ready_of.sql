@@ -1,6 +1,6 @@
--- The oldest ready rows of a workflow after a position. 1 workflow, 2 seq, 3 execution, 4 limit,
--- 5 version of the code, NULL for any
-SELECT seq, execution FROM ready
-WHERE workflow = ?1 AND (seq, execution) > (?2, ?3)
-    AND (app_version = ?5 OR app_version IS NULL OR ?5 IS NULL)
-ORDER BY seq, execution LIMIT ?4
+-- The first ready rows of a workflow in a queue's key, after a position. 1 workflow, 2 queue, 3 queue_key, 4 priority,
+-- 5 seq, 6 execution, 7 limit, 8 version of the code, NULL for any
+SELECT priority, seq, execution FROM ready
+WHERE workflow = ?1 AND queue = ?2 AND queue_key = ?3 AND (priority, seq, execution) > (?4, ?5, ?6)
+    AND (app_version = ?8 OR app_version IS NULL OR ?8 IS NULL)
+ORDER BY priority, seq, execution LIMIT ?7

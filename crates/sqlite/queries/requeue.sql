@@ -2,4 +2,4 @@
 -- recoveries
 UPDATE executions SET status = 1, owner = NULL, recoveries = recoveries + ?3
 WHERE key IN (SELECT key FROM executions WHERE owner = ?1 LIMIT ?2)
-RETURNING key, created_at, strikes, progress, is_alone
+RETURNING key, strikes, progress, is_alone, queue, queue_key

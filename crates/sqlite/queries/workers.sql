@@ -1,5 +1,5 @@
 -- All registrations, with how much each runs.
 SELECT
     worker_id, host, pid, engine, app_version, workflows, is_client, registered_at,
-    (SELECT count(*) FROM executions WHERE owner = workers.worker_id)
+    queues, (SELECT count(*) FROM executions WHERE owner = workers.worker_id)
 FROM workers ORDER BY worker_id

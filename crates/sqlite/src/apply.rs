@@ -1,12 +1,11 @@
 //! One function per Write variant, in the enum's order. Each Write's guard is in its own statement: a row
 //! that is not changed is a guard that did not hold, so a loser never rolls back its neighbours.
 
-use std::sync::Arc;
-
 use rusqlite::{OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
+use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::record::{Armed, Status, encode_armed};
 use stepfast_core::write::{
     Attempt, Checkpoint, Chunk, Discard, Existing, Flush, Move, Outcome, Start, State, Write,
@@ -90,9 +89,10 @@ impl<'c, 'f> Apply<'c, 'f> {
         if inserted == 0 {
             return self.existing(start);
         }
-        // what is pinned to a version of the code is rare
-        let workflow = start.app_version.is_none().then_some(&start.workflow);
-        self.enter_roles(start.key, workflow, &start.state)?;
+        match &start.state {
+            State::Queued { .. } => self.enter_ready(start)?,
+            state => self.enter_roles(start.key, state)?,
+        }
         Ok(Outcome::Applied)
     }
 
@@ -105,6 +105,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         };
         let armed = armed(state.armed());
         let owner = matches!(state, State::Running { .. }).then_some(self.flush.worker.0);
+        let ticket = start.ticket.as_deref();
         let params = params![
             key(&start.key),
             start.root.shard(),
@@ -124,6 +125,9 @@ impl<'c, 'f> Apply<'c, 'f> {
             payload(&start.input),
             outcome,
             start.app_version.as_deref(),
+            ticket.map(|ticket| &*ticket.queue),
+            ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
+            ticket.map(|ticket| ticket.priority).filter(|priority| *priority != 0),
         ];
         self.sql.insert(Table::Executions, Sql::Start, params)
     }
@@ -244,14 +248,17 @@ impl<'c, 'f> Apply<'c, 'f> {
         if matches!(state, State::Ended { .. }) && self.is_asked(change.key)? {
             self.sql.delete(Table::Requests, Sql::Answer, [id])?;
         }
-        self.enter_roles(change.key, None, state)?;
+        if let (Some(ticket), false) = (&change.ticket, matches!(state, State::Running { .. })) {
+            self.sql.delete(Table::Slots, Sql::Unslot, (&*ticket.queue, &*ticket.key, id))?;
+        }
+        self.enter_roles(change.key, state)?;
         Ok(Outcome::Applied)
     }
 
     /// Inserts what the role tables hold of a state that was just entered.
-    fn enter_roles(&mut self, id: Key, workflow: Option<&Arc<str>>, state: &State) -> Tried<()> {
+    fn enter_roles(&mut self, id: Key, state: &State) -> Tried<()> {
         match state {
-            State::Queued { .. } => self.ready(id, workflow)?,
+            State::Queued { .. } => self.ready(id)?,
             State::Waiting { wake_at, children, .. } => {
                 if let Some(wake_at) = wake_at {
                     self.sql.insert(Table::Timers, Sql::Timer, (key(&id), wake_at.as_micros()))?;
@@ -265,13 +272,26 @@ impl<'c, 'f> Apply<'c, 'f> {
         Ok(())
     }
 
-    /// Makes an execution claimable.
-    pub(crate) fn ready(&mut self, id: Key, workflow: Option<&Arc<str>>) -> Tried<()> {
+    /// Makes a new execution claimable.
+    fn enter_ready(&mut self, start: &Start) -> Tried<()> {
         let seq = self.shared.next_seq(self.now);
-        match workflow {
-            Some(workflow) => self.sql.insert(Table::Ready, Sql::Ready, (key(&id), seq, &**workflow))?,
-            None => self.sql.insert(Table::Ready, Sql::ReadyAs, (key(&id), seq))?,
-        };
+        let ticket = start.ticket.as_deref();
+        let params = (
+            key(&start.key),
+            seq,
+            &*start.workflow,
+            start.app_version.as_deref(),
+            ticket.map_or(DEFAULT_QUEUE, |ticket| &*ticket.queue),
+            ticket.map_or("", |ticket| &*ticket.key),
+            ticket.map_or(0, |ticket| ticket.priority),
+        );
+        self.sql.insert(Table::Ready, Sql::Ready, params)?;
+        Ok(())
+    }
+
+    /// Makes an execution claimable again.
+    pub(crate) fn ready(&mut self, id: Key) -> Tried<()> {
+        self.sql.insert(Table::Ready, Sql::ReadyAs, [key(&id)])?;
         Ok(())
     }
 
@@ -282,7 +302,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         }
         self.sql.delete(Table::Timers, Sql::Untimer, [key(&id)])?;
         self.sql.delete(Table::Waits, Sql::Unwait, [key(&id)])?;
-        self.ready(id, None)?;
+        self.ready(id)?;
         Ok(Outcome::Applied)
     }
 

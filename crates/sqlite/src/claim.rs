@@ -1,15 +1,19 @@
-//! Claiming: executions whose timer is due, then the oldest in `ready`.
+//! Claiming: executions whose timer is due, then what is ready, queue by queue and key by key.
+
+use std::collections::{BTreeSet, VecDeque};
 
 use rusqlite::OptionalExtension;
-use std::collections::VecDeque;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
-use stepfast_core::record::{Record, Status};
-use stepfast_core::store::{Claim, StoreError};
+use stepfast_core::queue::DEFAULT_QUEUE;
+use stepfast_core::record::Status;
+use stepfast_core::store::{Claim, Claimed, StoreError};
 use stepfast_core::survey::is_same_version;
+use stepfast_core::turns::{Portion, Turns};
 use stepfast_core::write::WorkerId;
 
 use crate::error::Tried;
+use crate::queue::{Room, ready_queues};
 use crate::row::{execution, key, key_of, maybe_text, text};
 use crate::statements::{Sql, Statements, Tally};
 use crate::writer::{Inner, fence};
@@ -20,25 +24,25 @@ const PAGE: usize = 64;
 
 impl Inner {
     /// Claims in one transaction, on the calling thread.
-    pub(crate) fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError> {
-        let (records, tally): (Vec<Record>, Tally) = self.write("claiming executions", |conn| {
+    pub(crate) fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let (claimed, tally): (Claimed, Tally) = self.write("claiming executions", |conn| {
             let mut sql = Statements::new(conn);
             fence(&mut sql, claim.worker.0, claim.lane, claim.epoch)?;
-            let mut claiming = Claiming { sql, claim, records: Vec::new(), bytes: 0 };
+            let mut claiming = Claiming { sql, claim, claimed: Claimed::default(), bytes: 0 };
             let now = self.now().as_micros();
             if claim.from_quarantine {
                 claiming.quarantined(now)?;
             } else {
                 claiming.due(now)?;
-                claiming.ready()?;
+                claiming.ready(&mut self.turns.lock())?;
             }
-            Ok((claiming.records, claiming.sql.tally))
+            Ok((claiming.claimed, claiming.sql.tally))
         })?;
         tally.add_to(&self.counters);
-        if !records.is_empty() {
+        if !claimed.records.is_empty() {
             self.counters.claimed();
         }
-        Ok(records)
+        Ok(claimed)
     }
 }
 
@@ -48,36 +52,47 @@ fn can_run(claim: &Claim, workflow: &str, app_version: Option<&str>) -> bool {
     has_workflow && is_same_version(claim.app_version.as_deref(), app_version)
 }
 
+/// True if who claims serves this queue.
+fn serves(claim: &Claim, queue: &str) -> bool {
+    claim.queues.as_ref().is_none_or(|queues| queues.iter().any(|name| **name == *queue))
+}
+
 struct Claiming<'c, 'a> {
     sql: Statements<'c>,
     claim: &'a Claim,
-    records: Vec<Record>,
+    claimed: Claimed,
     bytes: usize,
 }
 
+/// The place of a row in its key: priority, seq, execution.
+type Spot = (i64, i64, Key);
+
 impl Claiming<'_, '_> {
     fn is_full(&self) -> bool {
-        self.records.len() >= self.claim.limit || self.bytes > self.claim.max_bytes
+        self.claimed.records.len() >= self.claim.limit || self.bytes > self.claim.max_bytes
     }
 
-    /// Takes suspended executions whose time has come, earliest first.
+    /// Takes suspended executions whose time has come, earliest first. What stands in a queue of its own stands there
+    /// again.
     fn due(&mut self, now: i64) -> Tried<()> {
         let mut after = (i64::MIN, Key::default());
         while !self.is_full() {
-            let mut page: Vec<(i64, Key, bool)> = Vec::with_capacity(PAGE);
+            let mut page = Vec::with_capacity(PAGE);
             let mut rows = self.sql.get(Sql::Due)?.query((after.0, key(&after.1), now, PAGE as i64))?;
             while let Some(row) = rows.next()? {
-                let is_ours = can_run(self.claim, &text(row, 2)?, maybe_text(row, 3)?.as_deref());
-                page.push((row.get(0)?, key_of(row, 1)?, is_ours));
+                let queue = maybe_text(row, 4)?;
+                let is_ours = can_run(self.claim, &text(row, 2)?, maybe_text(row, 3)?.as_deref())
+                    && serves(self.claim, queue.as_deref().unwrap_or(DEFAULT_QUEUE));
+                page.push((row.get::<_, i64>(0)?, key_of(row, 1)?, is_ours, queue.is_some()));
             }
             drop(rows);
-            let Some((due_at, last, _)) = page.last() else { return Ok(()) };
+            let Some((due_at, last, ..)) = page.last() else { return Ok(()) };
             after = (*due_at, *last);
-            for (_, id, is_ours) in page {
+            for (_, id, is_ours, has_queue) in page {
                 if self.is_full() {
                     return Ok(());
                 }
-                if is_ours && self.take(id, Status::Waiting)? {
+                if is_ours && if has_queue { self.admit(id)? } else { self.take(id, Status::Waiting)? } {
                     self.sql.delete(Table::Timers, Sql::Untimer, [key(&id)])?;
                     self.sql.delete(Table::Waits, Sql::Unwait, [key(&id)])?;
                 }
@@ -86,63 +101,123 @@ impl Claiming<'_, '_> {
         Ok(())
     }
 
+    fn admit(&mut self, id: Key) -> Tried<bool> {
+        let is_admitted = self.sql.update(Table::Executions, Sql::Admit, [key(&id)])? > 0;
+        if is_admitted {
+            self.sql.insert(Table::Ready, Sql::ReadyAs, [key(&id)])?;
+        }
+        Ok(is_admitted)
+    }
+
     /// Takes what may be tried of the quarantine, the longest in it first.
     fn quarantined(&mut self, now: i64) -> Tried<()> {
         let version = self.claim.app_version.as_deref();
         let mut rows = self.sql.get(Sql::Quarantined)?.query((now, version))?;
         let mut found = Vec::new();
-        while let Some(row) = rows.next()?
-            && found.len() < self.claim.limit
-        {
+        while let Some(row) = rows.next()? {
             if self.claim.workflows.contains(&text(row, 2)?) {
-                found.push(key_of(row, 1)?);
+                found.push((key_of(row, 1)?, maybe_text(row, 3)?, maybe_text(row, 4)?.unwrap_or_default()));
             }
         }
         drop(rows);
-        for id in found {
-            self.take(id, Status::Queued)?;
+        for (id, queue, queue_key) in found {
+            if self.claimed.records.len() >= self.claim.limit {
+                break;
+            }
+            let queue = queue.unwrap_or_else(|| DEFAULT_QUEUE.into());
+            let room = Room::of(&mut self.sql, &queue, self.claim.worker.0)?;
+            let Some(room) = room.filter(|room| room.all > 0 && serves(self.claim, &queue)) else { continue };
+            if room.of_key(&mut self.sql, &queue_key)? == 0 {
+                continue;
+            }
+            if self.take(id, Status::Queued)? {
+                room.take(&mut self.sql, &queue_key, id, self.claim.worker.0)?;
+            }
             // also if there was nothing to take: the row is stale then
             self.sql.run(Sql::Unquarantine, [key(&id)])?;
         }
-        if let [only] = self.records.as_slice() {
+        if let [only] = self.claimed.records.as_slice() {
             self.sql.run(Sql::TakeAlone, [key(&only.execution.key)])?;
         }
         Ok(())
     }
 
-    /// Takes ready executions, oldest first over all workflows.
-    fn ready(&mut self) -> Tried<()> {
+    /// Takes of each queue and key what its turn and its limits allow for.
+    fn ready(&mut self, turns: &mut Turns) -> Tried<()> {
+        if self.is_full() {
+            return Ok(());
+        }
+        let workflows = self.claim.workflows.clone();
+        let mut queues = BTreeSet::new();
+        for workflow in workflows.iter() {
+            queues.extend(ready_queues(&mut self.sql, workflow)?);
+        }
+        let mut rooms = Vec::with_capacity(queues.len());
+        let mut candidates = Vec::with_capacity(queues.len());
+        for queue in queues.into_iter().filter(|queue| serves(self.claim, queue)) {
+            let Some(room) = Room::of(&mut self.sql, &queue, self.claim.worker.0)? else { continue };
+            let (candidate, is_limited) = room.candidate(&mut self.sql, &workflows, &turns.after(&queue))?;
+            self.claimed.is_limited |= is_limited;
+            candidates.push(candidate);
+            rooms.push(room);
+        }
+        let mut rooms = rooms.iter().zip(&candidates).peekable();
+        for portion in turns.divide(&candidates, self.claim.limit - self.claimed.records.len()) {
+            while rooms.next_if(|(_, candidate)| candidate.queue != portion.queue).is_some() {}
+            let Some((room, _)) = rooms.peek() else { break };
+            self.take_portion(&portion, room)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the first ready executions of a key, over all workflows.
+    fn take_portion(&mut self, portion: &Portion, room: &Room) -> Tried<()> {
         let workflows = self.claim.workflows.clone();
         // a page of each workflow, refilled when used up: nothing is read of workflows that are not ours
-        let mut pages: Vec<(&str, VecDeque<(i64, Key)>)> = Vec::with_capacity(workflows.len());
+        let mut pages: Vec<(&str, VecDeque<Spot>)> = Vec::with_capacity(workflows.len());
         for workflow in workflows.iter() {
-            if self.is_full() {
+            pages.push((workflow, self.page(portion, workflow, (i64::MIN, i64::MIN, Key::default()))?));
+        }
+        let mut taken = 0;
+        while !self.is_full() {
+            let first = pages.iter_mut().filter(|(_, page)| !page.is_empty()).min_by_key(|(_, page)| page[0]);
+            let Some((workflow, page)) = first else { return Ok(()) };
+            if taken == portion.most {
+                self.claimed.has_more |= portion.is_cut;
+                self.claimed.is_limited |= !portion.is_cut;
                 return Ok(());
             }
-            pages.push((workflow, self.ready_of(workflow, (i64::MIN, Key::default()))?));
-        }
-        while !self.is_full() {
-            let oldest =
-                pages.iter_mut().filter(|(_, page)| !page.is_empty()).min_by_key(|(_, page)| page[0]);
-            let Some((workflow, page)) = oldest else { return Ok(()) };
-            let Some((seq, id)) = page.pop_front() else { return Ok(()) };
+            let Some(spot) = page.pop_front() else { return Ok(()) };
             if page.is_empty() {
-                *page = self.ready_of(workflow, (seq, id))?;
+                *page = self.page(portion, workflow, spot)?;
             }
-            self.take(id, Status::Queued)?;
+            let id = spot.2;
+            if self.take(id, Status::Queued)? {
+                room.take(&mut self.sql, &portion.key, id, self.claim.worker.0)?;
+                taken += 1;
+            }
             // also if there was nothing to take: the row is stale then
             self.sql.delete(Table::Ready, Sql::Unready, [key(&id)])?;
         }
         Ok(())
     }
 
-    fn ready_of(&mut self, workflow: &str, after: (i64, Key)) -> Tried<VecDeque<(i64, Key)>> {
-        let limit = PAGE.min(self.claim.limit - self.records.len() + 1);
-        let params = (workflow, after.0, key(&after.1), limit as i64, self.claim.app_version.as_deref());
+    fn page(&mut self, portion: &Portion, workflow: &str, after: Spot) -> Tried<VecDeque<Spot>> {
+        let limit = PAGE.min(portion.most.saturating_add(1));
+        let params = (
+            workflow,
+            &*portion.queue,
+            &*portion.key,
+            after.0,
+            after.1,
+            key(&after.2),
+            limit as i64,
+            self.claim.app_version.as_deref(),
+        );
         let mut rows = self.sql.get(Sql::ReadyOf)?.query(params)?;
         let mut page = VecDeque::with_capacity(limit);
         while let Some(row) = rows.next()? {
-            page.push_back((row.get(0)?, key_of(row, 1)?));
+            page.push_back((row.get(0)?, row.get(1)?, key_of(row, 2)?));
         }
         Ok(page)
     }
@@ -161,7 +236,7 @@ impl Claiming<'_, '_> {
         execution.wake_at = None;
         let record = read::record(&mut self.sql, execution)?;
         self.bytes += row::size(&record);
-        self.records.push(record);
+        self.claimed.records.push(record);
         Ok(true)
     }
 }

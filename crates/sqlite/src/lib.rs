@@ -16,6 +16,7 @@ pub mod forked;
 mod look;
 mod migrate;
 mod notify;
+mod queue;
 mod read;
 mod request;
 mod resend;
@@ -38,8 +39,11 @@ use stepfast_core::counters::Counters;
 use stepfast_core::key::Key;
 use stepfast_core::lock::Mutex;
 use stepfast_core::payload::ChunkRef;
+use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
-use stepfast_core::store::{About, Changed, Claim, Durability, Look, Registration, Seen, Store, StoreError};
+use stepfast_core::store::{
+    About, Changed, Claim, Claimed, Durability, Look, Registration, Seen, Store, StoreError,
+};
 use stepfast_core::survey::{Survey, WorkerInfo};
 use stepfast_core::write::{Flush, Outcome, WorkerId};
 use tokio::sync::Semaphore;
@@ -130,6 +134,7 @@ impl SqliteStore {
             writer: Mutex::new(Some(writer)),
             readers: Mutex::default(),
             reading: Semaphore::new(read::READERS),
+            turns: Mutex::default(),
         };
         let inner = Arc::new(inner);
         forked::keep(&inner);
@@ -186,8 +191,18 @@ impl Store for SqliteStore {
         self.inner.commit(flush)
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError> {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.inner.claim(claim)
+    }
+
+    async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
+        let change = change.clone();
+        self.reading(move |inner| inner.change_queue(&change)).await
+    }
+
+    async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
+        let names = names.map(<[_]>::to_vec);
+        self.reading(move |inner| inner.queues(names.as_deref())).await
     }
 
     async fn look(&self, look: &Look) -> Result<Seen, StoreError> {

@@ -1,18 +1,21 @@
 //! Registrations, and the look once a second: who is lost, and what concerns the worker that looks.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
+use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::record::{ExecutionId, QUARANTINE, quarantine_delay, strikes_after};
 use stepfast_core::store::{Look, Registration, Seen, StoreError};
 use stepfast_core::survey::{WorkerInfo, is_same_version};
 use stepfast_core::write::WorkerId;
 
 use crate::error::Tried;
+use crate::queue::{next_key, ready_queues, stored_queue};
 use crate::read;
 use crate::row::{key, key_of, maybe_text, request_kind, text};
 use crate::statements::{Sql, Statements};
@@ -31,8 +34,8 @@ impl Inner {
         let mut entered = None;
         let registered = self.write("registering a worker", |conn| {
             let worker: i64 = conn.query_row(
-                "INSERT INTO workers (epoch, registered_at, host, pid, engine, app_version, workflows, is_client)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) RETURNING worker_id",
+                "INSERT INTO workers (epoch, registered_at, host, pid, engine, app_version, workflows, is_client, queues)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) RETURNING worker_id",
                 params![
                     EPOCH,
                     now.as_micros(),
@@ -41,7 +44,8 @@ impl Inner {
                     info.engine,
                     info.app_version.as_deref(),
                     info.workflows.join("\n"),
-                    info.is_client
+                    info.is_client,
+                    info.queues.as_ref().map(|queues| queues.join("\n"))
                 ],
                 |row| row.get(0),
             )?;
@@ -175,7 +179,7 @@ impl Inner {
                     sql.update(Table::Executions, Sql::Wake, (key(id), i64::MIN))?;
                     sql.delete(Table::Timers, Sql::Untimer, [key(id)])?;
                     sql.delete(Table::Waits, Sql::Unwait, [key(id)])?;
-                    sql.insert(Table::Ready, Sql::ReadyAs, (key(id), self.shared.next_seq(self.now())))?;
+                    sql.insert(Table::Ready, Sql::ReadyAs, [key(id)])?;
                 }
                 Ok((called.len() as u64, sql.tally))
             })?;
@@ -225,20 +229,24 @@ impl Inner {
                 let params = (owner, TAKEOVER as i64, i64::from(is_lost));
                 let mut rows = sql.get(Sql::Requeue)?.query(params)?;
                 while let Some(row) = rows.next()? {
-                    let strikes: Option<u32> = row.get(2)?;
-                    let (progress, is_alone): (Option<i64>, Option<bool>) = (row.get(3)?, row.get(4)?);
+                    let strikes: Option<u32> = row.get(1)?;
+                    let (progress, is_alone): (Option<i64>, Option<bool>) = (row.get(2)?, row.get(3)?);
                     let before =
                         Before { strikes: strikes.unwrap_or(0), progress, is_alone: is_alone == Some(true) };
-                    found.push((key_of(row, 0)?, row.get::<_, i64>(1)?, before));
+                    let place = (maybe_text(row, 4)?, maybe_text(row, 5)?.unwrap_or_default());
+                    found.push((key_of(row, 0)?, place, before));
                 }
                 drop(rows);
-                for (id, created_at, before) in &found {
+                for (id, (queue, queue_key), before) in &found {
+                    if let Some(queue) = queue {
+                        let params = (&**queue, &**queue_key, key(id));
+                        sql.delete(Table::Slots, Sql::Unslot, params)?;
+                    }
                     let tried_at = if is_lost { strike(&mut sql, *id, before, now)? } else { None };
                     if let Some(tried_at) = tried_at {
                         sql.run(Sql::Quarantine, (key(id), tried_at.as_micros()))?;
                     } else {
-                        // as old as they are: what was accepted first is not put behind a backlog
-                        sql.insert(Table::Ready, Sql::ReadyAs, (key(id), created_at))?;
+                        sql.insert(Table::Ready, Sql::ReadyAs, [key(id)])?;
                     }
                 }
                 sql.tally.updated[Table::Executions as usize] += found.len() as u64;
@@ -300,12 +308,8 @@ impl Inner {
 
         let version = look.app_version.as_deref();
         let is_ours = |pinned: Option<&str>| is_same_version(version, pinned);
-        let mut ready = conn.prepare_cached(
-            "SELECT 1 FROM ready
-             WHERE workflow = ?1 AND (app_version = ?2 OR app_version IS NULL OR ?2 IS NULL)",
-        )?;
         for workflow in look.workflows.iter() {
-            seen.has_ready = seen.has_ready || ready.exists((&**workflow, version))?;
+            seen.has_ready = seen.has_ready || is_ready(&mut sql, workflow, version, look.queues.as_deref())?;
         }
 
         let mut rows = sql.get(Sql::Quarantined)?.query((i64::MAX, version))?;
@@ -320,13 +324,39 @@ impl Inner {
         let mut due = conn.prepare_cached(include_str!("../queries/due.sql"))?;
         let mut rows = due.query((i64::MIN, key(&Key::default()), i64::MAX, i64::MAX))?;
         while let Some(row) = rows.next()? {
-            if look.workflows.contains(&text(row, 2)?) && is_ours(maybe_text(row, 3)?.as_deref()) {
+            let queue = maybe_text(row, 4)?.unwrap_or_else(|| DEFAULT_QUEUE.into());
+            let is_served = look.queues.as_ref().is_none_or(|served| served.contains(&queue));
+            if is_served && look.workflows.contains(&text(row, 2)?) && is_ours(maybe_text(row, 3)?.as_deref())
+            {
                 seen.next_due = Some(Timestamp::from_micros(row.get(0)?));
                 break;
             }
         }
         Ok(seen)
     }
+}
+
+/// True if executions of a workflow are ready, in a queue that is served and not paused.
+fn is_ready(
+    sql: &mut Statements<'_>,
+    workflow: &str,
+    version: Option<&str>,
+    served: Option<&[Arc<str>]>,
+) -> Tried<bool> {
+    for queue in ready_queues(sql, workflow)? {
+        let is_served = served.is_none_or(|served| served.contains(&queue));
+        if !is_served || stored_queue(sql, &queue)?.is_some_and(|row| row.is_paused) {
+            continue;
+        }
+        let mut key = next_key(sql, workflow, &queue, None)?;
+        while let Some(it) = key {
+            if sql.exists(Sql::IsReady, (workflow, &*queue, &*it, version))? {
+                return Ok(true);
+            }
+            key = next_key(sql, workflow, &queue, Some(&it))?;
+        }
+    }
+    Ok(false)
 }
 
 /// What is known of an execution that was recovered before.

@@ -8,6 +8,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
+use stepfast_core::queue::{Limits, Queue, QueueRow, Ticket};
 use stepfast_core::record::{Execution, Record, Status, decode_armed};
 use stepfast_core::write::{Attempt, Checkpoint, CheckpointKind, Parent, RequestKind, WorkerId};
 
@@ -107,7 +108,33 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         wake_at: maybe_time(row, 16)?,
         strikes: row.get::<_, Option<u32>>(19)?.unwrap_or_default(),
         app_version: maybe_text(row, 20)?,
+        ticket: ticket(row, 21)?,
         armed,
+    })
+}
+
+/// Where an execution stands: its queue, its key there, its priority.
+fn ticket(row: &Row<'_>, i: usize) -> Tried<Option<Arc<Ticket>>> {
+    let Some(queue) = maybe_text(row, i)? else { return Ok(None) };
+    let key = maybe_text(row, i + 1)?.unwrap_or_default();
+    let priority = row.get::<_, Option<i32>>(i + 2)?.unwrap_or_default();
+    Ok(Some(Arc::new(Ticket { queue, key, priority })))
+}
+
+/// A row of `queues`.
+pub(crate) fn queue(row: &Row<'_>) -> Tried<QueueRow> {
+    Ok(QueueRow {
+        queue: Queue {
+            name: text(row, 0)?,
+            limits: Limits {
+                concurrency: row.get(4)?,
+                worker_concurrency: row.get(5)?,
+                key_concurrency: row.get(6)?,
+            },
+        },
+        version: row.get(1)?,
+        changed_at: time(row, 2)?,
+        is_paused: row.get(3)?,
     })
 }
 

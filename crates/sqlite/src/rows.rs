@@ -46,6 +46,7 @@ impl Shape {
             && start.fingerprint.is_none()
             && start.deadline_at.is_none()
             && start.app_version.is_none()
+            && start.ticket.is_none()
             && start.root == start.key;
         match &start.state {
             State::Running { armed } if is_plain && armed.is_empty() => Some(Shape::Running),

@@ -38,6 +38,18 @@ pub(crate) enum Sql {
     Ready,
     ReadyAs,
     Unready,
+    Slot,
+    Unslot,
+    Slots,
+    KeySlots,
+    RunningIn,
+    SetQueue,
+    Queue,
+    NextQueue,
+    FirstKey,
+    NextKey,
+    IsReady,
+    Admit,
     Timer,
     Untimer,
     Wait,
@@ -116,14 +128,39 @@ impl Sql {
             }
             Sql::Move => include_str!("../queries/move.sql"),
             Sql::Wake => include_str!("../queries/wake.sql"),
-            Sql::Ready => {
-                "INSERT INTO ready (execution, seq, workflow) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING"
-            }
-            Sql::ReadyAs => {
-                "INSERT INTO ready (execution, seq, workflow, app_version)
-                 SELECT key, ?2, workflow, app_version FROM executions WHERE key = ?1 ON CONFLICT DO NOTHING"
-            }
+            Sql::Ready => include_str!("../queries/ready.sql"),
+            Sql::ReadyAs => include_str!("../queries/ready_as.sql"),
             Sql::Unready => "DELETE FROM ready WHERE execution = ?1",
+            Sql::Slot => {
+                "INSERT INTO slots (queue, queue_key, execution, worker_id) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT DO NOTHING"
+            }
+            Sql::Unslot => "DELETE FROM slots WHERE queue = ?1 AND queue_key = ?2 AND execution = ?3",
+            Sql::Slots => {
+                "SELECT count(*), count(*) FILTER (WHERE worker_id = ?2) FROM slots WHERE queue = ?1"
+            }
+            Sql::KeySlots => "SELECT count(*) FROM slots WHERE queue = ?1 AND queue_key = ?2",
+            Sql::RunningIn => include_str!("../queries/running_in.sql"),
+            Sql::SetQueue => include_str!("../queries/set_queue.sql"),
+            Sql::Queue => {
+                "SELECT name, version, changed_at, is_paused, concurrency, worker_concurrency, key_concurrency
+                 FROM queues WHERE name = ?1"
+            }
+            Sql::NextQueue => {
+                "SELECT queue FROM ready WHERE workflow = ?1 AND queue > ?2 ORDER BY queue LIMIT 1"
+            }
+            Sql::FirstKey => {
+                "SELECT queue_key FROM ready WHERE workflow = ?1 AND queue = ?2 ORDER BY queue_key LIMIT 1"
+            }
+            Sql::NextKey => {
+                "SELECT queue_key FROM ready WHERE workflow = ?1 AND queue = ?2 AND queue_key > ?3
+                 ORDER BY queue_key LIMIT 1"
+            }
+            Sql::IsReady => {
+                "SELECT 1 FROM ready WHERE workflow = ?1 AND queue = ?2 AND queue_key = ?3
+                 AND (app_version = ?4 OR app_version IS NULL OR ?4 IS NULL)"
+            }
+            Sql::Admit => "UPDATE executions SET status = 1 WHERE key = ?1 AND status = 3",
             Sql::Timer => "INSERT INTO timers (execution, due_at) VALUES (?1, ?2)",
             Sql::Untimer => "DELETE FROM timers WHERE execution = ?1",
             Sql::Wait => "INSERT INTO waits (execution, child) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
@@ -219,9 +256,9 @@ impl<'c> Statements<'c> {
 /// What a transaction did, to be added to the totals once it is committed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    pub(crate) inserted: [u64; 8],
-    pub(crate) updated: [u64; 8],
-    pub(crate) deleted: [u64; 8],
+    pub(crate) inserted: [u64; 9],
+    pub(crate) updated: [u64; 9],
+    pub(crate) deleted: [u64; 9],
     pub(crate) statements: u64,
 }
 

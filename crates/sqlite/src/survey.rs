@@ -43,12 +43,13 @@ impl Inner {
                 engine: row.get(3)?,
                 app_version: maybe_text(row, 4)?,
                 workflows: text(row, 5)?.lines().map(Into::into).collect(),
+                queues: maybe_text(row, 8)?.map(|names| names.lines().map(Into::into).collect()),
                 is_client: row.get(6)?,
             },
             registered_at: time(row, 7)?,
             lease_expires_at: None,
             is_alive: self.shared.is_alive(worker),
-            running: row.get::<_, i64>(8)? as u64,
+            running: row.get::<_, i64>(9)? as u64,
         })
     }
 }

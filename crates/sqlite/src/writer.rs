@@ -10,6 +10,7 @@ use stepfast_core::clock::{Clock, Timestamp};
 use stepfast_core::counters::{Counters, Spent};
 use stepfast_core::lock::Mutex;
 use stepfast_core::store::{About, StoreError};
+use stepfast_core::turns::Turns;
 use stepfast_core::write::{Flush, Outcome};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -42,6 +43,8 @@ pub(crate) struct Inner {
     pub(crate) readers: Mutex<Vec<Connection>>,
     /// Bounds how many reads for async callers go on at once.
     pub(crate) reading: Semaphore,
+    /// Whose turn it is at the next claim.
+    pub(crate) turns: Mutex<Turns>,
 }
 
 impl Drop for Inner {

@@ -103,11 +103,11 @@ async fn a_claim_stops_when_it_has_enough_bytes_but_brings_one() {
     }
     let mut claim = worker.claim_of(5, &["w"]);
     claim.max_bytes = 0;
-    assert_eq!(worker.store.claim(&claim).await.unwrap().len(), 1);
+    assert_eq!(worker.store.claim(&claim).await.unwrap().records.len(), 1);
     claim.max_bytes = 1500;
-    assert_eq!(worker.store.claim(&claim).await.unwrap().len(), 2);
+    assert_eq!(worker.store.claim(&claim).await.unwrap().records.len(), 2);
     claim.max_bytes = 1 << 20;
-    assert_eq!(worker.store.claim(&claim).await.unwrap().len(), 2);
+    assert_eq!(worker.store.claim(&claim).await.unwrap().records.len(), 2);
 }
 
 #[tokio::test]
@@ -153,8 +153,8 @@ async fn hot_statements_never_scan_a_table() {
             plan.iter().filter(|line| line.starts_with("SCAN") && !line.contains("CONSTANT ROW")).collect();
         // `list` is what its filters make of it; `requests` is small, and all of it is wanted; all that waits
         // is looked through when a worker was lost, and only then; surveys are for people
-        let is_meant =
-            ["list.sql", "asked.sql", "called.sql", "workers.sql", "waiting.sql"].contains(&&*name);
+        let is_meant = ["list.sql", "asked.sql", "called.sql", "workers.sql", "queues.sql", "waiting.sql"]
+            .contains(&&*name);
         assert!(is_meant || scans.is_empty(), "{name}: {plan:?}");
         assert!(!plan.iter().any(|line| line.contains("AUTOMATIC")), "{name}: {plan:?}");
     }

@@ -21,6 +21,7 @@ mod load;
 mod look;
 mod moves;
 mod quarantine;
+mod queue;
 mod race;
 mod request;
 mod resend;
@@ -31,6 +32,6 @@ mod version;
 mod wake;
 
 nouns![
-    checkpoint, chunk, claim, fence, flush, hint, list, load, look, moves, quarantine, race, request, resend,
-    start, survey, takeover, version, wake
+    checkpoint, chunk, claim, fence, flush, hint, list, load, look, moves, quarantine, queue, race, request,
+    resend, start, survey, takeover, version, wake
 ];

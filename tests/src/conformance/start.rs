@@ -12,7 +12,7 @@ use stepfast_core::write::{Existing, Outcome, Parent, Start, State};
 
 use crate::make::{
     armed, at, awaiting, child_of, completed, ended, keys, move_to, nasty_texts, noise, parked, payload,
-    queued, running, sleeping, start, start_queued, start_running, write,
+    queued, running, sleeping, start, start_queued, start_running, ticket, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -82,6 +82,7 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
         workflow_id: Some("order-7".into()),
         workflow: "ship".into(),
         app_version: Some("v7".into()),
+        ticket: ticket("emails", "acme", -3),
         fingerprint: Some(77),
         input: payload("in"),
         created_at: at(-3),
@@ -97,7 +98,7 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
     assert_eq!((row.input, row.outcome), (given.input, Payload::empty()));
     assert_eq!((row.created_at, row.deadline_at, row.ended_at), (at(-3), Some(at(1_000_001)), None));
     assert_eq!((row.run_no, row.recoveries, row.wake_at, row.armed), (1, 0, None, Vec::new()));
-    assert_eq!((row.strikes, row.app_version), (0, given.app_version));
+    assert_eq!((row.strikes, row.app_version, row.ticket), (0, given.app_version, given.ticket));
     assert!(record.checkpoints.is_empty() && record.attempts.is_empty() && record.requests.is_empty());
 }
 

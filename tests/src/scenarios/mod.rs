@@ -28,6 +28,7 @@ mod drain;
 mod fault;
 mod fence;
 mod killer;
+mod queue;
 mod refusal;
 mod request;
 mod room;
@@ -58,6 +59,7 @@ nouns![
     client,
     drain,
     killer,
+    queue,
     request,
     several,
     starting,

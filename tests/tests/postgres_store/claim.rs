@@ -66,7 +66,7 @@ async fn a_claim_is_bounded_by_bytes_but_takes_at_least_one() {
     for (max_bytes, expected) in [(1, 1), (2_500, 2), (1 << 20, 1)] {
         let claim = Claim { max_bytes, ..db.claim(10) };
         let claim = Claim { number: claim.number + i64::try_from(max_bytes).unwrap(), ..claim };
-        assert_eq!(db.store.claim(&claim).await.unwrap().len(), expected, "{max_bytes}");
+        assert_eq!(db.store.claim(&claim).await.unwrap().records.len(), expected, "{max_bytes}");
     }
 }
 
@@ -114,7 +114,7 @@ async fn two_claimers_share_what_is_ready_and_wait_for_nobody() {
         let mine = Claim { number, ..db.claim(30) };
         let theirs = Claim { worker: second.worker, epoch: second.epoch, ..mine.clone() };
         let (mine, theirs) = tokio::join!(db.store.claim(&mine), other.claim(&theirs));
-        let (mine, theirs) = (mine.unwrap(), theirs.unwrap());
+        let (mine, theirs) = (mine.unwrap().records, theirs.unwrap().records);
         if mine.is_empty() && theirs.is_empty() {
             break;
         }
@@ -123,7 +123,7 @@ async fn two_claimers_share_what_is_ready_and_wait_for_nobody() {
     let distinct: HashSet<Key> = taken.iter().copied().collect();
     assert_eq!((taken.len(), distinct.len()), (199, 199));
     sql.batch_execute("ROLLBACK").await.unwrap();
-    let last = db.store.claim(&Claim { number: 1000, ..db.claim(1) }).await.unwrap();
+    let last = db.store.claim(&Claim { number: 1000, ..db.claim(1) }).await.unwrap().records;
     assert_eq!(last[0].execution.key, keys[0]);
 }
 
@@ -146,10 +146,10 @@ async fn a_claim_under_a_stale_epoch_takes_nothing() {
 async fn an_empty_claim_uses_up_no_number_and_a_repeated_one_takes_nothing() {
     let db = Fixture::new().await;
     let claim = db.claim(1);
-    assert_eq!(db.store.claim(&claim).await.unwrap(), []);
+    assert_eq!(db.store.claim(&claim).await.unwrap().records, []);
     db.write(vec![start(Key::mint(), QUEUED), start(Key::mint(), QUEUED)]).await;
-    assert_eq!(db.store.claim(&claim).await.unwrap().len(), 1);
-    assert_eq!(db.store.claim(&claim).await.unwrap(), []);
+    assert_eq!(db.store.claim(&claim).await.unwrap().records.len(), 1);
+    assert_eq!(db.store.claim(&claim).await.unwrap().records, []);
     // a number may be left out: that of a claim whose fate nobody knows
-    assert_eq!(db.store.claim(&Claim { number: claim.number + 5, ..claim }).await.unwrap().len(), 1);
+    assert_eq!(db.store.claim(&Claim { number: claim.number + 5, ..claim }).await.unwrap().records.len(), 1);
 }

@@ -1,10 +1,12 @@
 //! All or nothing, once, and never by somebody who was taken over.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+use stepfast_core::queue::Ticket;
 use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
-use stepfast_core::write::{Answer, Chunk, Discard, Flush, Outcome, Write};
+use stepfast_core::write::{Answer, Chunk, Discard, Flush, Move, Outcome, Write};
 use stepfast_core::{Key, Store};
 use tokio_postgres::IsolationLevel;
 
@@ -115,7 +117,7 @@ async fn a_failure_of_any_statement_lands_nothing_and_the_next_flush_works() {
 #[tokio::test]
 async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
     let db = Fixture::new().await;
-    let [holder, ending, answered, queued, sleeper, parent] = [(); 6].map(|()| Key::mint());
+    let [holder, ending, answered, queued, sleeper, parent, limited] = [(); 7].map(|()| Key::mint());
     let chunk = Chunk { execution: holder, value: 1, n: 0, bytes: "x".into(), is_free: true };
     db.write(vec![
         start(holder, RUNNING),
@@ -125,10 +127,14 @@ async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
         start(sleeper, waiting(Some(later(1)), &[])),
         start(parent, waiting(None, &[holder])),
         Write::Chunk(chunk),
+        start(limited, RUNNING),
     ])
     .await;
+    let slot = "INSERT INTO slots (worker_id, execution, queue, queue_key) VALUES ($1, $2, 'a', '')";
+    db.sql.execute(slot, &[&db.worker.worker.0, &uuid(limited)]).await.unwrap();
     db.write(vec![cancel(ending), cancel(answered)]).await;
     let before = db.counts().await;
+    let ticket = Arc::new(Ticket { queue: "a".into(), key: "".into(), priority: 0 });
     let flush = || {
         db.flush(vec![
             Write::Discard(Discard { execution: holder, keep: std::iter::empty().collect() }),
@@ -137,6 +143,7 @@ async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
             cancel(queued),
             cancel(sleeper),
             cancel(parent),
+            Write::Move(Move { key: limited, ticket: Some(ticket.clone()), state: ended(Status::Completed) }),
         ])
     };
     // each row stands for the statement that deletes it
@@ -147,6 +154,7 @@ async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
         ("ready", queued),
         ("timers", sleeper),
         ("waits", parent),
+        ("slots", limited),
     ];
     for (table, execution) in deleted {
         let execution = uuid(execution);
@@ -157,7 +165,7 @@ async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
         assert_eq!(db.status(queued).await, Status::Queued, "{what}");
     }
     db.commit(&flush()).await.unwrap();
-    for table in ["chunks", "requests", "ready", "timers", "waits"] {
+    for table in ["chunks", "requests", "ready", "timers", "waits", "slots"] {
         assert_eq!(db.count(table).await, 0, "{table}");
     }
     for key in [ending, queued, sleeper, parent] {

@@ -25,6 +25,8 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Chunk, &[]),
     (Sql::Discard, &[]),
     (Sql::Ready, &[]),
+    (Sql::ReadyAgain, &[]),
+    (Sql::Unslot, &[]),
     (Sql::Timer, &[]),
     (Sql::Wait, &[]),
     (Sql::Answer, &[]),
@@ -37,9 +39,18 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Unwait, &[]),
     (Sql::Existing, &[]),
     (Sql::Asked, &[]),
-    // in the order of the queue, as far as the limit
-    (Sql::Take, &["ready_order"]),
-    (Sql::TakeQuarantined, &["quarantine_due"]),
+    // the first of an order
+    (Sql::Open, &["ready_order"]),
+    (Sql::LockQueue, &[]),
+    (Sql::Slots, &[]),
+    (Sql::KeySlots, &[]),
+    (Sql::Keys, &[]),
+    (Sql::Due, &["timers_due"]),
+    (Sql::Admit, &["timers_due"]),
+    (Sql::Take, &["timers_due"]),
+    (Sql::Slot, &[]),
+    (Sql::Quarantined, &["quarantine_due"]),
+    (Sql::TakeQuarantined, &[]),
     (Sql::Checkpoints, &[]),
     (Sql::Attempts, &[]),
     (Sql::Requests, &[]),
@@ -66,8 +77,18 @@ const HOT: &[(Sql, &[&str])] = &[
 ];
 
 /// What has no plan that could rot: it is no query, inserts a row, looks at the few workers, or is a list for people.
-const OTHERS: &[Sql] =
-    &[Sql::Replan, Sql::Register, Sql::Lost, Sql::List, Sql::Count, Sql::Workers, Sql::Waiting];
+const OTHERS: &[Sql] = &[
+    Sql::Replan,
+    Sql::Register,
+    Sql::Lost,
+    Sql::List,
+    Sql::Count,
+    Sql::Workers,
+    Sql::Waiting,
+    Sql::Queues,
+    Sql::SetQueue,
+    Sql::RunningIn,
+];
 
 #[test]
 fn every_statement_is_looked_at() {
@@ -84,11 +105,14 @@ async fn fill(db: &Fixture, rows: u32) {
              SELECT now(), 1, i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
                     CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
              FROM generate_series(1, {rows}) i; \
-             TRUNCATE checkpoints, attempts, chunks, ready, timers, waits, requests; \
+             TRUNCATE checkpoints, attempts, chunks, ready, timers, waits, requests, queues, slots; \
              INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1, key, 'a', 's', 'o' FROM executions; \
              INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
              INSERT INTO chunks SELECT 1, 1, key, 'x' FROM executions; \
              INSERT INTO ready (execution, workflow) SELECT key, 'order' FROM executions; \
+             INSERT INTO queues (version, changed_at, is_paused, is_serial, name) \
+             SELECT 1, now(), false, true, key::text FROM executions; \
+             INSERT INTO slots SELECT 1, key, 'default', key::text FROM executions; \
              INSERT INTO timers SELECT now(), key FROM executions; \
              INSERT INTO waits SELECT key, key FROM executions; \
              INSERT INTO requests SELECT now(), 1, key, key FROM executions",
@@ -101,7 +125,7 @@ async fn fill(db: &Fixture, rows: u32) {
 async fn every_hot_statement_finds_its_rows_by_index() {
     let db = Fixture::new().await;
     db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
-    for table in TABLES.iter().chain(&["workers", "lanes"]) {
+    for table in TABLES.iter().chain(&["workers", "lanes", "queues", "slots"]) {
         let no_surprises = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
         db.sql.batch_execute(&no_surprises).await.unwrap();
     }
@@ -119,7 +143,7 @@ async fn every_hot_statement_finds_its_rows_by_index() {
             fill(&db, rows).await;
         }
         if statistics.contains("while they were empty") {
-            let roles = "TRUNCATE attempts, chunks, ready, timers, waits, requests";
+            let roles = "TRUNCATE attempts, chunks, ready, timers, waits, requests, queues, slots";
             db.sql.batch_execute(roles).await.unwrap();
         }
         if analyze {

@@ -131,13 +131,14 @@ impl Fixture {
             max_bytes: 1 << 20,
             workflows: workflows(),
             app_version: None,
+            queues: None,
             from_quarantine: false,
         }
     }
 
     pub(crate) async fn take(&self, limit: usize) -> Vec<Record> {
         let claim = self.claim(limit);
-        let records = self.store.claim(&claim).await.unwrap();
+        let records = self.store.claim(&claim).await.unwrap().records;
         self.numbers[2].store(claim.number, Relaxed);
         records
     }
@@ -168,6 +169,7 @@ pub(crate) fn look(worker: &Registration) -> Look {
         holds: None,
         workflows: workflows(),
         app_version: None,
+        queues: None,
     }
 }
 
@@ -202,6 +204,7 @@ pub(crate) fn start_of(key: Key, state: State) -> Start {
         workflow_id: None,
         workflow: "order".into(),
         app_version: None,
+        ticket: None,
         fingerprint: None,
         input: payload(&7),
         created_at: NOON,
@@ -235,7 +238,7 @@ pub(crate) fn child(key: Key, parent: Key, is_detached: bool, state: State) -> W
 }
 
 pub(crate) fn moved(key: Key, state: State) -> Write {
-    Write::Move(Move { key, state })
+    Write::Move(Move { key, ticket: None, state })
 }
 
 pub(crate) fn checkpoint(execution: Key, n: u32) -> Write {

@@ -59,6 +59,7 @@ mod tests {
             workflow_id,
             workflow,
             app_version: None,
+            ticket: None,
             fingerprint,
             input,
             created_at,

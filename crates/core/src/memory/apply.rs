@@ -91,6 +91,7 @@ impl Tables {
             recoveries: 0,
             strikes: 0,
             app_version: start.app_version.clone(),
+            ticket: start.ticket.clone(),
             created_at: start.created_at,
             deadline_at: start.deadline_at,
             wake_at: None,
@@ -107,7 +108,7 @@ impl Tables {
         self.children.extend(start.parent.as_ref().map(|parent| (parent.key, start.key)));
         counters.inserted(Table::Executions, 1);
         self.write_state(start.key, &start.state, Some(worker));
-        self.enter_roles(start.key, &start.state, counters);
+        self.enter_roles(start.key, &start.state, true, counters);
         Outcome::Applied
     }
 

@@ -7,69 +7,140 @@ use crate::clock::Timestamp;
 use crate::counters::Counters;
 use crate::key::Key;
 use crate::record::{Detail, Record};
-use crate::store::{Claim, StoreError};
+use crate::store::{Claim, Claimed, StoreError};
 use crate::survey::is_same_version;
 use crate::write::State;
 
 impl Tables {
-    /// Takes due sleepers by due time, then ready ones by age.
+    /// Takes due sleepers by due time, then ready ones; or what may be tried of the quarantine.
     pub(super) fn claim(
         &mut self,
         claim: &Claim,
         now: Timestamp,
         counters: &Counters,
-    ) -> Result<Vec<Record>, StoreError> {
+    ) -> Result<Claimed, StoreError> {
         let lane = self.lane(claim.worker, claim.lane, claim.epoch)?;
         if claim.number <= lane.last_number {
             // Sent again: it has happened, and the next look shows what it took.
-            return Ok(Vec::new());
+            return Ok(Claimed::default());
         }
-        let candidates: Vec<Key> = self
-            .candidates(claim.from_quarantine, now)
-            .into_iter()
-            .filter(|key| self.can_run(*key, &claim.workflows, claim.app_version.as_deref()))
-            .take(claim.limit)
-            .collect();
-        let mut taken = Vec::new();
+        let mut claimed = Claimed::default();
         let mut bytes = 0;
-        for key in candidates {
-            let Some(record) = self.record(key, Detail::Full) else { continue };
-            bytes += size(&record);
-            if bytes > claim.max_bytes && !taken.is_empty() {
-                break;
+        if claim.from_quarantine {
+            for key in self.tried(claim, now) {
+                let ticket = self.ticket(key);
+                let (of_queue, of_key) = self.room(&ticket.queue, &ticket.key, claim.worker);
+                if of_queue.min(of_key) > 0 && !self.is_queue_paused(key) {
+                    self.take(claim, key, &mut bytes, &mut claimed, counters);
+                }
             }
-            let state = State::Running { armed: record.execution.armed };
-            self.enter(key, &state, Some(claim.worker), counters);
-            self.alone.remove(&key);
-            taken.extend(self.record(key, Detail::Full));
+        } else {
+            self.admit(claim, now, counters);
+            for key in self.due_now(claim, now) {
+                self.take(claim, key, &mut bytes, &mut claimed, counters);
+            }
+            self.claim_ready(claim, &mut bytes, &mut claimed, counters);
         }
-        if let ([record], true) = (taken.as_slice(), claim.from_quarantine) {
+        if let ([record], true) = (claimed.records.as_slice(), claim.from_quarantine) {
             self.alone.insert(record.execution.key);
         }
-        if !taken.is_empty() {
+        if !claimed.records.is_empty() {
             counters.claimed();
             let lane = self.lane(claim.worker, claim.lane, claim.epoch)?;
             lane.last_number = claim.number;
             lane.last_outcomes = Vec::new();
         }
-        Ok(taken)
+        Ok(claimed)
     }
 
-    /// What may be claimed, in the order in which it is.
-    fn candidates(&self, from_quarantine: bool, now: Timestamp) -> Vec<Key> {
-        if from_quarantine {
-            let mut due: Vec<_> = self.quarantine.iter().filter(|(_, at)| **at <= now).collect();
-            due.sort_by_key(|(key, at)| (**at, **key));
-            return due.into_iter().map(|(key, _)| *key).collect();
+    /// Takes from each queue, and each key, what its turn and its limits allow for.
+    fn claim_ready(&mut self, claim: &Claim, bytes: &mut usize, claimed: &mut Claimed, counters: &Counters) {
+        let can_claim = |tables: &Self, key| tables.can_run_for(key, claim) && !tables.is_queue_paused(key);
+        let (candidates, is_limited) = self.candidates_of(claim.worker, |key| can_claim(self, key));
+        claimed.is_limited = is_limited;
+        let mut turns = std::mem::take(&mut self.turns);
+        let portions = turns.divide(&candidates, claim.limit.saturating_sub(claimed.records.len()));
+        self.turns = turns;
+        for portion in portions {
+            let of_key: Vec<Key> = (self.ready.iter())
+                .filter(|(spot, _)| spot.ticket.queue == portion.queue && spot.ticket.key == portion.key)
+                .map(|(_, key)| *key)
+                .filter(|key| can_claim(self, *key))
+                .collect();
+            for key in of_key.iter().take(portion.most) {
+                self.take(claim, *key, bytes, claimed, counters);
+            }
+            claimed.has_more |= portion.is_cut && of_key.len() >= portion.most;
+            claimed.is_limited |= !portion.is_cut && of_key.len() > portion.most;
         }
-        let due = self.due.iter().take_while(|(due_at, _)| *due_at <= now).map(|(_, key)| *key);
-        due.chain(self.ready.values().copied()).collect()
     }
 
-    /// True if the execution's workflow is one of these, and code of this version may run it.
-    pub(super) fn can_run(&self, key: Key, workflows: &[Arc<str>], app_version: Option<&str>) -> bool {
+    /// Takes an execution, unless the claim has enough bytes.
+    fn take(
+        &mut self,
+        claim: &Claim,
+        key: Key,
+        bytes: &mut usize,
+        claimed: &mut Claimed,
+        counters: &Counters,
+    ) {
+        let Some(record) = self.record(key, Detail::Full) else { return };
+        *bytes += size(&record);
+        if claimed.records.len() >= claim.limit || (*bytes > claim.max_bytes && !claimed.records.is_empty()) {
+            return;
+        }
+        let state = State::Running { armed: record.execution.armed };
+        self.enter(key, &state, Some(claim.worker), counters);
+        self.alone.remove(&key);
+        if self.limits(&self.ticket(key).queue).has_slots() {
+            self.enter_slot(key, claim.worker, counters);
+        }
+        claimed.records.extend(self.record(key, Detail::Full));
+    }
+
+    /// What waits in a queue of its own, and is due, stands in that queue again.
+    fn admit(&mut self, claim: &Claim, now: Timestamp, counters: &Counters) {
+        let due = self.due.iter().take_while(|(due_at, _)| *due_at <= now).map(|(_, key)| *key);
+        let queued: Vec<Key> = due
+            .filter(|key| self.can_run_for(*key, claim))
+            .filter(|key| self.executions.get(key).is_some_and(|row| row.ticket.is_some()))
+            .collect();
+        for key in queued {
+            self.queue_waiting(key, counters);
+        }
+    }
+
+    /// What waits in no queue of its own, and is due.
+    fn due_now(&self, claim: &Claim, now: Timestamp) -> Vec<Key> {
+        let due = self.due.iter().take_while(|(due_at, _)| *due_at <= now).map(|(_, key)| *key);
+        due.filter(|key| self.can_run_for(*key, claim)).collect()
+    }
+
+    /// What may be tried of the quarantine.
+    fn tried(&self, claim: &Claim, now: Timestamp) -> Vec<Key> {
+        let mut due: Vec<_> = self.quarantine.iter().filter(|(_, at)| **at <= now).collect();
+        due.sort_by_key(|(key, at)| (**at, **key));
+        let due = due.into_iter().map(|(key, _)| *key);
+        due.filter(|key| self.can_run_for(*key, claim)).collect()
+    }
+
+    fn can_run_for(&self, key: Key, claim: &Claim) -> bool {
+        self.can_run(key, &claim.workflows, claim.app_version.as_deref(), claim.queues.as_deref())
+    }
+
+    /// True if the execution's workflow is one of these, code of this version may run it, and it stands in one of these
+    /// queues, where they are given.
+    pub(super) fn can_run(
+        &self,
+        key: Key,
+        workflows: &[Arc<str>],
+        app_version: Option<&str>,
+        queues: Option<&[Arc<str>]>,
+    ) -> bool {
         self.executions.get(&key).is_some_and(|row| {
-            workflows.contains(&row.workflow) && is_same_version(app_version, row.app_version.as_deref())
+            workflows.contains(&row.workflow)
+                && is_same_version(app_version, row.app_version.as_deref())
+                && queues.is_none_or(|queues| queues.contains(&self.ticket(key).queue))
         })
     }
 }

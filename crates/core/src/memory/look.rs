@@ -16,7 +16,10 @@ impl Tables {
             return Seen { now, is_fenced: true, ..Seen::default() };
         }
         let mine: Vec<Key> = self.owned_by(look.worker).collect();
-        let can_run = |key: Key| self.can_run(key, &look.workflows, look.app_version.as_deref());
+        let can_run = |key: Key| {
+            self.can_run(key, &look.workflows, look.app_version.as_deref(), look.queues.as_deref())
+        };
+        let can_claim = |key: Key| can_run(key) && !self.is_queue_paused(key);
         let requests = mine.iter().flat_map(|key| self.requests_of(*key).map(|kind| (*key, kind))).collect();
         let is_over = |key: &&Key| {
             self.executions.get(*key).is_some_and(|row| row.status.is_terminal() || row.is_paused)
@@ -32,7 +35,7 @@ impl Tables {
             requests,
             ended: look.watch.iter().filter(is_over).copied().collect(),
             strays,
-            has_ready: self.ready.values().any(|key| can_run(*key)),
+            has_ready: self.ready.values().any(|key| can_claim(*key)),
             next_due: self.due.iter().find(|(_, key)| can_run(*key)).map(|(due_at, _)| *due_at),
             quarantined_until: self
                 .quarantine

@@ -8,6 +8,7 @@ mod apply;
 mod claim;
 mod list;
 mod look;
+mod queues;
 mod rows;
 mod survey;
 mod tables;
@@ -22,8 +23,9 @@ use crate::clock::{Clock, SystemClock};
 use crate::counters::Counters;
 use crate::key::Key;
 use crate::payload::ChunkRef;
+use crate::queue::{QueueChange, QueueRow};
 use crate::record::{Detail, ExecutionId, Filter, Page, Record};
-use crate::store::{About, Changed, Claim, Durability, Look, Registration, Seen, Store, StoreError};
+use crate::store::{About, Changed, Claim, Claimed, Durability, Look, Registration, Seen, Store, StoreError};
 use crate::survey::{Survey, WorkerInfo};
 use crate::write::{Flush, Outcome, WorkerId};
 use tables::{Lane, Tables, Worker};
@@ -165,8 +167,20 @@ impl Store for MemoryStore {
         Ok(outcomes)
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Record>, StoreError> {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.tables().claim(claim, self.clock.now(), &self.counters)
+    }
+
+    async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
+        let mut tables = self.tables();
+        let row = tables.change_queue(change, self.clock.now(), &self.counters);
+        self.announce(&tables);
+        Ok(row)
+    }
+
+    async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
+        self.counters.read();
+        Ok(self.tables().queues(names))
     }
 
     async fn look(&self, look: &Look) -> Result<Seen, StoreError> {

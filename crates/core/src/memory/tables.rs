@@ -10,9 +10,11 @@ use crate::counters::{Counters, Table};
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
+use crate::queue::{DEFAULT_QUEUE, QueueRow, Ticket};
 use crate::record::{Detail, Execution, QUARANTINE, Record, Status, quarantine_delay, strikes_after};
 use crate::store::StoreError;
 use crate::survey::WorkerInfo;
+use crate::turns::Turns;
 use crate::write::{Attempt, Checkpoint, Outcome, RequestKind, State, WorkerId};
 
 #[derive(Debug, Default)]
@@ -31,10 +33,14 @@ pub(super) struct Tables {
     pub(super) checkpoints: BTreeMap<(Key, Path), Checkpoint>,
     pub(super) attempts: BTreeMap<(Key, Path, u32), Attempt>,
     pub(super) chunks: BTreeMap<(Key, u64, u32), Bytes>,
-    last_seq: u64,
-    /// By age.
-    pub(super) ready: BTreeMap<u64, Key>,
-    ready_seqs: BTreeMap<Key, u64>,
+    last_seq: i64,
+    /// In the order in which they are claimed.
+    pub(super) ready: BTreeMap<Spot, Key>,
+    spots: BTreeMap<Key, Spot>,
+    pub(super) queues: BTreeMap<Arc<str>, QueueRow>,
+    /// Running executions of queues that limit how many run.
+    pub(super) slots: BTreeMap<Key, (Arc<Ticket>, WorkerId)>,
+    pub(super) turns: Turns,
     timers: BTreeMap<Key, Timestamp>,
     /// Index of `timers`.
     pub(super) due: BTreeSet<(Timestamp, Key)>,
@@ -48,6 +54,17 @@ pub(super) struct Tables {
     waits: BTreeSet<(Key, Key)>,
     /// (execution, number of the request).
     pub(super) requests: BTreeMap<(Key, Key), RequestKind>,
+}
+
+/// The place of an execution that is ready.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Spot {
+    pub(super) ticket: Arc<Ticket>,
+    /// What has begun before is in front of what has not.
+    is_new: bool,
+    /// Order of arrival; of what has begun before, of its start.
+    seq: i64,
+    key: Key,
 }
 
 #[derive(Debug)]
@@ -107,6 +124,7 @@ impl Tables {
                 None => self.enter(*key, &state, None, counters),
                 Some(tried_at) => {
                     counters.updated(Table::Executions, 1);
+                    self.leave_slot(*key, counters);
                     self.leave_roles(*key, counters);
                     self.write_state(*key, &state, None);
                     self.quarantine.insert(*key, tried_at);
@@ -164,8 +182,24 @@ impl Tables {
     pub(super) fn enter(&mut self, key: Key, state: &State, owner: Option<WorkerId>, counters: &Counters) {
         counters.updated(Table::Executions, 1);
         self.leave_roles(key, counters);
+        if !matches!(state, State::Running { .. }) {
+            self.leave_slot(key, counters);
+        }
         self.write_state(key, state, owner);
-        self.enter_roles(key, state, counters);
+        self.enter_roles(key, state, false, counters);
+    }
+
+    fn leave_slot(&mut self, key: Key, counters: &Counters) {
+        if self.slots.remove(&key).is_some() {
+            counters.deleted(Table::Slots, 1);
+        }
+    }
+
+    /// Where an execution stands whenever it is queued.
+    pub(super) fn ticket(&self, key: Key) -> Arc<Ticket> {
+        let ticket = self.executions.get(&key).and_then(|row| row.ticket.clone());
+        let default = || Ticket { queue: DEFAULT_QUEUE.into(), key: "".into(), priority: 0 };
+        ticket.unwrap_or_else(|| default().into())
     }
 
     /// The columns of the row that a state decides.
@@ -189,12 +223,15 @@ impl Tables {
     }
 
     /// The rows in `ready`, `timers` and `waits` that a state has.
-    pub(super) fn enter_roles(&mut self, key: Key, state: &State, counters: &Counters) {
+    pub(super) fn enter_roles(&mut self, key: Key, state: &State, is_new: bool, counters: &Counters) {
         match state {
             State::Queued { .. } => {
                 self.last_seq += 1;
-                self.ready.insert(self.last_seq, key);
-                self.ready_seqs.insert(key, self.last_seq);
+                let began_at = self.executions.get(&key).map_or(0, |row| row.created_at.as_micros());
+                let seq = if is_new { self.last_seq } else { began_at };
+                let spot = Spot { ticket: self.ticket(key), is_new, seq, key };
+                self.ready.insert(spot.clone(), key);
+                self.spots.insert(key, spot);
                 counters.inserted(Table::Ready, 1);
             }
             State::Waiting { wake_at, children, .. } => {
@@ -212,8 +249,8 @@ impl Tables {
     }
 
     fn leave_roles(&mut self, key: Key, counters: &Counters) {
-        if let Some(seq) = self.ready_seqs.remove(&key) {
-            self.ready.remove(&seq);
+        if let Some(spot) = self.spots.remove(&key) {
+            self.ready.remove(&spot);
             counters.deleted(Table::Ready, 1);
         }
         self.quarantine.remove(&key);

@@ -100,12 +100,13 @@ impl Worker {
             max_bytes: 16 << 20,
             workflows: names(workflows),
             app_version: None,
+            queues: None,
             from_quarantine: false,
         }
     }
 
     pub async fn claim(&self, limit: usize, workflows: &[&str]) -> Vec<Record> {
-        self.store.claim(&self.claim_of(limit, workflows)).await.unwrap()
+        self.store.claim(&self.claim_of(limit, workflows)).await.unwrap().records
     }
 
     pub async fn claim_keys(&self, limit: usize, workflows: &[&str]) -> Vec<Key> {
@@ -121,6 +122,7 @@ impl Worker {
             holds: None,
             workflows: names(workflows),
             app_version: None,
+            queues: None,
         }
     }
 
@@ -185,6 +187,7 @@ pub fn start(key: Key, state: State) -> Start {
         workflow_id: None,
         workflow: Arc::from("w"),
         app_version: None,
+        ticket: None,
         fingerprint: None,
         input: value("input"),
         created_at: NOON,
@@ -206,7 +209,7 @@ pub fn put(start: Start) -> Write {
 }
 
 pub fn change(key: Key, state: State) -> Write {
-    Write::Move(Move { key, state })
+    Write::Move(Move { key, ticket: None, state })
 }
 
 pub fn checkpoint(execution: Key, n: u32, outcome: &str) -> Checkpoint {

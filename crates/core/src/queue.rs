@@ -1,0 +1,183 @@
+//! [`Queue`]: where executions wait, and under which limits they leave it.
+
+use std::sync::Arc;
+
+use crate::clock::Timestamp;
+use crate::error::Error;
+use crate::workflow::check_text;
+
+/// The queue of every execution that was given no other: what is started without one and cannot run at once, and what
+/// is continued. It has no limits, and nobody can give it any.
+pub const DEFAULT_QUEUE: &str = "default";
+
+/// Longest name of a queue, in bytes.
+const NAME_LIMIT: usize = 255;
+/// Longest key within a queue, in bytes.
+const KEY_LIMIT: usize = 1024;
+
+/// Where an execution stands whenever it is queued.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket {
+    /// Name of the queue.
+    pub queue: Arc<str>,
+    /// Its key within the queue: keys take turns, and may have limits of their own. Empty for none.
+    pub key: Arc<str>,
+    /// Smaller comes first among those of its key.
+    pub priority: i32,
+}
+
+/// A queue's name and limits, as code declares them.
+///
+/// ```
+/// # use stepfast_core::queue::Queue;
+/// let emails = Queue::new("emails").concurrency(100).key_concurrency(1);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its limits.
+    pub limits: Limits,
+}
+
+/// What limits how executions leave a queue; `None` for no limit. A waiting execution counts for none of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Most executions that run at a time, in all processes together.
+    pub concurrency: Option<u32>,
+    /// Most executions that run at a time in any one worker.
+    pub worker_concurrency: Option<u32>,
+    /// Most executions of any one key that run at a time, in all processes together.
+    pub key_concurrency: Option<u32>,
+}
+
+/// A queue as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueRow {
+    /// Its name and limits.
+    pub queue: Queue,
+    /// True while nothing leaves it.
+    pub is_paused: bool,
+    /// How often it was changed, its creation included.
+    pub version: i64,
+    /// When it was changed last.
+    pub changed_at: Timestamp,
+}
+
+/// How a queue is to be stored: applied if it is still as whoever asks for it has seen it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueChange {
+    /// Its name and limits.
+    pub queue: Queue,
+    /// True if nothing is to leave it.
+    pub is_paused: bool,
+    /// The version that was seen; 0 if there was no such queue.
+    pub seen_version: i64,
+}
+
+/// What to do where a queue that code declares is stored with other limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnConflict {
+    /// The code is right: its limits are stored, and hold for all processes at once.
+    #[default]
+    Update,
+    /// The database is right: what was changed at run time stays as it is.
+    Keep,
+    /// The engine does not open.
+    Refuse,
+}
+
+impl Queue {
+    /// A queue without limits.
+    pub fn new(name: impl AsRef<str>) -> Self {
+        Self { name: name.as_ref().into(), limits: Limits::default() }
+    }
+
+    /// At most so many of its executions run at a time, in all processes together.
+    #[must_use]
+    pub fn concurrency(mut self, executions: u32) -> Self {
+        self.limits.concurrency = Some(executions);
+        self
+    }
+
+    /// At most so many of its executions run at a time in any one worker.
+    #[must_use]
+    pub fn worker_concurrency(mut self, executions: u32) -> Self {
+        self.limits.worker_concurrency = Some(executions);
+        self
+    }
+
+    /// At most so many executions of any one of its keys run at a time, in all processes together.
+    #[must_use]
+    pub fn key_concurrency(mut self, executions: u32) -> Self {
+        self.limits.key_concurrency = Some(executions);
+        self
+    }
+
+    /// An error if it cannot be stored.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        check_queue_name(&self.name)?;
+        if *self.name == *DEFAULT_QUEUE {
+            let reason =
+                format!("{DEFAULT_QUEUE:?} is what has no queue; it has no limits: choose another name");
+            return Err(Error::Invalid { what: "queue name", reason });
+        }
+        let Limits { concurrency, worker_concurrency, key_concurrency } = &self.limits;
+        for (what, limit) in [
+            ("concurrency", concurrency),
+            ("worker_concurrency", worker_concurrency),
+            ("key_concurrency", key_concurrency),
+        ] {
+            if *limit == Some(0) {
+                let reason =
+                    format!("queue {:?}: must be at least 1; to stop a queue, pause it", &*self.name);
+                return Err(Error::Invalid { what, reason });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Limits {
+    /// True if a claim has to count what runs: each execution that is claimed then has a slot.
+    pub fn has_slots(&self) -> bool {
+        let Self { concurrency, worker_concurrency, key_concurrency } = self;
+        concurrency.is_some() || worker_concurrency.is_some() || key_concurrency.is_some()
+    }
+
+    /// True if two claims at a time could exceed it: one claims after the other.
+    pub fn is_serial(&self) -> bool {
+        self.has_slots()
+    }
+}
+
+/// An error if it cannot be the name of a queue.
+pub(crate) fn check_queue_name(name: &str) -> Result<(), Error> {
+    check_text("queue name", name, NAME_LIMIT)
+}
+
+/// An error if it cannot be a key within a queue.
+pub(crate) fn check_queue_key(key: &str) -> Result<(), Error> {
+    check_text("queue key", key, KEY_LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_that_cannot_be_are_refused() {
+        assert!(Queue::new("emails").concurrency(1).check().is_ok());
+        for (queue, says) in [
+            (Queue::new(""), "must not be empty"),
+            (Queue::new("a\nb"), "control character"),
+            (Queue::new(DEFAULT_QUEUE), "choose another name"),
+            (Queue::new("x".repeat(256)), "at most 255"),
+            (Queue::new("emails").concurrency(0), "pause it"),
+            (Queue::new("emails").key_concurrency(0), "pause it"),
+        ] {
+            let error = queue.check().unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

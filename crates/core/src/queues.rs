@@ -1,0 +1,132 @@
+//! [`Queues`]: the queues that an engine knows of, and how they are declared and changed.
+
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::engine::{Core, Engine};
+use crate::error::Error;
+use crate::queue::{DEFAULT_QUEUE, Limits, OnConflict, Queue, QueueChange, QueueRow};
+use crate::store::{Store, StoreError};
+
+/// Names of queues that are stored. Nobody deletes a queue, so what is known once is known for good.
+#[derive(Default)]
+pub(crate) struct Queues {
+    known: RwLock<HashSet<Arc<str>>>,
+}
+
+impl Queues {
+    fn knows(&self, name: &str) -> bool {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).contains(name)
+    }
+
+    /// There is a queue of this name.
+    pub(crate) fn learn(&self, name: &Arc<str>) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
+    }
+
+    /// An error if there is no such queue.
+    pub(crate) async fn check(&self, core: &Core, name: &Arc<str>) -> Result<(), Error> {
+        if self.knows(name) {
+            return Ok(());
+        }
+        if **name == *DEFAULT_QUEUE {
+            let reason = format!("{DEFAULT_QUEUE:?} is what has no queue: leave `queue` out");
+            return Err(Error::Invalid { what: "queue", reason });
+        }
+        let there = core.store.queues(None).await?;
+        if there.iter().any(|row| row.queue.name == *name) {
+            self.learn(name);
+            return Ok(());
+        }
+        let known: Vec<&str> = there.iter().map(|row| &*row.queue.name).collect();
+        Err(Error::UnknownQueue { name: name.to_string(), known: known.join(", ") })
+    }
+}
+
+/// Stores a queue that code declares.
+pub(crate) async fn declare(store: &dyn Store, queue: &Queue, on_conflict: OnConflict) -> Result<(), Error> {
+    queue.check()?;
+    let wanted = |row: Option<&QueueRow>| match row {
+        None => Ok(Some((queue.limits.clone(), false))),
+        Some(row) if row.queue == *queue => Ok(None),
+        Some(row) => match on_conflict {
+            OnConflict::Update => Ok(Some((queue.limits.clone(), row.is_paused))),
+            OnConflict::Keep => {
+                tracing::info!(queue = &*queue.name, "its limits in the database are not those of the code");
+                Ok(None)
+            }
+            OnConflict::Refuse => Err(Error::QueueConflict { name: queue.name.to_string() }),
+        },
+    };
+    change(store, &queue.name, wanted).await?;
+    Ok(())
+}
+
+/// Changes a queue to what `wanted` says, given what is stored: `None` to leave it. What is stored in the end.
+async fn change(
+    store: &dyn Store,
+    name: &Arc<str>,
+    wanted: impl Fn(Option<&QueueRow>) -> Result<Option<(Limits, bool)>, Error>,
+) -> Result<Option<QueueRow>, Error> {
+    loop {
+        let seen = store.queues(Some(std::slice::from_ref(name))).await?.pop();
+        let Some((limits, is_paused)) = wanted(seen.as_ref())? else { return Ok(seen) };
+        let queue = Queue { name: name.clone(), limits };
+        let change = QueueChange { queue, is_paused, seen_version: seen.map_or(0, |row| row.version) };
+        match store.change_queue(&change).await {
+            // somebody else was faster
+            Ok(None) | Err(StoreError::Blocked(_)) => {}
+            Ok(stored) => return Ok(stored),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+impl Engine {
+    /// The queues that there are, by name.
+    pub async fn queues(&self) -> Result<Vec<QueueRow>, Error> {
+        Ok(self.core.store.queues(None).await?)
+    }
+
+    /// Creates a queue, or gives one that is there these limits. They hold for all processes from when this returns on;
+    /// what runs already beyond them runs on.
+    pub async fn set_queue(&self, queue: &Queue) -> Result<QueueRow, Error> {
+        queue.check()?;
+        let wanted = |row: Option<&QueueRow>| {
+            let is_same = row.is_some_and(|row| row.queue == *queue);
+            Ok((!is_same).then(|| (queue.limits.clone(), row.is_some_and(|row| row.is_paused))))
+        };
+        self.changed(&queue.name, wanted).await
+    }
+
+    /// Stops a queue: what waits in it stays there, and what is put into it, until it is resumed. What runs runs on.
+    pub async fn pause_queue(&self, name: &str) -> Result<QueueRow, Error> {
+        self.set_paused(name, true).await
+    }
+
+    /// Lets a queue that was paused go on.
+    pub async fn resume_queue(&self, name: &str) -> Result<QueueRow, Error> {
+        self.set_paused(name, false).await
+    }
+
+    async fn set_paused(&self, name: &str, is_paused: bool) -> Result<QueueRow, Error> {
+        let name: Arc<str> = name.into();
+        self.core.queues.check(&self.core, &name).await?;
+        let wanted = |row: Option<&QueueRow>| {
+            let row = row.filter(|row| row.is_paused != is_paused);
+            Ok(row.map(|row| (row.queue.limits.clone(), is_paused)))
+        };
+        self.changed(&name, wanted).await
+    }
+
+    async fn changed(
+        &self,
+        name: &Arc<str>,
+        wanted: impl Fn(Option<&QueueRow>) -> Result<Option<(Limits, bool)>, Error>,
+    ) -> Result<QueueRow, Error> {
+        let row = change(&*self.core.store, name, wanted).await?;
+        // there may be room now
+        self.core.wake_worker(true);
+        row.ok_or_else(|| Error::Corrupt(format!("queue {name:?} is gone")))
+    }
+}

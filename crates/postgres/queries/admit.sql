@@ -1,0 +1,33 @@
+-- What stands in a queue of its own, and is due, stands in that queue again. Parameters as in due.sql. What another
+-- transaction has locked is passed over.
+WITH due AS MATERIALIZED (
+    SELECT e.key
+    FROM (SELECT t.execution FROM timers AS t
+          WHERE t.due_at <= (SELECT coalesce($2::timestamptz, clock_timestamp()))
+          ORDER BY t.due_at
+          OFFSET 0 FOR UPDATE SKIP LOCKED) AS t
+    CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
+                        WHERE e.key = t.execution AND e.status = 3 AND e.queue IS NOT NULL
+                          AND e.workflow = ANY($1::text[])
+                          AND (e.app_version = $3::text OR e.app_version IS NULL OR $3::text IS NULL)
+                          AND ($4::text[] IS NULL OR e.queue = ANY($4::text[]))
+                        OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+    LIMIT 5000
+), moved AS (
+    UPDATE executions AS e
+    SET status = 1
+    FROM due AS d
+    WHERE e.key = d.key
+    RETURNING e.key, e.workflow, e.app_version, e.queue, e.queue_key, e.priority, e.created_at
+), unarmed AS (
+    DELETE FROM timers WHERE execution = ANY(ARRAY(SELECT key FROM moved)) RETURNING 1
+), unwaited AS (
+    DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM moved)) RETURNING 1
+), queued AS (
+    INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq) OVERRIDING SYSTEM VALUE
+    SELECT key, workflow, app_version, queue, coalesce(queue_key, ''), coalesce(priority, 0),
+           (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904
+    FROM moved
+    ON CONFLICT DO NOTHING
+)
+SELECT key, (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited) FROM moved

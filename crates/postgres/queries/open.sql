@@ -1,0 +1,43 @@
+-- The queues of which something is ready, found by hopping from one to the next along the index, with the limits of those
+-- that were declared. Whoever claims holds a lock on the row of each: alone where its limits need one claim after the
+-- other; with other claims where there are none to heed, so that no limit is set meanwhile.
+-- $1: the queues that are served, null for all, $2: where given, these queues instead of those of which something is ready.
+WITH RECURSIVE hops (queue) AS (
+    (SELECT r.queue FROM ready AS r WHERE $2::text[] IS NULL ORDER BY r.queue LIMIT 1)
+  UNION ALL
+    SELECT (SELECT r.queue FROM ready AS r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1)
+    FROM hops AS h
+    WHERE h.queue IS NOT NULL
+), served AS MATERIALIZED (
+    SELECT n.queue
+    FROM (SELECT h.queue FROM hops AS h WHERE h.queue IS NOT NULL
+          UNION ALL
+          SELECT unnest($2::text[])) AS n
+    WHERE $1::text[] IS NULL OR n.queue = ANY($1::text[])
+), locked AS MATERIALIZED (
+    SELECT q.*
+    FROM served AS s
+    CROSS JOIN LATERAL (SELECT name, concurrency, worker_concurrency, key_concurrency, is_serial
+                        FROM queues
+                        WHERE name = s.queue AND is_serial AND NOT is_paused
+                        OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) AS q
+), shared AS MATERIALIZED (
+    SELECT q.*
+    FROM served AS s
+    CROSS JOIN LATERAL (SELECT name, concurrency, worker_concurrency, key_concurrency, is_serial
+                        FROM queues
+                        WHERE name = s.queue AND NOT is_serial AND NOT is_paused
+                        OFFSET 0 FOR SHARE SKIP LOCKED) AS q
+), held AS (
+    SELECT * FROM locked UNION ALL SELECT * FROM shared
+)
+SELECT s.queue,
+       h.name IS NOT NULL AS is_held,
+       h.name IS NULL AND (SELECT NOT q.is_paused FROM queues AS q WHERE q.name = s.queue) IS TRUE AS is_busy,
+       h.name IS NULL AND (SELECT true FROM queues AS q WHERE q.name = s.queue) IS NULL AS is_free,
+       h.concurrency, h.worker_concurrency, h.key_concurrency,
+       coalesce((SELECT r.queue_key FROM ready AS r WHERE r.queue = s.queue ORDER BY r.queue_key DESC LIMIT 1), '') <> ''
+           AS has_keys
+FROM served AS s
+LEFT JOIN held AS h ON h.name = s.queue
+ORDER BY s.queue

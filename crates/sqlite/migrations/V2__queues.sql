@@ -1,0 +1,82 @@
+-- Built anew, so that where an execution stands comes before the payloads, as all short columns do.
+CREATE TABLE executions_2 (
+    -- One row per execution. Keyed by time, so new rows land at the right edge. The short columns come first:
+    -- lists never touch the pages that only payloads fill.
+    key BLOB NOT NULL PRIMARY KEY, -- 16 bytes: UUIDv7 minted by the engine, or derived from the parent
+    shard INTEGER NOT NULL, -- virtual shard of its tree, 0 to 1,023: hash of the root's key
+    root BLOB, -- key of the root of its tree; NULL if it is its own root
+    parent BLOB, -- key of the execution that started it
+    is_detached INTEGER NOT NULL DEFAULT 0, -- 1 if the parent does not wait for it
+    workflow_id TEXT, -- the id, where the caller gave one
+    workflow TEXT NOT NULL, -- registered name of its workflow
+    fingerprint INTEGER, -- hash of the encoded input (64 bits, as a signed number), for ids given by callers
+    status INTEGER NOT NULL, -- 0 scheduled, 1 queued, 2 running, 3 waiting, 4 completed, 5 failed, 6 cancelled
+    is_paused INTEGER NOT NULL DEFAULT 0, -- 1 while it is parked: queued, but not in ready
+    owner INTEGER, -- worker_id of who runs it; NULL unless it is running
+    run_no INTEGER NOT NULL DEFAULT 1, -- how often it was resumed or rewound, plus one
+    recoveries INTEGER NOT NULL DEFAULT 0, -- how often it was continued after its worker was lost
+    strikes INTEGER, -- of the last recoveries, those with nothing new recorded; from 3 on, those it was tried alone for
+    progress INTEGER, -- how much was recorded of it when it was recovered last; NULL for never
+    is_alone INTEGER, -- 1 if it was claimed from the quarantine with nothing beside it
+    app_version TEXT, -- version of the code that may run it; NULL for any
+    queue TEXT, -- queue that it stands in whenever it is queued; NULL for the default one
+    queue_key TEXT, -- its key there; NULL for none
+    priority INTEGER, -- smaller comes first among those of its key; NULL for 0
+    created_at INTEGER NOT NULL, -- when it was accepted, in UTC microseconds like all instants
+    ended_at INTEGER, -- when it ended
+    deadline_at INTEGER, -- when it is cancelled unless it has ended
+    armed BLOB, -- due times of its sleeps, encoded; NULL for none
+    input BLOB, -- the encoded input
+    outcome BLOB -- the output, a failure, or why it is parked
+) STRICT, WITHOUT ROWID;
+INSERT INTO executions_2 (
+    key, shard, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, owner, run_no,
+    recoveries, strikes, progress, is_alone, app_version, created_at, ended_at, deadline_at, armed, input, outcome
+)
+SELECT
+    key, shard, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, owner, run_no,
+    recoveries, strikes, progress, is_alone, app_version, created_at, ended_at, deadline_at, armed, input, outcome
+FROM executions;
+DROP TABLE executions;
+ALTER TABLE executions_2 RENAME TO executions;
+CREATE INDEX executions_by_owner ON executions (owner) WHERE owner IS NOT NULL;
+CREATE INDEX executions_by_parent ON executions (parent) WHERE parent IS NOT NULL;
+CREATE UNIQUE INDEX executions_by_workflow_id ON executions (workflow_id) WHERE workflow_id IS NOT NULL;
+
+DROP INDEX ready_by_age;
+CREATE TABLE ready_2 (
+    -- One row per execution that can be claimed: inserted when it is queued, deleted when it is claimed.
+    execution BLOB NOT NULL PRIMARY KEY, -- key of the execution
+    queue TEXT NOT NULL DEFAULT 'default', -- queue it stands in
+    queue_key TEXT NOT NULL DEFAULT '', -- its key there
+    priority INTEGER NOT NULL DEFAULT 0, -- smaller comes first
+    seq INTEGER NOT NULL, -- the microsecond since which it stands here; of what has begun before, its age, less 2^62
+    workflow TEXT NOT NULL, -- name of its workflow: a worker claims those that it has registered
+    app_version TEXT -- version of the code that may run it; NULL for any
+) STRICT, WITHOUT ROWID;
+INSERT INTO ready_2 (execution, seq, workflow, app_version) SELECT execution, seq, workflow, app_version FROM ready;
+DROP TABLE ready;
+ALTER TABLE ready_2 RENAME TO ready;
+CREATE INDEX ready_by_turn ON ready (workflow, queue, queue_key, priority, seq, execution);
+
+CREATE TABLE queues (
+    -- One row per queue that was declared or created.
+    name TEXT NOT NULL PRIMARY KEY, -- its name
+    version INTEGER NOT NULL, -- how often it was changed, its creation included
+    changed_at INTEGER NOT NULL, -- when it was changed last
+    is_paused INTEGER NOT NULL, -- 1 while nothing leaves it
+    concurrency INTEGER, -- most of its executions that run at a time; NULL for no limit, as for all limits
+    worker_concurrency INTEGER, -- the same for any one worker
+    key_concurrency INTEGER -- the same for any one key
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE slots (
+    -- One row per running execution of a queue that limits how many run.
+    queue TEXT NOT NULL, -- the queue
+    queue_key TEXT NOT NULL, -- its key there
+    execution BLOB NOT NULL, -- key of the execution
+    worker_id INTEGER NOT NULL, -- who runs it
+    PRIMARY KEY (queue, queue_key, execution)
+) STRICT, WITHOUT ROWID;
+
+ALTER TABLE workers ADD COLUMN queues /* queues that it serves, one in a line; NULL for all */ TEXT;

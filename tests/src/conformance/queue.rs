@@ -1,0 +1,445 @@
+//! Queues: whose turn it is, and what their limits leave room for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepfast_core::counters::Table;
+use stepfast_core::key::Key;
+use stepfast_core::queue::{DEFAULT_QUEUE, Queue, QueueChange, QueueRow};
+use stepfast_core::record::Status;
+use stepfast_core::store::{Claim, Look, Store};
+
+use crate::make::{
+    at, awaiting, cancel, completed, enqueue, keys, move_of, parked, queued, resume, sleeping, start_queued,
+};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    a_queue_comes_back_as_it_was_stored,
+    a_change_of_what_has_changed_is_refused,
+    smaller_priorities_come_first,
+    what_has_begun_comes_first_within_its_priority,
+    queues_take_turns,
+    keys_take_turns,
+    a_few_of_one_key_do_not_wait_behind_many_of_another,
+    concurrency_holds,
+    concurrency_holds_for_several_workers,
+    worker_concurrency_holds,
+    key_concurrency_holds,
+    more_keys_than_one_claim_looks_at_all_have_their_turn,
+    what_waits_has_no_slot,
+    what_is_handed_back_or_parked_has_no_slot,
+    what_is_due_stands_in_its_queue_again,
+    a_lost_worker_keeps_its_slots_until_it_is_taken_over,
+    a_limit_counts_what_runs_already,
+    a_raised_limit_lets_more_run,
+    a_paused_queue_keeps_what_it_has,
+    only_queues_that_are_served_come,
+    what_was_cancelled_needs_no_slot,
+    the_quarantine_heeds_limits,
+    a_slot_is_freed_by_its_owner_alone,
+];
+
+/// Stores a queue as it is to be, whatever it was.
+async fn set(store: &dyn Store, queue: &Queue, is_paused: bool) -> QueueRow {
+    let seen = store.queues(Some(std::slice::from_ref(&queue.name))).await.unwrap().pop();
+    let seen_version = seen.map_or(0, |row| row.version);
+    let change = QueueChange { queue: queue.clone(), is_paused, seen_version };
+    store.change_queue(&change).await.unwrap().expect("nobody else changes it")
+}
+
+async fn declare(fixture: &dyn StoreFixture, queue: Queue) {
+    set(&*fixture.store(), &queue, false).await;
+}
+
+/// Puts `N` executions into a key of a queue, one flush each.
+async fn put<const N: usize>(worker: &mut Worker, queue: &str, key: &str) -> [Key; N] {
+    let all: [Key; N] = keys();
+    for each in all {
+        worker.apply(vec![enqueue(each, queue, key, 0)]).await;
+    }
+    all
+}
+
+async fn end(worker: &mut Worker, key: Key, queue: &str, of: &str) {
+    worker.apply(vec![move_of(key, queue, of, completed())]).await;
+}
+
+async fn a_queue_comes_back_as_it_was_stored(fixture: &dyn StoreFixture) {
+    let store = fixture.store();
+    let queue =
+        Queue::new("mails; DROP TABLE \u{1f600}").concurrency(7).worker_concurrency(2).key_concurrency(1);
+    let stored = set(&*store, &queue, false).await;
+    let expected = QueueRow { queue: queue.clone(), is_paused: false, version: 1, changed_at: fixture.now() };
+    assert_eq!(stored, expected);
+    fixture.clock().advance(Duration::from_secs(5));
+    let bare = Queue::new("bare");
+    set(&*store, &bare, true).await;
+    let second = fixture.second().await;
+    let all = second.queues(None).await.unwrap();
+    let bare = QueueRow { queue: bare, is_paused: true, version: 1, changed_at: at(5_000_000) };
+    assert_eq!(all, [bare.clone(), expected], "by name");
+    assert_eq!(second.queues(Some(&["bare".into(), "none".into()])).await.unwrap(), [bare]);
+    let again = set(&*second, &queue.concurrency(8), false).await;
+    assert_eq!((again.version, again.queue.limits.concurrency), (2, Some(8)));
+}
+
+async fn a_change_of_what_has_changed_is_refused(fixture: &dyn StoreFixture) {
+    let store = fixture.store();
+    let change = |seen_version| QueueChange { queue: Queue::new("a"), is_paused: false, seen_version };
+    let version = |row: Option<QueueRow>| row.map(|row| row.version);
+    assert_eq!(version(store.change_queue(&change(0)).await.unwrap()), Some(1));
+    for seen in [0, 2] {
+        assert_eq!(store.change_queue(&change(seen)).await.unwrap(), None, "it has version 1");
+    }
+    assert_eq!(version(store.change_queue(&change(1)).await.unwrap()), Some(2));
+}
+
+async fn smaller_priorities_come_first(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let all: [Key; 6] = keys();
+    for (key, priority) in all.into_iter().zip([0, 5, -1, i32::MIN, 0, i32::MAX]) {
+        worker.apply(vec![enqueue(key, "a", "", priority)]).await;
+    }
+    let expected = [3, 2, 0, 4, 1, 5].map(|i| all[i]);
+    for key in expected {
+        assert_eq!(worker.claim_keys(1).await, [key]);
+    }
+}
+
+async fn what_has_begun_comes_first_within_its_priority(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [low, high, begun] = keys();
+    worker.apply(vec![enqueue(begun, "a", "", 0)]).await;
+    assert_eq!(worker.claim_keys(1).await, [begun]);
+    worker.apply(vec![enqueue(low, "a", "", 0), enqueue(high, "a", "", -1)]).await;
+    worker.apply(vec![move_of(begun, "a", "", queued())]).await;
+    for key in [high, begun, low] {
+        assert_eq!(worker.claim_keys(1).await, [key]);
+    }
+}
+
+async fn queues_take_turns(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let many: [Key; 8] = put(&mut worker, "a", "").await;
+    let few: [Key; 2] = put(&mut worker, "b", "").await;
+    let plain = Key::mint();
+    worker.apply(vec![start_queued(plain)]).await;
+    let mut first = worker.claim_keys(3).await;
+    first.sort_unstable();
+    let mut expected = vec![many[0], few[0], plain];
+    expected.sort_unstable();
+    assert_eq!(first, expected);
+    let claimed = worker.try_claim_all(&worker.claim_of(4)).await.unwrap();
+    let taken: Vec<Key> = claimed.records.iter().map(|record| record.execution.key).collect();
+    // half of the places each, and one cannot use them
+    assert_eq!(taken, [many[1], many[2], few[1]]);
+    assert!(claimed.has_more, "the others may");
+    assert_eq!(worker.claim_keys(10).await, many[3..]);
+}
+
+async fn keys_take_turns(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let x: [Key; 3] = put(&mut worker, "a", "x").await;
+    let y: [Key; 3] = put(&mut worker, "a", "y").await;
+    let bare: [Key; 1] = put(&mut worker, "a", "").await;
+    let z: [Key; 1] = put(&mut worker, "a", "z").await;
+    let mut taken = Vec::new();
+    for _ in 0..8 {
+        taken.extend(worker.claim_keys(1).await);
+    }
+    assert_eq!(taken, [x[0], y[0], z[0], bare[0], x[1], y[1], x[2], y[2]]);
+}
+
+async fn a_few_of_one_key_do_not_wait_behind_many_of_another(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let many: Vec<Key> = (0..3_000).map(|_| Key::mint()).collect();
+    worker.apply(many.iter().map(|key| enqueue(*key, "a", "large", 0)).collect()).await;
+    let few: [Key; 10] = put(&mut worker, "a", "small").await;
+    let taken = worker.claim_keys(100).await;
+    let of_few: Vec<Key> = taken.iter().copied().filter(|key| few.contains(key)).collect();
+    assert_eq!((of_few, taken.len()), (few.to_vec(), 60));
+    assert_eq!(worker.claim_keys(100).await, many[50..150]);
+}
+
+async fn concurrency_holds(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").concurrency(3)).await;
+    let all: [Key; 5] = put(&mut worker, "a", "").await;
+    let before = worker.store.counters().counted();
+    let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+    let taken: Vec<Key> = claimed.records.iter().map(|record| record.execution.key).collect();
+    assert_eq!((taken.as_slice(), claimed.is_limited), (&all[..3], true));
+    let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+    assert!(claimed.records.is_empty() && claimed.is_limited);
+    end(&mut worker, all[1], "a", "").await;
+    assert_eq!(worker.claim_keys(10).await, [all[3]]);
+    for key in [all[0], all[2], all[3]] {
+        end(&mut worker, key, "a", "").await;
+    }
+    let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+    assert_eq!((claimed.records.len(), claimed.is_limited), (1, false));
+    end(&mut worker, all[4], "a", "").await;
+    let done = worker.store.counters().counted().since(&before);
+    assert_eq!(done.of(Table::Slots), (5, 0, 5));
+}
+
+async fn concurrency_holds_for_several_workers(fixture: &dyn StoreFixture) {
+    let mut one = Worker::register(&fixture.store()).await;
+    let mut two = Worker::register(&fixture.second().await).await;
+    declare(fixture, Queue::new("a").concurrency(3)).await;
+    let all: [Key; 5] = put(&mut one, "a", "").await;
+    assert_eq!(one.claim_keys(2).await, all[..2]);
+    assert_eq!(two.claim_keys(10).await, [all[2]]);
+    assert!(one.claim_keys(10).await.is_empty());
+    end(&mut two, all[2], "a", "").await;
+    assert_eq!(one.claim_keys(10).await, [all[3]]);
+    assert!(two.claim_keys(10).await.is_empty());
+}
+
+async fn worker_concurrency_holds(fixture: &dyn StoreFixture) {
+    let mut one = Worker::register(&fixture.store()).await;
+    let mut two = Worker::register(&fixture.second().await).await;
+    declare(fixture, Queue::new("a").worker_concurrency(2)).await;
+    let all: [Key; 5] = put(&mut one, "a", "").await;
+    assert_eq!(one.claim_keys(10).await, all[..2]);
+    assert!(one.claim_keys(10).await.is_empty());
+    assert_eq!(two.claim_keys(10).await, all[2..4]);
+    end(&mut one, all[0], "a", "").await;
+    assert!(two.claim_keys(10).await.is_empty());
+    assert_eq!(one.claim_keys(10).await, [all[4]]);
+}
+
+async fn key_concurrency_holds(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").key_concurrency(1).concurrency(3)).await;
+    let x: [Key; 2] = put(&mut worker, "a", "x").await;
+    let y: [Key; 2] = put(&mut worker, "a", "y").await;
+    let bare: [Key; 2] = put(&mut worker, "a", "").await;
+    let z: [Key; 1] = put(&mut worker, "a", "z").await;
+    let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+    let taken: Vec<Key> = claimed.records.iter().map(|record| record.execution.key).collect();
+    assert_eq!((taken, claimed.is_limited), (vec![x[0], y[0], z[0]], true));
+    end(&mut worker, y[0], "a", "y").await;
+    // those without a key are limited as a key is
+    assert_eq!(worker.claim_keys(10).await, [bare[0]]);
+    end(&mut worker, x[0], "a", "x").await;
+    assert_eq!(worker.claim_keys(10).await, [x[1]]);
+    end(&mut worker, z[0], "a", "z").await;
+    assert_eq!(worker.claim_keys(10).await, [y[1]]);
+    end(&mut worker, y[1], "a", "y").await;
+    assert!(worker.claim_keys(10).await.is_empty(), "the rest is of keys of which one runs");
+    end(&mut worker, bare[0], "a", "").await;
+    assert_eq!(worker.claim_keys(10).await, [bare[1]]);
+}
+
+async fn more_keys_than_one_claim_looks_at_all_have_their_turn(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").key_concurrency(1)).await;
+    let all: Vec<Key> = (0..5_000).map(|_| Key::mint()).collect();
+    let writes = |all: &[Key]| {
+        let each = |(i, key): (usize, &Key)| enqueue(*key, "a", &format!("{:04}", i % 2_500), 0);
+        all.iter().enumerate().map(each).collect()
+    };
+    worker.apply(writes(&all)).await;
+    let mut taken = 0;
+    for _ in 0..20 {
+        taken += worker.claim_keys(1_000).await.len();
+    }
+    assert_eq!(taken, 2_500, "one of each");
+    end(&mut worker, all[2_400], "a", "2400").await;
+    end(&mut worker, all[7], "a", "0007").await;
+    let mut next = Vec::new();
+    for _ in 0..5 {
+        next.extend(worker.claim_keys(1_000).await);
+    }
+    next.sort_unstable();
+    assert_eq!(next, [all[2_507], all[4_900]]);
+}
+
+async fn what_waits_has_no_slot(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").concurrency(1)).await;
+    let all: [Key; 3] = put(&mut worker, "a", "").await;
+    let child = Key::mint();
+    worker.apply(vec![start_queued(child)]).await;
+    assert_eq!(worker.claim_keys(1).await, [all[0]], "the default queue comes after it");
+    assert_eq!(worker.claim_keys(9).await, [child]);
+    worker.apply(vec![move_of(all[0], "a", "", awaiting(&[child]))]).await;
+    assert_eq!(worker.claim_keys(9).await, [all[1]]);
+    worker.apply(vec![move_of(child, DEFAULT_QUEUE, "", completed())]).await;
+    worker.apply(vec![stepfast_core::write::Write::Wake(all[0])]).await;
+    assert!(worker.claim_keys(9).await.is_empty(), "woken, and there is no slot for it");
+    end(&mut worker, all[1], "a", "").await;
+    assert_eq!(worker.claim_keys(9).await, [all[0]], "in front of what has not begun");
+    end(&mut worker, all[0], "a", "").await;
+    assert_eq!(worker.claim_keys(9).await, [all[2]]);
+}
+
+async fn what_is_handed_back_or_parked_has_no_slot(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").concurrency(1)).await;
+    let all: [Key; 2] = put(&mut worker, "a", "").await;
+    assert_eq!(worker.claim_keys(9).await, [all[0]]);
+    worker.apply(vec![move_of(all[0], "a", "", queued())]).await;
+    assert_eq!(worker.claim_keys(9).await, [all[0]]);
+    worker.apply(vec![move_of(all[0], "a", "", parked("no"))]).await;
+    assert_eq!(worker.claim_keys(9).await, [all[1]]);
+    worker.commit(vec![resume(all[0])]).await;
+    assert!(worker.claim_keys(9).await.is_empty());
+    end(&mut worker, all[1], "a", "").await;
+    assert_eq!(worker.claim_keys(9).await, [all[0]]);
+}
+
+async fn what_is_due_stands_in_its_queue_again(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").concurrency(1)).await;
+    let all: [Key; 2] = put(&mut worker, "a", "").await;
+    assert_eq!(worker.claim_keys(9).await, [all[0]]);
+    worker.apply(vec![move_of(all[0], "a", "", sleeping(at(50)))]).await;
+    assert_eq!(worker.claim_keys(9).await, [all[1]]);
+    assert_eq!(worker.look().await.next_due, Some(at(50)));
+    fixture.clock().advance(Duration::from_micros(60));
+    assert!(worker.claim_keys(9).await.is_empty(), "there is no slot for it");
+    assert_eq!(worker.execution(all[0]).await.status, Status::Queued);
+    assert_eq!(worker.look().await.next_due, None, "nothing is due again and again");
+    end(&mut worker, all[1], "a", "").await;
+    assert_eq!(worker.claim_keys(9).await, [all[0]]);
+}
+
+async fn a_lost_worker_keeps_its_slots_until_it_is_taken_over(fixture: &dyn StoreFixture) {
+    let mut lost = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    declare(fixture, Queue::new("a").concurrency(2).key_concurrency(1)).await;
+    let x: [Key; 2] = put(&mut lost, "a", "x").await;
+    let y: [Key; 2] = put(&mut lost, "a", "y").await;
+    assert_eq!(lost.claim_keys(9).await, [x[0], y[0]]);
+    fixture.lose(lost.id).await;
+    assert!(other.claim_keys(9).await.is_empty());
+    assert_eq!(other.look_for_lost().await, 2);
+    assert_eq!(other.claim_keys(9).await, [x[0], y[0]], "in front of what has not begun");
+    assert!(other.claim_keys(9).await.is_empty());
+    end(&mut other, x[0], "a", "x").await;
+    assert_eq!(other.claim_keys(9).await, [x[1]]);
+}
+
+async fn a_limit_counts_what_runs_already(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a")).await;
+    let all: [Key; 4] = put(&mut worker, "a", "x").await;
+    assert_eq!(worker.claim_keys(2).await, all[..2]);
+    declare(fixture, Queue::new("a").concurrency(2)).await;
+    assert!(worker.claim_keys(9).await.is_empty());
+    end(&mut worker, all[0], "a", "x").await;
+    assert_eq!(worker.claim_keys(9).await, [all[2]]);
+    declare(fixture, Queue::new("a").key_concurrency(1)).await;
+    end(&mut worker, all[1], "a", "x").await;
+    assert!(worker.claim_keys(9).await.is_empty());
+}
+
+async fn a_raised_limit_lets_more_run(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").concurrency(1)).await;
+    let all: [Key; 4] = put(&mut worker, "a", "").await;
+    assert_eq!(worker.claim_keys(9).await, all[..1]);
+    declare(fixture, Queue::new("a").concurrency(3)).await;
+    assert_eq!(worker.claim_keys(9).await, all[1..3]);
+    declare(fixture, Queue::new("a")).await;
+    assert_eq!(worker.claim_keys(9).await, all[3..]);
+}
+
+async fn a_paused_queue_keeps_what_it_has(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let store = fixture.store();
+    set(&*store, &Queue::new("a"), true).await;
+    let all: [Key; 2] = put(&mut worker, "a", "").await;
+    let plain = Key::mint();
+    assert!(worker.claim_keys(9).await.is_empty());
+    assert!(!worker.look().await.has_ready, "nothing that could be claimed");
+    worker.apply(vec![start_queued(plain)]).await;
+    assert!(worker.look().await.has_ready);
+    assert_eq!(worker.claim_keys(9).await, [plain]);
+    set(&*store, &Queue::new("a"), false).await;
+    assert!(worker.look().await.has_ready);
+    assert_eq!(worker.claim_keys(1).await, all[..1]);
+    set(&*store, &Queue::new("a").concurrency(9), true).await;
+    assert!(worker.claim_keys(9).await.is_empty());
+}
+
+async fn only_queues_that_are_served_come(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let a: [Key; 2] = put(&mut worker, "a", "").await;
+    let b: [Key; 1] = put(&mut worker, "b", "").await;
+    let [plain, asleep] = keys();
+    worker.apply(vec![start_queued(plain)]).await;
+    worker.apply(vec![crate::make::start_in(asleep, sleeping(at(-5)))]).await;
+    let served = |names: &[&str]| Some(names.iter().map(|name| Arc::from(*name)).collect());
+    for (names, ready, due) in
+        [(&["a"][..], true, false), (&["none"], false, false), (&[DEFAULT_QUEUE], true, true)]
+    {
+        let look = Look { queues: served(names), ..worker.look_of() };
+        let seen = worker.store.look(&look).await.unwrap();
+        assert_eq!((seen.has_ready, seen.next_due.is_some()), (ready, due), "{names:?}");
+    }
+    let claim = |worker: &Worker, names: &[&str]| Claim { queues: served(names), ..worker.claim_of(9) };
+    for (names, expected) in [
+        (&["none"][..], vec![]),
+        (&["a", "none"], a.to_vec()),
+        (&[DEFAULT_QUEUE], vec![asleep, plain]),
+        (&["a", "b"], b.to_vec()),
+    ] {
+        let records = worker.try_claim(&claim(&worker, names)).await.unwrap();
+        let taken: Vec<Key> = records.iter().map(|record| record.execution.key).collect();
+        assert_eq!(taken, expected, "{names:?}");
+    }
+}
+
+async fn what_was_cancelled_needs_no_slot(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").concurrency(1)).await;
+    let all: [Key; 3] = put(&mut worker, "a", "").await;
+    assert_eq!(worker.claim_keys(9).await, all[..1]);
+    worker.commit(vec![cancel(all[0]), cancel(all[1])]).await;
+    assert!(worker.claim_keys(9).await.is_empty(), "the first one runs until its owner ends it");
+    end(&mut worker, all[0], "a", "").await;
+    assert_eq!(worker.claim_keys(9).await, all[2..]);
+}
+
+async fn the_quarantine_heeds_limits(fixture: &dyn StoreFixture) {
+    declare(fixture, Queue::new("a").concurrency(2).key_concurrency(1)).await;
+    let first = Worker::register(&fixture.store()).await;
+    let mut worker = first;
+    let [x, y]: [Key; 2] = keys();
+    worker.apply(vec![enqueue(x, "a", "x", 0), enqueue(y, "a", "y", 0)]).await;
+    assert_eq!(worker.claim_keys(9).await, [x, y]);
+    for _ in 0..3 {
+        fixture.lose(worker.id).await;
+        worker = Worker::register(&fixture.second().await).await;
+        assert_eq!(worker.look_for_lost().await, 2);
+        worker.claim_keys(9).await;
+    }
+    let others: [Key; 3] = put(&mut worker, "a", "x").await;
+    assert_eq!(worker.claim_keys(9).await, others[..1], "the others are in quarantine");
+    fixture.clock().advance(Duration::from_mins(1));
+    let tried = worker.claim_from_quarantine(9).await;
+    let tried: Vec<Key> = tried.iter().map(|record| record.execution.key).collect();
+    assert_eq!(tried, [y], "of key x one runs");
+    assert!(worker.claim_keys(9).await.is_empty() && worker.claim_from_quarantine(9).await.is_empty());
+    end(&mut worker, others[0], "a", "x").await;
+    assert_eq!(worker.claim_from_quarantine(9).await[0].execution.key, x);
+    assert!(worker.claim_keys(9).await.is_empty());
+    end(&mut worker, x, "a", "x").await;
+    assert_eq!(worker.claim_keys(9).await, others[1..2]);
+}
+
+async fn a_slot_is_freed_by_its_owner_alone(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    declare(fixture, Queue::new("a").concurrency(1)).await;
+    let all: [Key; 2] = put(&mut worker, "a", "").await;
+    assert_eq!(worker.claim_keys(9).await, all[..1]);
+    // it is not his any more, or never was
+    let late = other.commit_one(move_of(all[0], "a", "", completed())).await;
+    assert_eq!(late, stepfast_core::write::Outcome::NotFound);
+    assert!(other.claim_keys(9).await.is_empty());
+}

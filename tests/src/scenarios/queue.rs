@@ -1,0 +1,348 @@
+//! Queues: limits that hold whoever runs what, turns, pauses, and who serves which.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use stepfast_core::queue::{DEFAULT_QUEUE, OnConflict, Queue};
+use stepfast_core::record::Status;
+use stepfast_core::{Context, Engine, Error, Workflow};
+
+use super::kit::{
+    Count, Latch, Returns, engine, noop, open, row, second_engine, shut_down, sleeper, waiting,
+};
+use crate::StoreFixture;
+
+super::cases![
+    what_is_put_into_a_queue_runs,
+    queues_that_are_not_there_are_refused,
+    no_more_run_than_the_queue_allows,
+    no_more_run_of_a_key_than_it_allows_and_in_order,
+    no_more_run_in_a_worker_than_it_allows,
+    a_sleeper_holds_no_slot,
+    a_paused_queue_waits_until_it_is_resumed,
+    a_raised_limit_counts_at_once,
+    only_who_serves_a_queue_runs_what_is_in_it,
+    what_a_lost_engine_ran_keeps_its_slots,
+    declared_limits_meet_stored_ones,
+    urgent_ones_come_first,
+];
+
+/// What runs at the moment, by key, and the most that ever did.
+#[derive(Clone, Default)]
+struct Gauge(Arc<Mutex<HashMap<String, Measured>>>);
+
+#[derive(Clone, Default)]
+struct Measured {
+    now: usize,
+    most: usize,
+    order: Vec<i64>,
+}
+
+impl Gauge {
+    fn enter(&self, key: &str, x: i64) {
+        let mut all = self.0.lock().unwrap();
+        let it = all.entry(key.to_owned()).or_default();
+        it.now += 1;
+        it.most = it.most.max(it.now);
+        it.order.push(x);
+    }
+
+    fn leave(&self, key: &str) {
+        self.0.lock().unwrap().get_mut(key).unwrap().now -= 1;
+    }
+
+    fn most(&self, key: &str) -> usize {
+        self.0.lock().unwrap().get(key).map_or(0, |it| it.most)
+    }
+
+    fn order(&self, key: &str) -> Vec<i64> {
+        self.0.lock().unwrap().get(key).map(|it| it.order.clone()).unwrap_or_default()
+    }
+}
+
+/// A workflow of one step that is measured under the key it is given.
+fn measured(gauge: &Gauge) -> Workflow<(String, i64), i64> {
+    let gauge = gauge.clone();
+    Workflow::new("measured", move |mut cx: Context, (key, x): (String, i64)| {
+        let gauge = gauge.clone();
+        async move {
+            cx.step("run", || {
+                let (gauge, key) = (gauge.clone(), key.clone());
+                async move {
+                    gauge.enter(&key, x);
+                    // others get the chance to exceed a limit
+                    for _ in 0..20 {
+                        tokio::task::yield_now().await;
+                    }
+                    gauge.leave(&key);
+                    Returns::Ok(x)
+                }
+            })
+            .await
+        }
+    })
+}
+
+async fn what_is_put_into_a_queue_runs(fixture: &dyn StoreFixture) {
+    let workflow = noop();
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
+    let handle = one.start(&workflow, 7).queue("a").key("k").priority(2).workflow_id("x").await.unwrap();
+    assert_eq!(handle.result().await.unwrap(), 7);
+    let ticket = row(&one, "x").await.ticket.unwrap();
+    assert_eq!((&*ticket.queue, &*ticket.key, ticket.priority), ("a", "k", 2));
+    assert_eq!(one.run(&workflow, 8).queue("a").await.unwrap(), 8);
+    // a second start of the id attaches, as everywhere
+    assert_eq!(one.start(&workflow, 7).queue("a").workflow_id("x").await.unwrap().result().await.unwrap(), 7);
+    let all = join_all((0..500).map(|x| one.run(&workflow, x).queue("a").into_future())).await;
+    assert_eq!(all.into_iter().map(Result::unwrap).collect::<Vec<_>>(), (0..500).collect::<Vec<_>>());
+    shut_down(one).await;
+}
+
+async fn queues_that_are_not_there_are_refused(fixture: &dyn StoreFixture) {
+    let workflow = noop();
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+    let error = one.start(&workflow, 1).queue("b").await.unwrap_err();
+    assert!(matches!(&error, Error::UnknownQueue { name, known } if name == "b" && known == "a"), "{error}");
+    for (start, says) in [
+        (one.start(&workflow, 1).queue(DEFAULT_QUEUE), "leave `queue` out"),
+        (one.start(&workflow, 1).queue(""), "must not be empty"),
+        (one.start(&workflow, 1).key("k"), "needs a queue"),
+        (one.start(&workflow, 1).priority(1), "needs a queue"),
+        (one.start(&workflow, 1).queue("a").key("a\nb"), "control character"),
+    ] {
+        let error = start.await.unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    // another engine hears of what was declared elsewhere
+    two.set_queue(&Queue::new("b")).await.unwrap();
+    assert_eq!(one.run(&workflow, 1).queue("b").await.unwrap(), 1);
+    let error = two.pause_queue("c").await.unwrap_err();
+    assert!(matches!(error, Error::UnknownQueue { .. }), "{error}");
+    assert!(one.set_queue(&Queue::new("d").concurrency(0)).await.is_err());
+    let names: Vec<_> = one.queues().await.unwrap().into_iter().map(|row| row.queue.name).collect();
+    assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), ["a", "b"]);
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn no_more_run_than_the_queue_allows(fixture: &dyn StoreFixture) {
+    let gauge = Gauge::default();
+    let workflow = measured(&gauge);
+    let queue = || Queue::new("a").concurrency(3);
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let started = (0..120).map(|x| {
+        let by = if x % 2 == 0 { &one } else { &two };
+        by.run(&workflow, (String::new(), x)).queue("a").into_future()
+    });
+    for (x, result) in (0..).zip(join_all(started).await) {
+        assert_eq!(result.unwrap(), x);
+    }
+    assert!(gauge.most("") <= 3, "{} ran at a time", gauge.most(""));
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn no_more_run_of_a_key_than_it_allows_and_in_order(fixture: &dyn StoreFixture) {
+    let gauge = Gauge::default();
+    let workflow = measured(&gauge);
+    let queue = || Queue::new("a").key_concurrency(1);
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let mut handles = Vec::new();
+    for x in 0..60 {
+        let key = format!("k{}", x % 3);
+        handles.push(one.start(&workflow, (key.clone(), x)).queue("a").key(&key).await.unwrap());
+    }
+    for handle in handles {
+        handle.result().await.unwrap();
+    }
+    for k in 0..3 {
+        let key = format!("k{k}");
+        assert_eq!(gauge.most(&key), 1, "{key}");
+        assert_eq!(gauge.order(&key), (0..20).map(|n| n * 3 + k).collect::<Vec<i64>>(), "{key}");
+    }
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn no_more_run_in_a_worker_than_it_allows(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    let queue = || Queue::new("a").worker_concurrency(2);
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let mut handles = Vec::new();
+    for x in 0..5 {
+        handles.push(one.start(&workflow, x).queue("a").await.unwrap());
+    }
+    count.reaches(2).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    count.reaches(4).await;
+    assert_eq!((one.running(), two.running()), (2, 2));
+    latch.open();
+    for handle in handles {
+        handle.result().await.unwrap();
+    }
+    assert_eq!(count.get(), 5);
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn a_sleeper_holds_no_slot(fixture: &dyn StoreFixture) {
+    let (sleeper, noop) = (sleeper(), noop());
+    let queue = || Queue::new("a").concurrency(1);
+    let (one, _) = engine(fixture, |b| {
+        b.register(&sleeper).register(&noop).queue(queue()).suspend_after(Duration::from_millis(1))
+    })
+    .await;
+    let asleep = one.start(&sleeper, 3_600_000).queue("a").workflow_id("x").await.unwrap();
+    assert_eq!(one.run(&noop, 1).queue("a").await.unwrap(), 1);
+    assert_eq!(row(&one, "x").await.status, Status::Waiting);
+    fixture.clock().advance(Duration::from_hours(2));
+    asleep.result().await.unwrap();
+    assert_eq!(one.run(&noop, 2).queue("a").await.unwrap(), 2, "and it has left none");
+    shut_down(one).await;
+}
+
+async fn a_paused_queue_waits_until_it_is_resumed(fixture: &dyn StoreFixture) {
+    let workflow = noop();
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
+    let (two, _) = second_engine(fixture, |b| b).await;
+    assert!(two.pause_queue("a").await.unwrap().is_paused);
+    let handle = one.start(&workflow, 1).queue("a").await.unwrap();
+    assert_eq!(one.run(&workflow, 2).await.unwrap(), 2, "others run");
+    assert_eq!(handle.status().await.unwrap(), Status::Queued);
+    // code that declares it does not let it go on
+    shut_down(one).await;
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(2))).await;
+    assert!(one.queues().await.unwrap()[0].is_paused);
+    assert!(!two.resume_queue("a").await.unwrap().is_paused);
+    assert_eq!(one.get::<i64>(&handle.workflow_id()).await.unwrap().result().await.unwrap(), 1);
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn a_raised_limit_counts_at_once(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
+    let (two, _) = second_engine(fixture, |b| b).await;
+    let mut handles = Vec::new();
+    for x in 0..4 {
+        handles.push(one.start(&workflow, x).queue("a").await.unwrap());
+    }
+    count.reaches(1).await;
+    assert_eq!(two.set_queue(&Queue::new("a").concurrency(3)).await.unwrap().version, 2);
+    count.reaches(3).await;
+    one.set_queue(&Queue::new("a")).await.unwrap();
+    count.reaches(4).await;
+    latch.open();
+    for handle in handles {
+        handle.result().await.unwrap();
+    }
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn only_who_serves_a_queue_runs_what_is_in_it(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    let with = |names: &'static [&'static str], engine: stepfast_core::EngineBuilder| {
+        engine.register(&workflow).queue(Queue::new("a")).queue(Queue::new("b")).serve(names)
+    };
+    let (one, _) = engine(fixture, |b| with(&["a"], b)).await;
+    let (two, _) = second_engine(fixture, |b| with(&["b", DEFAULT_QUEUE], b)).await;
+    let started: Vec<_> =
+        join_all((0..6).map(|x| one.start(&workflow, x).queue(if x < 2 { "a" } else { "b" }).into_future()))
+            .await
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+    count.reaches(6).await;
+    assert_eq!((one.running(), two.running()), (2, 4));
+    latch.open();
+    for handle in started {
+        handle.result().await.unwrap();
+    }
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn what_a_lost_engine_ran_keeps_its_slots(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    let queue = || Queue::new("a").concurrency(2);
+    let (one, store) = engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let mut handles = Vec::new();
+    for x in 0..5 {
+        handles.push(two.start(&workflow, x).queue("a").await.unwrap());
+    }
+    count.reaches(2).await;
+    fixture.lose(store.workers()[0]).await;
+    latch.open();
+    for (x, handle) in (0..).zip(handles) {
+        assert_eq!(handle.result().await.unwrap(), x);
+    }
+    // none is left taken: as many as may run do
+    let (again, closed) = (Count::new(), Latch::new());
+    let other = waiting("other", &again, &closed);
+    let (three, _) = second_engine(fixture, |b| b.register(&other).queue(queue())).await;
+    let started = join_all((0..3).map(|x| three.start(&other, x).queue("a").into_future())).await;
+    again.reaches(2).await;
+    assert_eq!(three.running(), 2);
+    closed.open();
+    for handle in started {
+        handle.unwrap().result().await.unwrap();
+    }
+    shut_down(one).await;
+    shut_down(two).await;
+    shut_down(three).await;
+}
+
+async fn declared_limits_meet_stored_ones(fixture: &dyn StoreFixture) {
+    let (one, _) = engine(fixture, |b| b.queue(Queue::new("a").concurrency(1))).await;
+    let limit = async |engine: &Engine| engine.queues().await.unwrap()[0].queue.limits.concurrency;
+    assert_eq!(limit(&one).await, Some(1));
+    let declared = |limit, policy| {
+        let store = fixture.store();
+        async move {
+            let queue = Queue::new("a").concurrency(limit);
+            Engine::builder(store).declare_queue(queue, policy).open().await
+        }
+    };
+    shut_down(declared(2, OnConflict::Keep).await.unwrap()).await;
+    assert_eq!(limit(&one).await, Some(1));
+    let error = declared(2, OnConflict::Refuse).await.err().unwrap();
+    assert!(matches!(&error, Error::QueueConflict { name } if name == "a"), "{error}");
+    shut_down(declared(1, OnConflict::Refuse).await.unwrap()).await;
+    shut_down(declared(2, OnConflict::Update).await.unwrap()).await;
+    assert_eq!(limit(&one).await, Some(2));
+    let refused = open(fixture.store(), |b| b).await;
+    let error = Engine::builder(fixture.store()).queue(Queue::new("")).open().await.err().unwrap();
+    assert!(error.to_string().contains("queue name"), "{error}");
+    let error = Engine::builder(fixture.store()).serve([""]).open().await.err().unwrap();
+    assert!(error.to_string().contains("queue name"), "{error}");
+    shut_down(refused).await;
+    shut_down(one).await;
+}
+
+async fn urgent_ones_come_first(fixture: &dyn StoreFixture) {
+    let gauge = Gauge::default();
+    let workflow = measured(&gauge);
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
+    one.pause_queue("a").await.unwrap();
+    let mut handles = Vec::new();
+    for (x, priority) in [(0, 5), (1, 0), (2, -7), (3, 5), (4, 0)] {
+        handles.push(one.start(&workflow, (String::new(), x)).queue("a").priority(priority).await.unwrap());
+    }
+    one.resume_queue("a").await.unwrap();
+    for handle in handles {
+        handle.result().await.unwrap();
+    }
+    assert_eq!(gauge.order(""), [2, 1, 4, 0, 3]);
+    shut_down(one).await;
+}
