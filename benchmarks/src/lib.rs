@@ -13,6 +13,7 @@ pub mod memory;
 pub mod payload;
 pub mod peers;
 pub mod python;
+pub mod queue;
 pub mod readme;
 pub mod report;
 pub mod table;

@@ -44,6 +44,11 @@ impl Latencies {
         }
     }
 
+    /// The time since it began.
+    pub fn wall(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
     /// How many operations have ended.
     pub fn done(&self) -> u64 {
         self.done.load(Relaxed)

@@ -87,6 +87,12 @@ pub struct Row {
     /// Steps in a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<usize>,
+    /// Queues that workflows were put into.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<usize>,
+    /// Worker processes that ran them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
     /// Bytes written at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<usize>,

@@ -53,6 +53,7 @@ pub fn start(key: Key, state: State) -> Start {
         created_at: at(0),
         deadline_at: None,
         is_guarded: false,
+        has_begun: false,
         state,
     }
 }

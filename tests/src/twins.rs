@@ -383,6 +383,8 @@ impl Twins {
                     created_at: at,
                     deadline_at: (count % 3 == 0).then_some(at),
                     is_guarded: true,
+                    // a history may record something of what nobody has run
+                    has_begun: true,
                     ..start(key(*slot), self.state(*slot, state, now.as_micros()))
                 }))
             }

@@ -210,6 +210,7 @@ impl Order<'_> {
             input,
             created_at,
             deadline_at: timeout.map(|timeout| created_at.plus(timeout)),
+            has_begun: false,
             state: if is_local { State::Running { armed } } else { State::Queued { armed } },
         })
     }

@@ -401,6 +401,7 @@ impl Run {
         if let Some(mut start) = state.start.take() {
             if let Write::Move(change) = write {
                 // nothing has been staged yet: the execution is born in the state it has reached
+                start.has_begun = true;
                 start.state = change.state;
                 let room = room + state.start_room;
                 return self.stage_write(state, Write::Start(start), room, true);

@@ -97,6 +97,9 @@ pub struct Start {
     /// True if the key or id may be in the database already: nothing else of the tree may then enter a
     /// flush before the outcome is known.
     pub is_guarded: bool,
+    /// True if it has run meanwhile: something may be recorded of it, and when it is queued it is in front of what has not
+    /// begun.
+    pub has_begun: bool,
     /// The state in which the row is created.
     pub state: State,
 }

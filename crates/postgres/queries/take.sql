@@ -2,14 +2,15 @@
 -- the server's, $6: its version of the code, null for any, $7: whether it takes what is due and has no queue, $8 to $10:
 -- how much of which queue and key. What another transaction has locked is passed over: a claim waits for nobody.
 -- The OFFSETs keep the plan as it is written: in the order of the index, one look-up per row, no more than wanted.
+-- Rows are locked, so they are found again by their place. Of what has not begun (seq above 0) nothing can be recorded.
 WITH due AS MATERIALIZED (
-    SELECT e.key, t.due_at
+    SELECT e.key, e.place, e.bytes, t.due_at
     FROM (SELECT t.execution, t.due_at
           FROM timers AS t
           WHERE t.due_at <= (SELECT coalesce($5::timestamptz, clock_timestamp())) AND $7::boolean
           ORDER BY t.due_at
           OFFSET 0 FOR UPDATE SKIP LOCKED) AS t
-    CROSS JOIN LATERAL (SELECT e.key
+    CROSS JOIN LATERAL (SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes
                         FROM executions AS e
                         WHERE e.key = t.execution AND e.status = 3 AND e.workflow = ANY($2::text[])
                           AND e.queue IS NULL
@@ -17,54 +18,57 @@ WITH due AS MATERIALIZED (
                         OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
     LIMIT $3::bigint
 ), queued AS MATERIALIZED (
-    SELECT q.key, w.n, q.priority, q.seq
+    SELECT q.key, q.place, q.bytes, q.ready, q.seq, q.priority, w.n
     FROM unnest($8::text[], $9::text[], $10::bigint[]) WITH ORDINALITY AS w (queue, queue_key, most, n)
     CROSS JOIN LATERAL (
-        SELECT e.key, r.priority, r.seq
-        FROM (SELECT r.execution, r.priority, r.seq
+        SELECT e.key, e.place, e.bytes, r.ready, r.priority, r.seq
+        FROM (SELECT r.execution, r.ctid AS ready, r.priority, r.seq
               FROM ready AS r
               WHERE r.queue = w.queue AND r.queue_key = w.queue_key AND r.workflow = ANY($2::text[])
                 AND (r.app_version = $6::text OR r.app_version IS NULL OR $6::text IS NULL)
               ORDER BY r.priority, r.seq
               OFFSET 0 FOR UPDATE SKIP LOCKED) AS r
-        CROSS JOIN LATERAL (SELECT e.key
+        CROSS JOIN LATERAL (SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes
                             FROM executions AS e
                             WHERE e.key = r.execution AND e.status = 1 AND NOT e.is_paused
                             OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
         LIMIT w.most
     ) AS q
     LIMIT (SELECT $3::bigint - count(*) FROM due)
-), candidates (key, n) AS (
-    SELECT key, row_number() OVER (ORDER BY due_at, key) FROM due
+), candidates AS (
+    SELECT key, place, bytes, NULL::tid AS ready, true AS has_begun, row_number() OVER (ORDER BY due_at, key) AS n
+    FROM due
   UNION ALL
-    SELECT key, (SELECT count(*) FROM due) + row_number() OVER (ORDER BY n, priority, seq) FROM queued
+    SELECT key, place, bytes, ready, seq < 0,
+           (SELECT count(*) FROM due) + row_number() OVER (ORDER BY n, priority, seq)
+    FROM queued
 ), sized AS (
-    SELECT c.key, c.n, k.is_any, sum(octet_length(e.input) + k.bytes) OVER (ORDER BY c.n) AS total
+    SELECT c.*, k.is_any, sum(c.bytes + k.bytes) OVER (ORDER BY c.n) AS total
     FROM candidates AS c
-    JOIN executions AS e ON e.key = c.key
     CROSS JOIN LATERAL (
         SELECT count(*) > 0 AS is_any, coalesce(sum(octet_length(p.outcome)), 0) AS bytes
         FROM checkpoints AS p
-        WHERE p.execution = c.key
+        WHERE c.has_begun AND p.execution = c.key
     ) AS k
 ), chosen AS MATERIALIZED (
-    SELECT s.key, s.n,
-           s.is_any OR (SELECT true FROM attempts AS a WHERE a.execution = s.key LIMIT 1) IS NOT NULL
-                    OR (SELECT true FROM requests AS r WHERE r.execution = s.key LIMIT 1) IS NOT NULL AS has_more
+    SELECT s.key, s.place, s.ready, s.n,
+           s.has_begun
+           AND (s.is_any OR (SELECT true FROM attempts AS a WHERE a.execution = s.key LIMIT 1) IS NOT NULL
+                         OR (SELECT true FROM requests AS r WHERE r.execution = s.key LIMIT 1) IS NOT NULL) AS has_more
     FROM sized AS s
     WHERE s.n = 1 OR s.total <= $4::bigint
 ), taken AS (
     UPDATE executions AS e
     SET status = 2, owner = $1::bigint, started_by = NULL, is_alone = NULL
     FROM chosen AS c
-    WHERE e.key = c.key
+    WHERE e.ctid = c.place
     RETURNING e.*, c.n, c.has_more
 ), unqueued AS (
-    DELETE FROM ready WHERE execution = ANY(ARRAY(SELECT key FROM chosen)) RETURNING 1
+    DELETE FROM ready WHERE ctid = ANY(ARRAY(SELECT ready FROM chosen WHERE ready IS NOT NULL)) RETURNING 1
 ), unarmed AS (
-    DELETE FROM timers WHERE execution = ANY(ARRAY(SELECT key FROM chosen)) RETURNING 1
+    DELETE FROM timers WHERE execution = ANY(ARRAY(SELECT key FROM chosen WHERE ready IS NULL)) RETURNING 1
 ), unwaited AS (
-    DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM chosen)) RETURNING 1
+    DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM chosen WHERE ready IS NULL)) RETURNING 1
 )
 SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
        owner, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,

@@ -29,6 +29,8 @@ pub(crate) struct Sorted<'a> {
     /// Starts with nothing special about them, which cannot lose: those that run, by key, and those that have ended.
     running: Vec<(usize, &'a Start)>,
     ended: Vec<&'a Start>,
+    /// Those that are queued, as they came.
+    queued: Vec<&'a Start>,
     /// The same with an id of their caller, which may be taken: by id, and none if `starts` have ids.
     named: Vec<(usize, &'a Start)>,
     /// Moves to an end, by key.
@@ -68,6 +70,7 @@ impl<'a> Sorted<'a> {
                 Write::Start(start) => match kind(start) {
                     Kind::Plain if matches!(start.state, State::Ended { .. }) => sorted.ended.push(start),
                     Kind::Plain => sorted.running.push((i, start)),
+                    Kind::Queued => sorted.queued.push(start),
                     Kind::Named => sorted.named.push((i, start)),
                     Kind::Special => sorted.starts.push((i, start)),
                 },
@@ -90,6 +93,17 @@ impl<'a> Sorted<'a> {
         sorted.moves.sort_by_key(|(_, change)| change.key);
         sorted.running.sort_by_key(|(_, start)| start.key);
         sorted.ended.sort_by_key(|start| start.key);
+        if sorted.starts.iter().any(|(_, start)| matches!(start.state, State::Queued { .. })) {
+            // they become ready in one order
+            for (i, write) in flush.writes.iter().enumerate() {
+                if let Write::Start(start) = write
+                    && is_queued(start)
+                {
+                    sorted.starts.push((i, start));
+                }
+            }
+            sorted.queued.clear();
+        }
         sorted.sort_starts();
         sorted
     }
@@ -229,6 +243,21 @@ impl<'a> Sorted<'a> {
             ];
             jobs.push(Job { sql: Sql::StartEnded, what: "inserting executions", params });
         }
+        if !self.queued.is_empty() {
+            let starts = &self.queued;
+            let params = vec![
+                column(starts, |s| Instant(s.created_at)),
+                column(starts, |s| s.root.shard().cast_signed()),
+                column(starts, |s| uuid(s.key)),
+                column(starts, |s| s.workflow.as_ref()),
+                column(starts, |s| s.app_version.as_deref()),
+                column(starts, |s| s.input.as_bytes()),
+                column(starts, |s| queue(s)),
+                column(starts, |s| queue_key(s)),
+                column(starts, |s| priority(s)),
+            ];
+            jobs.push(Job { sql: Sql::StartQueued, what: "queueing executions", params });
+        }
         if !self.named.is_empty() {
             let starts = &self.named;
             let params = vec![
@@ -267,13 +296,9 @@ impl<'a> Sorted<'a> {
                 column(starts, |(_, s)| outcome(&s.state)),
                 column(starts, |(_, s)| armed(&s.state)),
                 column(starts, |(_, s)| s.app_version.as_deref()),
-                column(starts, |(_, s)| s.ticket.as_ref().map(|ticket| &*ticket.queue)),
-                column(starts, |(_, s)| {
-                    s.ticket.as_ref().map(|ticket| &*ticket.key).filter(|key| !key.is_empty())
-                }),
-                column(starts, |(_, s)| {
-                    s.ticket.as_ref().map(|ticket| ticket.priority).filter(|it| *it != 0)
-                }),
+                column(starts, |(_, s)| queue(s)),
+                column(starts, |(_, s)| queue_key(s)),
+                column(starts, |(_, s)| priority(s)),
             ];
             jobs.push(Job { sql: Sql::Start, what: "inserting executions", params });
         }
@@ -350,11 +375,13 @@ impl<'a> Sorted<'a> {
         // in the order of the flush: executions become ready in the order in which they were accepted
         for write in &flush.writes {
             let (key, state, queued) = match write {
+                Write::Start(start) if start.has_begun => (start.key, &start.state, &mut again),
                 Write::Start(start) => (start.key, &start.state, &mut queued),
                 Write::Move(change) => (change.key, &change.state, &mut again),
                 _ => continue,
             };
             match state {
+                State::Queued { .. } if !self.queued.is_empty() && is_first(write) => {}
                 State::Queued { .. } => queued.push(uuid(key)),
                 State::Waiting { wake_at, children, .. } => {
                     timers.extend(wake_at.map(|at| (uuid(key), Instant(at))));
@@ -390,6 +417,8 @@ pub(crate) fn replan() -> Job<'static> {
 enum Kind {
     /// A minted key and nothing special, running or ended: nobody can have been there first.
     Plain,
+    /// The same, queued.
+    Queued,
     /// The same, with an id of its caller.
     Named,
     /// Anything else.
@@ -402,6 +431,9 @@ fn kind(start: &Start) -> Kind {
         State::Running { armed } => armed.is_empty(),
         state => matches!(state, State::Ended { .. }),
     };
+    if is_queued(start) {
+        return Kind::Queued;
+    }
     if !is_root || !is_common || start.deadline_at.is_some() {
         return Kind::Special;
     }
@@ -413,6 +445,36 @@ fn kind(start: &Start) -> Kind {
         Some(_) => Kind::Named,
         _ => Kind::Special,
     }
+}
+
+/// True for a Start of an execution that is queued with nothing else special about it.
+fn is_first(write: &Write) -> bool {
+    matches!(write, Write::Start(start) if is_queued(start))
+}
+
+/// True if it is queued, nothing else is special about it, and nobody can have been there first.
+fn is_queued(start: &Start) -> bool {
+    matches!(&start.state, State::Queued { armed } if armed.is_empty())
+        && start.parent.is_none()
+        && start.root == start.key
+        && start.deadline_at.is_none()
+        && start.workflow_id.is_none()
+        && start.fingerprint.is_none()
+        && !start.is_guarded
+        && !start.has_begun
+}
+
+/// The queue that it stands in, if that is not the default one.
+fn queue(start: &Start) -> Option<&str> {
+    start.ticket.as_ref().map(|ticket| &*ticket.queue)
+}
+
+fn queue_key(start: &Start) -> Option<&str> {
+    start.ticket.as_ref().map(|ticket| &*ticket.key).filter(|key| !key.is_empty())
+}
+
+fn priority(start: &Start) -> Option<i32> {
+    start.ticket.as_ref().map(|ticket| ticket.priority).filter(|priority| *priority != 0)
 }
 
 fn is_paused(state: &State) -> bool {
@@ -522,6 +584,10 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
             Sql::Attempt => counters.inserted(Table::Attempts, rows),
             Sql::Chunk => counters.inserted(Table::Chunks, rows),
             Sql::Discard => counters.deleted(Table::Chunks, rows),
+            Sql::StartQueued => {
+                counters.inserted(Table::Executions, rows);
+                counters.inserted(Table::Ready, rows);
+            }
             Sql::Ready | Sql::ReadyAgain => counters.inserted(Table::Ready, rows),
             Sql::Slot => counters.inserted(Table::Slots, rows),
             Sql::Unslot => counters.deleted(Table::Slots, rows),

@@ -49,6 +49,8 @@ statements! {
     StartEnded = include_str!("../queries/start_ended.sql");
     /// Creates executions with an id of their caller, and nothing else special about them.
     StartNamed = include_str!("../queries/start_named.sql");
+    /// Creates executions that are queued, with nothing else special about them.
+    StartQueued = include_str!("../queries/start_queued.sql");
     /// Creates executions.
     Start = include_str!("../queries/start.sql");
     /// Records deliveries.
@@ -194,6 +196,7 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::StartRunning,
     Sql::StartEnded,
     Sql::StartNamed,
+    Sql::StartQueued,
     Sql::Start,
     Sql::Checkpoint,
     Sql::Attempt,

@@ -54,7 +54,9 @@ CREATE TABLE ready_2 (
     workflow TEXT NOT NULL, -- name of its workflow: a worker claims those that it has registered
     app_version TEXT -- version of the code that may run it; NULL for any
 ) STRICT, WITHOUT ROWID;
-INSERT INTO ready_2 (execution, seq, workflow, app_version) SELECT execution, seq, workflow, app_version FROM ready;
+-- all that is ready now counts as what has begun before
+INSERT INTO ready_2 (execution, seq, workflow, app_version)
+SELECT execution, seq - 4611686018427387904, workflow, app_version FROM ready;
 DROP TABLE ready;
 ALTER TABLE ready_2 RENAME TO ready;
 CREATE INDEX ready_by_turn ON ready (workflow, queue, queue_key, priority, seq, execution);

@@ -90,7 +90,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             return self.existing(start);
         }
         match &start.state {
-            State::Queued { .. } => self.enter_ready(start)?,
+            State::Queued { .. } if !start.has_begun => self.enter_ready(start)?,
             state => self.enter_roles(start.key, state)?,
         }
         Ok(Outcome::Applied)

@@ -248,9 +248,11 @@ async fn a_claimed_execution_can_suspend_and_be_claimed_again(fixture: &dyn Stor
 async fn a_thousand_come_at_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut expected: Vec<Key> = (0..1_500).map(|_| Key::mint()).collect();
-    let steps = expected.iter().map(|key| Write::Checkpoint(checkpoint(*key, 1, &key.to_string()))).collect();
-    worker.apply(expected.iter().map(|key| start_queued(*key)).collect()).await;
-    worker.apply(steps).await;
+    let steps: Vec<Write> =
+        expected.iter().map(|key| Write::Checkpoint(checkpoint(*key, 1, &key.to_string()))).collect();
+    // they have run for a while, and were handed on before their Start was durable
+    let begun = |key: &Key| write(Start { has_begun: true, ..start(*key, queued()) });
+    worker.apply(expected.iter().map(begun).chain(steps).collect()).await;
     let mut first = worker.claim(1_000).await;
     assert_eq!(first.len(), 1_000);
     first.extend(worker.claim(1_000).await);

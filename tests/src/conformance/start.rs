@@ -88,6 +88,7 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
         created_at: at(-3),
         deadline_at: Some(at(1_000_001)),
         is_guarded: true,
+        has_begun: false,
         state: running(),
     };
     worker.apply(vec![write(given.clone())]).await;
@@ -157,7 +158,9 @@ async fn a_loser_leaves_its_neighbours_alone(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let keys: [Key; 9] = keys();
     worker.apply(vec![start_queued(keys[2]), start_queued(keys[7])]).await;
-    let outcomes = worker.commit(keys.map(start_queued).to_vec()).await;
+    // what may be there already is guarded
+    let guarded = |key| write(Start { is_guarded: true, ..start(key, queued()) });
+    let outcomes = worker.commit(keys.map(guarded).to_vec()).await;
     for (i, outcome) in outcomes.iter().enumerate() {
         match i {
             2 | 7 => assert!(matches!(outcome, Outcome::Duplicate(existing) if existing.key == keys[i])),

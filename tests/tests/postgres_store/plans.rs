@@ -19,6 +19,7 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::StartRunning, &[]),
     (Sql::StartEnded, &[]),
     (Sql::StartNamed, &[]),
+    (Sql::StartQueued, &[]),
     (Sql::Start, &[]),
     (Sql::Checkpoint, &[]),
     (Sql::Attempt, &[]),

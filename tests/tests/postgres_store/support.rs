@@ -210,6 +210,7 @@ pub(crate) fn start_of(key: Key, state: State) -> Start {
         created_at: NOON,
         deadline_at: None,
         is_guarded: false,
+        has_begun: false,
         state,
     }
 }

@@ -4,6 +4,7 @@ mod history;
 mod idle;
 mod memory;
 mod payload;
+mod queue;
 mod sweep;
 mod takeover;
 mod writes;
@@ -38,6 +39,8 @@ pub(crate) enum Bench {
     History(history::History),
     /// An engine with nothing to do, and a workflow every now and then, run by another process.
     Idle(idle::Idle),
+    /// No-op workflows by way of queues.
+    Queue(queue::Queue),
     /// How long the executions of a killed worker stand still.
     Takeover(takeover::Takeover),
     #[command(hide = true)]
@@ -55,6 +58,7 @@ impl Bench {
             Bench::Writes(writes) => writes.run().await,
             Bench::History(history) => history.run().await,
             Bench::Idle(idle) => idle.run().await,
+            Bench::Queue(queue) => queue.run().await,
             Bench::Takeover(takeover) => takeover.run().await,
             Bench::Worker(worker) => worker.run().await,
         }

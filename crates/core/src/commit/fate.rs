@@ -65,6 +65,7 @@ mod tests {
             created_at,
             deadline_at,
             is_guarded,
+            has_begun: false,
             state,
         }))
     }

@@ -253,7 +253,10 @@ impl Staging {
         let before = segment.writes[index].size();
         let Entry { write: Write::Move(change), meta } = entry else { return Ok(()) };
         match &mut segment.writes[index] {
-            Write::Start(start) => start.state = change.state,
+            Write::Start(start) => {
+                start.has_begun = true;
+                start.state = change.state;
+            }
             Write::Move(earlier) => earlier.state = change.state,
             _ => return Err(Entry { write: Write::Move(change), meta }),
         }

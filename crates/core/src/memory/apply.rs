@@ -108,7 +108,7 @@ impl Tables {
         self.children.extend(start.parent.as_ref().map(|parent| (parent.key, start.key)));
         counters.inserted(Table::Executions, 1);
         self.write_state(start.key, &start.state, Some(worker));
-        self.enter_roles(start.key, &start.state, true, counters);
+        self.enter_roles(start.key, &start.state, !start.has_begun, counters);
         Outcome::Applied
     }
 

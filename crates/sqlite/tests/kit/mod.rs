@@ -193,6 +193,7 @@ pub fn start(key: Key, state: State) -> Start {
         created_at: NOON,
         deadline_at: None,
         is_guarded: false,
+        has_begun: false,
         state,
     }
 }
