@@ -114,6 +114,11 @@ pub fn sleeping(until: Timestamp) -> State {
     State::Waiting { wake_at: Some(until), children: Vec::new(), armed: Vec::new() }
 }
 
+/// Not before a time.
+pub fn scheduled(due_at: Timestamp) -> State {
+    State::Scheduled { due_at }
+}
+
 /// Suspended until one of the children ends.
 pub fn awaiting(children: &[Key]) -> State {
     State::Waiting { wake_at: None, children: children.to_vec(), armed: Vec::new() }

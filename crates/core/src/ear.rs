@@ -75,7 +75,9 @@ impl Sink for Ear {
             };
             match state {
                 State::Queued { .. } => is_ready = true,
-                State::Waiting { wake_at: Some(at), .. } => due_at = due_at.min(at.as_micros()),
+                State::Scheduled { due_at: at } | State::Waiting { wake_at: Some(at), .. } => {
+                    due_at = due_at.min(at.as_micros());
+                }
                 State::Ended { .. } | State::Parked { .. } if watches => core.watch.notify(key),
                 _ => {}
             }

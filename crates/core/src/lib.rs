@@ -39,6 +39,7 @@ mod put_off;
 mod quarantine;
 pub mod queue;
 mod queues;
+pub mod rate;
 pub mod record;
 mod replay;
 mod rest;

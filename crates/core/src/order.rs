@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
+use crate::clock::Timestamp;
 use crate::commit::{Durable, Fate, Lsn, Slot, Staged};
 use crate::engine::Core;
 use crate::error::Error;
@@ -41,6 +42,17 @@ pub struct StartOptions {
     pub key: Option<Arc<str>>,
     /// Smaller comes first within its key; 0 unless given.
     pub priority: Option<i32>,
+    /// It begins not before this time.
+    pub due: Option<Due>,
+}
+
+/// When an execution may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// So long after it was accepted.
+    After(Duration),
+    /// At this time.
+    At(Timestamp),
 }
 
 impl StartOptions {
@@ -182,7 +194,8 @@ impl Order<'_> {
         let generation = lane.generation();
         let place = Place { lane, generation, execution: key, tree: key, is_free: true, fate: None };
         let (input, room) = crate::value::store(place, self.input.clone()).await;
-        let is_local = ticket.is_none() && core.take_slot();
+        let is_due = self.options.as_ref().is_none_or(|options| options.due.is_none());
+        let is_local = is_due && ticket.is_none() && core.take_slot();
         Ok(Prepared { start: self.start_of(key, id, ticket, input, is_local), room, claim, is_local })
     }
 
@@ -197,6 +210,7 @@ impl Order<'_> {
         let created_at = self.core.now();
         let armed = Vec::new();
         let timeout = self.options.as_ref().and_then(|options| options.timeout);
+        let due = self.options.as_ref().and_then(|options| options.due);
         Box::new(write::Start {
             key,
             root: key,
@@ -211,7 +225,12 @@ impl Order<'_> {
             created_at,
             deadline_at: timeout.map(|timeout| created_at.plus(timeout)),
             has_begun: false,
-            state: if is_local { State::Running { armed } } else { State::Queued { armed } },
+            state: match due {
+                Some(Due::After(delay)) => State::Scheduled { due_at: created_at.plus(delay) },
+                Some(Due::At(due_at)) => State::Scheduled { due_at },
+                None if is_local => State::Running { armed },
+                None => State::Queued { armed },
+            },
         })
     }
 

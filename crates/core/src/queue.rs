@@ -1,9 +1,11 @@
 //! [`Queue`]: where executions wait, and under which limits they leave it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::Error;
+use crate::rate::Rate;
 use crate::workflow::check_text;
 
 /// The queue of every execution that was given no other: what is started without one and cannot run at once, and what
@@ -12,6 +14,9 @@ pub const DEFAULT_QUEUE: &str = "default";
 
 /// Longest name of a queue, in bytes.
 const NAME_LIMIT: usize = 255;
+/// The shortest and the longest period of a rate.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_hours(366 * 24);
 /// Longest key within a queue, in bytes.
 const KEY_LIMIT: usize = 1024;
 
@@ -49,6 +54,10 @@ pub struct Limits {
     pub worker_concurrency: Option<u32>,
     /// Most executions of any one key that run at a time, in all processes together.
     pub key_concurrency: Option<u32>,
+    /// How often they begin.
+    pub rate: Option<Rate>,
+    /// How often those of any one key begin.
+    pub key_rate: Option<Rate>,
 }
 
 /// A queue as it is stored.
@@ -114,6 +123,20 @@ impl Queue {
         self
     }
 
+    /// So often its executions begin.
+    #[must_use]
+    pub fn rate(mut self, rate: Rate) -> Self {
+        self.limits.rate = Some(rate);
+        self
+    }
+
+    /// So often executions of any one of its keys begin.
+    #[must_use]
+    pub fn key_rate(mut self, rate: Rate) -> Self {
+        self.limits.key_rate = Some(rate);
+        self
+    }
+
     /// An error if it cannot be stored.
     pub(crate) fn check(&self) -> Result<(), Error> {
         check_queue_name(&self.name)?;
@@ -122,7 +145,7 @@ impl Queue {
                 format!("{DEFAULT_QUEUE:?} is what has no queue; it has no limits: choose another name");
             return Err(Error::Invalid { what: "queue name", reason });
         }
-        let Limits { concurrency, worker_concurrency, key_concurrency } = &self.limits;
+        let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate } = &self.limits;
         for (what, limit) in [
             ("concurrency", concurrency),
             ("worker_concurrency", worker_concurrency),
@@ -134,20 +157,37 @@ impl Queue {
                 return Err(Error::Invalid { what, reason });
             }
         }
+        for (what, rate) in [("rate", rate), ("key_rate", key_rate)] {
+            if let Some(reason) = rate.as_ref().and_then(refused) {
+                let reason = format!("queue {:?}: {reason}", &*self.name);
+                return Err(Error::Invalid { what, reason });
+            }
+        }
         Ok(())
+    }
+}
+
+/// Why a rate cannot be.
+fn refused(rate: &Rate) -> Option<String> {
+    if rate.starts == 0 || rate.burst == Some(0) {
+        Some("must allow for at least 1; to stop a queue, pause it".to_owned())
+    } else if !(SHORTEST..=LONGEST).contains(&rate.period) {
+        Some(format!("its period is {:?}; it must be between 1 ms and 366 days", rate.period))
+    } else {
+        None
     }
 }
 
 impl Limits {
     /// True if a claim has to count what runs: each execution that is claimed then has a slot.
     pub fn has_slots(&self) -> bool {
-        let Self { concurrency, worker_concurrency, key_concurrency } = self;
+        let Self { concurrency, worker_concurrency, key_concurrency, .. } = self;
         concurrency.is_some() || worker_concurrency.is_some() || key_concurrency.is_some()
     }
 
     /// True if two claims at a time could exceed it: one claims after the other.
     pub fn is_serial(&self) -> bool {
-        self.has_slots()
+        self.has_slots() || self.rate.is_some() || self.key_rate.is_some()
     }
 }
 
@@ -175,6 +215,9 @@ mod tests {
             (Queue::new("x".repeat(256)), "at most 255"),
             (Queue::new("emails").concurrency(0), "pause it"),
             (Queue::new("emails").key_concurrency(0), "pause it"),
+            (Queue::new("emails").rate(Rate::new(0, SHORTEST)), "pause it"),
+            (Queue::new("emails").key_rate(Rate::new(1, SHORTEST).burst(0)), "pause it"),
+            (Queue::new("emails").rate(Rate::new(1, Duration::ZERO)), "between 1 ms and 366 days"),
         ] {
             let error = queue.check().unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

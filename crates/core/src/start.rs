@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::clock::Timestamp;
 use crate::engine::{Core, Engine};
 use crate::error::Error;
 use crate::handle::{Handle, decode, decode_here};
 use crate::key::Key;
 use crate::order::{
-    Attended, Held, Order, Prepared, StartOptions, TryNow, local_run, local_run_of, settled, started,
+    Attended, Due, Held, Order, Prepared, StartOptions, TryNow, local_run, local_run_of, settled, started,
 };
 use crate::payload::{FromPayload, Payload};
 use crate::run::Conclusion;
@@ -84,6 +85,18 @@ impl<I, O> Start<'_, I, O> {
         self
     }
 
+    /// It begins not before this long after it was accepted; in a queue, it stands there from then on.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.options().due = Some(Due::After(delay));
+        self
+    }
+
+    /// It begins not before this time, by the clock of the database; in a queue, it stands there from then on.
+    pub fn start_at(mut self, time: Timestamp) -> Self {
+        self.options().due = Some(Due::At(time));
+        self
+    }
+
     /// Waits at most this long for the database, then fails with [`Error::Unavailable`]: the start stays
     /// staged and may happen; repeating it with the same workflow_id is safe.
     pub fn wait_at_most(mut self, patience: Duration) -> Self {
@@ -116,6 +129,16 @@ impl<I, O> RunToEnd<'_, I, O> {
     /// See [`Start::priority`].
     pub fn priority(self, priority: i32) -> Self {
         Self(self.0.priority(priority))
+    }
+
+    /// See [`Start::delay`].
+    pub fn delay(self, delay: Duration) -> Self {
+        Self(self.0.delay(delay))
+    }
+
+    /// See [`Start::start_at`].
+    pub fn start_at(self, time: Timestamp) -> Self {
+        Self(self.0.start_at(time))
     }
 
     /// Waits at most this long for the output, then fails with [`Error::Unavailable`]; the execution goes on.

@@ -209,6 +209,8 @@ pub struct Claimed {
     /// True if more is ready in queues whose limits do not allow for it now: when something of them has ended or
     /// suspended, another claim may bring it.
     pub is_limited: bool,
+    /// When the rate of a queue, or of a key, allows for more of what is ready.
+    pub again_at: Option<Timestamp>,
 }
 
 /// What a worker tells at its look, and wants to know.

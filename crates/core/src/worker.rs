@@ -13,6 +13,7 @@ use tokio::sync::{MutexGuard, oneshot};
 use tokio::time::Instant;
 
 use crate::adopt::{adopt, generations};
+use crate::clock::Timestamp;
 use crate::commit::on_thread;
 use crate::engine::{Core, Places};
 use crate::error::Error;
@@ -371,11 +372,13 @@ struct Claims {
     quarantine: Quarantine,
     /// When something may be left of what the last claim could not bring.
     claim_again_at: Option<Instant>,
+    /// When the rate of a queue allows for more.
+    rated_until: Option<Timestamp>,
 }
 
 impl Claims {
     fn new(core: Arc<Core>, lane: u16) -> Self {
-        Self { core, lane, count: 0, quarantine: Quarantine::new(), claim_again_at: None }
+        Self { core, lane, count: 0, quarantine: Quarantine::new(), claim_again_at: None, rated_until: None }
     }
 
     async fn run(&mut self) {
@@ -384,7 +387,8 @@ impl Claims {
         loop {
             let is_timer_due = signals.take_due_timer(core.now());
             let is_again = self.claim_again_at.take_if(|at| *at <= Instant::now()).is_some();
-            if signals.is_ready.swap(false, SeqCst) || is_timer_due || is_again {
+            let is_rated = self.rated_until.take_if(|at| *at <= core.now()).is_some();
+            if signals.is_ready.swap(false, SeqCst) || is_timer_due || is_again || is_rated {
                 self.claim(is_timer_due).await;
             }
             if signals.quarantined_until.load(SeqCst) <= core.now().as_micros() {
@@ -394,6 +398,7 @@ impl Claims {
                 continue;
             }
             let due_at = signals.due_at.load(SeqCst).min(signals.quarantined_until.load(SeqCst));
+            let due_at = self.rated_until.map_or(due_at, |at| at.as_micros().min(due_at));
             let due_in = due_at.saturating_sub(core.now().as_micros()).max(0) as u64;
             let pause = Duration::from_micros(due_in).clamp(Duration::from_micros(200), LOOK_EVERY);
             let next = Instant::now() + pause;
@@ -470,7 +475,10 @@ impl Claims {
         };
         places.keep(claimed.as_ref().map_or(0, |claimed| claimed.records.len()));
         match claimed {
-            Ok(Claimed { records, has_more, is_limited }) => {
+            Ok(Claimed { records, has_more, is_limited, again_at }) => {
+                if !from_quarantine {
+                    self.rated_until = again_at;
+                }
                 if is_limited {
                     core.await_slot(freed);
                 }

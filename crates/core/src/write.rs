@@ -144,6 +144,11 @@ pub enum State {
         /// Due times of sleeps that are going on.
         armed: Vec<Armed>,
     },
+    /// Not before this time: a row in `timers`. Only of a new execution.
+    Scheduled {
+        /// When it may begin.
+        due_at: Timestamp,
+    },
     /// Suspended until one of the conditions holds.
     Waiting {
         /// Earliest due time: a row in `timers`.
@@ -406,6 +411,7 @@ impl State {
         match self {
             State::Running { .. } => Status::Running,
             State::Queued { .. } | State::Parked { .. } => Status::Queued,
+            State::Scheduled { .. } => Status::Scheduled,
             State::Waiting { .. } => Status::Waiting,
             State::Ended { status, .. } => *status,
         }
@@ -418,7 +424,7 @@ impl State {
             | State::Queued { armed }
             | State::Waiting { armed, .. }
             | State::Parked { armed, .. } => armed,
-            State::Ended { .. } => &[],
+            State::Scheduled { .. } | State::Ended { .. } => &[],
         }
     }
 
@@ -427,6 +433,7 @@ impl State {
             State::Running { armed } | State::Queued { armed } => armed.len() * 32,
             State::Waiting { children, armed, .. } => (children.len() + armed.len()) * 32,
             State::Parked { reason, .. } => reason.len(),
+            State::Scheduled { .. } => 0,
             State::Ended { outcome, .. } => outcome.len(),
         }
     }

@@ -12,17 +12,26 @@ UPDATE ready SET seq = seq - 4611686018427387904;
 ALTER TABLE ready ALTER COLUMN seq SET GENERATED ALWAYS;
 DROP INDEX ready_order;
 CREATE INDEX ready_order ON ready (queue, queue_key, priority, seq);
+ALTER TABLE ready ADD COLUMN is_woken boolean NOT NULL DEFAULT false;
+CREATE INDEX ready_woken ON ready (queue, queue_key, priority, seq) WHERE is_woken;
 
 COMMENT ON COLUMN ready.seq IS 'Order of arrival; of what has begun before, its age in microseconds, less 2^62';
 COMMENT ON COLUMN ready.priority IS 'Smaller first within its key';
 COMMENT ON COLUMN ready.queue_key IS 'Its key within the queue';
+COMMENT ON COLUMN ready.is_woken IS 'True if it goes on after it has waited';
 
 CREATE TABLE queues (
     version            bigint NOT NULL,
     changed_at         timestamptz NOT NULL,
     concurrency        integer,
     worker_concurrency integer,
+    rate_period_ms     bigint,
+    key_rate_period_ms bigint,
     key_concurrency    integer,
+    rate_starts        integer,
+    rate_burst         integer,
+    key_rate_starts    integer,
+    key_rate_burst     integer,
     is_paused          boolean NOT NULL,
     is_serial          boolean NOT NULL,
     name               text COLLATE "C" NOT NULL,
@@ -35,6 +44,12 @@ COMMENT ON COLUMN queues.changed_at IS 'When it was changed last';
 COMMENT ON COLUMN queues.concurrency IS 'Most of its executions that run at a time; null for no limit, as for all limits';
 COMMENT ON COLUMN queues.worker_concurrency IS 'The same for any one worker';
 COMMENT ON COLUMN queues.key_concurrency IS 'The same for any one key';
+COMMENT ON COLUMN queues.rate_starts IS 'Most of its executions that begin in a period';
+COMMENT ON COLUMN queues.rate_period_ms IS 'The length of that period';
+COMMENT ON COLUMN queues.rate_burst IS 'How many begin at once after a pause, where they are spaced evenly';
+COMMENT ON COLUMN queues.key_rate_starts IS 'Most of any one key that begin in a period';
+COMMENT ON COLUMN queues.key_rate_period_ms IS 'The length of that period';
+COMMENT ON COLUMN queues.key_rate_burst IS 'How many of a key begin at once after a pause, where they are spaced evenly';
 COMMENT ON COLUMN queues.is_paused IS 'True while nothing leaves it';
 COMMENT ON COLUMN queues.is_serial IS 'True if its limits need one claim after the other';
 COMMENT ON COLUMN queues.name IS 'Its name';
@@ -52,6 +67,22 @@ COMMENT ON COLUMN slots.worker_id IS 'Who runs it';
 COMMENT ON COLUMN slots.execution IS 'Key of the execution';
 COMMENT ON COLUMN slots.queue IS 'The queue';
 COMMENT ON COLUMN slots.queue_key IS 'Its key there';
+
+CREATE TABLE rates (
+    at        timestamptz NOT NULL,
+    starts    bigint NOT NULL,
+    is_key    boolean NOT NULL,
+    queue     text COLLATE "C" NOT NULL,
+    queue_key text COLLATE "C" NOT NULL,
+    CONSTRAINT rates_key PRIMARY KEY (queue, is_key, queue_key, at)
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.01);
+
+COMMENT ON TABLE rates IS 'Starts that count for the rates of queues and keys';
+COMMENT ON COLUMN rates.at IS 'When, not earlier; of an even rate, when the next one may come: one row';
+COMMENT ON COLUMN rates.starts IS 'How many; of an even rate 0';
+COMMENT ON COLUMN rates.is_key IS 'True if it is about one of the keys';
+COMMENT ON COLUMN rates.queue IS 'The queue';
+COMMENT ON COLUMN rates.queue_key IS 'The key; empty for the queue';
 
 ALTER TABLE workers ADD COLUMN queues text[];
 

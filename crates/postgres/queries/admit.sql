@@ -1,13 +1,13 @@
--- What stands in a queue of its own, and is due, stands in that queue again. Parameters as in due.sql. What another
--- transaction has locked is passed over.
+-- What stands in a queue of its own, and is due, stands in that queue: again if it has waited, for the first time if it was
+-- scheduled. Parameters as in due.sql. What another transaction has locked is passed over.
 WITH due AS MATERIALIZED (
-    SELECT e.key
-    FROM (SELECT t.execution FROM timers AS t
+    SELECT e.key, e.status, t.due_at
+    FROM (SELECT t.execution, t.due_at FROM timers AS t
           WHERE t.due_at <= (SELECT coalesce($2::timestamptz, clock_timestamp()))
           ORDER BY t.due_at
           OFFSET 0 FOR UPDATE SKIP LOCKED) AS t
-    CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
-                        WHERE e.key = t.execution AND e.status = 3 AND e.queue IS NOT NULL
+    CROSS JOIN LATERAL (SELECT e.key, e.status FROM executions AS e
+                        WHERE e.key = t.execution AND e.status IN (0, 3) AND e.queue IS NOT NULL
                           AND e.workflow = ANY($1::text[])
                           AND (e.app_version = $3::text OR e.app_version IS NULL OR $3::text IS NULL)
                           AND ($4::text[] IS NULL OR e.queue = ANY($4::text[]))
@@ -18,16 +18,25 @@ WITH due AS MATERIALIZED (
     SET status = 1
     FROM due AS d
     WHERE e.key = d.key
-    RETURNING e.key, e.workflow, e.app_version, e.queue, e.queue_key, e.priority, e.created_at
+    RETURNING e.key, e.workflow, e.app_version, e.queue, e.queue_key, e.priority, e.created_at, d.status AS was, d.due_at
 ), unarmed AS (
     DELETE FROM timers WHERE execution = ANY(ARRAY(SELECT key FROM moved)) RETURNING 1
 ), unwaited AS (
     DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM moved)) RETURNING 1
-), queued AS (
-    INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq) OVERRIDING SYSTEM VALUE
+), again AS (
+    INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq, is_woken)
+        OVERRIDING SYSTEM VALUE
     SELECT key, workflow, app_version, queue, coalesce(queue_key, ''), coalesce(priority, 0),
-           (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904
+           (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904, true
     FROM moved
+    WHERE was = 3
+    ON CONFLICT DO NOTHING
+), queued AS (
+    INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority)
+    SELECT key, workflow, app_version, queue, coalesce(queue_key, ''), coalesce(priority, 0)
+    FROM moved
+    WHERE was = 0
+    ORDER BY due_at, key
     ON CONFLICT DO NOTHING
 )
 SELECT key, (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited) FROM moved

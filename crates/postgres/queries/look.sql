@@ -42,7 +42,7 @@ SELECT clock.now,
        (SELECT t.due_at
         FROM (SELECT due_at, execution FROM timers ORDER BY due_at OFFSET 0) AS t
         CROSS JOIN LATERAL (SELECT FROM executions AS e
-                            WHERE e.key = t.execution AND e.status = 3 AND e.workflow = ANY($6::text[])
+                            WHERE e.key = t.execution AND e.status IN (0, 3) AND e.workflow = ANY($6::text[])
                               AND (e.app_version = $7::text OR e.app_version IS NULL OR $7::text IS NULL)
                               AND ($12::text[] IS NULL OR coalesce(e.queue, 'default') = ANY($12::text[]))
                             OFFSET 0) AS e

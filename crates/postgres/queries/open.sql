@@ -17,14 +17,16 @@ WITH RECURSIVE hops (queue) AS (
 ), locked AS MATERIALIZED (
     SELECT q.*
     FROM served AS s
-    CROSS JOIN LATERAL (SELECT name, concurrency, worker_concurrency, key_concurrency, is_serial
+    CROSS JOIN LATERAL (SELECT name, concurrency, worker_concurrency, key_concurrency,
+                               rate_starts, rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst
                         FROM queues
                         WHERE name = s.queue AND is_serial AND NOT is_paused
                         OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) AS q
 ), shared AS MATERIALIZED (
     SELECT q.*
     FROM served AS s
-    CROSS JOIN LATERAL (SELECT name, concurrency, worker_concurrency, key_concurrency, is_serial
+    CROSS JOIN LATERAL (SELECT name, concurrency, worker_concurrency, key_concurrency,
+                               rate_starts, rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst
                         FROM queues
                         WHERE name = s.queue AND NOT is_serial AND NOT is_paused
                         OFFSET 0 FOR SHARE SKIP LOCKED) AS q
@@ -35,9 +37,13 @@ SELECT s.queue,
        h.name IS NOT NULL AS is_held,
        h.name IS NULL AND (SELECT NOT q.is_paused FROM queues AS q WHERE q.name = s.queue) IS TRUE AS is_busy,
        h.name IS NULL AND (SELECT true FROM queues AS q WHERE q.name = s.queue) IS NULL AS is_free,
-       h.concurrency, h.worker_concurrency, h.key_concurrency,
+       h.concurrency, h.worker_concurrency, h.key_concurrency, h.rate_starts, h.rate_period_ms, h.rate_burst,
+       h.key_rate_starts, h.key_rate_period_ms, h.key_rate_burst,
        coalesce((SELECT r.queue_key FROM ready AS r WHERE r.queue = s.queue ORDER BY r.queue_key DESC LIMIT 1), '') <> ''
-           AS has_keys
+           AS has_keys,
+       -- only rates ask
+       coalesce(h.rate_starts, h.key_rate_starts) IS NOT NULL
+           AND (SELECT true FROM ready AS r WHERE r.queue = s.queue AND r.is_woken LIMIT 1) IS TRUE AS has_woken
 FROM served AS s
 LEFT JOIN held AS h ON h.name = s.queue
 ORDER BY s.queue

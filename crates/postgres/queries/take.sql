@@ -1,6 +1,6 @@
 -- $1: the worker, $2: its workflows, $3: at most so many, $4: at most so many bytes, $5: the time now, null for
--- the server's, $6: its version of the code, null for any, $7: whether it takes what is due and has no queue, $8 to $10:
--- how much of which queue and key. What another transaction has locked is passed over: a claim waits for nobody.
+-- the server's, $6: its version of the code, null for any, $7: whether it takes what is due and has no queue, $8 to $11:
+-- how much of which queue and key, and whether only of what has waited, or of the rest, null for all. What another transaction has locked is passed over: a claim waits for nobody.
 -- The OFFSETs keep the plan as it is written: in the order of the index, one look-up per row, no more than wanted.
 -- Rows are locked, so they are found again by their place. Of what has not begun (seq above 0) nothing can be recorded.
 WITH due AS MATERIALIZED (
@@ -12,19 +12,21 @@ WITH due AS MATERIALIZED (
           OFFSET 0 FOR UPDATE SKIP LOCKED) AS t
     CROSS JOIN LATERAL (SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes
                         FROM executions AS e
-                        WHERE e.key = t.execution AND e.status = 3 AND e.workflow = ANY($2::text[])
+                        WHERE e.key = t.execution AND e.status IN (0, 3) AND e.workflow = ANY($2::text[])
                           AND e.queue IS NULL
                           AND (e.app_version = $6::text OR e.app_version IS NULL OR $6::text IS NULL)
                         OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
     LIMIT $3::bigint
 ), queued AS MATERIALIZED (
     SELECT q.key, q.place, q.bytes, q.ready, q.seq, q.priority, w.n
-    FROM unnest($8::text[], $9::text[], $10::bigint[]) WITH ORDINALITY AS w (queue, queue_key, most, n)
+    FROM unnest($8::text[], $9::text[], $10::bigint[], $11::boolean[]) WITH ORDINALITY
+         AS w (queue, queue_key, most, is_woken, n)
     CROSS JOIN LATERAL (
         SELECT e.key, e.place, e.bytes, r.ready, r.priority, r.seq
         FROM (SELECT r.execution, r.ctid AS ready, r.priority, r.seq
               FROM ready AS r
               WHERE r.queue = w.queue AND r.queue_key = w.queue_key AND r.workflow = ANY($2::text[])
+                AND (w.is_woken IS NULL OR NOT r.is_woken)
                 AND (r.app_version = $6::text OR r.app_version IS NULL OR $6::text IS NULL)
               ORDER BY r.priority, r.seq
               OFFSET 0 FOR UPDATE SKIP LOCKED) AS r
@@ -34,14 +36,35 @@ WITH due AS MATERIALIZED (
                             OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
         LIMIT w.most
     ) AS q
+    WHERE w.is_woken IS NOT TRUE
     LIMIT (SELECT $3::bigint - count(*) FROM due)
+), woken AS MATERIALIZED (
+    SELECT q.key, q.place, q.bytes, q.ready, q.seq, q.priority, w.n
+    FROM unnest($8::text[], $9::text[], $10::bigint[], $11::boolean[]) WITH ORDINALITY
+         AS w (queue, queue_key, most, is_woken, n)
+    CROSS JOIN LATERAL (
+        SELECT e.key, e.place, e.bytes, r.ready, r.priority, r.seq
+        FROM (SELECT r.execution, r.ctid AS ready, r.priority, r.seq
+              FROM ready AS r
+              WHERE r.queue = w.queue AND r.queue_key = w.queue_key AND r.is_woken AND r.workflow = ANY($2::text[])
+                AND (r.app_version = $6::text OR r.app_version IS NULL OR $6::text IS NULL)
+              ORDER BY r.priority, r.seq
+              OFFSET 0 FOR UPDATE SKIP LOCKED) AS r
+        CROSS JOIN LATERAL (SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes
+                            FROM executions AS e
+                            WHERE e.key = r.execution AND e.status = 1 AND NOT e.is_paused
+                            OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+        LIMIT w.most
+    ) AS q
+    WHERE w.is_woken
+    LIMIT (SELECT $3::bigint - count(*) FROM due) - (SELECT count(*) FROM queued)
 ), candidates AS (
     SELECT key, place, bytes, NULL::tid AS ready, true AS has_begun, row_number() OVER (ORDER BY due_at, key) AS n
     FROM due
   UNION ALL
     SELECT key, place, bytes, ready, seq < 0,
            (SELECT count(*) FROM due) + row_number() OVER (ORDER BY n, priority, seq)
-    FROM queued
+    FROM (SELECT * FROM queued UNION ALL SELECT * FROM woken) AS q
 ), sized AS (
     SELECT c.*, k.is_any, sum(c.bytes + k.bytes) OVER (ORDER BY c.n) AS total
     FROM candidates AS c

@@ -8,7 +8,7 @@ FROM (SELECT r.workflow, r.app_version FROM ready AS r
       SELECT e.workflow, e.app_version
       FROM timers AS t
       JOIN executions AS e ON e.key = t.execution
-      WHERE t.due_at <= coalesce($1::timestamptz, clock_timestamp()) AND e.status = 3
+      WHERE t.due_at <= coalesce($1::timestamptz, clock_timestamp()) AND e.status IN (0, 3)
       LIMIT $2::bigint) AS w
 GROUP BY workflow, app_version
 ORDER BY workflow, app_version NULLS FIRST

@@ -17,9 +17,10 @@ WITH woken AS (
     DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1
 ), queued AS (
     -- in front of what has not begun, as in ready_again.sql
-    INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq) OVERRIDING SYSTEM VALUE
+    INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq, is_woken)
+        OVERRIDING SYSTEM VALUE
     SELECT key, workflow, app_version, coalesce(queue, 'default'), coalesce(queue_key, ''), coalesce(priority, 0),
-           (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904
+           (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904, true
     FROM woken
     ON CONFLICT DO NOTHING
 )

@@ -383,6 +383,7 @@ impl<'a> Sorted<'a> {
             match state {
                 State::Queued { .. } if !self.queued.is_empty() && is_first(write) => {}
                 State::Queued { .. } => queued.push(uuid(key)),
+                State::Scheduled { due_at } => timers.push((uuid(key), Instant(*due_at))),
                 State::Waiting { wake_at, children, .. } => {
                     timers.extend(wake_at.map(|at| (uuid(key), Instant(at))));
                     waits.extend(children.iter().map(|child| (uuid(key), uuid(*child))));
@@ -484,7 +485,7 @@ fn is_paused(state: &State) -> bool {
 fn outcome(state: &State) -> Option<&[u8]> {
     match state {
         State::Parked { reason: outcome, .. } | State::Ended { outcome, .. } => some_bytes(outcome),
-        State::Running { .. } | State::Queued { .. } | State::Waiting { .. } => None,
+        _ => None,
     }
 }
 

@@ -3,13 +3,14 @@
 //! One transaction: it locks the queues of which something is ready, counts what runs of those that limit that, divides
 //! its places among them, and takes. Each of these sees what the one before has waited for.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use stepfast_core::Key;
+use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Counters;
 use stepfast_core::lock::Mutex;
 use stepfast_core::queue::{DEFAULT_QUEUE, Ticket};
-use stepfast_core::record::Record;
 use stepfast_core::store::{Claim, Claimed, StoreError};
 use stepfast_core::turns::{Portion, Turns};
 
@@ -18,7 +19,7 @@ use crate::connect::{Connector, Session};
 use crate::error::{Trouble, damaged};
 use crate::lane::{Lane, Lanes, state_of};
 use crate::pipeline::{self, Answer, Job, Param, Part};
-use crate::queue::{self, Line};
+use crate::queue::{self, Line, Which};
 use crate::rows::{Columns, Details, bare, execution};
 use crate::statements::{CLAIM, Sql};
 use crate::types::{Instant, uuid};
@@ -98,13 +99,14 @@ impl<'a> Claiming<'a> {
             // sent again: it has happened, and the next look shows what it took
             return Ok((Claimed::default(), false));
         }
+        let mut due = Columns::of(due.rows.first().ok_or_else(|| damaged("an answer"))?);
+        let (now, has_due): (Timestamp, bool) = (due.time()?, due.next()?);
         let mut claimed = Claimed::default();
         let mut is_admitted = false;
         if claim.from_quarantine {
             let candidates = quarantined(first)?;
-            self.try_out(candidates, &mut claimed).await?;
+            self.try_out(candidates, now, &mut claimed).await?;
         } else {
-            let has_due = due.rows.first().map(|row| Columns::of(row).next()).transpose()?.unwrap_or(false);
             let mut lines = lines(first)?;
             if has_due {
                 is_admitted = true;
@@ -112,7 +114,7 @@ impl<'a> Claiming<'a> {
                 let [_, opened] = answers else { return Err(damaged("an answer").into()) };
                 lines = self::lines(opened)?;
             }
-            self.take_ready(lines, &mut claimed).await?;
+            self.take_ready(lines, now, &mut claimed).await?;
         }
         if claimed.records.is_empty() && !is_admitted {
             return Ok((claimed, false));
@@ -125,7 +127,12 @@ impl<'a> Claiming<'a> {
     }
 
     /// Takes what is due and has no queue, and of each queue and key what its turn and its limits allow for.
-    async fn take_ready(&mut self, mut lines: Vec<Line>, claimed: &mut Claimed) -> Result<(), Trouble> {
+    async fn take_ready(
+        &mut self,
+        mut lines: Vec<Line>,
+        now: Timestamp,
+        claimed: &mut Claimed,
+    ) -> Result<(), Trouble> {
         if let Some(busy) = only_busy(&lines) {
             // somebody claims from it: he will have done in a moment
             let wait = Job {
@@ -138,35 +145,38 @@ impl<'a> Claiming<'a> {
             lines = self::lines(opened)?;
         }
         let claim = self.claim;
-        queue::count(&self.lane.session, &mut lines, claim.worker).await?;
+        let mut left = queue::count(&self.lane.session, &mut lines, claim.worker, now).await?;
         let turns = self.turns.lock().clone();
-        let (candidates, is_limited) = queue::candidates(&self.lane.session, &lines, &turns).await?;
-        claimed.is_limited = is_limited;
-        claimed.has_more = lines.iter().any(|line| line.is_busy);
+        let candidates = queue::candidates(&self.lane.session, &mut lines, &turns, now, &mut left).await?;
         let portions = self.turns.lock().divide(&candidates, claim.limit);
-        self.take(&portions, claimed).await?;
-        let mut taken: Vec<usize> = vec![0; portions.len()];
-        for record in &claimed.records {
-            let (queue, key) = place_of(record);
-            let portion = portions.iter().position(|it| *it.queue == *queue && *it.key == *key);
-            if let Some(portion) = portion {
-                taken[portion] += 1;
-            }
+        self.take(&lines, &portions, claimed).await?;
+        let taken = taken(claimed);
+        for portion in &portions {
+            let is_used_up = taken.get(&(portion.queue.clone(), portion.key.clone())) >= Some(&portion.most);
+            let which = lines.iter().find(|line| line.name == portion.queue).map(|line| line.which);
+            // of a rate another claim tells when there is more; and after what has waited comes the rest
+            let is_rated = which == Some(Which::Starts) && is_used_up;
+            claimed.has_more |= is_rated || which == Some(Which::Woken) || is_used_up && portion.is_cut;
+            claimed.is_limited |= is_used_up && !portion.is_cut;
         }
-        for (portion, taken) in portions.iter().zip(taken) {
-            if taken >= portion.most {
-                claimed.has_more |= portion.is_cut;
-                claimed.is_limited |= !portion.is_cut;
-            }
-        }
-        if claimed.records.is_empty() {
-            claimed.has_more = false;
-        }
-        self.enter_slots(&lines, claimed).await
+        claimed.has_more |= lines.iter().any(|line| line.is_busy);
+        claimed.has_more &= !claimed.records.is_empty();
+        claimed.is_limited |= left.is_limited;
+        claimed.again_at = left.again_at;
+        self.enter(&lines, &taken, now, claimed).await
     }
 
-    async fn take(&mut self, portions: &[Portion], claimed: &mut Claimed) -> Result<(), Trouble> {
+    async fn take(
+        &mut self,
+        lines: &[Line],
+        portions: &[Portion],
+        claimed: &mut Claimed,
+    ) -> Result<(), Trouble> {
         let claim = self.claim;
+        let which = |portion: &Portion| {
+            let line = lines.iter().find(|line| line.name == portion.queue);
+            line.and_then(|line| line.which.is_woken())
+        };
         let job = Job {
             sql: Sql::Take,
             what: "claiming executions",
@@ -184,6 +194,7 @@ impl<'a> Claiming<'a> {
                 column(portions, |it| it.queue.to_string()),
                 column(portions, |it| it.key.to_string()),
                 column(portions, |it| i64::try_from(it.most).unwrap_or(i64::MAX)),
+                column(portions, which),
             ],
         };
         let answers = self.send(Part::Middle, vec![job]).await?;
@@ -194,7 +205,12 @@ impl<'a> Claiming<'a> {
     }
 
     /// Takes what may be tried of the quarantine, as far as their queues have room for them.
-    async fn try_out(&mut self, candidates: Vec<Candidate>, claimed: &mut Claimed) -> Result<(), Trouble> {
+    async fn try_out(
+        &mut self,
+        candidates: Vec<Candidate>,
+        now: Timestamp,
+        claimed: &mut Claimed,
+    ) -> Result<(), Trouble> {
         let mut names: Vec<String> = candidates.iter().map(|it| it.queue.to_string()).collect();
         names.sort_unstable();
         names.dedup();
@@ -204,14 +220,18 @@ impl<'a> Claiming<'a> {
         let answers = self.send(Part::Middle, vec![self.open(Some(names))]).await?;
         let [opened] = answers else { return Err(damaged("an answer").into()) };
         let mut lines = lines(opened)?;
-        queue::count(&self.lane.session, &mut lines, self.claim.worker).await?;
+        for line in lines.iter_mut().filter(|line| line.which == Which::Woken) {
+            // none of these has waited
+            line.which = Which::Starts;
+        }
+        queue::count(&self.lane.session, &mut lines, self.claim.worker, now).await?;
         let mut chosen = Vec::new();
         for Candidate { execution, queue: name, key } in candidates {
             let line = lines.iter_mut().find(|line| line.name == name);
             let Some(line) = line.filter(|line| line.is_open && line.room > 0) else { continue };
-            let room = queue::room_of(&self.lane.session, line, &key).await?;
-            // one of a limited key at a time: what was chosen before is not counted yet
-            let is_alone = line.limits.key_concurrency.is_none() || line.tried.insert(key);
+            let room = queue::room_of(&self.lane.session, line, &key, now).await?;
+            // one of a key with limits at a time: what was chosen before is not counted yet
+            let is_alone = !line.has_key_limits() || line.tried.insert(key);
             if room > 0 && is_alone && chosen.len() < self.claim.limit {
                 line.room = line.room.saturating_sub(1);
                 chosen.push(uuid(execution));
@@ -220,34 +240,43 @@ impl<'a> Claiming<'a> {
         let what = "trying executions of the quarantine";
         let params = vec![one(self.claim.worker.0), one(chosen)];
         let answers = self.send(Part::Middle, vec![Job { sql: Sql::TakeQuarantined, what, params }]).await?;
-        let [taken] = answers else { return Err(damaged("an answer").into()) };
+        let [answer] = answers else { return Err(damaged("an answer").into()) };
         claimed.records =
-            taken.rows.iter().map(|row| execution(row).map(bare)).collect::<Result<Vec<_>, _>>()?;
-        self.enter_slots(&lines, claimed).await
+            answer.rows.iter().map(|row| execution(row).map(bare)).collect::<Result<Vec<_>, _>>()?;
+        let taken = taken(claimed);
+        self.enter(&lines, &taken, now, claimed).await
     }
 
     /// What was taken counts for the limits of its queue.
-    async fn enter_slots(&mut self, lines: &[Line], claimed: &Claimed) -> Result<(), Trouble> {
+    async fn enter(
+        &mut self,
+        lines: &[Line],
+        taken: &Taken,
+        now: Timestamp,
+        claimed: &Claimed,
+    ) -> Result<(), Trouble> {
         let limited =
             |ticket: &Ticket| lines.iter().any(|line| line.name == ticket.queue && line.limits.has_slots());
-        let taken: Vec<(Key, Arc<Ticket>)> = (claimed.records.iter())
+        let slots: Vec<(Key, Arc<Ticket>)> = (claimed.records.iter())
             .filter_map(|record| Some((record.execution.key, record.execution.ticket.clone()?)))
             .filter(|(_, ticket)| limited(ticket))
             .collect();
-        if taken.is_empty() {
-            return Ok(());
+        let mut jobs: Vec<Job<'_>> = queue::starts(lines, taken, now).into_iter().collect();
+        if !slots.is_empty() {
+            jobs.push(Job {
+                sql: Sql::Slot,
+                what: "inserting slots",
+                params: vec![
+                    one(self.claim.worker.0),
+                    column(&slots, |(key, _)| uuid(*key)),
+                    column(&slots, |(_, ticket)| ticket.queue.to_string()),
+                    column(&slots, |(_, ticket)| ticket.key.to_string()),
+                ],
+            });
         }
-        let job = Job {
-            sql: Sql::Slot,
-            what: "inserting slots",
-            params: vec![
-                one(self.claim.worker.0),
-                column(&taken, |(key, _)| uuid(*key)),
-                column(&taken, |(_, ticket)| ticket.queue.to_string()),
-                column(&taken, |(_, ticket)| ticket.key.to_string()),
-            ],
-        };
-        self.send(Part::Middle, vec![job]).await?;
+        if !jobs.is_empty() {
+            self.send(Part::Middle, jobs).await?;
+        }
         Ok(())
     }
 
@@ -356,9 +385,19 @@ fn quarantined(answer: &Answer) -> Result<Vec<Candidate>, StoreError> {
     answer.rows.iter().map(read).collect()
 }
 
-/// The queue and key in which an execution stood.
-fn place_of(record: &Record) -> (&str, &str) {
-    record.execution.ticket.as_deref().map_or((DEFAULT_QUEUE, ""), |ticket| (&ticket.queue, &ticket.key))
+/// How many were taken of each queue and key.
+type Taken = HashMap<(Arc<str>, Arc<str>), usize>;
+
+fn taken(claimed: &Claimed) -> Taken {
+    let mut taken = Taken::new();
+    for record in &claimed.records {
+        let place = match record.execution.ticket.as_deref() {
+            Some(Ticket { queue, key, .. }) => (queue.clone(), key.clone()),
+            None => (DEFAULT_QUEUE.into(), "".into()),
+        };
+        *taken.entry(place).or_default() += 1;
+    }
+    taken
 }
 
 fn last_number(lane: &Answer, epoch: i64) -> Result<i64, Trouble> {

@@ -1,16 +1,18 @@
 //! Queues: how they are stored, and what a claim finds of them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::{Limits, Queue, QueueChange, QueueRow};
+use stepfast_core::rate::{Rate, Used};
 use stepfast_core::store::StoreError;
 use stepfast_core::turns::{Candidate, Turns};
 use stepfast_core::write::WorkerId;
 use tokio_postgres::Row;
 
-use crate::apply::one;
+use crate::apply::{column, one};
 use crate::connect::Session;
 use crate::error::Trouble;
 use crate::pipeline::{self, Job, Part};
@@ -45,19 +47,30 @@ pub(crate) async fn change(
             one(number(limits.concurrency)),
             one(number(limits.worker_concurrency)),
             one(number(limits.key_concurrency)),
+            one(number(limits.rate.map(|rate| rate.starts))),
+            one(limits.rate.map(|rate| rate.period.as_millis() as i64)),
+            one(number(limits.rate.and_then(|rate| rate.burst))),
+            one(number(limits.key_rate.map(|rate| rate.starts))),
+            one(limits.key_rate.map(|rate| rate.period.as_millis() as i64)),
+            one(number(limits.key_rate.and_then(|rate| rate.burst))),
         ],
     };
     let answers = pipeline::run(session, Part::Begin, &[set]).await?;
     let stored = answers.first().and_then(|answer| answer.rows.first());
     let changed_at = stored.map(|row| Columns::of(row).time()).transpose()?;
+    let Some(changed_at) = changed_at else {
+        // nothing of it may stay: its rates might have begun anew
+        pipeline::roll_back(session).await;
+        return Ok(None);
+    };
     let mut jobs = Vec::new();
-    if changed_at.is_some() && limits.has_slots() {
+    if limits.has_slots() {
         // a fresh snapshot: it shows what claims have taken for which the row was waited for
         let params = vec![one(queue.name.to_string())];
         jobs.push(Job { sql: Sql::RunningIn, what: "counting what runs of a queue", params });
     }
     pipeline::run(session, Part::End, &jobs).await?;
-    Ok(changed_at.map(|changed_at| QueueRow { queue, is_paused, version, changed_at }))
+    Ok(Some(QueueRow { queue, is_paused, version, changed_at }))
 }
 
 fn number(limit: Option<u32>) -> Option<i32> {
@@ -82,9 +95,46 @@ fn queue(row: &Row) -> Result<QueueRow, StoreError> {
 
 /// Limits, as queries select them.
 fn limits(row: &mut Columns<'_>) -> Result<Limits, StoreError> {
-    let mut next =
-        || -> Result<Option<u32>, StoreError> { Ok(row.next::<Option<i32>>()?.map(i32::cast_unsigned)) };
-    Ok(Limits { concurrency: next()?, worker_concurrency: next()?, key_concurrency: next()? })
+    Ok(Limits {
+        concurrency: count_of(row)?,
+        worker_concurrency: count_of(row)?,
+        key_concurrency: count_of(row)?,
+        rate: rate(row)?,
+        key_rate: rate(row)?,
+    })
+}
+
+fn count_of(row: &mut Columns<'_>) -> Result<Option<u32>, StoreError> {
+    Ok(row.next::<Option<i32>>()?.map(i32::cast_unsigned))
+}
+
+fn rate(row: &mut Columns<'_>) -> Result<Option<Rate>, StoreError> {
+    let starts = count_of(row)?;
+    let period = row.next::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+    let burst = count_of(row)?;
+    Ok(starts.zip(period).map(|(starts, period)| Rate { starts, period, burst }))
+}
+
+/// Which of what is ready in a queue a claim may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// All of it.
+    All,
+    /// What goes on after it has waited: it does not count for rates.
+    Woken,
+    /// The rest.
+    Starts,
+}
+
+impl Which {
+    /// As take.sql has it.
+    pub(crate) fn is_woken(self) -> Option<bool> {
+        match self {
+            Which::All => None,
+            Which::Woken => Some(true),
+            Which::Starts => Some(false),
+        }
+    }
 }
 
 /// A queue of which something is ready.
@@ -96,10 +146,40 @@ pub(crate) struct Line {
     pub(crate) is_open: bool,
     has_keys: bool,
     pub(crate) limits: Limits,
+    pub(crate) which: Which,
     /// How many more of it may run.
     pub(crate) room: usize,
+    /// Its starts that count for its rate, and those of its keys.
+    used: Used,
+    used_of: HashMap<Arc<str>, Used>,
     /// Keys of which something was chosen from the quarantine.
     pub(crate) tried: HashSet<Arc<str>>,
+}
+
+/// A rate, and of what it is.
+struct Rated {
+    queue: Arc<str>,
+    /// The key, if it is about one.
+    key: Option<Arc<str>>,
+    rate: Rate,
+}
+
+/// What its limits have left of what is ready.
+#[derive(Default)]
+pub(crate) struct Left {
+    pub(crate) is_limited: bool,
+    pub(crate) again_at: Option<Timestamp>,
+}
+
+impl Left {
+    /// How many starts a rate allows for.
+    fn allowed(&mut self, rate: &Rate, used: &Used, now: Timestamp) -> usize {
+        let allowance = rate.allowance(used, now);
+        if allowance.starts == 0 {
+            self.again_at = self.again_at.into_iter().chain(allowance.more_at).min();
+        }
+        allowance.starts
+    }
 }
 
 impl Line {
@@ -112,13 +192,33 @@ impl Line {
         let is_free: bool = row.next()?;
         let limits = limits(&mut row)?;
         let has_keys = row.next()?;
-        let (is_open, room, tried) = (is_held || is_free, usize::MAX, HashSet::new());
-        Ok(Self { name, is_busy, is_open, has_keys, limits, room, tried })
+        let has_woken: bool = row.next()?;
+        let has_rate = limits.rate.is_some() || limits.key_rate.is_some();
+        Ok(Self {
+            name,
+            is_busy,
+            is_open: is_held || is_free,
+            has_keys,
+            limits,
+            which: match (has_rate, has_woken) {
+                (false, _) => Which::All,
+                (true, true) => Which::Woken,
+                (true, false) => Which::Starts,
+            },
+            room: usize::MAX,
+            used: Used::default(),
+            used_of: HashMap::new(),
+            tried: HashSet::new(),
+        })
     }
 
     /// How many more of one of its keys may run, of which so many do.
     fn room_of(&self, used: Option<i64>) -> usize {
         left(self.limits.key_concurrency, used.unwrap_or_default())
+    }
+
+    pub(crate) fn has_key_limits(&self) -> bool {
+        self.limits.key_concurrency.is_some() || self.limits.key_rate.is_some()
     }
 }
 
@@ -126,64 +226,158 @@ fn left(limit: Option<u32>, used: i64) -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(i64::from(limit) - used).unwrap_or(0))
 }
 
-/// Counts what runs of those that limit that.
-pub(crate) async fn count(session: &Session, lines: &mut [Line], worker: WorkerId) -> Result<(), Trouble> {
+/// Starts after this time count.
+fn counts_from(rate: &Rate, now: Timestamp) -> Timestamp {
+    let from = if rate.burst.is_some() { i64::MIN } else { now.as_micros() - rate.period_micros() };
+    Timestamp::from_micros(from)
+}
+
+/// Counts what runs of those that limit that, and what has begun of those that have a rate.
+pub(crate) async fn count(
+    session: &Session,
+    lines: &mut [Line],
+    worker: WorkerId,
+    now: Timestamp,
+) -> Result<Left, Trouble> {
+    let mut left_over = Left::default();
     let is_counted =
         |line: &Line| line.limits.concurrency.is_some() || line.limits.worker_concurrency.is_some();
-    let names: Vec<String> = lines
-        .iter()
-        .filter(|line| line.is_open && is_counted(line))
-        .map(|line| line.name.to_string())
-        .collect();
-    if names.is_empty() {
-        return Ok(());
-    }
-    let job = Job { sql: Sql::Slots, what: "counting slots", params: vec![one(names), one(worker.0)] };
-    let answers = pipeline::run(session, Part::Middle, &[job]).await?;
-    for row in answers.iter().flat_map(|answer| &answer.rows) {
-        let mut row = Columns::of(row);
-        let (name, used, here): (&str, i64, i64) = (row.next()?, row.next()?, row.next()?);
-        if let Some(line) = lines.iter_mut().find(|line| *line.name == *name) {
-            let Limits { concurrency, worker_concurrency, .. } = line.limits;
-            line.room = left(concurrency, used).min(left(worker_concurrency, here));
+    let is_open = |line: &&Line| line.is_open;
+    let names = |lines: &[Line], which: &dyn Fn(&Line) -> bool| -> Vec<String> {
+        lines.iter().filter(is_open).filter(|line| which(line)).map(|line| line.name.to_string()).collect()
+    };
+    let counted = names(lines, &is_counted);
+    if !counted.is_empty() {
+        let job = Job { sql: Sql::Slots, what: "counting slots", params: vec![one(counted), one(worker.0)] };
+        let answers = pipeline::run(session, Part::Middle, &[job]).await?;
+        for row in answers.iter().flat_map(|answer| &answer.rows) {
+            let mut row = Columns::of(row);
+            let (name, used, here): (&str, i64, i64) = (row.next()?, row.next()?, row.next()?);
+            if let Some(line) = lines.iter_mut().find(|line| *line.name == *name) {
+                let Limits { concurrency, worker_concurrency, .. } = line.limits;
+                line.room = left(concurrency, used).min(left(worker_concurrency, here));
+                left_over.is_limited |= line.room == 0;
+            }
         }
     }
-    Ok(())
+    let mut rated: Vec<(&mut Line, Rate)> = (lines.iter_mut())
+        .filter(|line| line.is_open && line.which == Which::Starts)
+        .filter_map(|line| line.limits.rate.map(|rate| (line, rate)))
+        .collect();
+    let asked =
+        rated.iter().map(|(line, rate)| Rated { queue: line.name.clone(), key: None, rate: *rate }).collect();
+    for ((line, rate), used) in rated.iter_mut().zip(used(session, asked, now).await?) {
+        line.used = used;
+        line.room = line.room.min(left_over.allowed(rate, &used, now));
+    }
+    Ok(left_over)
+}
+
+/// Starts that count for rates, of queues or of their keys.
+async fn used(session: &Session, asked: Vec<Rated>, now: Timestamp) -> Result<Vec<Used>, Trouble> {
+    if asked.is_empty() {
+        return Ok(Vec::new());
+    }
+    let params = vec![
+        column(&asked, |it| it.queue.to_string()),
+        column(&asked, |it| it.key.is_some()),
+        column(&asked, |it| it.key.as_deref().unwrap_or_default().to_owned()),
+        column(&asked, |it| Instant(counts_from(&it.rate, now))),
+    ];
+    let job = Job { sql: Sql::Used, what: "counting starts", params };
+    let answers = pipeline::run(session, Part::Middle, &[job]).await?;
+    let read = |row| {
+        let mut row = Columns::of(row);
+        let _: i64 = row.next()?;
+        Ok(Used { starts: row.next::<i64>()? as u64, first_at: row.opt_time()?, last_at: row.opt_time()? })
+    };
+    answers.iter().flat_map(|answer| &answer.rows).map(read).collect()
+}
+
+/// What counts for the rates of these lines from now on: so many of which queue and key have begun.
+pub(crate) fn starts(
+    lines: &[Line],
+    begun: &HashMap<(Arc<str>, Arc<str>), usize>,
+    now: Timestamp,
+) -> Option<Job<'static>> {
+    let mut entries = Vec::new();
+    for line in lines.iter().filter(|line| line.which == Which::Starts) {
+        let of_line = || begun.iter().filter(|((queue, _), _)| *queue == line.name);
+        let all: usize = of_line().map(|(_, starts)| starts).sum();
+        if let Some(rate) = line.limits.rate.filter(|_| all > 0) {
+            entries.push((Rated { queue: line.name.clone(), key: None, rate }, line.used, all));
+        }
+        if let Some(rate) = line.limits.key_rate {
+            for ((queue, key), starts) in of_line() {
+                let used = line.used_of.get(key).copied().unwrap_or_default();
+                let rated = Rated { queue: queue.clone(), key: Some(key.clone()), rate };
+                entries.push((rated, used, *starts));
+            }
+        }
+    }
+    if entries.is_empty() {
+        return None;
+    }
+    entries.sort_by(|(a, ..), (b, ..)| (&a.queue, &a.key).cmp(&(&b.queue, &b.key)));
+    let far = Timestamp::from_micros(i64::MAX);
+    let until = |rate: &Rate| if rate.burst.is_some() { far } else { counts_from(rate, now) };
+    let params = vec![
+        column(&entries, |(it, ..)| it.queue.to_string()),
+        column(&entries, |(it, ..)| it.key.is_some()),
+        column(&entries, |(it, ..)| it.key.as_deref().unwrap_or_default().to_owned()),
+        column(&entries, |(it, ..)| Instant(until(&it.rate))),
+        column(&entries, |(it, used, starts)| Instant(it.rate.entered_at(used, now, *starts))),
+        column(&entries, |(it, _, starts)| if it.rate.burst.is_some() { 0 } else { *starts as i64 }),
+    ];
+    Some(Job { sql: Sql::EnterStarts, what: "entering starts", params })
 }
 
 /// How many more of a key may run, as far as the key is concerned.
-pub(crate) async fn room_of(session: &Session, line: &Line, key: &str) -> Result<usize, Trouble> {
-    if line.limits.key_concurrency.is_none() {
-        return Ok(usize::MAX);
+pub(crate) async fn room_of(
+    session: &Session,
+    line: &mut Line,
+    key: &Arc<str>,
+    now: Timestamp,
+) -> Result<usize, Trouble> {
+    let mut room = usize::MAX;
+    if line.limits.key_concurrency.is_some() {
+        let params = vec![one(line.name.to_string()), one(key.to_string())];
+        let job = Job { sql: Sql::KeySlots, what: "counting slots", params };
+        let answers = pipeline::run(session, Part::Middle, &[job]).await?;
+        let row = answers.first().and_then(|answer| answer.rows.first());
+        room = line.room_of(row.map(|row| Columns::of(row).next()).transpose()?);
     }
-    let params = vec![one(line.name.to_string()), one(key.to_owned())];
-    let job = Job { sql: Sql::KeySlots, what: "counting slots", params };
-    let answers = pipeline::run(session, Part::Middle, &[job]).await?;
-    let row = answers.first().and_then(|answer| answer.rows.first());
-    let used = row.map(|row| Columns::of(row).next()).transpose()?;
-    Ok(line.room_of(used))
+    if let Some(rate) = line.limits.key_rate {
+        let asked = vec![Rated { queue: line.name.clone(), key: Some(key.clone()), rate }];
+        for used in used(session, asked, now).await? {
+            line.used_of.insert(key.clone(), used);
+            room = room.min(rate.allowance(&used, now).starts);
+        }
+    }
+    Ok(room)
 }
 
-/// The lines as candidates, with their keys; and whether limits leave something out.
+/// The lines as candidates, with their keys.
 pub(crate) async fn candidates(
     session: &Session,
-    lines: &[Line],
+    lines: &mut [Line],
     turns: &Turns,
-) -> Result<(Vec<Candidate>, bool), Trouble> {
-    let open: Vec<&Line> = lines.iter().filter(|line| line.is_open).collect();
-    let mut is_limited = open.iter().any(|line| line.room == 0);
+    now: Timestamp,
+    left_over: &mut Left,
+) -> Result<Vec<Candidate>, Trouble> {
+    let mut open: Vec<&mut Line> = lines.iter_mut().filter(|line| line.is_open).collect();
     let mut candidates: Vec<Candidate> = (open.iter())
         .map(|line| Candidate {
             queue: line.name.clone(),
             room: line.room,
-            keys: if line.has_keys { Vec::new() } else { vec![("".into(), line.room_of(Some(0)))] },
+            keys: if line.has_keys { Vec::new() } else { vec![("".into(), usize::MAX)] },
             has_more_keys: false,
         })
         .collect();
-    let with_keys = |line: &Line| line.has_keys || line.limits.key_concurrency.is_some();
-    let keyed: Vec<usize> = (0..open.len()).filter(|i| open[*i].room > 0 && with_keys(open[*i])).collect();
+    let has_keys = |line: &Line| line.has_keys || line.has_key_limits();
+    let keyed: Vec<usize> = (0..open.len()).filter(|i| open[*i].room > 0 && has_keys(open[*i])).collect();
     if keyed.is_empty() {
-        return Ok((candidates, is_limited));
+        return Ok(candidates);
     }
     let last: Vec<Arc<str>> = keyed.iter().map(|i| turns.after(&open[*i].name)).collect();
     let ask = |first: Vec<String>, end: Vec<Option<String>>| Job {
@@ -211,12 +405,27 @@ pub(crate) async fn candidates(
         let Some(&i) = usize::try_from(n - 1).ok().and_then(|n| keyed.get(n)) else { continue };
         let key: &str = row.next()?;
         let room = open[i].room_of(row.next()?);
-        is_limited |= room == 0;
+        left_over.is_limited |= room == 0;
         let candidate = &mut candidates[i];
         if candidate.keys.len() < KEYS {
             candidate.keys.push((key.into(), room));
         }
         candidate.has_more_keys = candidate.keys.len() == KEYS;
     }
-    Ok((candidates, is_limited))
+    // what the rates of keys allow for
+    let mut asked = Vec::new();
+    let mut places = Vec::new();
+    for &i in &keyed {
+        let Some(rate) = open[i].limits.key_rate.filter(|_| open[i].which == Which::Starts) else { continue };
+        for (n, (key, _)) in candidates[i].keys.iter().enumerate() {
+            asked.push(Rated { queue: open[i].name.clone(), key: Some(key.clone()), rate });
+            places.push((i, n, rate));
+        }
+    }
+    for ((i, n, rate), used) in places.into_iter().zip(used(session, asked, now).await?) {
+        let (key, room) = &mut candidates[i].keys[n];
+        open[i].used_of.insert(key.clone(), used);
+        *room = (*room).min(left_over.allowed(&rate, &used, now));
+    }
+    Ok(candidates)
 }

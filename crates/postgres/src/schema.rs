@@ -18,6 +18,7 @@ pub(crate) const TABLES: &[&str] = &[
     "ready",
     "quarantine",
     "queues",
+    "rates",
     "slots",
     "timers",
     "waits",

@@ -100,6 +100,10 @@ statements! {
     Slots = include_str!("../queries/slots.sql");
     /// Counts what runs of a key.
     KeySlots = "SELECT count(*) FROM slots WHERE queue = $1::text AND queue_key = $2::text";
+    /// Starts that count for rates.
+    Used = include_str!("../queries/used.sql");
+    /// Enters starts that count for rates.
+    EnterStarts = include_str!("../queries/enter_starts.sql");
     /// Finds the keys of queues.
     Keys = include_str!("../queries/keys.sql");
     /// Whether something that stands in a queue of its own is due.
@@ -228,6 +232,8 @@ pub(crate) const CLAIM: &[Sql] = &[
     Sql::LockQueue,
     Sql::Slots,
     Sql::KeySlots,
+    Sql::Used,
+    Sql::EnterStarts,
     Sql::Keys,
     Sql::Due,
     Sql::Admit,

@@ -52,7 +52,8 @@ CREATE TABLE ready_2 (
     priority INTEGER NOT NULL DEFAULT 0, -- smaller comes first
     seq INTEGER NOT NULL, -- the microsecond since which it stands here; of what has begun before, its age, less 2^62
     workflow TEXT NOT NULL, -- name of its workflow: a worker claims those that it has registered
-    app_version TEXT -- version of the code that may run it; NULL for any
+    app_version TEXT, -- version of the code that may run it; NULL for any
+    is_woken INTEGER NOT NULL DEFAULT 0 -- 1 if it goes on after it has waited
 ) STRICT, WITHOUT ROWID;
 -- all that is ready now counts as what has begun before
 INSERT INTO ready_2 (execution, seq, workflow, app_version)
@@ -60,6 +61,7 @@ SELECT execution, seq - 4611686018427387904, workflow, app_version FROM ready;
 DROP TABLE ready;
 ALTER TABLE ready_2 RENAME TO ready;
 CREATE INDEX ready_by_turn ON ready (workflow, queue, queue_key, priority, seq, execution);
+CREATE INDEX ready_woken ON ready (workflow, queue, queue_key, priority, seq, execution) WHERE is_woken = 1;
 
 CREATE TABLE queues (
     -- One row per queue that was declared or created.
@@ -69,7 +71,23 @@ CREATE TABLE queues (
     is_paused INTEGER NOT NULL, -- 1 while nothing leaves it
     concurrency INTEGER, -- most of its executions that run at a time; NULL for no limit, as for all limits
     worker_concurrency INTEGER, -- the same for any one worker
-    key_concurrency INTEGER -- the same for any one key
+    key_concurrency INTEGER, -- the same for any one key
+    rate_starts INTEGER, -- most of its executions that begin in a period
+    rate_period_ms INTEGER, -- the length of that period
+    rate_burst INTEGER, -- how many begin at once after a pause, where they are spaced evenly
+    key_rate_starts INTEGER, -- the same for any one key
+    key_rate_period_ms INTEGER, -- the length of that period
+    key_rate_burst INTEGER -- how many begin at once after a pause, where they are spaced evenly
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE rates (
+    -- Starts that count for the rates of queues and keys.
+    queue TEXT NOT NULL, -- the queue
+    is_key INTEGER NOT NULL, -- 1 if it is about one of its keys
+    queue_key TEXT NOT NULL, -- the key; empty for the queue
+    at INTEGER NOT NULL, -- when, not earlier; of an even rate, when the next one may come: one row
+    starts INTEGER NOT NULL, -- how many; of an even rate 0
+    PRIMARY KEY (queue, is_key, queue_key, at)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE slots (

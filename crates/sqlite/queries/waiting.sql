@@ -6,7 +6,7 @@ SELECT workflow, app_version, count(*) FROM (
     UNION ALL
     SELECT executions.workflow, executions.app_version
     FROM timers CROSS JOIN executions ON executions.key = timers.execution
-    WHERE timers.due_at <= ?1 AND executions.status = 3
+    WHERE timers.due_at <= ?1 AND executions.status IN (0, 3)
     LIMIT ?2
 )
 GROUP BY workflow, app_version ORDER BY workflow, app_version

@@ -6,7 +6,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
-use stepfast_core::record::{Armed, Status, encode_armed};
+use stepfast_core::record::{Armed, encode_armed};
 use stepfast_core::write::{
     Attempt, Checkpoint, Chunk, Discard, Existing, Flush, Move, Outcome, Start, State, Write,
 };
@@ -115,7 +115,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             start.workflow_id.as_deref(),
             &*start.workflow,
             start.fingerprint.map(|fingerprint| fingerprint as i64),
-            status(state) as i64,
+            state.status() as i64,
             matches!(state, State::Parked { .. }),
             owner,
             start.created_at.as_micros(),
@@ -238,7 +238,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             state => {
                 let reason = if let State::Parked { reason, .. } = state { payload(reason) } else { None };
                 let is_paused = matches!(state, State::Parked { .. });
-                let params = (id, owner, status(state) as i64, is_paused, reason, armed(state.armed()));
+                let params = (id, owner, state.status() as i64, is_paused, reason, armed(state.armed()));
                 self.sql.update(Table::Executions, Sql::Move, params)?
             }
         };
@@ -258,7 +258,10 @@ impl<'c, 'f> Apply<'c, 'f> {
     /// Inserts what the role tables hold of a state that was just entered.
     fn enter_roles(&mut self, id: Key, state: &State) -> Tried<()> {
         match state {
-            State::Queued { .. } => self.ready(id)?,
+            State::Queued { .. } => self.ready(id, false)?,
+            State::Scheduled { due_at } => {
+                self.sql.insert(Table::Timers, Sql::Timer, (key(&id), due_at.as_micros()))?;
+            }
             State::Waiting { wake_at, children, .. } => {
                 if let Some(wake_at) = wake_at {
                     self.sql.insert(Table::Timers, Sql::Timer, (key(&id), wake_at.as_micros()))?;
@@ -289,9 +292,9 @@ impl<'c, 'f> Apply<'c, 'f> {
         Ok(())
     }
 
-    /// Makes an execution claimable again.
-    pub(crate) fn ready(&mut self, id: Key) -> Tried<()> {
-        self.sql.insert(Table::Ready, Sql::ReadyAs, [key(&id)])?;
+    /// Makes an execution claimable again; `is_woken` if it goes on after it has waited.
+    pub(crate) fn ready(&mut self, id: Key, is_woken: bool) -> Tried<()> {
+        self.sql.insert(Table::Ready, Sql::ReadyAs, (key(&id), is_woken))?;
         Ok(())
     }
 
@@ -302,7 +305,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         }
         self.sql.delete(Table::Timers, Sql::Untimer, [key(&id)])?;
         self.sql.delete(Table::Waits, Sql::Unwait, [key(&id)])?;
-        self.ready(id)?;
+        self.ready(id, true)?;
         Ok(Outcome::Applied)
     }
 
@@ -356,13 +359,4 @@ impl<'c, 'f> Apply<'c, 'f> {
 
 fn armed(armed: &[Armed]) -> Option<Vec<u8>> {
     (!armed.is_empty()).then(|| encode_armed(armed))
-}
-
-fn status(state: &State) -> Status {
-    match state {
-        State::Running { .. } => Status::Running,
-        State::Queued { .. } | State::Parked { .. } => Status::Queued,
-        State::Waiting { .. } => Status::Waiting,
-        State::Ended { status, .. } => *status,
-    }
 }

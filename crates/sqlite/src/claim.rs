@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use rusqlite::OptionalExtension;
+use rusqlite::{OptionalExtension, params};
+use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
@@ -13,8 +14,9 @@ use stepfast_core::turns::{Portion, Turns};
 use stepfast_core::write::WorkerId;
 
 use crate::error::Tried;
-use crate::queue::{Room, ready_queues};
-use crate::row::{execution, key, key_of, maybe_text, text};
+use crate::queue::{Room, Which, ready_queues};
+use crate::row::{execution, key, key_of, maybe_text, status_of, text};
+use crate::shared::Shared;
 use crate::statements::{Sql, Statements, Tally};
 use crate::writer::{Inner, fence};
 use crate::{read, row};
@@ -28,13 +30,14 @@ impl Inner {
         let (claimed, tally): (Claimed, Tally) = self.write("claiming executions", |conn| {
             let mut sql = Statements::new(conn);
             fence(&mut sql, claim.worker.0, claim.lane, claim.epoch)?;
-            let mut claiming = Claiming { sql, claim, claimed: Claimed::default(), bytes: 0 };
-            let now = self.now().as_micros();
+            let mut claiming =
+                Claiming { sql, shared: &self.shared, claim, claimed: Claimed::default(), bytes: 0 };
+            let now = self.now();
             if claim.from_quarantine {
                 claiming.quarantined(now)?;
             } else {
                 claiming.due(now)?;
-                claiming.ready(&mut self.turns.lock())?;
+                claiming.ready(&mut self.turns.lock(), now)?;
             }
             Ok((claiming.claimed, claiming.sql.tally))
         })?;
@@ -59,6 +62,7 @@ fn serves(claim: &Claim, queue: &str) -> bool {
 
 struct Claiming<'c, 'a> {
     sql: Statements<'c>,
+    shared: &'a Shared,
     claim: &'a Claim,
     claimed: Claimed,
     bytes: usize,
@@ -74,25 +78,33 @@ impl Claiming<'_, '_> {
 
     /// Takes suspended executions whose time has come, earliest first. What stands in a queue of its own stands there
     /// again.
-    fn due(&mut self, now: i64) -> Tried<()> {
+    fn due(&mut self, now: Timestamp) -> Tried<()> {
         let mut after = (i64::MIN, Key::default());
         while !self.is_full() {
             let mut page = Vec::with_capacity(PAGE);
-            let mut rows = self.sql.get(Sql::Due)?.query((after.0, key(&after.1), now, PAGE as i64))?;
+            let mut rows =
+                self.sql.get(Sql::Due)?.query((after.0, key(&after.1), now.as_micros(), PAGE as i64))?;
             while let Some(row) = rows.next()? {
                 let queue = maybe_text(row, 4)?;
                 let is_ours = can_run(self.claim, &text(row, 2)?, maybe_text(row, 3)?.as_deref())
                     && serves(self.claim, queue.as_deref().unwrap_or(DEFAULT_QUEUE));
-                page.push((row.get::<_, i64>(0)?, key_of(row, 1)?, is_ours, queue.is_some()));
+                let status = status_of(row, 5)?;
+                page.push((
+                    row.get::<_, i64>(0)?,
+                    key_of(row, 1)?,
+                    is_ours.then_some(status),
+                    queue.is_some(),
+                ));
             }
             drop(rows);
             let Some((due_at, last, ..)) = page.last() else { return Ok(()) };
             after = (*due_at, *last);
-            for (_, id, is_ours, has_queue) in page {
+            for (_, id, status, has_queue) in page {
                 if self.is_full() {
                     return Ok(());
                 }
-                if is_ours && if has_queue { self.admit(id)? } else { self.take(id, Status::Waiting)? } {
+                let Some(status) = status else { continue };
+                if if has_queue { self.admit(id, status, now)? } else { self.take(id, status)? } {
                     self.sql.delete(Table::Timers, Sql::Untimer, [key(&id)])?;
                     self.sql.delete(Table::Waits, Sql::Unwait, [key(&id)])?;
                 }
@@ -101,18 +113,22 @@ impl Claiming<'_, '_> {
         Ok(())
     }
 
-    fn admit(&mut self, id: Key) -> Tried<bool> {
-        let is_admitted = self.sql.update(Table::Executions, Sql::Admit, [key(&id)])? > 0;
-        if is_admitted {
-            self.sql.insert(Table::Ready, Sql::ReadyAs, [key(&id)])?;
+    fn admit(&mut self, id: Key, status: Status, now: Timestamp) -> Tried<bool> {
+        if self.sql.update(Table::Executions, Sql::Admit, [key(&id)])? == 0 {
+            return Ok(false);
         }
-        Ok(is_admitted)
+        if status == Status::Scheduled {
+            self.sql.insert(Table::Ready, Sql::ReadyNow, (key(&id), self.shared.next_seq(now)))?;
+        } else {
+            self.sql.insert(Table::Ready, Sql::ReadyAs, (key(&id), true))?;
+        }
+        Ok(true)
     }
 
     /// Takes what may be tried of the quarantine, the longest in it first.
-    fn quarantined(&mut self, now: i64) -> Tried<()> {
+    fn quarantined(&mut self, now: Timestamp) -> Tried<()> {
         let version = self.claim.app_version.as_deref();
-        let mut rows = self.sql.get(Sql::Quarantined)?.query((now, version))?;
+        let mut rows = self.sql.get(Sql::Quarantined)?.query((now.as_micros(), version))?;
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {
             if self.claim.workflows.contains(&text(row, 2)?) {
@@ -125,13 +141,16 @@ impl Claiming<'_, '_> {
                 break;
             }
             let queue = queue.unwrap_or_else(|| DEFAULT_QUEUE.into());
-            let room = Room::of(&mut self.sql, &queue, self.claim.worker.0)?;
-            let Some(room) = room.filter(|room| room.all > 0 && serves(self.claim, &queue)) else { continue };
-            if room.of_key(&mut self.sql, &queue_key)? == 0 {
+            let room = Room::of(&mut self.sql, &queue, self.claim.worker.0, now)?;
+            let Some(mut room) = room.filter(|_| serves(self.claim, &queue)) else { continue };
+            // none of them has waited
+            room.choose(&mut self.sql, &[])?;
+            if room.all == 0 || room.of_key(&mut self.sql, &queue_key)? == 0 {
                 continue;
             }
             if self.take(id, Status::Queued)? {
                 room.take(&mut self.sql, &queue_key, id, self.claim.worker.0)?;
+                room.began(&mut self.sql, &queue_key, 1)?;
             }
             // also if there was nothing to take: the row is stale then
             self.sql.run(Sql::Unquarantine, [key(&id)])?;
@@ -143,7 +162,7 @@ impl Claiming<'_, '_> {
     }
 
     /// Takes of each queue and key what its turn and its limits allow for.
-    fn ready(&mut self, turns: &mut Turns) -> Tried<()> {
+    fn ready(&mut self, turns: &mut Turns, now: Timestamp) -> Tried<()> {
         if self.is_full() {
             return Ok(());
         }
@@ -155,10 +174,11 @@ impl Claiming<'_, '_> {
         let mut rooms = Vec::with_capacity(queues.len());
         let mut candidates = Vec::with_capacity(queues.len());
         for queue in queues.into_iter().filter(|queue| serves(self.claim, queue)) {
-            let Some(room) = Room::of(&mut self.sql, &queue, self.claim.worker.0)? else { continue };
-            let (candidate, is_limited) = room.candidate(&mut self.sql, &workflows, &turns.after(&queue))?;
-            self.claimed.is_limited |= is_limited;
-            candidates.push(candidate);
+            let Some(mut room) = Room::of(&mut self.sql, &queue, self.claim.worker.0, now)? else { continue };
+            room.choose(&mut self.sql, &workflows)?;
+            candidates.push(room.candidate(&mut self.sql, &workflows, &turns.after(&queue))?);
+            self.claimed.is_limited |= room.is_limited;
+            self.claimed.again_at = self.claimed.again_at.into_iter().chain(room.again_at).min();
             rooms.push(room);
         }
         let mut rooms = rooms.iter().zip(&candidates).peekable();
@@ -176,20 +196,21 @@ impl Claiming<'_, '_> {
         // a page of each workflow, refilled when used up: nothing is read of workflows that are not ours
         let mut pages: Vec<(&str, VecDeque<Spot>)> = Vec::with_capacity(workflows.len());
         for workflow in workflows.iter() {
-            pages.push((workflow, self.page(portion, workflow, (i64::MIN, i64::MIN, Key::default()))?));
+            pages.push((workflow, self.page(portion, room, workflow, (i64::MIN, i64::MIN, Key::default()))?));
         }
         let mut taken = 0;
         while !self.is_full() {
             let first = pages.iter_mut().filter(|(_, page)| !page.is_empty()).min_by_key(|(_, page)| page[0]);
-            let Some((workflow, page)) = first else { return Ok(()) };
+            let Some((workflow, page)) = first else { break };
             if taken == portion.most {
-                self.claimed.has_more |= portion.is_cut;
+                // of a rate another claim tells when there is more
+                self.claimed.has_more |= portion.is_cut || room.which != Which::All;
                 self.claimed.is_limited |= !portion.is_cut;
-                return Ok(());
+                break;
             }
-            let Some(spot) = page.pop_front() else { return Ok(()) };
+            let Some(spot) = page.pop_front() else { break };
             if page.is_empty() {
-                *page = self.page(portion, workflow, spot)?;
+                *page = self.page(portion, room, workflow, spot)?;
             }
             let id = spot.2;
             if self.take(id, Status::Queued)? {
@@ -199,22 +220,41 @@ impl Claiming<'_, '_> {
             // also if there was nothing to take: the row is stale then
             self.sql.delete(Table::Ready, Sql::Unready, [key(&id)])?;
         }
-        Ok(())
+        self.claimed.has_more |= room.which == Which::Woken;
+        room.began(&mut self.sql, &portion.key, taken)
     }
 
-    fn page(&mut self, portion: &Portion, workflow: &str, after: Spot) -> Tried<VecDeque<Spot>> {
+    fn page(&mut self, portion: &Portion, room: &Room, workflow: &str, after: Spot) -> Tried<VecDeque<Spot>> {
         let limit = PAGE.min(portion.most.saturating_add(1));
-        let params = (
-            workflow,
-            &*portion.queue,
-            &*portion.key,
-            after.0,
-            after.1,
-            key(&after.2),
-            limit as i64,
-            self.claim.app_version.as_deref(),
-        );
-        let mut rows = self.sql.get(Sql::ReadyOf)?.query(params)?;
+        let is_woken = room.which == Which::Woken;
+        let sql = if is_woken { Sql::WokenOf } else { Sql::ReadyOf };
+        let statement = self.sql.get(sql)?;
+        let (queue, queue_key, version) = (&*portion.queue, &*portion.key, self.claim.app_version.as_deref());
+        let mut rows = if is_woken {
+            statement.query(params![
+                workflow,
+                queue,
+                queue_key,
+                after.0,
+                after.1,
+                key(&after.2),
+                limit as i64,
+                version
+            ])?
+        } else {
+            let is_start = room.which == Which::Starts;
+            statement.query(params![
+                workflow,
+                queue,
+                queue_key,
+                after.0,
+                after.1,
+                key(&after.2),
+                limit as i64,
+                version,
+                is_start
+            ])?
+        };
         let mut page = VecDeque::with_capacity(limit);
         while let Some(row) = rows.next()? {
             page.push_back((row.get(0)?, row.get(1)?, key_of(row, 2)?));

@@ -179,7 +179,7 @@ impl Inner {
                     sql.update(Table::Executions, Sql::Wake, (key(id), i64::MIN))?;
                     sql.delete(Table::Timers, Sql::Untimer, [key(id)])?;
                     sql.delete(Table::Waits, Sql::Unwait, [key(id)])?;
-                    sql.insert(Table::Ready, Sql::ReadyAs, [key(id)])?;
+                    sql.insert(Table::Ready, Sql::ReadyAs, (key(id), true))?;
                 }
                 Ok((called.len() as u64, sql.tally))
             })?;
@@ -246,7 +246,7 @@ impl Inner {
                     if let Some(tried_at) = tried_at {
                         sql.run(Sql::Quarantine, (key(id), tried_at.as_micros()))?;
                     } else {
-                        sql.insert(Table::Ready, Sql::ReadyAs, [key(id)])?;
+                        sql.insert(Table::Ready, Sql::ReadyAs, (key(id), false))?;
                     }
                 }
                 sql.tally.updated[Table::Executions as usize] += found.len() as u64;

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use rusqlite::OptionalExtension;
+use rusqlite::{OptionalExtension, params};
+use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::{Limits, QueueChange, QueueRow};
+use stepfast_core::rate::{Rate, Used};
 use stepfast_core::store::StoreError;
 use stepfast_core::turns::Candidate;
 
@@ -24,19 +26,30 @@ impl Inner {
         let row = QueueRow { queue, is_paused, version: seen_version + 1, changed_at: self.now() };
         let (is_changed, tally) = self.write("changing a queue", |conn| {
             let mut sql = Statements::new(conn);
-            let Limits { concurrency, worker_concurrency, key_concurrency } = row.queue.limits;
-            let changed = sql.run(
-                Sql::SetQueue,
-                (
-                    &*row.queue.name,
-                    row.version,
-                    row.changed_at.as_micros(),
-                    is_paused,
-                    concurrency,
-                    worker_concurrency,
-                    key_concurrency,
-                ),
-            )?;
+            let before =
+                stored_queue(&mut sql, &row.queue.name)?.map(|row| row.queue.limits).unwrap_or_default();
+            let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate } =
+                row.queue.limits;
+            if (before.rate, before.key_rate) != (rate, key_rate) {
+                // another rate begins anew
+                sql.run(Sql::ForgetRates, [&*row.queue.name])?;
+            }
+            let params = params![
+                &*row.queue.name,
+                row.version,
+                row.changed_at.as_micros(),
+                is_paused,
+                concurrency,
+                worker_concurrency,
+                key_concurrency,
+                rate.map(|rate| rate.starts),
+                rate.map(|rate| rate.period.as_millis() as i64),
+                rate.and_then(|rate| rate.burst),
+                key_rate.map(|rate| rate.starts),
+                key_rate.map(|rate| rate.period.as_millis() as i64),
+                key_rate.and_then(|rate| rate.burst),
+            ];
+            let changed = sql.run(Sql::SetQueue, params)?;
             if changed > 0 && row.queue.limits.has_slots() {
                 sql.insert(Table::Slots, Sql::RunningIn, [&*row.queue.name])?;
             }
@@ -97,39 +110,122 @@ pub(crate) fn next_key(
     next.optional()?.transpose()
 }
 
+/// Which of what is ready in a queue a claim may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// All of it.
+    All,
+    /// What goes on after it has waited: it does not count for rates.
+    Woken,
+    /// The rest.
+    Starts,
+}
+
 /// How many more of a queue may run, and at most how many of any one key.
 pub(crate) struct Room {
-    queue: Arc<str>,
+    pub(crate) queue: Arc<str>,
     limits: Limits,
+    now: Timestamp,
+    pub(crate) which: Which,
     /// How many more of the queue.
     pub(crate) all: usize,
+    /// True if more is ready than its concurrency allows for.
+    pub(crate) is_limited: bool,
+    /// When its rates allow for more, where they do not now.
+    pub(crate) again_at: Option<Timestamp>,
 }
 
 impl Room {
     /// The room in a queue for a worker; `None` if it is paused.
-    pub(crate) fn of(sql: &mut Statements<'_>, name: &Arc<str>, worker: i64) -> Tried<Option<Self>> {
-        let Some(row) = stored_queue(sql, name)? else {
-            return Ok(Some(Self { queue: name.clone(), limits: Limits::default(), all: usize::MAX }));
-        };
-        if row.is_paused {
+    pub(crate) fn of(
+        sql: &mut Statements<'_>,
+        name: &Arc<str>,
+        worker: i64,
+        now: Timestamp,
+    ) -> Tried<Option<Self>> {
+        let row = stored_queue(sql, name)?;
+        if row.as_ref().is_some_and(|row| row.is_paused) {
             return Ok(None);
         }
-        let limits = row.queue.limits;
-        let mut all = usize::MAX;
+        let limits = row.map(|row| row.queue.limits).unwrap_or_default();
+        let has_rate = limits.rate.is_some() || limits.key_rate.is_some();
+        let which = if has_rate { Which::Starts } else { Which::All };
+        let mut room = Self {
+            queue: name.clone(),
+            limits,
+            now,
+            which,
+            all: usize::MAX,
+            is_limited: false,
+            again_at: None,
+        };
+        let limits = &room.limits;
         if limits.concurrency.is_some() || limits.worker_concurrency.is_some() {
             let params = (&**name, worker);
             let (used, here): (u32, u32) =
                 sql.get(Sql::Slots)?.query_row(params, |row| Ok((row.get(0)?, row.get(1)?)))?;
-            all = left(limits.concurrency, used).min(left(limits.worker_concurrency, here));
+            room.all = left(limits.concurrency, used).min(left(limits.worker_concurrency, here));
+            room.is_limited = room.all == 0;
         }
-        Ok(Some(Self { queue: name.clone(), limits, all }))
+        Ok(Some(room))
+    }
+
+    /// Looks whether something of these workflows has waited: then that comes by itself. If nothing has, the rate counts.
+    pub(crate) fn choose(&mut self, sql: &mut Statements<'_>, workflows: &[Arc<str>]) -> Tried<()> {
+        if self.which == Which::All {
+            return Ok(());
+        }
+        for workflow in workflows {
+            if sql.exists(Sql::HasWoken, (&**workflow, &*self.queue))? {
+                self.which = Which::Woken;
+                return Ok(());
+            }
+        }
+        let allowed = self.allowed(sql, self.limits.rate, None)?;
+        self.all = self.all.min(allowed);
+        Ok(())
     }
 
     /// How many more of a key may run, as far as the key is concerned.
-    pub(crate) fn of_key(&self, sql: &mut Statements<'_>, key: &str) -> Tried<usize> {
-        let Some(limit) = self.limits.key_concurrency else { return Ok(usize::MAX) };
-        let used = sql.get(Sql::KeySlots)?.query_row((&*self.queue, key), |row| row.get(0))?;
-        Ok(left(Some(limit), used))
+    pub(crate) fn of_key(&mut self, sql: &mut Statements<'_>, key: &str) -> Tried<usize> {
+        let mut room = usize::MAX;
+        if let Some(limit) = self.limits.key_concurrency {
+            let used = sql.get(Sql::KeySlots)?.query_row((&*self.queue, key), |row| row.get(0))?;
+            room = left(Some(limit), used);
+            self.is_limited |= room == 0;
+        }
+        if self.which == Which::Starts {
+            room = room.min(self.allowed(sql, self.limits.key_rate, Some(key))?);
+        }
+        Ok(room)
+    }
+
+    /// What a rate allows for now, of the queue or of one of its keys.
+    fn allowed(&mut self, sql: &mut Statements<'_>, rate: Option<Rate>, key: Option<&str>) -> Tried<usize> {
+        let Some(rate) = rate else { return Ok(usize::MAX) };
+        let allowance = rate.allowance(&self.used(sql, &rate, key)?, self.now);
+        if allowance.starts == 0 {
+            self.again_at = self.again_at.into_iter().chain(allowance.more_at).min();
+        }
+        Ok(allowance.starts)
+    }
+
+    fn used(&self, sql: &mut Statements<'_>, rate: &Rate, key: Option<&str>) -> Tried<Used> {
+        let params = (&*self.queue, key.is_some(), key.unwrap_or_default(), self.counts_from(rate));
+        let used = sql.get(Sql::Used)?.query_row(params, |row| {
+            let at = |at: Option<i64>| at.map(Timestamp::from_micros);
+            Ok(Used {
+                starts: row.get::<_, i64>(0)? as u64,
+                first_at: at(row.get(1)?),
+                last_at: at(row.get(2)?),
+            })
+        })?;
+        Ok(used)
+    }
+
+    /// Starts after this time count.
+    fn counts_from(&self, rate: &Rate) -> i64 {
+        if rate.burst.is_some() { i64::MIN } else { self.now.as_micros() - rate.period_micros() }
     }
 
     /// An execution of the queue runs from here on.
@@ -140,18 +236,34 @@ impl Room {
         Ok(())
     }
 
-    /// The queue with its keys of which something of these workflows is ready, in turn after `after`; and whether
-    /// limits leave something out.
+    /// So many executions of a key have begun.
+    pub(crate) fn began(&self, sql: &mut Statements<'_>, queue_key: &str, starts: usize) -> Tried<()> {
+        if self.which != Which::Starts || starts == 0 {
+            return Ok(());
+        }
+        for (rate, key) in [(self.limits.rate, None), (self.limits.key_rate, Some(queue_key))] {
+            let Some(rate) = rate else { continue };
+            let at = rate.entered_at(&self.used(sql, &rate, key)?, self.now, starts);
+            let (is_key, key) = (key.is_some(), key.unwrap_or_default());
+            // of an even rate there is one row
+            let until = if rate.burst.is_some() { i64::MAX } else { self.counts_from(&rate) };
+            sql.run(Sql::ForgetStarts, (&*self.queue, is_key, key, until))?;
+            let counted = if rate.burst.is_some() { 0 } else { starts as i64 };
+            sql.run(Sql::EnterStarts, (&*self.queue, is_key, key, at.as_micros(), counted))?;
+        }
+        Ok(())
+    }
+
+    /// The queue with its keys of which something of these workflows is ready, in turn after `after`.
     pub(crate) fn candidate(
-        &self,
+        &mut self,
         sql: &mut Statements<'_>,
         workflows: &[Arc<str>],
         after: &str,
-    ) -> Tried<(Candidate, bool)> {
-        // from the key after the last one on, and around
+    ) -> Tried<Candidate> {
         let mut keys = Vec::new();
-        let mut is_limited = self.all == 0;
         let mut has_more_keys = false;
+        // from the key after the last one on, and around
         for (begin, end) in [(Some(after), None), (None, Some(after))] {
             let mut at = begin.map(Arc::from);
             loop {
@@ -166,12 +278,11 @@ impl Room {
                     break;
                 }
                 let room = self.of_key(sql, &key)?;
-                is_limited |= room == 0;
                 keys.push((key.clone(), room));
                 at = Some(key);
             }
         }
-        Ok((Candidate { queue: self.queue.clone(), room: self.all, keys, has_more_keys }, is_limited))
+        Ok(Candidate { queue: self.queue.clone(), room: self.all, keys, has_more_keys })
     }
 }
 

@@ -100,7 +100,7 @@ impl Apply<'_, '_> {
         if !is_parked {
             self.sql.delete(Table::Requests, Sql::Answer, [key(&id)])?;
         }
-        self.ready(id)?;
+        self.ready(id, false)?;
         Ok(Outcome::Answered(Answer::Done, None))
     }
 }

@@ -1,6 +1,7 @@
 //! Columns to words and back. What no program of ours can have written is `Corrupt`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
@@ -9,6 +10,7 @@ use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::queue::{Limits, Queue, QueueRow, Ticket};
+use stepfast_core::rate::Rate;
 use stepfast_core::record::{Execution, Record, Status, decode_armed};
 use stepfast_core::write::{Attempt, Checkpoint, CheckpointKind, Parent, RequestKind, WorkerId};
 
@@ -121,6 +123,13 @@ fn ticket(row: &Row<'_>, i: usize) -> Tried<Option<Arc<Ticket>>> {
     Ok(Some(Arc::new(Ticket { queue, key, priority })))
 }
 
+/// A rate: starts, period, burst.
+fn rate(row: &Row<'_>, i: usize) -> Tried<Option<Rate>> {
+    let Some(starts) = row.get(i)? else { return Ok(None) };
+    let period = Duration::from_millis(number(row, i + 1)?);
+    Ok(Some(Rate { starts, period, burst: row.get(i + 2)? }))
+}
+
 /// A row of `queues`.
 pub(crate) fn queue(row: &Row<'_>) -> Tried<QueueRow> {
     Ok(QueueRow {
@@ -130,6 +139,8 @@ pub(crate) fn queue(row: &Row<'_>) -> Tried<QueueRow> {
                 concurrency: row.get(4)?,
                 worker_concurrency: row.get(5)?,
                 key_concurrency: row.get(6)?,
+                rate: rate(row, 7)?,
+                key_rate: rate(row, 10)?,
             },
         },
         version: row.get(1)?,

@@ -45,6 +45,13 @@ pub(crate) enum Sql {
     RunningIn,
     SetQueue,
     Queue,
+    ForgetRates,
+    Used,
+    ForgetStarts,
+    EnterStarts,
+    HasWoken,
+    WokenOf,
+    ReadyNow,
     NextQueue,
     FirstKey,
     NextKey,
@@ -142,10 +149,16 @@ impl Sql {
             Sql::KeySlots => "SELECT count(*) FROM slots WHERE queue = ?1 AND queue_key = ?2",
             Sql::RunningIn => include_str!("../queries/running_in.sql"),
             Sql::SetQueue => include_str!("../queries/set_queue.sql"),
-            Sql::Queue => {
-                "SELECT name, version, changed_at, is_paused, concurrency, worker_concurrency, key_concurrency
-                 FROM queues WHERE name = ?1"
+            Sql::Queue => include_str!("../queries/queue.sql"),
+            Sql::ForgetRates => "DELETE FROM rates WHERE queue = ?1",
+            Sql::Used => include_str!("../queries/used.sql"),
+            Sql::ForgetStarts => {
+                "DELETE FROM rates WHERE queue = ?1 AND is_key = ?2 AND queue_key = ?3 AND at <= ?4"
             }
+            Sql::EnterStarts => include_str!("../queries/enter_starts.sql"),
+            Sql::HasWoken => "SELECT 1 FROM ready WHERE workflow = ?1 AND queue = ?2 AND is_woken = 1",
+            Sql::WokenOf => include_str!("../queries/woken_of.sql"),
+            Sql::ReadyNow => include_str!("../queries/ready_now.sql"),
             Sql::NextQueue => {
                 "SELECT queue FROM ready WHERE workflow = ?1 AND queue > ?2 ORDER BY queue LIMIT 1"
             }
@@ -160,7 +173,7 @@ impl Sql {
                 "SELECT 1 FROM ready WHERE workflow = ?1 AND queue = ?2 AND queue_key = ?3
                  AND (app_version = ?4 OR app_version IS NULL OR ?4 IS NULL)"
             }
-            Sql::Admit => "UPDATE executions SET status = 1 WHERE key = ?1 AND status = 3",
+            Sql::Admit => "UPDATE executions SET status = 1 WHERE key = ?1 AND status IN (0, 3)",
             Sql::Timer => "INSERT INTO timers (execution, due_at) VALUES (?1, ?2)",
             Sql::Untimer => "DELETE FROM timers WHERE execution = ?1",
             Sql::Wait => "INSERT INTO waits (execution, child) VALUES (?1, ?2) ON CONFLICT DO NOTHING",

@@ -56,6 +56,7 @@ async fn a_running_execution_can_reach_each_state(fixture: &dyn StoreFixture) {
                 expected.outcome = outcome.clone();
                 expected.ended_at = Some(*at);
             }
+            State::Scheduled { due_at } => expected.wake_at = Some(*due_at),
             State::Running { .. } | State::Queued { .. } => {}
         }
         assert_eq!(worker.execution(key).await, expected);

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::{DEFAULT_QUEUE, Queue, QueueChange, QueueRow};
+use stepfast_core::rate::Rate;
 use stepfast_core::record::Status;
 use stepfast_core::store::{Claim, Look, Store};
+use stepfast_core::write::{Outcome, Start, Write};
 
 use crate::make::{
-    at, awaiting, cancel, completed, enqueue, keys, move_of, parked, queued, resume, sleeping, start_queued,
+    at, awaiting, cancel, completed, enqueue, keys, move_of, parked, queued, resume, scheduled, sleeping,
+    start, start_in, start_queued, ticket, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -38,6 +42,13 @@ super::cases![
     what_was_cancelled_needs_no_slot,
     the_quarantine_heeds_limits,
     a_slot_is_freed_by_its_owner_alone,
+    a_rate_holds_in_every_window,
+    an_even_rate_spaces_starts,
+    a_rate_of_a_key_holds_for_each,
+    what_has_waited_needs_no_start,
+    what_was_lost_begins_again_and_counts,
+    a_changed_rate_begins_anew,
+    what_is_scheduled_comes_when_it_is_due,
 ];
 
 /// Stores a queue as it is to be, whatever it was.
@@ -69,6 +80,8 @@ async fn a_queue_comes_back_as_it_was_stored(fixture: &dyn StoreFixture) {
     let store = fixture.store();
     let queue =
         Queue::new("mails; DROP TABLE \u{1f600}").concurrency(7).worker_concurrency(2).key_concurrency(1);
+    let queue = queue.rate(Rate::new(5, Duration::from_mins(1)));
+    let queue = queue.key_rate(Rate::new(3, Duration::from_millis(1_500)).burst(2));
     let stored = set(&*store, &queue, false).await;
     let expected = QueueRow { queue: queue.clone(), is_paused: false, version: 1, changed_at: fixture.now() };
     assert_eq!(stored, expected);
@@ -268,7 +281,7 @@ async fn what_waits_has_no_slot(fixture: &dyn StoreFixture) {
     worker.apply(vec![move_of(all[0], "a", "", awaiting(&[child]))]).await;
     assert_eq!(worker.claim_keys(9).await, [all[1]]);
     worker.apply(vec![move_of(child, DEFAULT_QUEUE, "", completed())]).await;
-    worker.apply(vec![stepfast_core::write::Write::Wake(all[0])]).await;
+    worker.apply(vec![Write::Wake(all[0])]).await;
     assert!(worker.claim_keys(9).await.is_empty(), "woken, and there is no slot for it");
     end(&mut worker, all[1], "a", "").await;
     assert_eq!(worker.claim_keys(9).await, [all[0]], "in front of what has not begun");
@@ -372,7 +385,7 @@ async fn only_queues_that_are_served_come(fixture: &dyn StoreFixture) {
     let b: [Key; 1] = put(&mut worker, "b", "").await;
     let [plain, asleep] = keys();
     worker.apply(vec![start_queued(plain)]).await;
-    worker.apply(vec![crate::make::start_in(asleep, sleeping(at(-5)))]).await;
+    worker.apply(vec![start_in(asleep, sleeping(at(-5)))]).await;
     let served = |names: &[&str]| Some(names.iter().map(|name| Arc::from(*name)).collect());
     for (names, ready, due) in
         [(&["a"][..], true, false), (&["none"], false, false), (&[DEFAULT_QUEUE], true, true)]
@@ -440,6 +453,154 @@ async fn a_slot_is_freed_by_its_owner_alone(fixture: &dyn StoreFixture) {
     assert_eq!(worker.claim_keys(9).await, all[..1]);
     // it is not his any more, or never was
     let late = other.commit_one(move_of(all[0], "a", "", completed())).await;
-    assert_eq!(late, stepfast_core::write::Outcome::NotFound);
+    assert_eq!(late, Outcome::NotFound);
     assert!(other.claim_keys(9).await.is_empty());
+}
+
+/// Claims all that may be claimed now: as an engine does, again while there may be more. Also, when more may come.
+async fn claim_all(worker: &mut Worker) -> (Vec<Key>, Option<Timestamp>) {
+    let mut keys = Vec::new();
+    for _ in 0..100 {
+        let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+        keys.extend(claimed.records.iter().map(|record| record.execution.key));
+        if !claimed.has_more && claimed.records.len() < 10 {
+            return (keys, claimed.again_at);
+        }
+    }
+    panic!("it claims for ever");
+}
+
+/// The same, and who is first does not matter.
+async fn claim_sorted(worker: &mut Worker) -> Vec<Key> {
+    let (mut keys, _) = claim_all(worker).await;
+    keys.sort_unstable();
+    keys
+}
+
+fn sorted<const N: usize>(mut keys: [Key; N]) -> [Key; N] {
+    keys.sort_unstable();
+    keys
+}
+
+async fn a_rate_holds_in_every_window(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(3, Duration::from_secs(10)))).await;
+    let all: [Key; 8] = put(&mut worker, "a", "").await;
+    assert_eq!(claim_all(&mut worker).await, (all[..3].to_vec(), Some(at(10_000_000))));
+    fixture.clock().advance(Duration::from_secs(4));
+    assert_eq!(claim_all(&mut other).await, (vec![], Some(at(10_000_000))));
+    fixture.clock().advance(Duration::from_secs(6));
+    // two of three, as there are places; the last one later
+    assert_eq!(other.claim_keys(2).await, all[3..5]);
+    fixture.clock().advance(Duration::from_secs(1));
+    assert_eq!(claim_all(&mut worker).await, (vec![all[5]], Some(at(20_000_000))));
+    fixture.clock().advance(Duration::from_secs(9));
+    assert_eq!(claim_all(&mut worker).await, (all[6..].to_vec(), None), "nothing is left to wait for");
+}
+
+async fn an_even_rate_spaces_starts(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(10, Duration::from_secs(1)).evenly())).await;
+    declare(fixture, Queue::new("b").rate(Rate::new(10, Duration::from_secs(1)).burst(2))).await;
+    let a: [Key; 3] = put(&mut worker, "a", "x").await;
+    let b: [Key; 4] = put(&mut worker, "b", "").await;
+    let (first, again_at) = claim_all(&mut worker).await;
+    assert_eq!((first, again_at), (vec![a[0], b[0], b[1]], Some(at(100_000))));
+    fixture.clock().advance(Duration::from_millis(99));
+    assert!(claim_all(&mut worker).await.0.is_empty());
+    fixture.clock().advance(Duration::from_millis(3));
+    assert_eq!(claim_all(&mut worker).await, (vec![a[1], b[2]], Some(at(200_000))), "late is not later");
+    fixture.clock().advance(Duration::from_millis(98));
+    assert_eq!(claim_all(&mut worker).await.0, [a[2], b[3]]);
+}
+
+async fn a_rate_of_a_key_holds_for_each(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let rate = |n| Rate::new(n, Duration::from_secs(10));
+    declare(fixture, Queue::new("a").key_rate(rate(2)).rate(rate(5))).await;
+    let x: [Key; 4] = put(&mut worker, "a", "x").await;
+    let y: [Key; 1] = put(&mut worker, "a", "y").await;
+    let z: [Key; 3] = put(&mut worker, "a", "z").await;
+    assert_eq!(claim_sorted(&mut worker).await, sorted([x[0], x[1], y[0], z[0], z[1]]));
+    assert_eq!(claim_all(&mut worker).await, (vec![], Some(at(10_000_000))));
+    fixture.clock().advance(Duration::from_secs(10));
+    assert_eq!(claim_sorted(&mut worker).await, sorted([x[2], x[3], z[2]]));
+}
+
+async fn what_has_waited_needs_no_start(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
+    let all: [Key; 2] = put(&mut worker, "a", "").await;
+    assert_eq!(claim_all(&mut worker).await.0, all[..1]);
+    worker.apply(vec![move_of(all[0], "a", "", sleeping(at(50)))]).await;
+    fixture.clock().advance(Duration::from_micros(60));
+    assert_eq!(claim_all(&mut worker).await, (vec![all[0]], Some(at(3_600_000_000))));
+    let child = Key::mint();
+    worker.apply(vec![start_queued(child), move_of(all[0], "a", "", awaiting(&[child]))]).await;
+    assert_eq!(claim_all(&mut worker).await.0, [child]);
+    worker.apply(vec![move_of(child, DEFAULT_QUEUE, "", completed())]).await;
+    worker.apply(vec![Write::Wake(all[0])]).await;
+    assert_eq!(claim_all(&mut worker).await.0, [all[0]]);
+    end(&mut worker, all[0], "a", "").await;
+    assert!(claim_all(&mut worker).await.0.is_empty());
+    fixture.clock().advance(Duration::from_hours(1));
+    assert_eq!(claim_all(&mut worker).await.0, all[1..]);
+}
+
+async fn what_was_lost_begins_again_and_counts(fixture: &dyn StoreFixture) {
+    let mut lost = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(2, Duration::from_secs(100)))).await;
+    let all: [Key; 3] = put(&mut lost, "a", "").await;
+    assert_eq!(claim_all(&mut lost).await.0, all[..2]);
+    fixture.lose(lost.id).await;
+    assert_eq!(other.look_for_lost().await, 2);
+    assert!(claim_all(&mut other).await.0.is_empty(), "what begins twice in a window would be too many");
+    fixture.clock().advance(Duration::from_secs(100));
+    assert_eq!(claim_sorted(&mut other).await, sorted([all[0], all[1]]));
+}
+
+async fn a_changed_rate_begins_anew(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
+    let all: [Key; 4] = put(&mut worker, "a", "").await;
+    assert_eq!(claim_all(&mut worker).await.0, all[..1]);
+    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1))).concurrency(9)).await;
+    assert!(claim_all(&mut worker).await.0.is_empty(), "the rate is the same");
+    declare(fixture, Queue::new("a").rate(Rate::new(2, Duration::from_hours(1)))).await;
+    assert_eq!(claim_all(&mut worker).await.0, all[1..3]);
+    declare(fixture, Queue::new("a")).await;
+    assert_eq!(claim_all(&mut worker).await, (all[3..].to_vec(), None));
+}
+
+async fn what_is_scheduled_comes_when_it_is_due(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").concurrency(2)).await;
+    let [plain, queued, urgent, gone] = keys();
+    let of = |key, due_at, priority| {
+        write(Start { ticket: ticket("a", "", priority), ..start(key, scheduled(due_at)) })
+    };
+    worker
+        .apply(vec![
+            start_in(plain, scheduled(at(100))),
+            of(queued, at(50), 0),
+            of(urgent, at(200), -1),
+            of(gone, at(50), 0),
+        ])
+        .await;
+    assert!(claim_all(&mut worker).await.0.is_empty());
+    assert_eq!(worker.look().await.next_due, Some(at(50)));
+    let row = worker.execution(plain).await;
+    assert_eq!((row.status, row.wake_at), (Status::Scheduled, Some(at(100))));
+    worker.commit(vec![cancel(gone)]).await;
+    assert_eq!(worker.execution(gone).await.status, Status::Cancelled);
+    fixture.clock().advance(Duration::from_micros(99));
+    assert_eq!(claim_all(&mut worker).await.0, [queued]);
+    fixture.clock().advance(Duration::from_micros(101));
+    let first: [Key; 1] = put(&mut worker, "a", "").await;
+    assert_eq!(claim_all(&mut worker).await.0, [plain, urgent]);
+    assert_eq!(worker.look().await.next_due, None);
+    end(&mut worker, urgent, "a", "").await;
+    assert_eq!(claim_all(&mut worker).await.0, first);
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use stepfast_core::queue::{DEFAULT_QUEUE, OnConflict, Queue};
+use stepfast_core::rate::Rate;
 use stepfast_core::record::Status;
 use stepfast_core::{Context, Engine, Error, Workflow};
 
@@ -27,6 +28,8 @@ super::cases![
     what_a_lost_engine_ran_keeps_its_slots,
     declared_limits_meet_stored_ones,
     urgent_ones_come_first,
+    what_is_delayed_begins_when_it_is_due,
+    what_is_rated_begins_as_often_as_it_may,
 ];
 
 /// What runs at the moment, by key, and the most that ever did.
@@ -345,4 +348,55 @@ async fn urgent_ones_come_first(fixture: &dyn StoreFixture) {
     }
     assert_eq!(gauge.order(""), [2, 1, 4, 0, 3]);
     shut_down(one).await;
+}
+
+async fn what_is_delayed_begins_when_it_is_due(fixture: &dyn StoreFixture) {
+    let workflow = noop();
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
+    let hour = Duration::from_hours(1);
+    let plain = one.start(&workflow, 1).delay(hour).await.unwrap();
+    let queued = one.start(&workflow, 2).queue("a").delay(hour).await.unwrap();
+    let tomorrow = fixture.now().plus(Duration::from_hours(24));
+    let later = one.start(&workflow, 3).queue("a").start_at(tomorrow).workflow_id("later").await.unwrap();
+    let gone = one.start(&workflow, 4).delay(hour).await.unwrap();
+    for handle in [&plain, &queued, &later, &gone] {
+        assert_eq!(handle.status().await.unwrap(), Status::Scheduled);
+    }
+    gone.cancel().await.unwrap();
+    // it is no hindrance to what is due now, nor is one that was due long ago
+    assert_eq!(one.run(&workflow, 5).queue("a").await.unwrap(), 5);
+    assert_eq!(one.run(&workflow, 6).start_at(fixture.now()).await.unwrap(), 6);
+    fixture.clock().advance(hour);
+    assert_eq!((plain.result().await.unwrap(), queued.result().await.unwrap()), (1, 2));
+    assert!(matches!(gone.result().await, Err(Error::Cancelled(_))));
+    assert_eq!(row(&one, "later").await.status, Status::Scheduled);
+    shut_down(one).await;
+    // whoever is there then runs it
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+    fixture.clock().advance(hour * 24);
+    assert_eq!(two.get::<i64>("later").await.unwrap().result().await.unwrap(), 3);
+    shut_down(two).await;
+}
+
+async fn what_is_rated_begins_as_often_as_it_may(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    let queue = || Queue::new("a").rate(Rate::new(2, Duration::from_hours(1)));
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let mut handles = Vec::new();
+    for x in 0..6 {
+        handles.push(one.start(&workflow, x).queue("a").await.unwrap());
+    }
+    latch.open();
+    for hour in 1..=3 {
+        count.reaches(hour * 2).await;
+        assert_eq!(count.get(), hour * 2);
+        fixture.clock().advance(Duration::from_hours(1));
+    }
+    for handle in handles {
+        handle.result().await.unwrap();
+    }
+    shut_down(one).await;
+    shut_down(two).await;
 }

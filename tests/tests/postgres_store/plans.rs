@@ -45,6 +45,8 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::LockQueue, &[]),
     (Sql::Slots, &[]),
     (Sql::KeySlots, &[]),
+    (Sql::Used, &[]),
+    (Sql::EnterStarts, &[]),
     (Sql::Keys, &[]),
     (Sql::Due, &["timers_due"]),
     (Sql::Admit, &["timers_due"]),
@@ -106,13 +108,14 @@ async fn fill(db: &Fixture, rows: u32) {
              SELECT now(), 1, i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
                     CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
              FROM generate_series(1, {rows}) i; \
-             TRUNCATE checkpoints, attempts, chunks, ready, timers, waits, requests, queues, slots; \
+             TRUNCATE checkpoints, attempts, chunks, ready, timers, waits, requests, queues, slots, rates; \
              INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1, key, 'a', 's', 'o' FROM executions; \
              INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
              INSERT INTO chunks SELECT 1, 1, key, 'x' FROM executions; \
              INSERT INTO ready (execution, workflow) SELECT key, 'order' FROM executions; \
              INSERT INTO queues (version, changed_at, is_paused, is_serial, name) \
              SELECT 1, now(), false, true, key::text FROM executions; \
+             INSERT INTO rates SELECT now(), 1, true, 'default', key::text FROM executions; \
              INSERT INTO slots SELECT 1, key, 'default', key::text FROM executions; \
              INSERT INTO timers SELECT now(), key FROM executions; \
              INSERT INTO waits SELECT key, key FROM executions; \
@@ -126,7 +129,7 @@ async fn fill(db: &Fixture, rows: u32) {
 async fn every_hot_statement_finds_its_rows_by_index() {
     let db = Fixture::new().await;
     db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
-    for table in TABLES.iter().chain(&["workers", "lanes", "queues", "slots"]) {
+    for table in TABLES.iter().chain(&["workers", "lanes", "queues", "slots", "rates"]) {
         let no_surprises = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
         db.sql.batch_execute(&no_surprises).await.unwrap();
     }
@@ -144,7 +147,7 @@ async fn every_hot_statement_finds_its_rows_by_index() {
             fill(&db, rows).await;
         }
         if statistics.contains("while they were empty") {
-            let roles = "TRUNCATE attempts, chunks, ready, timers, waits, requests, queues, slots";
+            let roles = "TRUNCATE attempts, chunks, ready, timers, waits, requests, queues, slots, rates";
             db.sql.batch_execute(roles).await.unwrap();
         }
         if analyze {
@@ -189,6 +192,10 @@ fn check(sql: Sql, statistics: &str, walks: &[&str], plan: &[String]) {
             let condition = plan.get(i + 1).is_some_and(|next| next.trim_start().starts_with("Index Cond"));
             assert!(condition, "{sql:?}, statistics: {statistics}: {line}\n{text}");
         }
+    }
+    // what has waited is found without a walk through what has not
+    if matches!(sql, Sql::Take | Sql::Open) {
+        assert!(text.contains("ready_woken"), "{sql:?}, statistics: {statistics}\n{text}");
     }
     // owned rows are found by key too, not by going through all that the worker owns
     if matches!(sql, Sql::Move | Sql::MoveEnded | Sql::Heed | Sql::Cancel | Sql::Resume | Sql::Wake) {

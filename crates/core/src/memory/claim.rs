@@ -30,8 +30,11 @@ impl Tables {
             for key in self.tried(claim, now) {
                 let ticket = self.ticket(key);
                 let (of_queue, of_key) = self.room(&ticket.queue, &ticket.key, claim.worker);
-                if of_queue.min(of_key) > 0 && !self.is_queue_paused(key) {
-                    self.take(claim, key, &mut bytes, &mut claimed, counters);
+                let is_open = of_queue.min(of_key) > 0 && !self.is_queue_paused(key);
+                let (of_queue, of_key) = self.allowances(&ticket.queue, &ticket.key, now);
+                let is_due = of_queue.starts.min(of_key.starts) > 0;
+                if is_open && is_due && self.take(claim, key, &mut bytes, &mut claimed, counters) {
+                    self.enter_start(&ticket.queue, &ticket.key, now);
                 }
             }
         } else {
@@ -39,7 +42,7 @@ impl Tables {
             for key in self.due_now(claim, now) {
                 self.take(claim, key, &mut bytes, &mut claimed, counters);
             }
-            self.claim_ready(claim, &mut bytes, &mut claimed, counters);
+            self.claim_ready(claim, now, &mut bytes, &mut claimed, counters);
         }
         if let ([record], true) = (claimed.records.as_slice(), claim.from_quarantine) {
             self.alone.insert(record.execution.key);
@@ -54,23 +57,38 @@ impl Tables {
     }
 
     /// Takes from each queue, and each key, what its turn and its limits allow for.
-    fn claim_ready(&mut self, claim: &Claim, bytes: &mut usize, claimed: &mut Claimed, counters: &Counters) {
+    fn claim_ready(
+        &mut self,
+        claim: &Claim,
+        now: Timestamp,
+        bytes: &mut usize,
+        claimed: &mut Claimed,
+        counters: &Counters,
+    ) {
         let can_claim = |tables: &Self, key| tables.can_run_for(key, claim) && !tables.is_queue_paused(key);
-        let (candidates, is_limited) = self.candidates_of(claim.worker, |key| can_claim(self, key));
-        claimed.is_limited = is_limited;
+        let found = self.candidates_of(claim.worker, now, |key| can_claim(self, key));
+        claimed.is_limited = found.is_limited;
+        claimed.again_at = found.again_at;
         let mut turns = std::mem::take(&mut self.turns);
-        let portions = turns.divide(&candidates, claim.limit.saturating_sub(claimed.records.len()));
+        let portions = turns.divide(&found.candidates, claim.limit.saturating_sub(claimed.records.len()));
         self.turns = turns;
         for portion in portions {
             let of_key: Vec<Key> = (self.ready.iter())
                 .filter(|(spot, _)| spot.ticket.queue == portion.queue && spot.ticket.key == portion.key)
                 .map(|(_, key)| *key)
                 .filter(|key| can_claim(self, *key))
+                .filter(|key| found.serves(self, &portion.queue, *key))
                 .collect();
             for key in of_key.iter().take(portion.most) {
-                self.take(claim, *key, bytes, claimed, counters);
+                let is_start = !self.woken.contains(key);
+                if self.take(claim, *key, bytes, claimed, counters) && is_start {
+                    self.enter_start(&portion.queue, &portion.key, now);
+                }
             }
             claimed.has_more |= portion.is_cut && of_key.len() >= portion.most;
+            // another claim tells when there is more
+            let is_rated = found.counted.contains(&portion.queue) && of_key.len() > portion.most;
+            claimed.has_more |= is_rated || found.woken.contains(&portion.queue);
             claimed.is_limited |= !portion.is_cut && of_key.len() > portion.most;
         }
     }
@@ -83,11 +101,11 @@ impl Tables {
         bytes: &mut usize,
         claimed: &mut Claimed,
         counters: &Counters,
-    ) {
-        let Some(record) = self.record(key, Detail::Full) else { return };
+    ) -> bool {
+        let Some(record) = self.record(key, Detail::Full) else { return false };
         *bytes += size(&record);
         if claimed.records.len() >= claim.limit || (*bytes > claim.max_bytes && !claimed.records.is_empty()) {
-            return;
+            return false;
         }
         let state = State::Running { armed: record.execution.armed };
         self.enter(key, &state, Some(claim.worker), counters);
@@ -96,6 +114,7 @@ impl Tables {
             self.enter_slot(key, claim.worker, counters);
         }
         claimed.records.extend(self.record(key, Detail::Full));
+        true
     }
 
     /// What waits in a queue of its own, and is due, stands in that queue again.
@@ -106,7 +125,9 @@ impl Tables {
             .filter(|key| self.executions.get(key).is_some_and(|row| row.ticket.is_some()))
             .collect();
         for key in queued {
-            self.queue_waiting(key, counters);
+            if !self.queue_waiting(key, counters) {
+                self.queue_scheduled(key, counters);
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! The queues, and what their limits leave room for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::tables::Tables;
@@ -8,8 +8,29 @@ use crate::clock::Timestamp;
 use crate::counters::{Counters, Table};
 use crate::key::Key;
 use crate::queue::{Limits, QueueChange, QueueRow};
+use crate::rate::{Allowance, Rate, Used};
 use crate::turns::Candidate;
 use crate::write::WorkerId;
+
+/// What a claim may take.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) candidates: Vec<Candidate>,
+    /// Queues of which only what has waited may be taken now.
+    pub(super) woken: BTreeSet<Arc<str>>,
+    /// Queues of which only what has not waited may be taken: it counts for their rates.
+    pub(super) counted: BTreeSet<Arc<str>>,
+    pub(super) is_limited: bool,
+    pub(super) again_at: Option<Timestamp>,
+}
+
+impl Found {
+    /// True if the execution is of those that may be taken of its queue.
+    pub(super) fn serves(&self, tables: &Tables, queue: &str, key: Key) -> bool {
+        let has_waited = tables.woken.contains(&key);
+        !(self.woken.contains(queue) && !has_waited || self.counted.contains(queue) && has_waited)
+    }
+}
 
 impl Tables {
     /// Stores a queue, if it is as whoever changes it has seen it. What runs of it counts from then on.
@@ -26,7 +47,13 @@ impl Tables {
         }
         let QueueChange { queue, is_paused, .. } = change.clone();
         let row = QueueRow { queue, is_paused, version: version + 1, changed_at: now };
-        self.queues.insert(name.clone(), row.clone());
+        let before =
+            self.queues.insert(name.clone(), row.clone()).map(|row| row.queue.limits).unwrap_or_default();
+        let limits = &row.queue.limits;
+        if (before.rate, before.key_rate) != (limits.rate, limits.key_rate) {
+            // another rate begins anew
+            self.rates.retain(|(queue, _), _| queue != name);
+        }
         if row.queue.limits.has_slots() {
             for (owner, key) in self.owned.clone() {
                 if self.ticket(key).queue == *name {
@@ -73,12 +100,56 @@ impl Tables {
         (of_queue as usize, room(limits.key_concurrency, of_key) as usize)
     }
 
+    fn used(&self, rate: &Rate, queue: &Arc<str>, key: Option<&Arc<str>>, now: Timestamp) -> Used {
+        let from = if rate.burst.is_some() { i64::MIN } else { now.as_micros() - rate.period_micros() };
+        let all = self.rates.get(&(queue.clone(), key.cloned()));
+        let counting = || all.into_iter().flatten().filter(|(at, _)| at.as_micros() > from);
+        Used {
+            starts: counting().map(|(_, starts)| starts).sum(),
+            first_at: counting().map(|(at, _)| *at).next(),
+            last_at: counting().next_back().map(|(at, _)| *at),
+        }
+    }
+
+    /// What the rates of a queue and of one of its keys allow for.
+    pub(super) fn allowances(
+        &self,
+        queue: &Arc<str>,
+        key: &Arc<str>,
+        now: Timestamp,
+    ) -> (Allowance, Allowance) {
+        let limits = self.limits(queue);
+        let allowance = |rate: Option<Rate>, key| {
+            let none = Allowance { starts: usize::MAX, more_at: None };
+            rate.map_or(none, |rate| rate.allowance(&self.used(&rate, queue, key, now), now))
+        };
+        (allowance(limits.rate, None), allowance(limits.key_rate, Some(key)))
+    }
+
+    /// An execution begins now.
+    pub(super) fn enter_start(&mut self, queue: &Arc<str>, key: &Arc<str>, now: Timestamp) {
+        let limits = self.limits(queue);
+        for (rate, key) in [(limits.rate, None), (limits.key_rate, Some(key))] {
+            let Some(rate) = rate else { continue };
+            let at = rate.entered_at(&self.used(&rate, queue, key, now), now, 1);
+            let all = self.rates.entry((queue.clone(), key.cloned())).or_default();
+            if rate.burst.is_some() {
+                all.clear();
+                all.insert(at, 0);
+            } else {
+                all.retain(|at, _| at.as_micros() > now.as_micros() - rate.period_micros());
+                *all.entry(at).or_default() += 1;
+            }
+        }
+    }
+
     /// The queues with something ready that is not paused, and which the worker serves.
     pub(super) fn candidates_of(
         &self,
         worker: WorkerId,
+        now: Timestamp,
         can_claim: impl Fn(Key) -> bool,
-    ) -> (Vec<Candidate>, bool) {
+    ) -> Found {
         let mut found: BTreeMap<Arc<str>, Vec<Arc<str>>> = BTreeMap::new();
         for (spot, _) in self.ready.iter().filter(|(_, key)| can_claim(**key)) {
             let keys = found.entry(spot.ticket.queue.clone()).or_default();
@@ -86,19 +157,37 @@ impl Tables {
                 keys.push(spot.ticket.key.clone());
             }
         }
-        let mut is_limited = false;
-        let mut candidates = Vec::new();
+        let mut all = Found::default();
         for (queue, mut keys) in found {
+            let limits = self.limits(&queue);
+            let has_rate = limits.rate.is_some() || limits.key_rate.is_some();
+            // what has waited comes first, by itself: it does not count
+            if has_rate && self.woken.iter().any(|key| can_claim(*key) && self.ticket(*key).queue == queue) {
+                all.woken.insert(queue.clone());
+            }
+            let is_counted = has_rate && !all.woken.contains(&queue);
+            all.counted.extend(is_counted.then(|| queue.clone()));
             let after = self.turns.after(&queue);
             let first = keys.iter().take_while(|key| **key <= after).count();
             let len = keys.len().max(1);
             keys.rotate_left(first % len);
-            let (room, _) = self.room(&queue, "", worker);
-            let keys: Vec<_> =
-                keys.into_iter().map(|key| (key.clone(), self.room(&queue, &key, worker).1)).collect();
-            is_limited |= room == 0 || keys.iter().any(|(_, room)| *room == 0);
-            candidates.push(Candidate { queue, room, keys, has_more_keys: false });
+            let (mut room, _) = self.room(&queue, "", worker);
+            all.is_limited |= room == 0;
+            let mut rooms = Vec::with_capacity(keys.len());
+            for key in keys {
+                let (_, mut of_key) = self.room(&queue, &key, worker);
+                all.is_limited |= of_key == 0;
+                if is_counted {
+                    let (of_queue, of_its_key) = self.allowances(&queue, &key, now);
+                    room = room.min(of_queue.starts);
+                    of_key = of_key.min(of_its_key.starts);
+                    let none_left = [of_queue, of_its_key].into_iter().filter(|it| it.starts == 0);
+                    all.again_at = none_left.filter_map(|it| it.more_at).chain(all.again_at).min();
+                }
+                rooms.push((key, of_key));
+            }
+            all.candidates.push(Candidate { queue, room, keys: rooms, has_more_keys: false });
         }
-        (candidates, is_limited)
+        all
     }
 }

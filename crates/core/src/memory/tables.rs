@@ -41,6 +41,10 @@ pub(super) struct Tables {
     /// Running executions of queues that limit how many run.
     pub(super) slots: BTreeMap<Key, (Arc<Ticket>, WorkerId)>,
     pub(super) turns: Turns,
+    /// Starts that count for rates, by time: of a queue, or of one of its keys.
+    pub(super) rates: BTreeMap<(Arc<str>, Option<Arc<str>>), Starts>,
+    /// What is ready because it has waited.
+    pub(super) woken: BTreeSet<Key>,
     timers: BTreeMap<Key, Timestamp>,
     /// Index of `timers`.
     pub(super) due: BTreeSet<(Timestamp, Key)>,
@@ -55,6 +59,9 @@ pub(super) struct Tables {
     /// (execution, number of the request).
     pub(super) requests: BTreeMap<(Key, Key), RequestKind>,
 }
+
+/// Starts by time.
+pub(super) type Starts = BTreeMap<Timestamp, u64>;
 
 /// The place of an execution that is ready.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,7 +182,17 @@ impl Tables {
         };
         let state = State::Queued { armed: row.armed.clone() };
         self.enter(key, &state, None, counters);
+        self.woken.insert(key);
         true
+    }
+
+    /// Queues an execution whose time has come, for the first time.
+    pub(super) fn queue_scheduled(&mut self, key: Key, counters: &Counters) {
+        let state = State::Queued { armed: Vec::new() };
+        counters.updated(Table::Executions, 1);
+        self.leave_roles(key, counters);
+        self.write_state(key, &state, None);
+        self.enter_roles(key, &state, true, counters);
     }
 
     /// Puts an execution that is there into `state`: its row and its rows in the role tables.
@@ -234,6 +251,11 @@ impl Tables {
                 self.spots.insert(key, spot);
                 counters.inserted(Table::Ready, 1);
             }
+            State::Scheduled { due_at } => {
+                self.timers.insert(key, *due_at);
+                self.due.insert((*due_at, key));
+                counters.inserted(Table::Timers, 1);
+            }
             State::Waiting { wake_at, children, .. } => {
                 if let Some(due_at) = wake_at {
                     self.timers.insert(key, *due_at);
@@ -251,6 +273,7 @@ impl Tables {
     fn leave_roles(&mut self, key: Key, counters: &Counters) {
         if let Some(spot) = self.spots.remove(&key) {
             self.ready.remove(&spot);
+            self.woken.remove(&key);
             counters.deleted(Table::Ready, 1);
         }
         self.quarantine.remove(&key);

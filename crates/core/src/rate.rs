@@ -1,0 +1,211 @@
+//! [`Rate`]: how often executions of a queue, or of a key, may begin.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+
+/// How many executions may begin in a time.
+///
+/// Of two kinds: by default at most so many in *any* window of that length, as fast as they come; or spaced
+/// [evenly](Rate::evenly), one every `period / starts`, with a [burst](Rate::burst) after a pause.
+///
+/// An execution begins when a worker takes it: for the first time, or again after its worker was lost, it was handed on,
+/// or somebody resumed it. One that goes on after it has waited does not begin again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many.
+    pub starts: u32,
+    /// In which time.
+    pub period: Duration,
+    /// Where given they are spaced evenly, and so many may begin at once after a pause.
+    pub burst: Option<u32>,
+}
+
+/// What is stored of the starts under a rate, as far as it still counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// How many there were in the last period; of an even rate nothing.
+    pub starts: u64,
+    /// When the first of these was.
+    pub first_at: Option<Timestamp>,
+    /// When the last of these was; of an even rate, when the next one would come if there were no burst.
+    pub last_at: Option<Timestamp>,
+}
+
+/// What a rate allows for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// How many may begin now.
+    pub starts: usize,
+    /// When more may; `None` if there is no bound now.
+    pub more_at: Option<Timestamp>,
+}
+
+/// Starts of a window are kept together in so many parts of it: as much later they are forgotten.
+const PARTS: i64 = 1_000;
+/// An even start that is late by less than this part of the interval does not make those after it late.
+const TOLERANCE: i64 = 20;
+/// And by less than this in any case, in microseconds, but not by more than a quarter of the interval: timers and flushes
+/// are not more exact.
+const EXACTNESS: i64 = 2_000;
+
+impl Rate {
+    /// At most `starts` in any window of this length.
+    pub fn new(starts: u32, period: Duration) -> Self {
+        Self { starts, period, burst: None }
+    }
+
+    /// The same, one after the other at even intervals.
+    #[must_use]
+    pub fn evenly(self) -> Self {
+        self.burst(1)
+    }
+
+    /// Spaced evenly, but after a pause so many may begin at once.
+    #[must_use]
+    pub fn burst(mut self, starts: u32) -> Self {
+        self.burst = Some(starts);
+        self
+    }
+
+    /// Its period in microseconds.
+    pub fn period_micros(&self) -> i64 {
+        i64::try_from(self.period.as_micros()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
+    }
+
+    /// From one start to the next, in microseconds, rounded up.
+    fn interval(&self) -> i64 {
+        let starts = i64::from(self.starts.max(1));
+        (self.period_micros() + starts - 1) / starts
+    }
+
+    /// What it allows for at this time.
+    pub fn allowance(&self, used: &Used, now: Timestamp) -> Allowance {
+        let now = now.as_micros();
+        match self.burst {
+            None => {
+                let left = u64::from(self.starts).saturating_sub(used.starts);
+                let more_at = used.first_at.map(|at| at.as_micros() + self.period_micros());
+                Allowance { starts: left as usize, more_at: more_at.map(Timestamp::from_micros) }
+            }
+            Some(burst) => {
+                let interval = self.interval();
+                let whole = interval.saturating_mul(i64::from(burst.max(1)));
+                let next = used.last_at.map_or(now, Timestamp::as_micros).max(now);
+                let starts = ((now + whole - next) / interval.max(1)).max(0);
+                // the next one comes when one more interval has gone by
+                let more_at = next - whole + (starts + 1) * interval;
+                Allowance { starts: starts as usize, more_at: Some(Timestamp::from_micros(more_at)) }
+            }
+        }
+    }
+
+    /// When starts of now are entered: those of a window where its part ends, those of an even rate as the time of the
+    /// next one.
+    pub fn entered_at(&self, used: &Used, now: Timestamp, starts: usize) -> Timestamp {
+        let now = now.as_micros();
+        let at = match self.burst {
+            None => {
+                let part = (self.period_micros() / PARTS).max(1);
+                (now + part - 1).div_euclid(part) * part
+            }
+            Some(_) => {
+                let interval = self.interval();
+                let late = (interval / TOLERANCE).max(EXACTNESS.min(interval / 4));
+                let next = used.last_at.map_or(now, |at| at.as_micros().max(now - late));
+                next + interval.saturating_mul(starts as i64)
+            }
+        };
+        Timestamp::from_micros(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: i64) -> Timestamp {
+        Timestamp::from_micros(micros)
+    }
+
+    /// Takes as much as is allowed at each of these times, and at each time that it names; when each start was.
+    fn starts(rate: Rate, tried_at: impl Iterator<Item = i64>, most: usize) -> Vec<i64> {
+        let mut entered: Vec<(i64, u64)> = Vec::new();
+        let mut all = Vec::new();
+        for now in tried_at {
+            let from = if rate.burst.is_some() { i64::MIN } else { now - rate.period_micros() };
+            let counting = || entered.iter().filter(|(at, _)| *at > from);
+            let used = Used {
+                starts: if rate.burst.is_some() { 0 } else { counting().map(|(_, n)| n).sum() },
+                first_at: counting().map(|(it, _)| at(*it)).min(),
+                last_at: counting().map(|(it, _)| at(*it)).max(),
+            };
+            let allowance = rate.allowance(&used, at(now));
+            let taken = allowance.starts.min(most);
+            if taken > 0 {
+                entered.push((rate.entered_at(&used, at(now), taken).as_micros(), taken as u64));
+                all.extend(std::iter::repeat_n(now, taken));
+            } else {
+                let more_at = allowance.more_at.unwrap().as_micros();
+                assert!(more_at > now, "{rate:?} at {now}: more at {more_at}");
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn no_window_has_more_than_its_starts() {
+        for seed in 0..200 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let rate = Rate::new(rng.u32(1..20), Duration::from_micros(rng.u64(10..20_000)));
+            let mut now = 1_000_000_i64;
+            let times: Vec<i64> = (0..500)
+                .map(|_| {
+                    now += rng.i64(0..4_000);
+                    now
+                })
+                .collect();
+            let most = rng.usize(1..30);
+            let all = starts(rate, times.into_iter(), most);
+            for (i, from) in all.iter().enumerate() {
+                let within = all[i..].iter().take_while(|it| **it - from < rate.period_micros()).count();
+                assert!(within <= rate.starts as usize, "seed {seed}: {within} of {rate:?} from {from}");
+            }
+            assert!(all.len() >= rate.starts as usize, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn even_starts_are_an_interval_apart_and_do_not_fall_behind() {
+        let rate = Rate::new(10, Duration::from_secs(1)).evenly();
+        // tried every 3 ms: each is up to 3 ms late, and the next one is not for that
+        let all = starts(rate, (0..3_334).map(|n| n * 3_000), 5);
+        assert!((100..=101).contains(&all.len()), "{}", all.len());
+        for pair in all.windows(2) {
+            assert!((95_000..=105_000).contains(&(pair[1] - pair[0])), "{pair:?}");
+        }
+        // after a pause: one, not all that might have been
+        let late = starts(rate, [0, 5_000_000, 5_000_001, 5_200_000].into_iter(), 5);
+        assert_eq!(late, [0, 5_000_000, 5_200_000]);
+    }
+
+    #[test]
+    fn a_burst_comes_after_a_pause() {
+        let rate = Rate::new(10, Duration::from_secs(1)).burst(3);
+        let all = starts(rate, [0, 1, 99_999, 100_000, 150_000, 200_000, 1_000_000].into_iter(), 9);
+        assert_eq!(all, [0, 0, 0, 100_000, 200_000, 1_000_000, 1_000_000, 1_000_000]);
+    }
+
+    #[test]
+    fn it_tells_when_there_is_more() {
+        let window = Rate::new(2, Duration::from_secs(1));
+        let used = Used { starts: 2, first_at: Some(at(500)), last_at: Some(at(900)) };
+        let expected = Allowance { starts: 0, more_at: Some(at(1_000_500)) };
+        assert_eq!(window.allowance(&used, at(1_000)), expected);
+        let even = Rate::new(2, Duration::from_secs(1)).evenly();
+        let used = Used { last_at: Some(at(700_000)), ..Used::default() };
+        let expected = Allowance { starts: 0, more_at: Some(at(700_000)) };
+        assert_eq!(even.allowance(&used, at(600_000)), expected);
+        assert_eq!(even.allowance(&used, at(700_000)).starts, 1);
+    }
+}
