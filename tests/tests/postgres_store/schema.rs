@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use stepfast_core::record::Filter;
-use stepfast_core::store::{Durability, StoreError};
-use stepfast_core::{Context, Store, Workflow};
+use stepfast_core::record::{Detail, ExecutionId, Filter, Status};
+use stepfast_core::store::{Claim, Durability, StoreError};
+use stepfast_core::{Context, Key, Store, Workflow};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_tests::postgres_server::PostgresServer;
 use stepfast_tests::scenarios::kit::{Returns, engine_on, shut_down};
@@ -243,4 +243,43 @@ async fn full_durability_flushes_whatever_the_role_says() {
 async fn relaxed(db: &Fixture) -> String {
     let options = PostgresOptions::default().schema(&db.schema).durability(Durability::Relaxed);
     PostgresStore::open_with(url(), options).await.unwrap().lane_settings()
+}
+
+#[tokio::test]
+async fn what_was_ready_before_there_were_queues_goes_on() {
+    let newest = Fixture::new().await;
+    let schema = PostgresServer::shared().schema();
+    let (ended, begun, fresh) = (Key::mint(), Key::mint(), Key::mint());
+    let sql = client("public").await;
+    let initial = include_str!("../../../crates/postgres/migrations/V1__initial.sql");
+    sql.batch_execute(&format!(
+        "CREATE SCHEMA {schema}; SET search_path = {schema}; {initial};
+         CREATE TABLE schema_version (LIKE {newest}.schema_version INCLUDING ALL);
+         INSERT INTO schema_version SELECT * FROM {newest}.schema_version WHERE version = 1",
+        newest = newest.schema
+    ))
+    .await
+    .unwrap();
+    for (key, status) in [(ended, 4_i16), (begun, 1), (fresh, 1)] {
+        let insert = "INSERT INTO executions (created_at, shard, status, key, workflow, input) \
+                      VALUES (now(), 1, $2, $1, 'order', '\\x0001')";
+        sql.execute(insert, &[&uuid(key), &status]).await.unwrap();
+    }
+    for key in [begun, fresh] {
+        let ready = "INSERT INTO ready (execution, workflow) VALUES ($1, 'order')";
+        sql.execute(ready, &[&uuid(key)]).await.unwrap();
+    }
+    let checkpoint =
+        "INSERT INTO checkpoints VALUES (now(), 1, 1, null, 1, 1, $1, '\\x01', 'charge', '\\x0001')";
+    sql.execute(checkpoint, &[&uuid(begun)]).await.unwrap();
+
+    let store = PostgresStore::open_with(url(), PostgresOptions::default().schema(&schema)).await.unwrap();
+    let worker = store.register(3, &info(&["order"])).await.unwrap();
+    let claim = Claim { worker: worker.worker, epoch: worker.epoch, number: 1, ..newest.claim(9) };
+    let claimed = store.claim(&claim).await.unwrap().records;
+    let keys: Vec<Key> = claimed.iter().map(|record| record.execution.key).collect();
+    assert_eq!(keys, [begun, fresh], "as old as they were");
+    assert_eq!(claimed[0].checkpoints.len(), 1, "what it had done is not done again");
+    let loaded = store.load(&[ExecutionId::Key(ended)], Detail::Full).await.unwrap().remove(0).unwrap();
+    assert_eq!((loaded.execution.status, loaded.execution.ticket), (Status::Completed, None));
 }
