@@ -24,6 +24,7 @@ pub mod pooler;
 pub mod postgres_server;
 pub mod power;
 pub mod program;
+pub mod queueing;
 pub mod rig;
 pub mod scenarios;
 pub mod standing_proxy;

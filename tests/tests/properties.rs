@@ -6,13 +6,21 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
-use stepfast_tests::{Fresh, STORES, history, twins};
+use stepfast_tests::{Fresh, STORES, StoreFixture, history, queueing, twins};
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/histories.txt");
+const QUEUE_SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/queue_histories.txt");
 
-/// Lets `cases` random histories happen to a fresh database of each of these stores.
-fn check(cases: u32, stores: &[(&str, Fresh)]) {
+/// Lets `cases` random histories happen to fresh databases of these stores.
+fn check_all<T: std::fmt::Debug>(
+    cases: u32,
+    seeds: &'static str,
+    histories: &impl Strategy<Value = Vec<T>>,
+    stores: &[(&str, Fresh)],
+    replay: impl AsyncFn(Vec<Box<dyn StoreFixture>>, &[T]),
+) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -22,14 +30,14 @@ fn check(cases: u32, stores: &[(&str, Fresh)]) {
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = cases;
     }
-    config.failure_persistence = Some(Box::new(FileFailurePersistence::Direct(SEEDS)));
-    let result = TestRunner::new(config).run(&history::histories(), |ops| {
+    config.failure_persistence = Some(Box::new(FileFailurePersistence::Direct(seeds)));
+    let result = TestRunner::new(config).run(histories, |ops| {
         let run = async {
             let mut fixtures = Vec::new();
             for (_, fresh) in stores {
                 fixtures.push(fresh().await);
             }
-            twins::replay(fixtures, &ops).await;
+            replay(fixtures, &ops).await;
         };
         catch_unwind(AssertUnwindSafe(|| runtime.block_on(run))).map_err(|panic| {
             let message = panic.downcast_ref::<String>().cloned();
@@ -39,6 +47,20 @@ fn check(cases: u32, stores: &[(&str, Fresh)]) {
     if let Err(error) = result {
         panic!("{error}");
     }
+}
+
+/// Lets the same history happen to each of these stores.
+fn check(cases: u32, stores: &[(&str, Fresh)]) {
+    check_all(cases, SEEDS, &history::histories(), stores, async |fixtures, ops| {
+        twins::replay(fixtures, ops).await;
+    });
+}
+
+/// Lets a history of queues happen to a store.
+fn check_queues(cases: u32, store: (&str, Fresh)) {
+    check_all(cases, QUEUE_SEEDS, &queueing::histories(), &[store], async |fixtures, ops| {
+        queueing::replay(&*fixtures[0], ops).await;
+    });
 }
 
 fn store(name: &str) -> (&'static str, Fresh) {
@@ -63,4 +85,19 @@ fn postgres_does_as_memory_does() {
 #[test]
 fn all_stores_do_the_same() {
     check(8, STORES);
+}
+
+#[test]
+fn queues_of_memory_keep_their_limits() {
+    check_queues(200, store("memory"));
+}
+
+#[test]
+fn queues_of_sqlite_keep_their_limits() {
+    check_queues(60, store("sqlite"));
+}
+
+#[test]
+fn queues_of_postgres_keep_their_limits() {
+    check_queues(30, store("postgres"));
 }
