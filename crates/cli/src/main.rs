@@ -3,6 +3,7 @@
 mod bench;
 mod db;
 mod output;
+mod queue;
 mod unclaimable;
 mod value;
 mod worker;
@@ -26,7 +27,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Stepfast is a durable workflow engine that batches for you: every step is safe on disk before the next
 /// one acts, and a thousand of them share one flush.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 no such execution, 4 declined, 5 the database did
+/// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 no such execution or queue, 4 declined, 5 the database did
 /// not answer.
 #[derive(Parser)]
 #[command(name = "stepfast", version)]
@@ -39,6 +40,8 @@ struct Cli {
 enum Command {
     #[command(subcommand)]
     Workflow(workflow::Workflow),
+    #[command(subcommand)]
+    Queue(queue::Queue),
     #[command(subcommand)]
     Worker(worker::Worker),
     #[command(subcommand)]
@@ -57,6 +60,7 @@ async fn main() -> ExitCode {
     }
     let result = match command {
         Command::Workflow(workflow) => workflow.run().await,
+        Command::Queue(queue) => queue.run().await,
         Command::Worker(worker) => worker.run().await,
         Command::Db(db) => db.run().await,
         Command::Bench(bench) => bench.run().await.map(|()| Exit::Done),

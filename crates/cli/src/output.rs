@@ -7,6 +7,7 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::clock::Timestamp;
+use stepfast::queue::Ticket;
 use stepfast::record::{Execution, Record};
 use stepfast::write::{Attempt, Checkpoint, CheckpointKind, WorkerId};
 use stepfast::{Error, ErrorKind, Failure, Key, Payload, Status};
@@ -21,7 +22,7 @@ pub(crate) enum Exit {
     /// Something failed; the message says what.
     Failed = 1,
     // 2 is clap's: the command line is wrong
-    /// There is no such execution.
+    /// There is no such execution, or no such queue.
     NotFound = 3,
     /// The execution is in a state in which that is not possible.
     Declined = 4,
@@ -103,6 +104,7 @@ pub(crate) fn executions_table(executions: &[Execution], lost: &Lost) -> String 
 }
 
 pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
+    let ticket = execution.ticket.as_deref();
     json!({
         "workflow_id": execution.workflow_id(),
         "key": execution.key.to_string(),
@@ -116,6 +118,9 @@ pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
         "run_no": execution.run_no,
         "recoveries": execution.recoveries,
         "app_version": execution.app_version.as_deref(),
+        "queue": ticket.map(|ticket| &*ticket.queue),
+        "queue_key": ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
+        "priority": ticket.map_or(0, |ticket| ticket.priority),
         "created_at": at(execution.created_at),
         "ended_at": execution.ended_at.map(at),
         "deadline_at": execution.deadline_at.map(at),
@@ -213,6 +218,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
     };
     let lost = if shown.lost.owns(execution) { " (lost)" } else { "" };
     line("worker", execution.owner.map(|owner| format!("{}{lost}", owner.0)));
+    line("queue", execution.ticket.as_deref().map(queue_of));
     line("unclaimable", shown.unclaimable.clone());
     line("ended at", execution.ended_at.map(at));
     line("wakes at", execution.wake_at.map(at));
@@ -259,6 +265,14 @@ pub(crate) fn record_text(shown: &Shown) -> String {
         table.add_row(attempt_row(attempt));
     }
     text + &table.to_string()
+}
+
+/// The queue of an execution, and where it stands there.
+fn queue_of(ticket: &Ticket) -> String {
+    let key = if ticket.key.is_empty() { String::new() } else { format!(", key {}", ticket.key) };
+    let priority =
+        if ticket.priority == 0 { String::new() } else { format!(", priority {}", ticket.priority) };
+    format!("{}{key}{priority}", ticket.queue)
 }
 
 fn attempt_row(attempt: &Attempt) -> [String; 6] {

@@ -91,12 +91,25 @@ impl Engine {
     /// Creates a queue, or gives one that is there these limits. They hold for all processes from when this returns on;
     /// what runs already beyond them runs on.
     pub async fn set_queue(&self, queue: &Queue) -> Result<QueueRow, Error> {
-        queue.check()?;
+        self.change_queue(&queue.name, |_| queue.limits.clone()).await
+    }
+
+    /// Creates a queue, or changes one that is there, to what `change` makes of its limits, whoever else changes it. Of
+    /// one that is not there it has none. See [`set_queue`](Engine::set_queue).
+    pub async fn change_queue(
+        &self,
+        name: &str,
+        change: impl Fn(Limits) -> Limits,
+    ) -> Result<QueueRow, Error> {
+        let name: Arc<str> = name.into();
         let wanted = |row: Option<&QueueRow>| {
-            let is_same = row.is_some_and(|row| row.queue == *queue);
-            Ok((!is_same).then(|| (queue.limits.clone(), row.is_some_and(|row| row.is_paused))))
+            let limits = change(row.map(|row| row.queue.limits.clone()).unwrap_or_default());
+            let queue = Queue { name: name.clone(), limits };
+            queue.check()?;
+            let is_same = row.is_some_and(|row| row.queue == queue);
+            Ok((!is_same).then(|| (queue.limits, row.is_some_and(|row| row.is_paused))))
         };
-        self.changed(&queue.name, wanted).await
+        self.changed(&name, wanted).await
     }
 
     /// Stops a queue: what waits in it stays there, and what is put into it, until it is resumed. What runs runs on.
@@ -110,6 +123,11 @@ impl Engine {
     }
 
     async fn set_paused(&self, name: &str, is_paused: bool) -> Result<QueueRow, Error> {
+        if name == DEFAULT_QUEUE {
+            let reason =
+                format!("{DEFAULT_QUEUE:?} is what has no queue, and cannot be paused: name another");
+            return Err(Error::Invalid { what: "queue", reason });
+        }
         let name: Arc<str> = name.into();
         self.core.queues.check(&self.core, &name).await?;
         let wanted = |row: Option<&QueueRow>| {

@@ -1,0 +1,226 @@
+//! `stepfast queue`: what queues there are, their limits, and whether they are paused.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use comfy_table::Table;
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use serde_json::{Value, json};
+use stepfast::queue::{DEFAULT_QUEUE, Limits, QueueRow};
+use stepfast::{Client, Error};
+
+use crate::output::{self, Exit};
+use crate::workflow::At;
+
+/// Look at queues, and change them.
+#[derive(Subcommand)]
+pub(crate) enum Queue {
+    /// List queues, and their limits.
+    List(List),
+    /// Show one queue.
+    Show(Named),
+    /// Stop a queue: what waits in it stays there, what runs runs on.
+    Pause(Named),
+    /// Let a queue that is paused go on.
+    Resume(Named),
+    /// Create a queue, or change its limits: those that are not given stay as they are.
+    Set(Set),
+}
+
+#[derive(Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(Args)]
+pub(crate) struct Named {
+    #[command(flatten)]
+    at: At,
+    /// Its name.
+    name: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Set {
+    #[command(flatten)]
+    named: Named,
+    /// Most executions that run at a time, in all processes together; "none" for no limit.
+    #[arg(long, value_name = "N|none", value_parser = limit)]
+    concurrency: Option<Limit>,
+    /// Most executions that run at a time in any one worker; "none" for no limit.
+    #[arg(long, value_name = "N|none", value_parser = limit)]
+    worker_concurrency: Option<Limit>,
+    /// Most executions of any one key that run at a time, in all processes together; "none" for no limit.
+    #[arg(long, value_name = "N|none", value_parser = limit)]
+    key_concurrency: Option<Limit>,
+}
+
+/// A limit that is given; `None` inside for no limit.
+#[derive(Clone, Copy)]
+struct Limit(Option<u32>);
+
+impl Queue {
+    pub(crate) async fn run(self) -> anyhow::Result<Exit> {
+        match self {
+            Queue::List(list) => list.run().await,
+            Queue::Show(named) => named.show().await,
+            Queue::Pause(named) => named.set_paused(true).await,
+            Queue::Resume(named) => named.set_paused(false).await,
+            Queue::Set(set) => set.run().await,
+        }
+    }
+}
+
+impl List {
+    async fn run(self) -> anyhow::Result<Exit> {
+        let store = stepfast::connect_existing(&self.at.store).await?;
+        let rows = store.queues(None).await.map_err(Error::from)?;
+        if self.at.json {
+            let queues: Vec<Value> = rows.iter().map(json).collect();
+            output::print_json(&json!({ "queues": queues }))?;
+        } else {
+            output::print(&table(&rows));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+impl Named {
+    async fn show(self) -> anyhow::Result<Exit> {
+        let store = stepfast::connect_existing(&self.at.store).await?;
+        if self.name == DEFAULT_QUEUE {
+            let reason = format!("{DEFAULT_QUEUE:?} is what has no queue: there is nothing to show of it");
+            return Err(Error::Invalid { what: "queue", reason }.into());
+        }
+        let rows = store.queues(None).await.map_err(Error::from)?;
+        let Some(row) = rows.iter().find(|row| *row.queue.name == *self.name) else {
+            let known: Vec<&str> = rows.iter().map(|row| &*row.queue.name).collect();
+            return Err(Error::UnknownQueue { name: self.name, known: known.join(", ") }.into());
+        };
+        if self.at.json {
+            output::print_json(&json(row))?;
+        } else {
+            output::print(&text(row));
+        }
+        Ok(Exit::Done)
+    }
+
+    async fn set_paused(self, is_paused: bool) -> anyhow::Result<Exit> {
+        let words = if is_paused { ["paused", "already paused"] } else { ["open again", "already open"] };
+        self.change(words, async |client, name| {
+            if is_paused { client.pause_queue(name).await } else { client.resume_queue(name).await }
+        })
+        .await
+    }
+
+    /// Changes the queue, and says what has come of it, in one word if it is done and in another if it was so already.
+    async fn change(
+        self,
+        [done, already]: [&str; 2],
+        change: impl AsyncFnOnce(&Client, &str) -> Result<QueueRow, Error>,
+    ) -> anyhow::Result<Exit> {
+        let client = Client::open(stepfast::connect_existing(&self.at.store).await?).await?;
+        let changed = async {
+            let before = client.queues().await?.into_iter().find(|row| *row.queue.name == *self.name);
+            Ok::<_, Error>((before, change(&client, &self.name).await?))
+        };
+        let changed = changed.await;
+        // also where that has failed: it would count as there for a day
+        client.shutdown(Duration::from_secs(10)).await?;
+        let (before, row) = changed?;
+        let is_changed = before.as_ref() != Some(&row);
+        if self.at.json {
+            let mut shown = json(&row);
+            shown["is_changed"] = is_changed.into();
+            output::print_json(&shown)?;
+        } else {
+            let what = match (before, is_changed) {
+                (None, _) => "created",
+                (_, true) => done,
+                (_, false) => already,
+            };
+            let limits = ["concurrency", "per worker", "per key"].into_iter().zip(limits(&row));
+            let limits: Vec<String> = limits.map(|(what, limit)| format!("{what} {limit}")).collect();
+            output::print(&format!("{}: {what} ({}, {})", self.name, limits.join(", "), state(&row)));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+impl Set {
+    async fn run(self) -> anyhow::Result<Exit> {
+        let Self { named, concurrency, worker_concurrency, key_concurrency } = self;
+        let given = |limit: Option<Limit>, before| limit.map_or(before, |limit| limit.0);
+        let change = |before: Limits| Limits {
+            concurrency: given(concurrency, before.concurrency),
+            worker_concurrency: given(worker_concurrency, before.worker_concurrency),
+            key_concurrency: given(key_concurrency, before.key_concurrency),
+        };
+        let words = ["changed", "unchanged"];
+        named.change(words, async |client, name| client.change_queue(name, change).await).await
+    }
+}
+
+fn limit(text: &str) -> Result<Limit, String> {
+    if text == "none" {
+        return Ok(Limit(None));
+    }
+    text.parse().map(|limit| Limit(Some(limit))).map_err(|_| "give a whole number, or \"none\"".to_owned())
+}
+
+fn table(rows: &[QueueRow]) -> String {
+    if rows.is_empty() {
+        return "there is no queue".to_owned();
+    }
+    let mut table = Table::new();
+    table.load_style(UTF8_HORIZONTAL_ONLY).set_header([
+        "queue",
+        "concurrency",
+        "per worker",
+        "per key",
+        "state",
+        "changed",
+    ]);
+    for row in rows {
+        let [concurrency, per_worker, per_key] = limits(row);
+        let (name, changed) = (row.queue.name.to_string(), output::at(row.changed_at));
+        table.add_row([name, concurrency, per_worker, per_key, state(row).to_owned(), changed]);
+    }
+    table.to_string()
+}
+
+fn text(row: &QueueRow) -> String {
+    let [concurrency, per_worker, per_key] = limits(row);
+    format!(
+        "queue {}\nconcurrency {concurrency}\nper worker  {per_worker}\nper key     {per_key}\nstate       \
+         {}\nchanged     {}",
+        row.queue.name,
+        state(row),
+        output::at(row.changed_at)
+    )
+}
+
+/// In all processes, per worker, per key.
+fn limits(row: &QueueRow) -> [String; 3] {
+    let Limits { concurrency, worker_concurrency, key_concurrency } = row.queue.limits;
+    [concurrency, worker_concurrency, key_concurrency]
+        .map(|limit| limit.map_or("none".to_owned(), |limit| limit.to_string()))
+}
+
+fn state(row: &QueueRow) -> &'static str {
+    if row.is_paused { "paused" } else { "open" }
+}
+
+fn json(row: &QueueRow) -> Value {
+    let Limits { concurrency, worker_concurrency, key_concurrency } = row.queue.limits;
+    json!({
+        "queue": &*row.queue.name,
+        "concurrency": concurrency,
+        "worker_concurrency": worker_concurrency,
+        "key_concurrency": key_concurrency,
+        "is_paused": row.is_paused,
+        "version": row.version,
+        "changed_at": output::at(row.changed_at),
+    })
+}

@@ -1,0 +1,157 @@
+//! `stepfast queue` as somebody at a terminal sees it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stepfast::Store;
+use stepfast::prelude::*;
+use stepfast::queue::Queue;
+use tempfile::TempDir;
+
+const GRACE: Duration = Duration::from_secs(20);
+
+fn stepfast(store: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
+    command.args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE");
+    command.output().unwrap()
+}
+
+/// What a command on queues prints that must succeed.
+fn printed(store: &str, arguments: &[&str]) -> String {
+    run(store, &[&["queue"], arguments].concat())
+}
+
+/// What any command prints that must succeed.
+fn run(store: &str, arguments: &[&str]) -> String {
+    let output = stepfast(store, arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn told(store: &str, arguments: &[&str]) -> Value {
+    serde_json::from_str(&printed(store, &[arguments, &["--json"]].concat())).unwrap()
+}
+
+fn refusal(store: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = stepfast(store, &[&["queue"], arguments].concat());
+    assert!(output.stdout.is_empty());
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+async fn connect(url: &str) -> Arc<dyn Store> {
+    stepfast::connect(url).await.unwrap()
+}
+
+/// A database without queues.
+async fn place() -> (TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", directory.path().join("shop.db").display());
+    drop(connect(&url).await);
+    (directory, url)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_are_made_shown_and_changed() {
+    let (_directory, store) = place().await;
+    assert_eq!(printed(&store, &["list"]), "there is no queue\n");
+    assert_eq!(told(&store, &["list"]), json!({ "queues": [] }));
+
+    let said = printed(&store, &["set", "emails", "--concurrency", "100", "--key-concurrency", "1"]);
+    assert_eq!(said, "emails: created (concurrency 100, per worker none, per key 1, open)\n");
+    // what is not given stays
+    let said = printed(&store, &["set", "emails", "--worker-concurrency", "10", "--concurrency", "none"]);
+    assert_eq!(said, "emails: changed (concurrency none, per worker 10, per key 1, open)\n");
+    let said = printed(&store, &["set", "emails", "--worker-concurrency", "10"]);
+    assert_eq!(said, "emails: unchanged (concurrency none, per worker 10, per key 1, open)\n");
+    let shown = told(&store, &["set", "plain"]);
+    assert_eq!((&shown["queue"], &shown["is_changed"]), (&"plain".into(), &true.into()));
+
+    let text = printed(&store, &["list"]);
+    for word in ["queue", "concurrency", "per worker", "per key", "state", "changed", "emails", "plain"] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    let queues = told(&store, &["list"])["queues"].clone();
+    assert_eq!((&queues[0]["queue"], &queues[1]["queue"]), (&"emails".into(), &"plain".into()));
+    let text = printed(&store, &["show", "emails"]);
+    let start =
+        "queue emails\nconcurrency none\nper worker  10\nper key     1\nstate       open\nchanged     2";
+    assert!(text.starts_with(start), "{text}");
+    let shown = told(&store, &["show", "emails"]);
+    assert_eq!(shown, queues[0]);
+    assert_eq!((&shown["concurrency"], &shown["worker_concurrency"]), (&Value::Null, &10.into()));
+    assert_eq!((&shown["key_concurrency"], &shown["version"]), (&1.into(), &2.into()));
+    assert!(shown["changed_at"].as_str().unwrap().ends_with('Z'), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_paused_and_resumed() {
+    let (_directory, store) = place().await;
+    let noop = Workflow::new("noop", |_cx: Context, x: i64| async move { Ok::<i64, Failure>(x) });
+    let engine = Engine::builder(connect(&store).await)
+        .register(&noop)
+        .queue(Queue::new("emails").concurrency(1))
+        .open()
+        .await
+        .unwrap();
+    let limits = "(concurrency 1, per worker none, per key none";
+    assert_eq!(printed(&store, &["pause", "emails"]), format!("emails: paused {limits}, paused)\n"));
+    assert_eq!(printed(&store, &["pause", "emails"]), format!("emails: already paused {limits}, paused)\n"));
+    assert!(printed(&store, &["list"]).contains("paused"));
+    let handle = engine.start(&noop, 1).queue("emails").key("ann").priority(-1).await.unwrap();
+    let text = run(&store, &["workflow", "show", &handle.workflow_id()]);
+    assert!(text.contains("\nqueue       emails, key ann, priority -1\n"), "{text}");
+    let json: Value = serde_json::from_str(&run(&store, &["workflow", "list", "--json"])).unwrap();
+    let listed = &json["executions"][0];
+    assert_eq!((&listed["queue"], &listed["queue_key"]), (&"emails".into(), &"ann".into()));
+    assert_eq!(listed["priority"], -1);
+    // its limits may be changed meanwhile
+    let said = printed(&store, &["set", "emails", "--concurrency", "2"]);
+    assert_eq!(said, "emails: changed (concurrency 2, per worker none, per key none, paused)\n");
+    assert_eq!(handle.status().await.unwrap(), Status::Queued);
+    let shown = told(&store, &["resume", "emails"]);
+    assert_eq!((&shown["is_paused"], &shown["is_changed"]), (&false.into(), &true.into()));
+    assert_eq!(handle.result().await.unwrap(), 1);
+    let shown = told(&store, &["resume", "emails"]);
+    assert_eq!((&shown["is_paused"], &shown["is_changed"]), (&false.into(), &false.into()));
+    assert!(printed(&store, &["resume", "emails"]).starts_with("emails: already open ("));
+    engine.shutdown(GRACE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_is_refused() {
+    let (directory, store) = place().await;
+    printed(&store, &["set", "emails"]);
+    for command in ["show", "pause", "resume"] {
+        let (code, message) = refusal(&store, &[command, "mail"]);
+        assert_eq!(code, Some(3), "{message}");
+        assert!(message.contains("no queue \"mail\" (there are emails)"), "{message}");
+        assert!(message.contains("[SF-0037]"), "{message}");
+    }
+    for command in ["show", "pause", "resume", "set"] {
+        let (code, message) = refusal(&store, &[command, "default"]);
+        assert_eq!(code, Some(1), "{message}");
+        assert!(message.contains("is what has no queue") && message.contains("[SF-0001]"), "{message}");
+    }
+    let (code, message) = refusal(&store, &["set", "emails", "--concurrency", "0"]);
+    assert_eq!(code, Some(1));
+    assert!(message.contains("must be at least 1; to stop a queue, pause it"), "{message}");
+    for limit in ["few", "1.5", "99999999999"] {
+        let (code, message) = refusal(&store, &["set", "emails", "--key-concurrency", limit]);
+        assert_eq!(code, Some(2));
+        assert!(message.contains("give a whole number"), "{message}");
+    }
+    // and nobody who has tried is left behind
+    let workers = connect(&store).await.survey(0).await.unwrap().workers;
+    assert!(workers.is_empty(), "{} are registered", workers.len());
+
+    let nowhere = format!("sqlite:{}", directory.path().join("other.db").display());
+    for command in [&["list"][..], &["show", "x"], &["pause", "x"], &["resume", "x"], &["set", "x"]] {
+        let (code, message) = refusal(&nowhere, command);
+        assert_eq!(code, Some(1));
+        assert!(message.contains("no such file") && message.contains("[SF-0013]"), "{message}");
+    }
+}
