@@ -34,6 +34,7 @@ GROUPS: Final = {
         "Engine Options Handle AsyncEngine AsyncOptions AsyncHandle "
         "Execution Record Checkpoint Attempt Survey Worker Unclaimable ReplayFilter",
     ),
+    "Queues": ("queues", "Queue QueueInfo"),
     "The current execution, and errors": (
         "python-errors",
         "current Current Error Invalid Conflict NotFound WorkflowFailed WorkflowCancelled Parked Unavailable "
@@ -215,6 +216,8 @@ class Reference:
         if not entry.it.is_class:
             return
         described = {each.name: joined(each.description) for each in sections.get("attributes", [])}
+        # of a dataclass that programs make, they are described already
+        arguments = {each.name for each in sections.get("parameters", [])}
         for name, member in entry.attributes.items():
             is_own = name in entry.it.members
             is_told = is_own and ("property" in member.labels or "dataclass" in entry.it.labels)
@@ -222,7 +225,7 @@ class Reference:
                 described[name] = joined(member.docstring.value)
             if name in described and member.annotation is not None:
                 yield f"`{name}` (`{member.annotation}`): {described[name]}"
-            elif name in described or is_told:
+            elif name in described or (is_told and name not in arguments):
                 self.missing.append(f"{entry.title}: its attribute {name}, or the type of that")
 
     def _list(self, heading: str, items: Any, entry: Entry) -> None:

@@ -18,6 +18,7 @@ use crate::error::exception;
 use crate::forked::Process;
 use crate::inline::begin_inline;
 use crate::port::{Begin, Note, Port, Shared};
+use crate::queue::{PyQueue, PyTicket, on_conflict, queue};
 use crate::record;
 use crate::reply::{Future, Replied, Reply};
 use crate::running::Running;
@@ -48,7 +49,7 @@ type Definition<'py> = (String, bool, Bound<'py, Port>);
 impl Engine {
     /// Opens the store and an engine on it.
     #[staticmethod]
-    #[pyo3(signature = (url, definitions, max_running, suspend_after, value_limit, app_version, max_recoveries))]
+    #[pyo3(signature = (url, definitions, max_running, suspend_after, value_limit, app_version, max_recoveries, queues, serve))]
     #[allow(clippy::too_many_arguments)] // of one call
     fn open(
         py: Python<'_>,
@@ -59,6 +60,8 @@ impl Engine {
         value_limit: usize,
         app_version: Option<&str>,
         max_recoveries: u32,
+        queues: Vec<(PyQueue, String)>,
+        serve: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let ports: Vec<Py<Port>> = definitions.iter().map(|(_, _, port)| port.clone().unbind()).collect();
         let workflows: Vec<GuestWorkflow> = definitions
@@ -78,6 +81,12 @@ impl Engine {
                     .max_recoveries(max_recoveries);
                 if let Some(app_version) = app_version {
                     builder = builder.app_version(app_version);
+                }
+                for (declared, policy) in queues {
+                    builder = builder.declare_queue(queue(declared), on_conflict(&policy));
+                }
+                if let Some(serve) = serve {
+                    builder = builder.serve(serve);
                 }
                 for workflow in &workflows {
                     builder = builder.register(workflow);
@@ -126,7 +135,7 @@ impl Engine {
 
     /// Starts an execution: a handle, when that is durable. If it is awaited, what `made`
     /// makes of that and `home`.
-    #[pyo3(signature = (workflow, args, kwargs, port, made=None, home=None, workflow_id=None, timeout=None, patience=None))]
+    #[pyo3(signature = (workflow, args, kwargs, port, made=None, home=None, workflow_id=None, timeout=None, patience=None, ticket=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn start(
         &self,
@@ -140,8 +149,9 @@ impl Engine {
         workflow_id: Option<&str>,
         timeout: Option<f64>,
         patience: Option<f64>,
+        ticket: Option<PyTicket>,
     ) -> PyResult<Call> {
-        let options = options(workflow_id, timeout, patience);
+        let options = options(workflow_id, timeout, patience, ticket);
         let start = self.get(py)?.start_guest(
             &self.workflow(workflow)?,
             encode_arguments(args, Some(kwargs))?,
@@ -156,7 +166,7 @@ impl Engine {
     }
 
     /// Runs an execution to its output; its code is the caller's to run if it begins here at once.
-    #[pyo3(signature = (workflow, args, kwargs, workflow_id=None, timeout=None, patience=None))]
+    #[pyo3(signature = (workflow, args, kwargs, workflow_id=None, timeout=None, patience=None, ticket=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn run(
         &self,
@@ -167,14 +177,16 @@ impl Engine {
         workflow_id: Option<&str>,
         timeout: Option<f64>,
         patience: Option<f64>,
+        ticket: Option<PyTicket>,
     ) -> PyResult<Call> {
-        let future = self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience))?;
+        let future =
+            self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience, ticket))?;
         Ok(Call::new(None, None, future).inline())
     }
 
     /// The same for a task. If the execution begins here at once, whoever awaits the call runs its `function`, if
     /// it has one; `home` is what the package knows the engine by.
-    #[pyo3(signature = (workflow, args, kwargs, port, function, home, workflow_id=None, timeout=None, patience=None))]
+    #[pyo3(signature = (workflow, args, kwargs, port, function, home, workflow_id=None, timeout=None, patience=None, ticket=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn run_in_task(
         &self,
@@ -188,8 +200,10 @@ impl Engine {
         workflow_id: Option<&str>,
         timeout: Option<f64>,
         patience: Option<f64>,
+        ticket: Option<PyTicket>,
     ) -> PyResult<Call> {
-        let future = self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience))?;
+        let future =
+            self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience, ticket))?;
         Ok(match function {
             Some(function) => {
                 let code = CallerCode { function, home };
@@ -255,6 +269,44 @@ impl Engine {
                 Ok(survey) => Reply::Survey(survey),
                 Err(error) => Reply::Error(error),
             }
+        });
+        Ok(Call::awaitable(port, future))
+    }
+
+    /// The queues that there are.
+    fn queues(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let engine = self.get(py)?;
+        let future: Future = Box::pin(async move {
+            match engine.queues().await {
+                Ok(rows) => Reply::Queues(rows),
+                Err(error) => Reply::Error(error),
+            }
+        });
+        Ok(Call::awaitable(port, future))
+    }
+
+    /// Creates a queue, or gives it these limits: as it is then.
+    fn set_queue(&self, py: Python<'_>, given: PyQueue, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let engine = self.get(py)?;
+        let future: Future = Box::pin(async move { Reply::of_queue(engine.set_queue(&queue(given)).await) });
+        Ok(Call::awaitable(port, future))
+    }
+
+    /// Pauses a queue, or lets it go on: as it is then.
+    fn set_paused(
+        &self,
+        py: Python<'_>,
+        name: String,
+        is_paused: bool,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let engine = self.get(py)?;
+        let future: Future = Box::pin(async move {
+            Reply::of_queue(if is_paused {
+                engine.pause_queue(&name).await
+            } else {
+                engine.resume_queue(&name).await
+            })
         });
         Ok(Call::awaitable(port, future))
     }
@@ -358,16 +410,23 @@ fn options(
     workflow_id: Option<&str>,
     timeout: Option<f64>,
     patience: Option<f64>,
+    ticket: Option<PyTicket>,
 ) -> Option<Box<StartOptions>> {
-    if workflow_id.is_none() && timeout.is_none() && patience.is_none() {
+    if workflow_id.is_none() && timeout.is_none() && patience.is_none() && ticket.is_none() {
         return None;
     }
+    let (queue, key, priority) = match ticket {
+        Some((queue, key, priority)) => (Some(queue.into()), key.map(Into::into), priority),
+        None => (None, None, None),
+    };
     let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     Some(Box::new(StartOptions {
         workflow_id: workflow_id.map(Into::into),
         timeout: timeout.map(seconds),
         patience: patience.map(seconds),
-        ..StartOptions::default()
+        queue,
+        key,
+        priority,
     }))
 }
 

@@ -21,6 +21,17 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         let message = match error {
             // as Python calls it
             Error::Shutdown => CLOSED.to_owned(),
+            Error::UnknownQueue { name, known } => {
+                let known = if known.is_empty() { "none" } else { known };
+                format!(
+                    "there is no queue {name:?} (there are {known}); declare it where an engine is opened, as in \
+                     Engine(url, queues=[Queue({name:?})]), or create it with engine.set_queue"
+                )
+            }
+            Error::QueueConflict { name } => format!(
+                "queue {name:?} is stored with other limits than this code declares; make them the same, or \
+                 declare it with another on_conflict than \"refuse\""
+            ),
             error => error.to_string(),
         };
         errors.getattr("made")?.call1((kind, error.code(), message, failure))

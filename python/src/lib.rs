@@ -16,6 +16,7 @@ mod interpreter;
 mod log;
 mod package;
 mod port;
+mod queue;
 mod record;
 mod reply;
 mod running;

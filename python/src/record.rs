@@ -68,6 +68,12 @@ pub(crate) fn record(py: Python<'_>, record: &Record) -> PyResult<Py<PyAny>> {
 /// fields of `stepfast.records.Execution`; instants in microseconds.
 fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
     let is_parked = row.is_paused;
+    let ticket = row.ticket.as_deref();
+    let standing = (
+        ticket.map(|ticket| &*ticket.queue),
+        ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
+        ticket.map_or(0, |ticket| ticket.priority),
+    );
     let about = (
         row.workflow_id(),
         row.workflow.to_string(),
@@ -80,7 +86,7 @@ fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
         row.ended_at.map(Timestamp::as_micros),
         row.deadline_at.map(Timestamp::as_micros),
         row.wake_at.map(Timestamp::as_micros),
-        row.app_version.as_deref(),
+        (row.app_version.as_deref(), standing),
     );
     Ok(about.into_pyobject(py)?.into_any().unbind())
 }

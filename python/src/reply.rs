@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
+use stepfast::queue::QueueRow;
 use stepfast::record::{Page, Record};
 use stepfast::survey::Survey;
 use stepfast::write::Answer;
@@ -25,6 +26,8 @@ pub(crate) enum Reply {
     Page(Page),
     Record(Box<Record>),
     Survey(Survey),
+    Queue(QueueRow),
+    Queues(Vec<QueueRow>),
     Failed(Failure),
     Error(Error),
 }
@@ -76,6 +79,13 @@ impl Reply {
         }
     }
 
+    pub(crate) fn of_queue(result: Result<QueueRow, Error>) -> Self {
+        match result {
+            Ok(row) => Reply::Queue(row),
+            Err(error) => Reply::Error(error),
+        }
+    }
+
     pub(crate) fn turn(&self) -> u8 {
         match self {
             Reply::Failed(_) => FAILED,
@@ -94,6 +104,8 @@ impl Reply {
             Reply::Page(page) => crate::record::page(py, &page),
             Reply::Record(record) => crate::record::record(py, &record),
             Reply::Survey(survey) => crate::survey::survey(py, &survey),
+            Reply::Queue(row) => crate::queue::row(py, &row),
+            Reply::Queues(rows) => crate::queue::rows(py, &rows),
             _ => Ok(py.None()),
         }
     }

@@ -26,6 +26,7 @@ from stepfast.instances import Instance
 from stepfast.log import ReplayFilter
 from stepfast.options import AsyncOptions, Options
 from stepfast.processes import BoundProcessStep, ProcessStep
+from stepfast.queue import Queue, QueueInfo
 from stepfast.records import Attempt, Checkpoint, Execution, Record
 from stepfast.step import BoundStep, Step, step
 from stepfast.survey import Survey, Unclaimable, Worker
@@ -63,6 +64,8 @@ __all__ = [
     "Parked",
     "ProcessDied",
     "ProcessStep",
+    "Queue",
+    "QueueInfo",
     "Record",
     "ReplayFilter",
     "Step",

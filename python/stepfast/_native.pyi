@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
-from typing import Any, Final, Generic, TypeVar, final
+from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
 _R = TypeVar("_R")
+_Queue: TypeAlias = tuple[str, int | None, int | None, int | None]
 
 __all__ = [
     "Branch",
@@ -205,6 +206,8 @@ class Engine:
         value_limit: int,
         app_version: str | None,
         max_recoveries: int,
+        queues: list[tuple[_Queue, str]],
+        serve: list[str] | None,
     ) -> Engine: ...
     @staticmethod
     def open_client(url: str, names: list[str]) -> Engine: ...
@@ -221,6 +224,7 @@ class Engine:
         workflow_id: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,
+        ticket: tuple[str, str | None, int | None] | None = None,
     ) -> Call: ...
     def run(
         self,
@@ -230,6 +234,7 @@ class Engine:
         workflow_id: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,
+        ticket: tuple[str, str | None, int | None] | None = None,
     ) -> Call: ...
     def run_in_task(
         self,
@@ -242,6 +247,7 @@ class Engine:
         workflow_id: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,
+        ticket: tuple[str, str | None, int | None] | None = None,
     ) -> Call: ...
     def shutdown(self, grace: float) -> None: ...
     def counted(self) -> tuple[int, int]: ...
@@ -249,6 +255,9 @@ class Engine:
     def get_handle(self, workflow_id: str, port: Port | None) -> Call: ...
     def show(self, workflow_id: str, port: Port | None) -> Call: ...
     def survey(self, port: Port | None) -> Call: ...
+    def queues(self, port: Port | None) -> Call: ...
+    def set_queue(self, given: _Queue, port: Port | None) -> Call: ...
+    def set_paused(self, name: str, is_paused: bool, port: Port | None) -> Call: ...
     def list(
         self,
         port: Port | None,

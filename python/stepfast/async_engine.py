@@ -17,7 +17,8 @@ from stepfast.handle import AsyncHandle, outcomes
 from stepfast.loop import Loop, running_loop
 from stepfast.loop_end import in_thread
 from stepfast.opened import Opened
-from stepfast.options import AsyncOptions, Order
+from stepfast.options import AsyncOptions, Order, check_names
+from stepfast.queue import Queue, QueueInfo, declared, info_of, name_of, served, ticket_of, told
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.survey import Survey, survey_of
 from stepfast.told import calling_on
@@ -47,6 +48,9 @@ class AsyncEngine:
             then everything matches: a deploy continues what the code before it began.
         max_recoveries: How often an execution whose worker died several times in a row, without a new
             checkpoint of it, is tried alone before it ends as failed.
+        queues: Queues that are stored when the engine opens, for all processes; see `Queue`.
+        serve: The queues from which this engine takes executions to run, as names or as `Queue`; all by
+            default. What has no queue is in `default`.
 
     Raises:
         Invalid: An option is out of its bounds.
@@ -63,6 +67,8 @@ class AsyncEngine:
         processes: int | None = None,
         app_version: str | None = None,
         max_recoveries: int = 10,
+        queues: Iterable[Queue] = (),
+        serve: Iterable[str | Queue] | None = None,
     ) -> None:
         bounds.of_engine(
             url, max_running, suspend_after, value_limit, threads, processes, app_version, max_recoveries
@@ -78,6 +84,8 @@ class AsyncEngine:
             processes=processes,
             app_version=app_version,
             max_recoveries=max_recoveries,
+            queues=declared(queues),
+            serve=served(serve),
         )
 
     async def open(self) -> Self:
@@ -85,6 +93,7 @@ class AsyncEngine:
 
         Raises:
             Invalid: The store cannot be opened.
+            Conflict: A queue is stored with other limits, and its `on_conflict` is `refuse`.
             Corrupt: The store is damaged, or was written by a newer version of Stepfast.
             Unavailable: The database server does not answer.
         """
@@ -158,6 +167,32 @@ class AsyncEngine:
         return self._start(workflow, args, kwargs, order)
 
     @overload
+    async def enqueue(
+        self,
+        queue: str | Queue,
+        workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def enqueue(
+        self,
+        queue: str | Queue,
+        workflow: Workflow[P, R] | BoundWorkflow[P, R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AsyncHandle[R]: ...
+
+    def enqueue(self, queue: str | Queue, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Puts an execution into a queue: short for `engine.options(queue=queue).start(workflow, …)`. See
+        `Engine.enqueue`."""
+        check_names(workflow, kwargs)
+        return self._start(workflow, args, kwargs, Order(ticket=ticket_of(name_of(queue), None, None)))
+
+    @overload
     async def run(
         self,
         workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
@@ -210,9 +245,14 @@ class AsyncEngine:
         workflow_id: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,
+        queue: str | Queue | None = None,
+        key: str | None = None,
+        priority: int | None = None,
     ) -> AsyncOptions:
         """The engine, to start executions with options. See `Engine.options`."""
-        return AsyncOptions(self._start, self._run, Order(workflow_id, timeout, patience))
+        return AsyncOptions(
+            self._start, self._run, Order(workflow_id, timeout, patience, ticket_of(queue, key, priority))
+        )
 
     def _start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
@@ -276,6 +316,26 @@ class AsyncEngine:
         """Who works on the database, and what waits for a worker that is not there. See `Engine.survey`."""
         opened = self._here
         return survey_of(await opened.native.survey(opened.port))
+
+    async def queues(self) -> builtins.list[QueueInfo]:
+        """The queues that there are, by name."""
+        opened = self._here
+        return [info_of(row) for row in await opened.native.queues(opened.port)]
+
+    async def set_queue(self, queue: Queue) -> QueueInfo:
+        """Creates a queue, or gives one that is there these limits. See `Engine.set_queue`."""
+        opened = self._here
+        return info_of(await opened.native.set_queue(told(queue), opened.port))
+
+    async def pause_queue(self, queue: str | Queue) -> QueueInfo:
+        """Stops a queue until it is resumed. See `Engine.pause_queue`."""
+        opened = self._here
+        return info_of(await opened.native.set_paused(name_of(queue), True, opened.port))
+
+    async def resume_queue(self, queue: str | Queue) -> QueueInfo:
+        """Lets a queue that was paused go on. See `Engine.resume_queue`."""
+        opened = self._here
+        return info_of(await opened.native.set_paused(name_of(queue), False, opened.port))
 
     async def cancel(self, workflow_id: str) -> bool:
         """Asks that an execution be cancelled. See `Handle.cancel`.

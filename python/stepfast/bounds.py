@@ -13,6 +13,8 @@ from stepfast.errors import Invalid
 
 #: Longest name of a step or workflow, in bytes.
 NAME: Final = 255
+#: Longest key within a queue, in bytes.
+KEY: Final = 1024
 #: The most that the engine counts attempts and recoveries to.
 RETRIES: Final = 2**32 - 1
 
@@ -88,16 +90,16 @@ def text(what: str, value: Any) -> None:
         raise Invalid(f"{what} is {value!r}, and must be text that is not empty")
 
 
-def name(what: str, value: Any) -> None:
-    """Refuses what cannot be the name of a step or workflow, as the engine would when it is used.
+def name(what: str, value: Any, most: int = NAME) -> None:
+    """Refuses what cannot be the name of a step, workflow or queue, as the engine would when it is used.
 
     Raises:
         Invalid: It is no text, empty, too long, or not printable.
     """
     text(what, value)
     size = len(value.encode(errors="surrogatepass"))
-    if size > NAME:
-        raise Invalid(f"{what} is {value!r} and has {size} bytes, at most {NAME} are allowed")
+    if size > most:
+        raise Invalid(f"{what} is {value!r} and has {size} bytes, at most {most} are allowed")
     if any(unicodedata.category(each) in ("Cc", "Cs") for each in value):
         raise Invalid(f"{what} is {value!r}, and must consist of printable characters")
 

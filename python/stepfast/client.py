@@ -12,6 +12,7 @@ from stepfast.engine import Engine
 from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle, Handle
 from stepfast.opened import Opened
+from stepfast.queue import Queue
 from stepfast.workflow import BoundWorkflow, Workflow
 
 P = ParamSpec("P")
@@ -79,6 +80,23 @@ class Client(Engine):
         """See `Engine.start`. The workflow may be given by its name: then what the handle's `result` returns
         is not known to type checkers."""
         return super().start(workflow, *args, workflow_id=workflow_id, **kwargs)
+
+    @overload
+    def enqueue(
+        self,
+        queue: str | Queue,
+        workflow: Workflow[P, R] | BoundWorkflow[P, R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Handle[R]: ...
+
+    @overload
+    def enqueue(self, queue: str | Queue, workflow: str, /, *args: Any, **kwargs: Any) -> Handle[Any]: ...
+
+    def enqueue(self, queue: str | Queue, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Puts an execution into a queue. See `Engine.enqueue`. The workflow may be given by its name."""
+        return super().enqueue(queue, workflow, *args, **kwargs)
 
     @overload
     def run(
@@ -177,6 +195,35 @@ class AsyncClient(AsyncEngine):
         """See `AsyncEngine.start`. The workflow may be given by its name: then what the handle's `result`
         returns is not known to type checkers."""
         return await super().start(workflow, *args, workflow_id=workflow_id, **kwargs)
+
+    @overload
+    async def enqueue(
+        self,
+        queue: str | Queue,
+        workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def enqueue(
+        self,
+        queue: str | Queue,
+        workflow: Workflow[P, R] | BoundWorkflow[P, R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def enqueue(
+        self, queue: str | Queue, workflow: str, /, *args: Any, **kwargs: Any
+    ) -> AsyncHandle[Any]: ...
+
+    async def enqueue(self, queue: str | Queue, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Puts an execution into a queue. See `Engine.enqueue`. The workflow may be given by its name."""
+        return await super().enqueue(queue, workflow, *args, **kwargs)
 
     @overload
     async def run(

@@ -16,7 +16,8 @@ from stepfast.branch import BODY, DONE, PENDING, here_var
 from stepfast.failure import failure_of
 from stepfast.handle import Handle, outcomes, settle_here
 from stepfast.opened import Opened
-from stepfast.options import Options, Order
+from stepfast.options import Options, Order, check_names
+from stepfast.queue import Queue, QueueInfo, declared, info_of, name_of, served, ticket_of, told
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.step import over
 from stepfast.survey import Survey, survey_of
@@ -46,9 +47,13 @@ class Engine:
             then everything matches: a deploy continues what the code before it began.
         max_recoveries: How often an execution whose worker died several times in a row, without a new
             checkpoint of it, is tried alone before it ends as failed.
+        queues: Queues that are stored when the engine opens, for all processes; see `Queue`.
+        serve: The queues from which this engine takes executions to run, as names or as `Queue`; all by
+            default. What has no queue is in `default`.
 
     Raises:
         Invalid: The store cannot be opened, or an option is out of its bounds.
+        Conflict: A queue is stored with other limits, and its `on_conflict` is `refuse`.
         Corrupt: The store is damaged, or was written by a newer version of Stepfast.
         Unavailable: The database server does not answer.
     """
@@ -64,6 +69,8 @@ class Engine:
         processes: int | None = None,
         app_version: str | None = None,
         max_recoveries: int = 10,
+        queues: Iterable[Queue] = (),
+        serve: Iterable[str | Queue] | None = None,
     ) -> None:
         bounds.of_engine(
             url, max_running, suspend_after, value_limit, threads, processes, app_version, max_recoveries
@@ -77,6 +84,8 @@ class Engine:
             processes=processes,
             app_version=app_version,
             max_recoveries=max_recoveries,
+            queues=declared(queues),
+            serve=served(serve),
         )
 
     @overload
@@ -119,6 +128,39 @@ class Engine:
         """
         order = PLAIN if workflow_id is None else Order(workflow_id)
         return self._start(workflow, args, kwargs, order)
+
+    def enqueue(
+        self,
+        queue: str | Queue,
+        workflow: Workflow[P, R] | BoundWorkflow[P, R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Handle[R]:
+        """Puts an execution into a queue: short for `engine.options(queue=queue).start(workflow, …)`. When
+        this returns, it is durable that it will run to its end, once its queue and a worker have a place for
+        it.
+
+        Args:
+            queue: The queue, by its name or as a `Queue`. It must have been declared, here or anywhere.
+            workflow: The workflow.
+            args: Its arguments by position.
+            kwargs: Its arguments by name, all of them: a workflow_id, a key or a priority stand in `options`.
+
+        Returns:
+            A handle, whose `result` waits for the end.
+
+        Raises:
+            NotFound: There is no such queue.
+            EncodeError: As of `start`.
+            Invalid: As of `start`; or it cannot be the name of a queue.
+            Unavailable: As of `start`.
+        """
+        check_names(workflow, kwargs)
+        handle: Handle[R] = self._start(
+            workflow, args, kwargs, Order(ticket=ticket_of(name_of(queue), None, None))
+        )
+        return handle
 
     @overload
     def run(
@@ -163,6 +205,9 @@ class Engine:
         workflow_id: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,
+        queue: str | Queue | None = None,
+        key: str | None = None,
+        priority: int | None = None,
     ) -> Options:
         """The engine, to start executions with options: `engine.options(timeout=60).start(checkout, order)`.
 
@@ -172,6 +217,11 @@ class Engine:
             patience: So long a call waits for a database that does not answer, in seconds, before it raises
                 `Unavailable`; for ever by default. The start may happen nevertheless: repeating it with the
                 same workflow_id is safe.
+            queue: The queue that it waits in until a worker takes it, by its name or as a `Queue`; it must
+                have been declared, here or anywhere. By default none: then it runs here at once if it can.
+            key: Its key within the queue, at most 1024 bytes: keys take turns, so that none waits behind the
+                backlog of another, and may have limits of their own. None by default.
+            priority: Smaller comes first among those of its queue and key; 0 by default.
 
         Returns:
             What has the same `start` and `run` as the engine.
@@ -179,7 +229,9 @@ class Engine:
         Raises:
             Invalid: An option is out of its bounds.
         """
-        return Options(self._start, self._run, Order(workflow_id, timeout, patience))
+        return Options(
+            self._start, self._run, Order(workflow_id, timeout, patience, ticket_of(queue, key, priority))
+        )
 
     def _start(
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
@@ -283,6 +335,57 @@ class Engine:
             Unavailable: The database does not answer.
         """
         return survey_of(settle_here(self._opened.native.survey(None)))
+
+    def queues(self) -> builtins.list[QueueInfo]:
+        """The queues that there are, by name."""
+        return [info_of(row) for row in settle_here(self._opened.native.queues(None))]
+
+    def set_queue(self, queue: Queue) -> QueueInfo:
+        """Creates a queue, or gives one that is there these limits. They hold for all processes from when
+        this returns on; what runs already beyond them runs on.
+
+        Args:
+            queue: The queue. Its `on_conflict` is of no use here: what is stored is replaced.
+
+        Returns:
+            The queue as it is now: what is paused stays so.
+
+        Raises:
+            Invalid: It is no `Queue`.
+            Unavailable: The engine is closed.
+        """
+        return info_of(settle_here(self._opened.native.set_queue(told(queue), None)))
+
+    def pause_queue(self, queue: str | Queue) -> QueueInfo:
+        """Stops a queue: what waits in it stays there, and what is put into it, until it is resumed. What
+        runs runs on.
+
+        Args:
+            queue: The queue, by its name or as a `Queue`.
+
+        Returns:
+            The queue as it is now.
+
+        Raises:
+            NotFound: There is no such queue.
+            Invalid: It cannot be the name of a queue; or it is `default`, which cannot be paused.
+        """
+        return info_of(settle_here(self._opened.native.set_paused(name_of(queue), True, None)))
+
+    def resume_queue(self, queue: str | Queue) -> QueueInfo:
+        """Lets a queue that was paused go on.
+
+        Args:
+            queue: The queue, by its name or as a `Queue`.
+
+        Returns:
+            The queue as it is now.
+
+        Raises:
+            NotFound: There is no such queue.
+            Invalid: It cannot be the name of a queue; or it is `default`, which is never paused.
+        """
+        return info_of(settle_here(self._opened.native.set_paused(name_of(queue), False, None)))
 
     def cancel(self, workflow_id: str) -> bool:
         """Asks that an execution be cancelled. See `Handle.cancel`.

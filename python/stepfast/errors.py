@@ -40,11 +40,12 @@ class Invalid(Error):
 
 
 class Conflict(Error):
-    """The workflow_id is taken by another workflow, or by another input."""
+    """The workflow_id is taken by another workflow, or by another input. Or a queue is stored with other
+    limits than the code declares, which are not to be changed."""
 
 
 class NotFound(Error):
-    """There is no such execution, or no such workflow."""
+    """There is no such execution, workflow or queue."""
 
 
 class WorkflowFailed(Error):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import os
 import threading
@@ -18,6 +19,7 @@ from stepfast.loop import Loop
 from stepfast.options import Order, unbound
 from stepfast.processes import Processes
 from stepfast.processes.importing import refuse_engines
+from stepfast.queue import Told
 from stepfast.records import micros
 from stepfast.threads import Threads
 from stepfast.workflow import Workflow, open_engines, registered
@@ -39,6 +41,8 @@ class Opened:
         processes: int | None,
         app_version: str | None = None,
         max_recoveries: int = 10,
+        queues: Iterable[tuple[Told, str]] = (),
+        serve: builtins.list[str] | None = None,
         is_client: bool = False,
     ) -> None:
         refuse_engines()
@@ -72,7 +76,15 @@ class Opened:
                 (workflow.name, workflow.eager, self._port_of(workflow)) for workflow in self.workflows
             ]
             self.native = _native.Engine.open(
-                url, definitions, max_running, suspend_after, value_limit, app_version, max_recoveries
+                url,
+                definitions,
+                max_running,
+                suspend_after,
+                value_limit,
+                app_version,
+                max_recoveries,
+                list(queues),
+                serve,
             )
         self.threads.start()
         ending.keep(self)
@@ -136,7 +148,16 @@ class Opened:
         """Starts an execution: a handle, when that is durable."""
         number, args = self.resolved("start", workflow, args)
         return self.native.start(
-            number, args, kwargs, None, None, None, order.workflow_id, order.timeout, order.patience
+            number,
+            args,
+            kwargs,
+            None,
+            None,
+            None,
+            order.workflow_id,
+            order.timeout,
+            order.patience,
+            order.ticket,
         )
 
     def start_in_task(
@@ -156,11 +177,14 @@ class Opened:
             order.workflow_id,
             order.timeout,
             order.patience,
+            order.ticket,
         )
 
     def run(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], order: Order) -> _native.Call:
         """Runs an execution; its code is the caller's to run, if it may begin here at once."""
-        return self.native.run(number, args, kwargs, order.workflow_id, order.timeout, order.patience)
+        return self.native.run(
+            number, args, kwargs, order.workflow_id, order.timeout, order.patience, order.ticket
+        )
 
     def _function(self, number: int) -> Callable[..., Any] | None:
         known = self.workflows[number]
@@ -182,7 +206,16 @@ class Opened:
             # nothing special about it, as of most: what it has not is not asked for
             return self.native.run_in_task(number, args, kwargs, self.port, function, self)
         return self.native.run_in_task(
-            number, args, kwargs, self.port, function, self, order.workflow_id, order.timeout, order.patience
+            number,
+            args,
+            kwargs,
+            self.port,
+            function,
+            self,
+            order.workflow_id,
+            order.timeout,
+            order.patience,
+            order.ticket,
         )
 
     def list(

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from stepfast import bounds
 from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle, Handle
+from stepfast.queue import Ticket
 from stepfast.workflow import BoundWorkflow, Workflow
 
 P = ParamSpec("P")
@@ -25,11 +26,13 @@ class Order:
         workflow_id: Its id; a time-ordered one is minted if there is none.
         timeout: After so many seconds it is cancelled unless it has ended.
         patience: So many seconds a caller waits for a database that does not answer; then `Unavailable`.
+        ticket: Where it stands whenever it is queued: queue, key, priority.
     """
 
     workflow_id: str | None = None
     timeout: float | None = None
     patience: float | None = None
+    ticket: Ticket | None = None
 
     def __post_init__(self) -> None:
         bounds.of_order(self.workflow_id, self.timeout, self.patience)

@@ -28,6 +28,9 @@ class Execution:
         deadline_at: When it is cancelled unless it has ended.
         wake_at: When the earliest of its sleeps is over, while it waits.
         app_version: The version of the code that it is pinned to.
+        queue: The queue that it was put into, if it was put into one.
+        key: Its key within the queue, if it has one.
+        priority: Smaller comes first among those of its queue and key; 0 unless it was told another.
     """
 
     workflow_id: str
@@ -42,6 +45,9 @@ class Execution:
     deadline_at: datetime | None
     wake_at: datetime | None
     app_version: str | None
+    queue: str | None
+    key: str | None
+    priority: int
 
     @property
     def took(self) -> timedelta | None:
@@ -124,7 +130,7 @@ class Record:
 def execution_of(row: Any) -> Execution:
     """The execution of a row of the engine."""
     (workflow_id, workflow, status, is_parked, parent, run_no, recoveries, *rest) = row
-    created_at, ended_at, deadline_at, wake_at, app_version = rest
+    created_at, ended_at, deadline_at, wake_at, (app_version, (queue, key, priority)) = rest
     return Execution(
         workflow_id=workflow_id,
         workflow=workflow,
@@ -138,6 +144,9 @@ def execution_of(row: Any) -> Execution:
         deadline_at=perhaps(deadline_at),
         wake_at=perhaps(wake_at),
         app_version=app_version,
+        queue=queue,
+        key=key,
+        priority=priority,
     )
 
 

@@ -1,0 +1,192 @@
+"""Queues: where executions wait, and under which limits they leave it."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, cast
+
+from stepfast import bounds
+from stepfast.errors import Invalid
+from stepfast.records import instant
+
+#: What is without a queue is called so where queues are served.
+DEFAULT: Final = "default"
+#: What may be done where a queue is stored with other limits.
+POLICIES: Final = ("update", "keep", "refuse")
+
+#: A queue as the engine takes it: its name, its limits in all processes, in a worker, of a key.
+Told = tuple[str, int | None, int | None, int | None]
+#: Where an execution is to stand, as the engine takes it: queue, key, priority.
+Ticket = tuple[str, str | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue and its limits, as code declares it: `Engine(url, queues=[Queue("emails", concurrency=100)])`.
+    An execution that waits, for a time or a child, counts for no limit.
+
+    Args:
+        name: Its name, at most 255 bytes; `default` is what has no queue.
+        concurrency: Most executions of it that run at a time in all processes together, at least 1; no limit
+            by default.
+        worker_concurrency: Most that run at a time in any one engine; no limit by default.
+        key_concurrency: Most of any one key that run at a time in all processes together; no limit by
+            default.
+        on_conflict: What happens where the queue is stored with other limits when an engine opens that
+            declares it: `update` stores these, for all processes at once; `keep` leaves what is stored;
+            `refuse` raises `Conflict`.
+
+    Raises:
+        Invalid: One of them is out of its bounds.
+    """
+
+    name: str
+    _: KW_ONLY
+    concurrency: int | None = None
+    worker_concurrency: int | None = None
+    key_concurrency: int | None = None
+    on_conflict: Literal["update", "keep", "refuse"] = "update"
+
+    def __post_init__(self) -> None:
+        bounds.name("the queue's name", self.name)
+        if self.name == DEFAULT:
+            raise Invalid(
+                f"the queue's name is {DEFAULT!r}, which is what has no queue and no limits: choose another"
+            )
+        for what in ("concurrency", "worker_concurrency", "key_concurrency"):
+            limit = getattr(self, what)
+            if limit is None:
+                continue
+            if limit == 0:
+                raise Invalid(
+                    f"{what} of queue {self.name!r} is {limit!r}, and must be at least 1: to stop a queue, "
+                    "pause it"
+                )
+            bounds.count(f"{what} of queue {self.name!r}", limit, 1, bounds.RETRIES)
+        if self.on_conflict not in POLICIES:
+            raise Invalid(
+                f"on_conflict of queue {self.name!r} is {self.on_conflict!r}, and must be one of "
+                f"{', '.join(map(repr, POLICIES))}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue as it is stored.
+
+    Attributes:
+        name: Its name.
+        concurrency: Most executions of it that run at a time in all processes together; `None` for no limit.
+        worker_concurrency: Most that run at a time in any one engine.
+        key_concurrency: Most of any one key that run at a time in all processes together.
+        is_paused: True while nothing leaves it.
+        version: How often it was changed, its creation included.
+        changed_at: When it was changed last.
+    """
+
+    name: str
+    concurrency: int | None
+    worker_concurrency: int | None
+    key_concurrency: int | None
+    is_paused: bool
+    version: int
+    changed_at: datetime
+
+
+def info_of(row: Any) -> QueueInfo:
+    """The queue of a row of the engine."""
+    name, (concurrency, worker_concurrency, key_concurrency), is_paused, version, changed_at = row
+    return QueueInfo(
+        name=name,
+        concurrency=concurrency,
+        worker_concurrency=worker_concurrency,
+        key_concurrency=key_concurrency,
+        is_paused=is_paused,
+        version=version,
+        changed_at=instant(changed_at),
+    )
+
+
+def told(queue: Any) -> Told:
+    """A queue for the engine.
+
+    Raises:
+        Invalid: It is none.
+    """
+    if not isinstance(queue, Queue):
+        raise Invalid(f"{queue!r} is no queue: write Queue({queue if isinstance(queue, str) else '…'!r})")
+    return queue.name, queue.concurrency, queue.worker_concurrency, queue.key_concurrency
+
+
+def declared(queues: Any) -> list[tuple[Told, str]]:
+    """The queues that an engine declares, each with what to do where it is stored with other limits.
+
+    Raises:
+        Invalid: They are no queues, or two of them have the same name.
+    """
+    given = each("queues", queues, "Queue('emails')")
+    listed = [(told(queue), queue.on_conflict) for queue in given]
+    names = [name for (name, *_), _ in listed]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise Invalid(f"queues has {min(twice)!r} more than once: declare it once")
+    return listed
+
+
+def served(serve: Any) -> list[str] | None:
+    """The names of the queues that an engine serves; `None` for all.
+
+    Raises:
+        Invalid: They are no names.
+    """
+    if serve is None:
+        return None
+    return [name_of(queue) for queue in each("serve", serve, f"'emails', {DEFAULT!r}")]
+
+
+def each(what: str, given: Any, example: str) -> list[Any]:
+    """What is given as a list, or any other iterable.
+
+    Raises:
+        Invalid: It is one thing.
+    """
+    if isinstance(given, (str, Queue)) or not hasattr(given, "__iter__"):
+        raise Invalid(f"{what} is {given!r}, and must be a list, as in {what}=[{example}]")
+    return list(given)
+
+
+def name_of(queue: Any) -> str:
+    """The name of a queue that is given by it, or as it was declared.
+
+    Raises:
+        Invalid: It is neither.
+    """
+    if isinstance(queue, Queue):
+        return queue.name
+    bounds.name("the queue's name", queue)
+    return cast("str", queue)
+
+
+def ticket_of(queue: Any, key: Any, priority: Any) -> Ticket | None:
+    """Where an execution is to stand; `None` where it has no queue.
+
+    Raises:
+        Invalid: One of them is out of its bounds, or there is no queue for the others.
+    """
+    if queue is None:
+        for what, given in (("key", key), ("priority", priority)):
+            if given is not None:
+                raise Invalid(f"{what} is {given!r}, and there is no queue for it: give queue= too")
+        return None
+    name = name_of(queue)
+    if name == DEFAULT:
+        raise Invalid(f"queue is {DEFAULT!r}, which is what has no queue: leave it out")
+    if key is not None:
+        bounds.name("key", key, bounds.KEY)
+    if priority is not None:
+        bounds.count("priority", priority, -(2**31), 2**31 - 1)
+    return name, key, priority
+
+
+__all__ = ["Queue", "QueueInfo"]
