@@ -1,0 +1,370 @@
+"""Queues: what is put into them, their limits and turns, pauses, and who serves which."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import pathlib
+import subprocess
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from watched import HANGS
+
+from stepfast import (
+    AsyncClient,
+    AsyncEngine,
+    Client,
+    Conflict,
+    Engine,
+    Invalid,
+    NotFound,
+    Queue,
+    QueueInfo,
+    sleep,
+    step,
+    workflow,
+)
+
+
+class Gauge:
+    """What runs at the moment, the most that ever did, and in which order it began."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        self.now = self.most = 0
+        self.order: list[str] = []
+
+    def enter(self, name: str) -> None:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.order.append(name)
+
+    def leave(self) -> None:
+        with self.lock:
+            self.now -= 1
+
+
+gauge = Gauge()
+
+
+@step
+def queue_measure(name: str) -> str:
+    gauge.enter(name)
+    # others get the chance to exceed a limit
+    threading.Event().wait(0.002)
+    gauge.leave()
+    return name
+
+
+@workflow
+def queue_measured(name: str) -> str:
+    return queue_measure(name)
+
+
+@workflow
+def queue_echo(*, queue: str, key: str = "") -> str:
+    return f"{queue} {key}"
+
+
+@workflow
+async def queue_awaits(n: int) -> int:
+    await sleep(0)
+    return 2 * n
+
+
+@workflow
+def queue_sleeps(seconds: float) -> None:
+    sleep(seconds)
+
+
+@workflow
+def queue_enqueues() -> None:
+    engines[0].enqueue("emails", queue_measured, "never")
+
+
+engines: list[Engine] = []
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    gauge.reset()
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> str:
+    return f"sqlite:{tmp_path}/test.db"
+
+
+def test_what_is_put_into_a_queue_runs(url: str) -> None:
+    emails = Queue("emails", concurrency=2)
+    with Engine(url, queues=[emails]) as engine:
+        handle = engine.enqueue(emails, queue_measured, "a")
+        assert handle.result(HANGS) == "a"
+        placed = engine.options(workflow_id="w", queue="emails", key="ann", priority=-3)
+        # all arguments by name are the workflow's
+        assert placed.run(queue_echo, queue="q", key="k") == "q k"
+        assert placed.start(queue_echo, queue="q", key="k").result(HANGS) == "q k"
+        assert engine.enqueue("emails", queue_echo, queue="x").result(HANGS) == "x "
+        engine.run(queue_measured, "b", workflow_id="none")
+
+        shown = engine.show("w").execution
+        assert (shown.queue, shown.key, shown.priority) == ("emails", "ann", -3)
+        shown = engine.show(handle.workflow_id).execution
+        assert (shown.queue, shown.key, shown.priority) == ("emails", None, 0)
+        (listed,) = engine.list(id_prefix="none")
+        assert (listed.queue, listed.key, listed.priority) == (None, None, 0)
+
+
+def test_limits_hold(url: str) -> None:
+    with Engine(url, queues=[Queue("emails", concurrency=2)]) as engine:
+        handles = [engine.enqueue("emails", queue_measured, str(n)) for n in range(30)]
+        assert engine.results(handles) == [str(n) for n in range(30)]
+        assert 1 <= gauge.most <= 2
+        gauge.reset()
+        engine.set_queue(Queue("emails", key_concurrency=1))
+        starts = engine.options(queue="emails", key="ann")
+        engine.results([starts.start(queue_measured, str(n)) for n in range(10)])
+        assert (gauge.most, gauge.order) == (1, [str(n) for n in range(10)])
+
+
+def test_urgent_ones_come_first_and_keys_take_turns(file: str) -> None:
+    with Engine(file, queues=[Queue("emails", concurrency=1)]) as engine:
+        engine.pause_queue("emails")
+        handles = [
+            engine.options(queue="emails", priority=priority).start(queue_measured, name)
+            for name, priority in [("a", 5), ("b", None), ("c", -7), ("d", 5), ("e", 0)]
+        ]
+        engine.resume_queue("emails")
+        engine.results(handles)
+        assert gauge.order == ["c", "b", "e", "a", "d"]
+
+        gauge.reset()
+        engine.pause_queue("emails")
+        handles = [
+            engine.options(queue="emails", key=key).start(queue_measured, key)
+            for key in [*["ann"] * 5, "bob"]
+        ]
+        engine.resume_queue("emails")
+        engine.results(handles)
+        assert gauge.order.index("bob") < 2
+
+
+def test_a_sleeper_holds_no_place(file: str) -> None:
+    with Engine(file, queues=[Queue("emails", concurrency=1)], suspend_after=0.001) as engine:
+        asleep = engine.enqueue("emails", queue_sleeps, 3600)
+        assert engine.enqueue("emails", queue_measured, "a").result(HANGS) == "a"
+        assert asleep.status() == "waiting"
+        asleep.cancel()
+
+
+def test_a_paused_queue_waits(url: str) -> None:
+    emails = Queue("emails")
+    with Engine(url, queues=[emails]) as engine, Client(url) as client:
+        paused = client.pause_queue(emails)
+        assert paused.is_paused and paused.version == 2
+        assert client.pause_queue("emails") == paused
+        handle = engine.enqueue("emails", queue_measured, "a")
+        assert engine.run(queue_measured, "b") == "b"
+        assert handle.status() == "queued"
+        # new limits do not let it go on
+        assert client.set_queue(Queue("emails", concurrency=3)).is_paused
+        resumed = client.resume_queue("emails")
+        assert not resumed.is_paused and resumed.concurrency == 3
+        assert handle.result(HANGS) == "a"
+
+
+def test_queues_are_listed(url: str) -> None:
+    with Engine(url, queues=[Queue("b", concurrency=1, worker_concurrency=2, key_concurrency=3)]) as engine:
+        made = engine.set_queue(Queue("a"))
+        assert engine.set_queue(Queue("a")) == made
+        a, b = engine.queues()
+        assert a == made
+        assert (b.name, b.concurrency, b.worker_concurrency, b.key_concurrency) == ("b", 1, 2, 3)
+        assert (b.is_paused, b.version) == (False, 1)
+        assert b.changed_at.tzinfo is UTC
+        assert abs(datetime.now(UTC) - b.changed_at) < timedelta(minutes=5)
+
+
+def test_declared_limits_meet_stored_ones(file: str) -> None:
+    def stored(queue: Queue) -> QueueInfo:
+        with Engine(file, queues=[queue]) as engine:
+            return engine.queues()[0]
+
+    assert stored(Queue("a", concurrency=1)).concurrency == 1
+    assert stored(Queue("a", concurrency=2, on_conflict="keep")).concurrency == 1
+    with pytest.raises(Conflict, match=r"'a'|\"a\".*other on_conflict") as raised:
+        stored(Queue("a", concurrency=2, on_conflict="refuse"))
+    assert raised.value.code == "SF-0038"
+    assert stored(Queue("a", concurrency=1, on_conflict="refuse")).version == 1
+    assert stored(Queue("a", concurrency=2)).concurrency == 2
+
+
+def test_only_who_serves_a_queue_runs_it(url: str) -> None:
+    queues = [Queue("a"), Queue("b")]
+    with Engine(url, queues=queues, serve=["b"]) as one:
+        waits = one.enqueue("a", queue_measured, "a")
+        assert one.enqueue("b", queue_measured, "b").result(HANGS) == "b"
+        # what has no queue runs where it is started
+        assert one.run(queue_measured, "c") == "c"
+        assert waits.status() == "queued"
+        with Engine(url, serve=[queues[0], "default"]):
+            assert waits.result(HANGS) == "a"
+
+
+def test_clients_name_workflows(url: str) -> None:
+    with Client(url) as client, Engine(url):
+        client.set_queue(Queue("emails"))
+        handle = client.enqueue("emails", "queue_measured", "a")
+        assert handle.result(HANGS) == "a"
+        assert client.enqueue("emails", queue_measured, "b").result(HANGS) == "b"
+        assert client.options(queue="emails").run(queue_measured, "c") == "c"
+
+
+async def everything_async(url: str) -> None:
+    queues = [Queue("emails", concurrency=2)]
+    async with AsyncEngine(url, queues=queues, serve=["emails", "default"]) as engine:
+        handle = await engine.enqueue("emails", queue_awaits, 4)
+        assert await handle == 8
+        assert await (await engine.enqueue(queues[0], queue_measured, "a")) == "a"
+        placed = engine.options(queue="emails", key="ann", priority=1, workflow_id="w")
+        assert await placed.run(queue_awaits, 5) == 10
+        assert await (await placed.start(queue_awaits, 5)) == 10
+        shown = (await engine.show("w")).execution
+        assert (shown.queue, shown.key, shown.priority) == ("emails", "ann", 1)
+        async with AsyncClient(url) as client:
+            assert (await client.pause_queue("emails")).is_paused
+            late = await client.enqueue("emails", "queue_awaits", 6)
+            assert await engine.run(queue_awaits, 1) == 2
+            assert await late.status() == "queued"
+            assert not (await client.resume_queue(queues[0])).is_paused
+            assert await late == 12
+            assert (await client.set_queue(Queue("mail"))).version == 1
+            assert [queue.name for queue in await client.queues()] == ["emails", "mail"]
+        with pytest.raises(NotFound, match="there is no queue"):
+            await engine.enqueue("post", queue_awaits, 1)
+        with pytest.raises(NotFound, match="there is no queue"):
+            await engine.pause_queue("post")
+
+
+def test_the_async_face_has_it_all(url: str) -> None:
+    asyncio.run(everything_async(url))
+
+
+def test_what_is_not_there_is_told(file: str) -> None:
+    with Engine(file, queues=[Queue("emails")]) as engine:
+        told = r'no queue "mail" \(there are emails\); declare it .* queues=\[Queue\("mail"\)\]'
+        for ask in (
+            lambda: engine.enqueue("mail", queue_measured, "a"),
+            lambda: engine.options(queue="mail").run(queue_measured, "a"),
+            lambda: engine.pause_queue("mail"),
+            lambda: engine.resume_queue("mail"),
+        ):
+            with pytest.raises(NotFound, match=told) as raised:
+                ask()
+            assert raised.value.code == "SF-0037"
+        assert engine.count() == 0
+
+
+def test_a_workflow_starts_children_and_enqueues_nothing(file: str) -> None:
+    with Engine(file, queues=[Queue("emails")]) as engine:
+        engines[:] = [engine]
+        with pytest.raises(Invalid, match="called in the code of a workflow"):
+            engine.run(queue_enqueues)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": ""}, "name is '', and must be text that is not empty"),
+        ({"name": 3}, "name is 3, and must be text"),
+        ({"name": "a\nb"}, "printable"),
+        ({"name": "x" * 256}, "256 bytes, at most 255"),
+        ({"name": "default"}, "'default', which is what has no queue and no limits: choose another"),
+        ({"concurrency": 0}, "concurrency of queue 'a' is 0, and must be at least 1: to stop .* pause it"),
+        ({"worker_concurrency": -1}, "worker_concurrency of queue 'a' is -1, and must be from 1 to"),
+        ({"key_concurrency": 1.5}, "key_concurrency of queue 'a' is 1.5, and must be a whole number"),
+        ({"concurrency": 2**32}, "must be from 1 to 4294967295"),
+        ({"concurrency": True}, "is True, and must be a whole number"),
+        ({"on_conflict": "ask"}, "is 'ask', and must be one of 'update', 'keep', 'refuse'"),
+    ],
+)
+def test_queues_that_cannot_be_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(Invalid, match=told):
+        Queue(**{"name": "a", **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"key": "k"}, "key is 'k', and there is no queue for it: give queue="),
+        ({"priority": 0}, "priority is 0, and there is no queue for it"),
+        ({"queue": "default"}, "is what has no queue: leave it out"),
+        ({"queue": 3}, "name is 3, and must be text"),
+        ({"queue": "a", "key": ""}, "key is '', and must be text that is not empty"),
+        ({"queue": "a", "key": "x" * 1025}, "1025 bytes, at most 1024"),
+        ({"queue": "a", "priority": 1.5}, "priority is 1.5, and must be a whole number"),
+        ({"queue": "a", "priority": 2**31}, "must be from -2147483648 to 2147483647"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(file: str, given: dict[str, Any], told: str) -> None:
+    with Engine(file) as engine, pytest.raises(Invalid, match=told):
+        engine.options(**given)
+
+
+@pytest.mark.parametrize("kind", [Engine, AsyncEngine])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"queues": Queue("a")}, r"must be a list, as in queues=\[Queue\('emails'\)\]"),
+        ({"queues": ["a"]}, r"'a' is no queue: write Queue\('a'\)"),
+        ({"queues": [3]}, "3 is no queue: write Queue"),
+        ({"queues": [Queue("a"), Queue("a", concurrency=1)]}, "'a' more than once: declare it once"),
+        ({"serve": "emails"}, r"must be a list, as in serve=\['emails', 'default'\]"),
+        ({"serve": 3}, "must be a list"),
+        ({"serve": [""]}, "must be text that is not empty"),
+    ],
+)
+def test_engines_that_cannot_be_are_refused(
+    file: str, kind: type[Engine | AsyncEngine], given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(Invalid, match=told):
+        kind(file, **given)
+
+
+def test_what_else_cannot_be_is_refused(file: str) -> None:
+    asked: Any
+    with Engine(file) as asked:
+        with pytest.raises(Invalid, match="'emails' is no queue"):
+            asked.set_queue("emails")
+        with pytest.raises(Invalid, match="name is None, and must be text"):
+            asked.enqueue(None, queue_measured, "a")
+        with pytest.raises(Invalid, match=r"engine\.options\(workflow_id=…"):
+            asked.enqueue("emails", queue_measured, "a", workflow_id="w")
+        with pytest.raises(Invalid, match="is no workflow"):
+            asked.enqueue("emails", "queue_measured", "a")
+        for change in (asked.pause_queue, asked.resume_queue):
+            with pytest.raises(Invalid, match="is what has no queue, and cannot be paused"):
+                change("default")
+
+
+def test_queues_are_values() -> None:
+    queue = Queue("a", concurrency=1)
+    assert queue == Queue("a", concurrency=1) != Queue("a")
+    assert len({queue, Queue("a", concurrency=1)}) == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        queue.name = "b"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    assert dataclasses.replace(queue, concurrency=2).concurrency == 2
+
+
+def test_the_program_pauses_what_an_engine_runs(file: str, program: pathlib.Path) -> None:
+    with Engine(file, queues=[Queue("emails")]) as engine:
+        command = [program, "queue", "pause", "emails", "--store", file]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        assert engine.queues()[0].is_paused
