@@ -58,6 +58,11 @@ mod url;
 #[doc = include_str!("../../../docs/guide/rust.md")]
 struct Guide;
 
+/// The code in the guide to queues is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/queues.md")]
+struct Queues;
+
 /// The code in the README is compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

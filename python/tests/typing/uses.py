@@ -22,6 +22,8 @@ from stepfast import (
     Handle,
     Instance,
     ProcessStep,
+    Queue,
+    QueueInfo,
     Record,
     Workflow,
     as_completed,
@@ -262,7 +264,10 @@ class Crate:
 
 def use_engine(url: str) -> None:
     shop = Shop("eu", "EUR")
-    with Engine(url, max_running=100, threads=8, suspend_after=1.0) as engine:
+    mail = Queue("mail", concurrency=2, worker_concurrency=2, key_concurrency=1, on_conflict="keep")
+    with Engine(
+        url, max_running=100, threads=8, suspend_after=1.0, queues=[mail], serve=["default", mail]
+    ) as engine:
         assert_type(engine.run(total, ["tea"]), int)
         assert_type(engine.run(parcel, "tea", amount=2, workflow_id="p"), str)
         handle = engine.start(parcel, "tea", 2)
@@ -278,6 +283,14 @@ def use_engine(url: str) -> None:
         assert_type(patient.start(total, ["tea"]), Handle[int])
         assert_type(patient.run(total, ["tea"]), int)
         assert_type(engine.options().run(total, items=["tea"]), int)
+
+        assert_type(engine.enqueue(mail, total, ["tea"]), Handle[int])
+        assert_type(engine.enqueue("mail", shop.checkout, amount=2.5).result(), str)
+        assert_type(engine.options(queue=mail, key="eu", priority=-1).run(total, ["tea"]), int)
+        assert_type(engine.set_queue(Queue("post")), QueueInfo)
+        assert_type(engine.pause_queue("post").is_paused, bool)
+        assert_type(engine.resume_queue(mail).concurrency, int | None)
+        assert_type(engine.queues(), list[QueueInfo])
 
         assert_type(engine.run(shop.checkout, 2.5), str)
         assert_type(engine.run(Market("uk", "GBP").stalls), str)
@@ -301,6 +314,7 @@ def use_engine(url: str) -> None:
         executions = engine.list(status=["completed", "failed"], workflow=total, limit=10)
         assert_type(executions, list[Execution])
         assert_type(executions[0].created_at, datetime)
+        assert_type((executions[0].queue, executions[0].priority), tuple[str | None, int])
         assert_type(
             engine.list(workflow=shop.checkout, created_from=executions[0].created_at), list[Execution]
         )
@@ -329,6 +343,14 @@ async def use_async_engine(url: str) -> None:
         assert_type(await patient.start(total, ["tea"]), AsyncHandle[int])
         assert_type(await patient.run(order, "tea"), float)
         assert_type(await patient.run(total, ["tea"]), int)
+
+        assert_type((await engine.set_queue(Queue("letters"))).version, int)
+        assert_type(await engine.enqueue("letters", order, "tea"), AsyncHandle[float])
+        assert_type(await (await engine.enqueue("letters", total, ["tea"])), int)
+        assert_type(await engine.options(queue="letters", key="eu").run(order, "tea"), float)
+        assert_type(await engine.pause_queue("letters"), QueueInfo)
+        assert_type(await engine.resume_queue(Queue("letters")), QueueInfo)
+        assert_type(await engine.queues(), list[QueueInfo])
 
         assert_type(await engine.run(shop.exchange, "USD"), float)
         assert_type(await engine.run(shop.checkout, 2.5), str)

@@ -15,6 +15,7 @@ from stepfast import (
     Engine,
     Handle,
     Instance,
+    Queue,
     as_completed,
     gather,
     sleep,
@@ -182,6 +183,16 @@ def uses_engine(engine: Engine, shop: Shop, handle: Handle[int]) -> None:
     engine.options(timeout="3")  # arg-type | reportArgumentType
     engine.options(workflow_id="w").start(total, "tea")  # arg-type | reportArgumentType
     engine.options(workflow_id="w").start(weigh, "tea")  # arg-type | reportArgumentType reportCallIssue
+    engine.options(queue=3)  # arg-type | reportArgumentType
+    engine.options(queue="mail", priority="1")  # arg-type | reportArgumentType
+    engine.enqueue("mail", total, "tea")  # arg-type | reportArgumentType
+    engine.enqueue(total, ["tea"])  # arg-type | reportArgumentType reportCallIssue
+    engine.enqueue("mail", weigh, "tea")  # arg-type | reportArgumentType reportCallIssue
+    engine.set_queue("mail")  # arg-type | reportArgumentType
+    Queue("mail", 3)  # call-arg | reportCallIssue
+    Queue("mail", on_conflict="ask")  # arg-type | reportArgumentType
+    Queue("mail").name = "post"  # misc | reportAttributeAccessIssue
+    Engine("memory:", queues=["mail"])  # list-item | reportArgumentType
     engine.run(shop.tag, 3)  # call-overload | reportArgumentType reportCallIssue
     engine.run(shop.checkout, "3")  # call-overload | reportArgumentType
     engine.run(Shop.checkout, 3)  # call-overload | reportCallIssue
@@ -206,6 +217,9 @@ async def uses_async_engine(engine: AsyncEngine) -> None:
     handle = await engine.start(order, "tea")
     handle.result()  # unused-coroutine | reportUnusedCoroutine
     text: str = await handle  # assignment | reportAssignmentType
+    engine.enqueue("mail", order, "tea")  # unused-coroutine | reportUnusedCoroutine
+    await engine.enqueue("mail", order, 3)  # call-overload | reportArgumentType reportCallIssue
+    engine.pause_queue("mail")  # unused-coroutine | reportUnusedCoroutine
     await engine.options(timeout=3).run(order, ["tea"])  # call-overload | reportArgumentType reportCallIssue
     with engine:  # attr-defined | reportGeneralTypeIssues
         pass
