@@ -415,19 +415,19 @@ fn options(
     if workflow_id.is_none() && timeout.is_none() && patience.is_none() && ticket.is_none() {
         return None;
     }
-    let (queue, key, priority) = match ticket {
-        Some((queue, key, priority)) => (Some(queue.into()), key.map(Into::into), priority),
-        None => (None, None, None),
-    };
     let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-    Some(Box::new(StartOptions {
+    let mut options = Box::new(StartOptions {
         workflow_id: workflow_id.map(Into::into),
         timeout: timeout.map(seconds),
         patience: patience.map(seconds),
-        queue,
-        key,
-        priority,
-    }))
+        ..StartOptions::default()
+    });
+    if let Some((queue, key, priority)) = ticket {
+        options.queue = Some(queue.into());
+        options.key = key.map(Into::into);
+        options.priority = priority;
+    }
+    Some(options)
 }
 
 /// How durable calls are limited in time, for messages.

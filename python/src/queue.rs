@@ -10,8 +10,11 @@ pub(crate) type PyQueue = (String, Option<u32>, Option<u32>, Option<u32>);
 pub(crate) type PyTicket = (String, Option<String>, Option<i32>);
 
 pub(crate) fn queue((name, concurrency, worker_concurrency, key_concurrency): PyQueue) -> Queue {
-    let limits = Limits { concurrency, worker_concurrency, key_concurrency };
-    Queue { name: name.into(), limits }
+    let mut queue = Queue::new(name);
+    queue.limits.concurrency = concurrency;
+    queue.limits.worker_concurrency = worker_concurrency;
+    queue.limits.key_concurrency = key_concurrency;
+    queue
 }
 
 /// What to do where a queue is stored with other limits, from Python, which has checked it.
@@ -30,7 +33,7 @@ pub(crate) fn rows(py: Python<'_>, rows: &[QueueRow]) -> PyResult<Py<PyAny>> {
 
 /// In the order of the fields of `stepfast.queue.QueueInfo`; the instant in microseconds.
 pub(crate) fn row(py: Python<'_>, row: &QueueRow) -> PyResult<Py<PyAny>> {
-    let Limits { concurrency, worker_concurrency, key_concurrency } = row.queue.limits;
+    let Limits { concurrency, worker_concurrency, key_concurrency, .. } = row.queue.limits;
     let (name, changed_at) = (&*row.queue.name, row.changed_at.as_micros());
     let limits = (concurrency, worker_concurrency, key_concurrency);
     Ok((name, limits, row.is_paused, row.version, changed_at).into_pyobject(py)?.into_any().unbind())

@@ -151,11 +151,15 @@ impl Named {
 impl Set {
     async fn run(self) -> anyhow::Result<Exit> {
         let Self { named, concurrency, worker_concurrency, key_concurrency } = self;
-        let given = |limit: Option<Limit>, before| limit.map_or(before, |limit| limit.0);
-        let change = |before: Limits| Limits {
-            concurrency: given(concurrency, before.concurrency),
-            worker_concurrency: given(worker_concurrency, before.worker_concurrency),
-            key_concurrency: given(key_concurrency, before.key_concurrency),
+        let change = |mut limits: Limits| {
+            for (limit, given) in [
+                (&mut limits.concurrency, concurrency),
+                (&mut limits.worker_concurrency, worker_concurrency),
+                (&mut limits.key_concurrency, key_concurrency),
+            ] {
+                *limit = given.map_or(*limit, |given| given.0);
+            }
+            limits
         };
         let words = ["changed", "unchanged"];
         named.change(words, async |client, name| client.change_queue(name, change).await).await
@@ -203,7 +207,7 @@ fn text(row: &QueueRow) -> String {
 
 /// In all processes, per worker, per key.
 fn limits(row: &QueueRow) -> [String; 3] {
-    let Limits { concurrency, worker_concurrency, key_concurrency } = row.queue.limits;
+    let Limits { concurrency, worker_concurrency, key_concurrency, .. } = row.queue.limits;
     [concurrency, worker_concurrency, key_concurrency]
         .map(|limit| limit.map_or("none".to_owned(), |limit| limit.to_string()))
 }
@@ -213,7 +217,7 @@ fn state(row: &QueueRow) -> &'static str {
 }
 
 fn json(row: &QueueRow) -> Value {
-    let Limits { concurrency, worker_concurrency, key_concurrency } = row.queue.limits;
+    let Limits { concurrency, worker_concurrency, key_concurrency, .. } = row.queue.limits;
     json!({
         "queue": &*row.queue.name,
         "concurrency": concurrency,
