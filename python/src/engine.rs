@@ -18,7 +18,7 @@ use crate::error::exception;
 use crate::forked::Process;
 use crate::inline::begin_inline;
 use crate::port::{Begin, Note, Port, Shared};
-use crate::queue::{PyQueue, PyTicket, on_conflict, queue};
+use crate::queue::{PyDue, PyQueue, PyTicket, on_conflict, queue};
 use crate::record;
 use crate::reply::{Future, Replied, Reply};
 use crate::running::Running;
@@ -135,7 +135,7 @@ impl Engine {
 
     /// Starts an execution: a handle, when that is durable. If it is awaited, what `made`
     /// makes of that and `home`.
-    #[pyo3(signature = (workflow, args, kwargs, port, made=None, home=None, workflow_id=None, timeout=None, patience=None, ticket=None))]
+    #[pyo3(signature = (workflow, args, kwargs, port, made=None, home=None, workflow_id=None, timeout=None, patience=None, ticket=None, due=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn start(
         &self,
@@ -150,8 +150,9 @@ impl Engine {
         timeout: Option<f64>,
         patience: Option<f64>,
         ticket: Option<PyTicket>,
+        due: Option<PyDue>,
     ) -> PyResult<Call> {
-        let options = options(workflow_id, timeout, patience, ticket);
+        let options = options(workflow_id, timeout, patience, ticket, due);
         let start = self.get(py)?.start_guest(
             &self.workflow(workflow)?,
             encode_arguments(args, Some(kwargs))?,
@@ -166,7 +167,7 @@ impl Engine {
     }
 
     /// Runs an execution to its output; its code is the caller's to run if it begins here at once.
-    #[pyo3(signature = (workflow, args, kwargs, workflow_id=None, timeout=None, patience=None, ticket=None))]
+    #[pyo3(signature = (workflow, args, kwargs, workflow_id=None, timeout=None, patience=None, ticket=None, due=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn run(
         &self,
@@ -178,15 +179,16 @@ impl Engine {
         timeout: Option<f64>,
         patience: Option<f64>,
         ticket: Option<PyTicket>,
+        due: Option<PyDue>,
     ) -> PyResult<Call> {
         let future =
-            self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience, ticket))?;
+            self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience, ticket, due))?;
         Ok(Call::new(None, None, future).inline())
     }
 
     /// The same for a task. If the execution begins here at once, whoever awaits the call runs its `function`, if
     /// it has one; `home` is what the package knows the engine by.
-    #[pyo3(signature = (workflow, args, kwargs, port, function, home, workflow_id=None, timeout=None, patience=None, ticket=None))]
+    #[pyo3(signature = (workflow, args, kwargs, port, function, home, workflow_id=None, timeout=None, patience=None, ticket=None, due=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn run_in_task(
         &self,
@@ -201,9 +203,10 @@ impl Engine {
         timeout: Option<f64>,
         patience: Option<f64>,
         ticket: Option<PyTicket>,
+        due: Option<PyDue>,
     ) -> PyResult<Call> {
         let future =
-            self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience, ticket))?;
+            self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience, ticket, due))?;
         Ok(match function {
             Some(function) => {
                 let code = CallerCode { function, home };
@@ -411,8 +414,9 @@ fn options(
     timeout: Option<f64>,
     patience: Option<f64>,
     ticket: Option<PyTicket>,
+    due: Option<PyDue>,
 ) -> Option<Box<StartOptions>> {
-    if workflow_id.is_none() && timeout.is_none() && patience.is_none() && ticket.is_none() {
+    if workflow_id.is_none() && timeout.is_none() && patience.is_none() && ticket.is_none() && due.is_none() {
         return None;
     }
     let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
@@ -420,6 +424,7 @@ fn options(
         workflow_id: workflow_id.map(Into::into),
         timeout: timeout.map(seconds),
         patience: patience.map(seconds),
+        due: due.map(crate::queue::due),
         ..StartOptions::default()
     });
     if let Some((queue, key, priority)) = ticket {

@@ -26,7 +26,7 @@ from stepfast.instances import Instance
 from stepfast.log import ReplayFilter
 from stepfast.options import AsyncOptions, Options
 from stepfast.processes import BoundProcessStep, ProcessStep
-from stepfast.queue import Queue, QueueInfo
+from stepfast.queue import Queue, QueueInfo, Rate
 from stepfast.records import Attempt, Checkpoint, Execution, Record
 from stepfast.step import BoundStep, Step, step
 from stepfast.survey import Survey, Unclaimable, Worker
@@ -66,6 +66,7 @@ __all__ = [
     "ProcessStep",
     "Queue",
     "QueueInfo",
+    "Rate",
     "Record",
     "ReplayFilter",
     "Step",

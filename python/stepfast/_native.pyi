@@ -6,7 +6,8 @@ from contextvars import Context
 from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
 _R = TypeVar("_R")
-_Queue: TypeAlias = tuple[str, int | None, int | None, int | None]
+_Rate: TypeAlias = tuple[int, int, int | None]
+_Queue: TypeAlias = tuple[str, int | None, int | None, int | None, _Rate | None, _Rate | None]
 
 __all__ = [
     "Branch",
@@ -225,6 +226,7 @@ class Engine:
         timeout: float | None = None,
         patience: float | None = None,
         ticket: tuple[str, str | None, int | None] | None = None,
+        due: tuple[bool, int] | None = None,
     ) -> Call: ...
     def run(
         self,
@@ -235,6 +237,7 @@ class Engine:
         timeout: float | None = None,
         patience: float | None = None,
         ticket: tuple[str, str | None, int | None] | None = None,
+        due: tuple[bool, int] | None = None,
     ) -> Call: ...
     def run_in_task(
         self,
@@ -248,6 +251,7 @@ class Engine:
         timeout: float | None = None,
         patience: float | None = None,
         ticket: tuple[str, str | None, int | None] | None = None,
+        due: tuple[bool, int] | None = None,
     ) -> Call: ...
     def shutdown(self, grace: float) -> None: ...
     def counted(self) -> tuple[int, int]: ...

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from stepfast import bounds, ending
+from stepfast.due import due_of
 from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle, outcomes
 from stepfast.loop import Loop, running_loop
@@ -248,10 +249,14 @@ class AsyncEngine:
         queue: str | Queue | None = None,
         key: str | None = None,
         priority: int | None = None,
+        delay: float | None = None,
+        start_at: datetime | None = None,
     ) -> AsyncOptions:
         """The engine, to start executions with options. See `Engine.options`."""
         return AsyncOptions(
-            self._start, self._run, Order(workflow_id, timeout, patience, ticket_of(queue, key, priority))
+            self._start,
+            self._run,
+            Order(workflow_id, timeout, patience, ticket_of(queue, key, priority), due_of(delay, start_at)),
         )
 
     def _start(

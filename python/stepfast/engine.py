@@ -13,6 +13,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from stepfast import bounds, ending
 from stepfast.branch import BODY, DONE, PENDING, here_var
+from stepfast.due import due_of
 from stepfast.failure import failure_of
 from stepfast.handle import Handle, outcomes, settle_here
 from stepfast.opened import Opened
@@ -208,6 +209,8 @@ class Engine:
         queue: str | Queue | None = None,
         key: str | None = None,
         priority: int | None = None,
+        delay: float | None = None,
+        start_at: datetime | None = None,
     ) -> Options:
         """The engine, to start executions with options: `engine.options(timeout=60).start(checkout, order)`.
 
@@ -222,6 +225,9 @@ class Engine:
             key: Its key within the queue, at most 1024 bytes: keys take turns, so that none waits behind the
                 backlog of another, and may have limits of their own. None by default.
             priority: Smaller comes first among those of its queue and key; 0 by default.
+            delay: It begins not before so many seconds after it was accepted; in a queue, it stands there
+                from then on. At once by default.
+            start_at: The same as a time: a datetime with a time zone, by the clock of the database.
 
         Returns:
             What has the same `start` and `run` as the engine.
@@ -230,7 +236,9 @@ class Engine:
             Invalid: An option is out of its bounds.
         """
         return Options(
-            self._start, self._run, Order(workflow_id, timeout, patience, ticket_of(queue, key, priority))
+            self._start,
+            self._run,
+            Order(workflow_id, timeout, patience, ticket_of(queue, key, priority), due_of(delay, start_at)),
         )
 
     def _start(

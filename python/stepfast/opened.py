@@ -158,6 +158,7 @@ class Opened:
             order.timeout,
             order.patience,
             order.ticket,
+            order.due,
         )
 
     def start_in_task(
@@ -178,12 +179,13 @@ class Opened:
             order.timeout,
             order.patience,
             order.ticket,
+            order.due,
         )
 
     def run(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], order: Order) -> _native.Call:
         """Runs an execution; its code is the caller's to run, if it may begin here at once."""
         return self.native.run(
-            number, args, kwargs, order.workflow_id, order.timeout, order.patience, order.ticket
+            number, args, kwargs, order.workflow_id, order.timeout, order.patience, order.ticket, order.due
         )
 
     def _function(self, number: int) -> Callable[..., Any] | None:
@@ -216,6 +218,7 @@ class Opened:
             order.timeout,
             order.patience,
             order.ticket,
+            order.due,
         )
 
     def list(

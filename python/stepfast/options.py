@@ -9,6 +9,7 @@ from types import MethodType
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from stepfast import bounds
+from stepfast.due import Due
 from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle, Handle
 from stepfast.queue import Ticket
@@ -27,12 +28,14 @@ class Order:
         timeout: After so many seconds it is cancelled unless it has ended.
         patience: So many seconds a caller waits for a database that does not answer; then `Unavailable`.
         ticket: Where it stands whenever it is queued: queue, key, priority.
+        due: When it may begin: whether that is an instant, and in microseconds.
     """
 
     workflow_id: str | None = None
     timeout: float | None = None
     patience: float | None = None
     ticket: Ticket | None = None
+    due: Due | None = None
 
     def __post_init__(self) -> None:
         bounds.of_order(self.workflow_id, self.timeout, self.patience)

@@ -15,10 +15,43 @@ DEFAULT: Final = "default"
 #: What may be done where a queue is stored with other limits.
 POLICIES: Final = ("update", "keep", "refuse")
 
-#: A queue as the engine takes it: its name, its limits in all processes, in a worker, of a key.
-Told = tuple[str, int | None, int | None, int | None]
+#: A rate as the engine takes it: starts, milliseconds, burst.
+ToldRate = tuple[int, int, int | None]
+#: A queue as the engine takes it: its name; its limits in all processes, in a worker, of a key; its rate,
+#: and that of a key.
+Told = tuple[str, int | None, int | None, int | None, ToldRate | None, ToldRate | None]
 #: Where an execution is to stand, as the engine takes it: queue, key, priority.
 Ticket = tuple[str, str | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often executions begin: at most `starts` in any `per` seconds, as fast as they come; or, with a
+    `burst`, spaced evenly.
+
+    An execution begins when an engine takes it: for the first time, or again after its engine was lost, it
+    was handed on, or somebody resumed it. One that goes on after it has waited does not begin again.
+
+    Args:
+        starts: How many, at least 1.
+        per: In how many seconds, from 0.001 to a year.
+        burst: With it they are spaced evenly, one every `per / starts` seconds, and so many may begin at once
+            after a pause: 1 for none. Without it they come as fast as they can until there were `starts`.
+
+    Raises:
+        Invalid: One of them is out of its bounds.
+    """
+
+    starts: int
+    per: float
+    _: KW_ONLY
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        bounds.count("the starts of a rate", self.starts, 1, bounds.RETRIES)
+        bounds.number("the seconds of a rate", self.per, 0.001, 366 * 86_400)
+        if self.burst is not None:
+            bounds.count("the burst of a rate", self.burst, 1, bounds.RETRIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +66,8 @@ class Queue:
         worker_concurrency: Most that run at a time in any one engine; no limit by default.
         key_concurrency: Most of any one key that run at a time in all processes together; no limit by
             default.
+        rate: How often its executions begin, in all processes together; as often as they can by default.
+        key_rate: How often those of any one key begin.
         on_conflict: What happens where the queue is stored with other limits when an engine opens that
             declares it: `update` stores these, for all processes at once; `keep` leaves what is stored;
             `refuse` raises `Conflict`.
@@ -46,6 +81,8 @@ class Queue:
     concurrency: int | None = None
     worker_concurrency: int | None = None
     key_concurrency: int | None = None
+    rate: Rate | None = None
+    key_rate: Rate | None = None
     on_conflict: Literal["update", "keep", "refuse"] = "update"
 
     def __post_init__(self) -> None:
@@ -64,6 +101,12 @@ class Queue:
                     "pause it"
                 )
             bounds.count(f"{what} of queue {self.name!r}", limit, 1, bounds.RETRIES)
+        for what in ("rate", "key_rate"):
+            given = getattr(self, what)
+            if given is not None and not isinstance(given, Rate):
+                raise Invalid(
+                    f"{what} of queue {self.name!r} is {given!r}, and must be a Rate: write Rate(100, per=60)"
+                )
         if self.on_conflict not in POLICIES:
             raise Invalid(
                 f"on_conflict of queue {self.name!r} is {self.on_conflict!r}, and must be one of "
@@ -80,6 +123,8 @@ class QueueInfo:
         concurrency: Most executions of it that run at a time in all processes together; `None` for no limit.
         worker_concurrency: Most that run at a time in any one engine.
         key_concurrency: Most of any one key that run at a time in all processes together.
+        rate: How often its executions begin; `None` for as often as they can.
+        key_rate: How often those of any one key begin.
         is_paused: True while nothing leaves it.
         version: How often it was changed, its creation included.
         changed_at: When it was changed last.
@@ -89,6 +134,8 @@ class QueueInfo:
     concurrency: int | None
     worker_concurrency: int | None
     key_concurrency: int | None
+    rate: Rate | None
+    key_rate: Rate | None
     is_paused: bool
     version: int
     changed_at: datetime
@@ -96,16 +143,32 @@ class QueueInfo:
 
 def info_of(row: Any) -> QueueInfo:
     """The queue of a row of the engine."""
-    name, (concurrency, worker_concurrency, key_concurrency), is_paused, version, changed_at = row
+    name, limits, is_paused, version, changed_at = row
+    concurrency, worker_concurrency, key_concurrency, rate, key_rate = limits
     return QueueInfo(
         name=name,
         concurrency=concurrency,
         worker_concurrency=worker_concurrency,
         key_concurrency=key_concurrency,
+        rate=rate_of(rate),
+        key_rate=rate_of(key_rate),
         is_paused=is_paused,
         version=version,
         changed_at=instant(changed_at),
     )
+
+
+def rate_of(told: ToldRate | None) -> Rate | None:
+    """The rate that the engine tells of."""
+    if told is None:
+        return None
+    starts, milliseconds, burst = told
+    return Rate(starts, milliseconds / 1000, burst=burst)
+
+
+def told_rate(rate: Rate | None) -> ToldRate | None:
+    """A rate for the engine."""
+    return None if rate is None else (rate.starts, round(rate.per * 1000), rate.burst)
 
 
 def told(queue: Any) -> Told:
@@ -116,7 +179,14 @@ def told(queue: Any) -> Told:
     """
     if not isinstance(queue, Queue):
         raise Invalid(f"{queue!r} is no queue: write Queue({queue if isinstance(queue, str) else '…'!r})")
-    return queue.name, queue.concurrency, queue.worker_concurrency, queue.key_concurrency
+    return (
+        queue.name,
+        queue.concurrency,
+        queue.worker_concurrency,
+        queue.key_concurrency,
+        told_rate(queue.rate),
+        told_rate(queue.key_rate),
+    )
 
 
 def declared(queues: Any) -> list[tuple[Told, str]]:
@@ -189,4 +259,4 @@ def ticket_of(queue: Any, key: Any, priority: Any) -> Ticket | None:
     return name, key, priority
 
 
-__all__ = ["Queue", "QueueInfo"]
+__all__ = ["Queue", "QueueInfo", "Rate"]

@@ -7,6 +7,7 @@ import dataclasses
 import pathlib
 import subprocess
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from stepfast import (
     NotFound,
     Queue,
     QueueInfo,
+    Rate,
     sleep,
     step,
     workflow,
@@ -368,3 +370,53 @@ def test_the_program_pauses_what_an_engine_runs(file: str, program: pathlib.Path
         command = [program, "queue", "pause", "emails", "--store", file]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
         assert engine.queues()[0].is_paused
+
+
+def test_rates_and_times_are_told_and_kept(url: str) -> None:
+    rate, even = Rate(100, 60), Rate(1, per=0.25, burst=2)
+    with Engine(url, queues=[Queue("a", rate=rate, key_rate=even)]) as engine:
+        (info,) = engine.queues()
+        assert (info.rate, info.key_rate) == (rate, even)
+        later = engine.options(queue="a", delay=3600).start(queue_measured, "1")
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        at = engine.options(start_at=tomorrow).start(queue_measured, "2")
+        assert (later.status(), at.status()) == ("scheduled", "scheduled")
+        soon = engine.options(delay=0.001).start(queue_measured, "3")
+        assert soon.result() == "3"
+        past = engine.options(queue="a", start_at=tomorrow - timedelta(days=9)).run(queue_measured, "4")
+        assert past == "4"
+        at.cancel()
+
+
+def test_a_rate_holds(url: str) -> None:
+    with Engine(url, queues=[Queue("a", rate=Rate(2, 3600))]) as engine:
+        handles = [engine.enqueue("a", queue_measured, str(n)) for n in range(3)]
+        assert [handle.result() for handle in handles[:2]] == ["0", "1"]
+        assert handles[2].status() == "queued"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Rate(0, 1), "starts"),
+        (lambda: Rate(1, 0), "seconds"),
+        (lambda: Rate(1, 1, burst=0), "burst"),
+        (lambda: Queue("a", rate=100), "must be a Rate"),  # type: ignore[arg-type]
+    ],
+)
+def test_rates_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        make()
+
+
+def test_times_that_cannot_be_are_refused(file: str) -> None:
+    with Engine(file) as engine:
+        for options, says in [
+            ({"delay": -1}, "delay is -1"),
+            ({"delay": "1"}, "must be a number"),
+            ({"start_at": 5}, "datetime with a time zone"),
+            ({"start_at": datetime(2030, 1, 1)}, "datetime with a time zone"),
+            ({"delay": 1, "start_at": datetime.now(UTC)}, "give one of them"),
+        ]:
+            with pytest.raises(Invalid, match=says):
+                engine.options(**options)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::queue::{DEFAULT_QUEUE, Limits, QueueRow};
+use stepfast::rate::Rate;
 use stepfast::{Client, Error};
 
 use crate::output::{self, Exit};
@@ -54,7 +55,18 @@ pub(crate) struct Set {
     /// Most executions of any one key that run at a time, in all processes together; "none" for no limit.
     #[arg(long, value_name = "N|none", value_parser = limit)]
     key_concurrency: Option<Limit>,
+    /// How often its executions begin, as in "100/1m" (at most so many in any minute) or "10/s burst 1" (evenly, so many at
+    /// once after a pause); "none" for as often as they can.
+    #[arg(long, value_name = "RATE|none", value_parser = rate)]
+    rate: Option<Often>,
+    /// How often those of any one key begin.
+    #[arg(long, value_name = "RATE|none", value_parser = rate)]
+    key_rate: Option<Often>,
 }
+
+/// A rate that is given; `None` inside for none.
+#[derive(Clone, Copy)]
+struct Often(Option<Rate>);
 
 /// A limit that is given; `None` inside for no limit.
 #[derive(Clone, Copy)]
@@ -140,9 +152,11 @@ impl Named {
                 (_, true) => done,
                 (_, false) => already,
             };
-            let limits = ["concurrency", "per worker", "per key"].into_iter().zip(limits(&row));
-            let limits: Vec<String> = limits.map(|(what, limit)| format!("{what} {limit}")).collect();
-            output::print(&format!("{}: {what} ({}, {})", self.name, limits.join(", "), state(&row)));
+            let names = ["concurrency", "per worker", "per key", "rate", "rate per key"];
+            let limits = names.into_iter().zip(limits(&row));
+            let limits = limits.filter(|(_, limit)| limit != "none");
+            let limits: String = limits.map(|(what, limit)| format!("{what} {limit}, ")).collect();
+            output::print(&format!("{}: {what} ({limits}{})", self.name, state(&row)));
         }
         Ok(Exit::Done)
     }
@@ -150,7 +164,7 @@ impl Named {
 
 impl Set {
     async fn run(self) -> anyhow::Result<Exit> {
-        let Self { named, concurrency, worker_concurrency, key_concurrency } = self;
+        let Self { named, concurrency, worker_concurrency, key_concurrency, rate, key_rate } = self;
         let change = |mut limits: Limits| {
             for (limit, given) in [
                 (&mut limits.concurrency, concurrency),
@@ -158,6 +172,9 @@ impl Set {
                 (&mut limits.key_concurrency, key_concurrency),
             ] {
                 *limit = given.map_or(*limit, |given| given.0);
+            }
+            for (stored, given) in [(&mut limits.rate, rate), (&mut limits.key_rate, key_rate)] {
+                *stored = given.map_or(*stored, |given| given.0);
             }
             limits
         };
@@ -173,6 +190,10 @@ fn limit(text: &str) -> Result<Limit, String> {
     text.parse().map(|limit| Limit(Some(limit))).map_err(|_| "give a whole number, or \"none\"".to_owned())
 }
 
+fn rate(text: &str) -> Result<Often, String> {
+    if text == "none" { Ok(Often(None)) } else { text.parse().map(|rate| Often(Some(rate))) }
+}
+
 fn table(rows: &[QueueRow]) -> String {
     if rows.is_empty() {
         return "there is no queue".to_owned();
@@ -183,33 +204,37 @@ fn table(rows: &[QueueRow]) -> String {
         "concurrency",
         "per worker",
         "per key",
+        "rate",
+        "rate per key",
         "state",
         "changed",
     ]);
     for row in rows {
-        let [concurrency, per_worker, per_key] = limits(row);
-        let (name, changed) = (row.queue.name.to_string(), output::at(row.changed_at));
-        table.add_row([name, concurrency, per_worker, per_key, state(row).to_owned(), changed]);
+        let mut cells = vec![row.queue.name.to_string()];
+        cells.extend(limits(row));
+        cells.extend([state(row).to_owned(), output::at(row.changed_at)]);
+        table.add_row(cells);
     }
     table.to_string()
 }
 
 fn text(row: &QueueRow) -> String {
-    let [concurrency, per_worker, per_key] = limits(row);
+    let [concurrency, per_worker, per_key, rate, key_rate] = limits(row);
     format!(
-        "queue {}\nconcurrency {concurrency}\nper worker  {per_worker}\nper key     {per_key}\nstate       \
-         {}\nchanged     {}",
+        "queue {}\nconcurrency  {concurrency}\nper worker   {per_worker}\nper key      {per_key}\nrate         \
+         {rate}\nrate per key {key_rate}\nstate        {}\nchanged      {}",
         row.queue.name,
         state(row),
         output::at(row.changed_at)
     )
 }
 
-/// In all processes, per worker, per key.
-fn limits(row: &QueueRow) -> [String; 3] {
-    let Limits { concurrency, worker_concurrency, key_concurrency, .. } = row.queue.limits;
-    [concurrency, worker_concurrency, key_concurrency]
-        .map(|limit| limit.map_or("none".to_owned(), |limit| limit.to_string()))
+/// In all processes, per worker, per key; the rate, and that per key.
+fn limits(row: &QueueRow) -> [String; 5] {
+    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate } = row.queue.limits;
+    let count = |limit: Option<u32>| limit.map_or("none".to_owned(), |limit| limit.to_string());
+    let often = |rate: Option<Rate>| rate.map_or("none".to_owned(), |rate| rate.to_string());
+    [count(concurrency), count(worker_concurrency), count(key_concurrency), often(rate), often(key_rate)]
 }
 
 fn state(row: &QueueRow) -> &'static str {
@@ -217,12 +242,17 @@ fn state(row: &QueueRow) -> &'static str {
 }
 
 fn json(row: &QueueRow) -> Value {
-    let Limits { concurrency, worker_concurrency, key_concurrency, .. } = row.queue.limits;
+    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate } = row.queue.limits;
+    let often = |rate: Option<Rate>| {
+        rate.map(|rate| json!({ "starts": rate.starts, "period_ms": rate.period.as_millis() as u64, "burst": rate.burst }))
+    };
     json!({
         "queue": &*row.queue.name,
         "concurrency": concurrency,
         "worker_concurrency": worker_concurrency,
         "key_concurrency": key_concurrency,
+        "rate": often(rate),
+        "key_rate": often(key_rate),
         "is_paused": row.is_paused,
         "version": row.version,
         "changed_at": output::at(row.changed_at),

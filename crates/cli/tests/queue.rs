@@ -61,12 +61,21 @@ async fn queues_are_made_shown_and_changed() {
     assert_eq!(told(&store, &["list"]), json!({ "queues": [] }));
 
     let said = printed(&store, &["set", "emails", "--concurrency", "100", "--key-concurrency", "1"]);
-    assert_eq!(said, "emails: created (concurrency 100, per worker none, per key 1, open)\n");
+    assert_eq!(said, "emails: created (concurrency 100, per key 1, open)\n");
     // what is not given stays
     let said = printed(&store, &["set", "emails", "--worker-concurrency", "10", "--concurrency", "none"]);
-    assert_eq!(said, "emails: changed (concurrency none, per worker 10, per key 1, open)\n");
+    assert_eq!(said, "emails: changed (per worker 10, per key 1, open)\n");
+    let set = ["set", "emails", "--rate", "100/1m", "--key-rate", "10/s burst 1"];
+    let said = printed(&store, &set);
+    assert_eq!(
+        said,
+        "emails: changed (per worker 10, per key 1, rate 100/1m, rate per key 10/1s burst 1, open)\n"
+    );
+    let rate = &told(&store, &["show", "emails"])["key_rate"];
+    assert_eq!(*rate, json!({ "starts": 10, "period_ms": 1_000, "burst": 1 }));
+    printed(&store, &["set", "emails", "--rate", "none", "--key-rate", "none"]);
     let said = printed(&store, &["set", "emails", "--worker-concurrency", "10"]);
-    assert_eq!(said, "emails: unchanged (concurrency none, per worker 10, per key 1, open)\n");
+    assert_eq!(said, "emails: unchanged (per worker 10, per key 1, open)\n");
     let shown = told(&store, &["set", "plain"]);
     assert_eq!((&shown["queue"], &shown["is_changed"]), (&"plain".into(), &true.into()));
 
@@ -77,13 +86,13 @@ async fn queues_are_made_shown_and_changed() {
     let queues = told(&store, &["list"])["queues"].clone();
     assert_eq!((&queues[0]["queue"], &queues[1]["queue"]), (&"emails".into(), &"plain".into()));
     let text = printed(&store, &["show", "emails"]);
-    let start =
-        "queue emails\nconcurrency none\nper worker  10\nper key     1\nstate       open\nchanged     2";
+    let start = "queue emails\nconcurrency  none\nper worker   10\nper key      1\nrate         none\nrate per key none\nstate        open\n\
+         changed      2";
     assert!(text.starts_with(start), "{text}");
     let shown = told(&store, &["show", "emails"]);
     assert_eq!(shown, queues[0]);
     assert_eq!((&shown["concurrency"], &shown["worker_concurrency"]), (&Value::Null, &10.into()));
-    assert_eq!((&shown["key_concurrency"], &shown["version"]), (&1.into(), &2.into()));
+    assert_eq!((&shown["key_concurrency"], &shown["version"]), (&1.into(), &4.into()));
     assert!(shown["changed_at"].as_str().unwrap().ends_with('Z'), "{shown}");
 }
 
@@ -97,7 +106,7 @@ async fn a_queue_is_paused_and_resumed() {
         .open()
         .await
         .unwrap();
-    let limits = "(concurrency 1, per worker none, per key none";
+    let limits = "(concurrency 1";
     assert_eq!(printed(&store, &["pause", "emails"]), format!("emails: paused {limits}, paused)\n"));
     assert_eq!(printed(&store, &["pause", "emails"]), format!("emails: already paused {limits}, paused)\n"));
     assert!(printed(&store, &["list"]).contains("paused"));
@@ -110,7 +119,7 @@ async fn a_queue_is_paused_and_resumed() {
     assert_eq!(listed["priority"], -1);
     // its limits may be changed meanwhile
     let said = printed(&store, &["set", "emails", "--concurrency", "2"]);
-    assert_eq!(said, "emails: changed (concurrency 2, per worker none, per key none, paused)\n");
+    assert_eq!(said, "emails: changed (concurrency 2, paused)\n");
     assert_eq!(handle.status().await.unwrap(), Status::Queued);
     let shown = told(&store, &["resume", "emails"]);
     assert_eq!((&shown["is_paused"], &shown["is_changed"]), (&false.into(), &true.into()));

@@ -97,6 +97,7 @@ pub use handle::Handle;
 pub use key::Key;
 pub use memory::MemoryStore;
 pub use name::Name;
+pub use order::Due;
 pub use path::Path;
 pub use payload::Payload;
 pub use record::Status;

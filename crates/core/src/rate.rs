@@ -1,5 +1,7 @@
 //! [`Rate`]: how often executions of a queue, or of a key, may begin.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
@@ -120,9 +122,57 @@ impl Rate {
     }
 }
 
+/// Units of a period, the longest first, in milliseconds.
+const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+
+/// As in `100/1m`, or with a burst `100/1m burst 5`.
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let period = u64::try_from(self.period.as_millis()).unwrap_or(u64::MAX);
+        let unit = UNITS.iter().find(|(_, size)| period % size == 0).unwrap_or(&("ms", 1));
+        write!(f, "{}/{}{}", self.starts, period / unit.1, unit.0)?;
+        self.burst.map_or(Ok(()), |burst| write!(f, " burst {burst}"))
+    }
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let (rate, burst) = match text.split_once(" burst ") {
+                Some((rate, burst)) => (rate, Some(burst.trim().parse().ok()?)),
+                None => (text, None),
+            };
+            let (starts, period) = rate.trim().split_once('/')?;
+            let digits = period.find(|c: char| !c.is_ascii_digit()).unwrap_or(period.len());
+            let (count, unit) = period.split_at(digits);
+            let (_, size) = UNITS.iter().find(|(name, _)| *name == unit)?;
+            let count: u64 = if count.is_empty() { 1 } else { count.parse().ok()? };
+            let period = Duration::from_millis(count.checked_mul(*size)?);
+            Some(Rate { starts: starts.parse().ok()?, period, burst })
+        };
+        read().ok_or_else(|| {
+            format!("{text:?} is no rate; write how many in which time (ms, s, m, h, d), as in \"100/1m\" or \"10/s burst 1\"")
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_is_written_as_it_is_read() {
+        for text in ["100/1m", "1/1500ms", "10/1s burst 1", "7/3d", "1/90m burst 20"] {
+            assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
+        }
+        assert_eq!("10/s".parse(), Ok(Rate::new(10, Duration::from_secs(1))));
+        assert_eq!("10/60s".parse::<Rate>().unwrap().to_string(), "10/1m");
+        for text in ["", "10", "10/", "x/s", "10/y", "10/s burst x", "-1/s", "1/-1s"] {
+            assert!(text.parse::<Rate>().unwrap_err().contains("write how many"), "{text}");
+        }
+    }
 
     fn at(micros: i64) -> Timestamp {
         Timestamp::from_micros(micros)
