@@ -90,8 +90,9 @@ pub async fn run(target: &Target, parameters: Parameters, progress: &dyn Fn(u64)
     all_ran(&engine, &ran, (total / 20).clamp(1, 2_000) as u64, &|_| {}).await;
     for mode in [Mode::Enqueue, Mode::Both] {
         ran.count.store(0, SeqCst);
-        let begun_with = if mode == Mode::Enqueue { set_paused(&engine, &names, true).await? } else { 0 };
-        let _ = begun_with;
+        if mode == Mode::Enqueue {
+            set_paused(&engine, &names, true).await?;
+        }
         let store = engine.store();
         let probe = Probe::start(target, Some(store)).await?;
         let (counted, bytes) = (store.counters().counted(), target.bytes_written().await);
@@ -152,7 +153,7 @@ fn new_row(mode: Mode, parameters: Parameters) -> Row {
     }
 }
 
-async fn set_paused(engine: &Engine, names: &[String], is_paused: bool) -> Result<usize, Error> {
+async fn set_paused(engine: &Engine, names: &[String], is_paused: bool) -> Result<(), Error> {
     for name in names {
         if is_paused {
             engine.pause_queue(name).await?;
@@ -160,7 +161,7 @@ async fn set_paused(engine: &Engine, names: &[String], is_paused: bool) -> Resul
             engine.resume_queue(name).await?;
         }
     }
-    Ok(names.len())
+    Ok(())
 }
 
 async fn enqueue(

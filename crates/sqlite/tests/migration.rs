@@ -1,5 +1,7 @@
 //! A database of an older schema is brought up to date with all that is in it.
 
+#![allow(clippy::unwrap_used)]
+
 mod kit;
 
 use refinery::{Migration, Runner};
