@@ -19,7 +19,7 @@ fn check_all<T: std::fmt::Debug>(
     seeds: &'static str,
     histories: &impl Strategy<Value = Vec<T>>,
     stores: &[(&str, Fresh)],
-    replay: impl AsyncFn(Vec<Box<dyn StoreFixture>>, &[T]),
+    replay: &impl AsyncFn(Vec<Box<dyn StoreFixture>>, &[T]),
 ) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -51,16 +51,22 @@ fn check_all<T: std::fmt::Debug>(
 
 /// Lets the same history happen to each of these stores.
 fn check(cases: u32, stores: &[(&str, Fresh)]) {
-    check_all(cases, SEEDS, &history::histories(), stores, async |fixtures, ops| {
+    check_all(cases, SEEDS, &history::histories(), stores, &async |fixtures: Vec<_>, ops: &[_]| {
         twins::replay(fixtures, ops).await;
     });
 }
 
 /// Lets a history of queues happen to a store.
 fn check_queues(cases: u32, store: (&str, Fresh)) {
-    check_all(cases, QUEUE_SEEDS, &queueing::histories(), &[store], async |fixtures, ops| {
-        queueing::replay(&*fixtures[0], ops).await;
-    });
+    check_all(
+        cases,
+        QUEUE_SEEDS,
+        &queueing::histories(),
+        &[store],
+        &async |fixtures: Vec<Box<dyn StoreFixture>>, ops: &[_]| {
+            queueing::replay(&*fixtures[0], ops).await;
+        },
+    );
 }
 
 fn store(name: &str) -> (&'static str, Fresh) {

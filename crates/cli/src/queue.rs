@@ -155,8 +155,9 @@ impl Named {
             let names = ["concurrency", "per worker", "per key", "rate", "rate per key"];
             let limits = names.into_iter().zip(limits(&row));
             let limits = limits.filter(|(_, limit)| limit != "none");
-            let limits: String = limits.map(|(what, limit)| format!("{what} {limit}, ")).collect();
-            output::print(&format!("{}: {what} ({limits}{})", self.name, state(&row)));
+            let limits = limits.map(|(what, limit)| format!("{what} {limit}"));
+            let told: Vec<String> = limits.chain([state(&row).to_owned()]).collect();
+            output::print(&format!("{}: {what} ({})", self.name, told.join(", ")));
         }
         Ok(Exit::Done)
     }
