@@ -15,7 +15,7 @@ use stepfast_core::store::{Claim, Claimed, StoreError};
 use stepfast_core::turns::{Portion, Turns};
 
 use crate::apply::{column, count, one, replan};
-use crate::connect::{Connector, Session};
+use crate::connect::Connector;
 use crate::error::{Trouble, damaged};
 use crate::lane::{Lane, Lanes, state_of};
 use crate::pipeline::{self, Answer, Job, Param, Part};
@@ -39,15 +39,16 @@ pub(crate) async fn claim(
     let mut place = slot.lock().await;
     let lane = Lane::open(connector, place.take(), (claim.worker, claim.lane), CLAIM).await?;
     let now = connector.options().clock.as_ref().map(|clock| Instant(clock.now()));
-    let mut claiming = Claiming { lane, claim, turns, now, jobs: Vec::new(), answers: Vec::new() };
+    let mut claiming =
+        Claiming { lane, claim, turns, now, jobs: Vec::new(), answers: Vec::new(), asked: Vec::new() };
     let result = claiming.run(counters).await;
     // a claim that took nothing, or not for sure, leaves nothing behind
     let is_over = matches!(&result, Ok((_, true)));
     let is_clean = is_over || pipeline::roll_back(&claiming.lane.session).await;
     let result = match result {
         Ok((claimed, is_over)) => {
-            if is_clean && !is_over && !claim.from_quarantine && !claimed.is_limited {
-                sweep(&claiming.lane.session, claim).await.map_err(Trouble::into_store_error)?;
+            if is_clean && !is_over && !claiming.asked.is_empty() {
+                claiming.sweep().await.map_err(Trouble::into_store_error)?;
             }
             Ok(claimed)
         }
@@ -85,6 +86,8 @@ struct Claiming<'a> {
     /// What was sent, and the answers, to be counted if it is committed.
     jobs: Vec<Job<'a>>,
     answers: Vec<Answer>,
+    /// Queues and keys of which something was to be taken.
+    asked: Vec<(Arc<str>, Arc<str>)>,
 }
 
 impl<'a> Claiming<'a> {
@@ -149,6 +152,7 @@ impl<'a> Claiming<'a> {
         let turns = self.turns.lock().clone();
         let candidates = queue::candidates(&self.lane.session, &mut lines, &turns, now, &mut left).await?;
         let portions = self.turns.lock().divide(&candidates, claim.limit);
+        self.asked = portions.iter().map(|it| (it.queue.clone(), it.key.clone())).collect();
         self.take(&lines, &portions, claimed).await?;
         let taken = taken(claimed);
         for portion in &portions {
@@ -318,6 +322,21 @@ impl<'a> Claiming<'a> {
         Ok(())
     }
 
+    /// Nothing came, and nothing stood in the way: removes what made it seem that there was something.
+    async fn sweep(&self) -> Result<(), Trouble> {
+        let params = vec![
+            texts(&self.claim.workflows),
+            column(&self.asked, |(queue, _)| queue.to_string()),
+            column(&self.asked, |(_, key)| key.to_string()),
+        ];
+        let job = Job { sql: Sql::Stale, what: "sweeping ready", params };
+        let answers = pipeline::run(&self.lane.session, Part::Apart, &[job]).await?;
+        if let Some(swept) = answers.first().filter(|answer| answer.affected > 0) {
+            tracing::warn!(rows = swept.affected, "removed rows of ready that led nowhere");
+        }
+        Ok(())
+    }
+
     /// Sends statements of the transaction, and keeps them to be counted.
     async fn send(&mut self, part: Part, jobs: Vec<Job<'a>>) -> Result<&[Answer], Trouble> {
         let answers = pipeline::run(&self.lane.session, part, &jobs).await?;
@@ -405,16 +424,6 @@ fn last_number(lane: &Answer, epoch: i64) -> Result<i64, Trouble> {
         Some((current, last)) if current == epoch => Ok(last),
         _ => Err(Trouble::Fence),
     }
-}
-
-/// Removes what made it seem that there was something to claim.
-async fn sweep(session: &Session, claim: &Claim) -> Result<(), Trouble> {
-    let job = Job { sql: Sql::Stale, what: "sweeping ready", params: vec![texts(&claim.workflows)] };
-    let answers = pipeline::run(session, Part::Apart, &[job]).await?;
-    if let Some(swept) = answers.first().filter(|answer| answer.affected > 0) {
-        tracing::warn!(rows = swept.affected, "removed rows of ready that led nowhere");
-    }
-    Ok(())
 }
 
 /// Names as an array.

@@ -75,7 +75,7 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Requeue, &[]),
     (Sql::Value, &[]),
     // small tables, walked in the order of an index
-    (Sql::Stale, &["on ready"]),
+    (Sql::Stale, &[]),
     (Sql::Satisfied, &["on waits"]),
 ];
 
