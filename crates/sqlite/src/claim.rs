@@ -104,7 +104,8 @@ impl Claiming<'_, '_> {
                     return Ok(());
                 }
                 let Some(status) = status else { continue };
-                if if has_queue { self.admit(id, status, now)? } else { self.take(id, status)? } {
+                let has_begun = status == Status::Waiting;
+                if if has_queue { self.admit(id, status, now)? } else { self.take(id, status, has_begun)? } {
                     self.sql.delete(Table::Timers, Sql::Untimer, [key(&id)])?;
                     self.sql.delete(Table::Waits, Sql::Unwait, [key(&id)])?;
                 }
@@ -148,7 +149,7 @@ impl Claiming<'_, '_> {
             if room.all == 0 || room.of_key(&mut self.sql, &queue_key)? == 0 {
                 continue;
             }
-            if self.take(id, Status::Queued)? {
+            if self.take(id, Status::Queued, true)? {
                 room.take(&mut self.sql, &queue_key, id, self.claim.worker.0)?;
                 room.began(&mut self.sql, &queue_key, 1)?;
             }
@@ -212,8 +213,9 @@ impl Claiming<'_, '_> {
             if page.is_empty() {
                 *page = self.page(portion, room, workflow, spot)?;
             }
-            let id = spot.2;
-            if self.take(id, Status::Queued)? {
+            let (_, seq, id) = spot;
+            // of what has not begun nothing can be recorded
+            if self.take(id, Status::Queued, seq < 0)? {
                 room.take(&mut self.sql, &portion.key, id, self.claim.worker.0)?;
                 taken += 1;
             }
@@ -262,8 +264,8 @@ impl Claiming<'_, '_> {
         Ok(page)
     }
 
-    /// Takes one execution if it is in this status and not parked.
-    fn take(&mut self, id: Key, status: Status) -> Tried<bool> {
+    /// Takes one execution if it is in this status and not parked, with what is recorded of it if it has begun.
+    fn take(&mut self, id: Key, status: Status, has_begun: bool) -> Tried<bool> {
         let statement = self.sql.get(Sql::Execution)?;
         let found =
             statement.query_row([key(&id)], |row| Ok(execution(row, true))).optional()?.transpose()?;
@@ -274,7 +276,8 @@ impl Claiming<'_, '_> {
         execution.status = Status::Running;
         execution.owner = Some(WorkerId(self.claim.worker.0));
         execution.wake_at = None;
-        let record = read::record(&mut self.sql, execution)?;
+        let record =
+            if has_begun { read::record(&mut self.sql, execution)? } else { read::row_only(execution) };
         self.bytes += row::size(&record);
         self.claimed.records.push(record);
         Ok(true)

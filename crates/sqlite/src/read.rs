@@ -165,7 +165,7 @@ pub(crate) fn record(sql: &mut Statements<'_>, execution: Execution) -> Tried<Re
     Ok(record)
 }
 
-fn row_only(execution: Execution) -> Record {
+pub(crate) fn row_only(execution: Execution) -> Record {
     Record { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new() }
 }
 

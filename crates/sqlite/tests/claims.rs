@@ -13,7 +13,7 @@ use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::record::Status;
 use stepfast_core::store::Store;
-use stepfast_core::write::Write;
+use stepfast_core::write::{Start, Write};
 
 fn of(key: Key, workflow: &str) -> Write {
     let mut start = start(key, queued());
@@ -49,7 +49,8 @@ async fn a_claim_brings_the_record_and_makes_it_running() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
     let id = Key::mint();
-    worker.commit(vec![put(start(id, queued())), Write::Checkpoint(checkpoint(id, 1, "one"))]).await;
+    let begun = Start { has_begun: true, ..start(id, queued()) };
+    worker.commit(vec![put(begun), Write::Checkpoint(checkpoint(id, 1, "one"))]).await;
     let seen = worker.look().await;
     assert!(seen.has_ready);
     let claimed = worker.claim(5, &["w"]).await;
