@@ -37,7 +37,7 @@ fn rate_of((starts, period_ms, burst): PyRate) -> Rate {
 }
 
 fn told(rate: Rate) -> PyRate {
-    (rate.starts, u64::try_from(rate.period.as_millis()).unwrap_or(u64::MAX), rate.burst)
+    (rate.starts, rate.period_ms(), rate.burst)
 }
 
 pub(crate) fn due((is_instant, micros): PyDue) -> Due {

@@ -245,7 +245,7 @@ fn state(row: &QueueRow) -> &'static str {
 fn json(row: &QueueRow) -> Value {
     let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate } = row.queue.limits;
     let often = |rate: Option<Rate>| {
-        rate.map(|rate| json!({ "starts": rate.starts, "period_ms": rate.period.as_millis() as u64, "burst": rate.burst }))
+        rate.map(|rate| json!({ "starts": rate.starts, "period_ms": rate.period_ms(), "burst": rate.burst }))
     };
     json!({
         "queue": &*row.queue.name,

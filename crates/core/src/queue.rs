@@ -185,10 +185,20 @@ impl Limits {
         concurrency.is_some() || worker_concurrency.is_some() || key_concurrency.is_some()
     }
 
+    /// True if starts count.
+    pub fn has_rate(&self) -> bool {
+        self.rate.is_some() || self.key_rate.is_some()
+    }
+
     /// True if two claims at a time could exceed it: one claims after the other.
     pub fn is_serial(&self) -> bool {
-        self.has_slots() || self.rate.is_some() || self.key_rate.is_some()
+        self.has_slots() || self.has_rate()
     }
+}
+
+/// How many more a limit leaves room for, of which so many are there.
+pub fn left(limit: Option<u32>, used: u64) -> usize {
+    limit.map_or(usize::MAX, |limit| u64::from(limit).saturating_sub(used) as usize)
 }
 
 /// An error if it cannot be the name of a queue.

@@ -43,6 +43,39 @@ pub struct Allowance {
     pub more_at: Option<Timestamp>,
 }
 
+/// Starts as they are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When they were: those of a window where its part ends; of an even rate the time of the next one.
+    pub at: Timestamp,
+    /// How many; of an even rate 0.
+    pub starts: u64,
+    /// What was entered up to this time counts no more: of an even rate one entry is kept.
+    pub forget_until: Timestamp,
+}
+
+/// Which of what is ready in a queue a claim may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// All of it: no rate counts.
+    All,
+    /// What goes on after it has waited: it does not count for rates, and comes by itself.
+    Woken,
+    /// The rest.
+    Starts,
+}
+
+impl Which {
+    /// What `ready.is_woken` has to be; `None` for either.
+    pub fn is_woken(self) -> Option<bool> {
+        match self {
+            Which::All => None,
+            Which::Woken => Some(true),
+            Which::Starts => Some(false),
+        }
+    }
+}
+
 /// Starts of a window are kept together in so many parts of it: as much later they are forgotten.
 const PARTS: i64 = 1_000;
 /// An even start that is late by less than this part of the interval does not make those after it late.
@@ -70,8 +103,13 @@ impl Rate {
         self
     }
 
+    /// Its period in milliseconds.
+    pub fn period_ms(&self) -> u64 {
+        u64::try_from(self.period.as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// Its period in microseconds.
-    pub fn period_micros(&self) -> i64 {
+    fn period_micros(&self) -> i64 {
         i64::try_from(self.period.as_micros()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
     }
 
@@ -79,6 +117,12 @@ impl Rate {
     fn interval(&self) -> i64 {
         let starts = i64::from(self.starts.max(1));
         (self.period_micros() + starts - 1) / starts
+    }
+
+    /// Entries after this time count: those of the last period; of an even rate, the one there is.
+    pub fn counts_after(&self, now: Timestamp) -> Timestamp {
+        let even = self.burst.is_some();
+        Timestamp::from_micros(if even { i64::MIN } else { now.as_micros() - self.period_micros() })
     }
 
     /// What it allows for at this time.
@@ -102,11 +146,18 @@ impl Rate {
         }
     }
 
-    /// When starts of now are entered: those of a window where its part ends, those of an even rate as the time of the
-    /// next one.
-    pub fn entered_at(&self, used: &Used, now: Timestamp, starts: usize) -> Timestamp {
-        let now = now.as_micros();
-        let at = match self.burst {
+    /// How starts of now are entered.
+    pub fn entry(&self, used: &Used, now: Timestamp, starts: usize) -> Entry {
+        let at = self.entered_at(used, now.as_micros(), starts);
+        let (starts, forget_until) = match self.burst {
+            None => (starts as u64, self.counts_after(now)),
+            Some(_) => (0, Timestamp::from_micros(i64::MAX)),
+        };
+        Entry { at: Timestamp::from_micros(at), starts, forget_until }
+    }
+
+    fn entered_at(&self, used: &Used, now: i64, starts: usize) -> i64 {
+        match self.burst {
             None => {
                 let part = (self.period_micros() / PARTS).max(1);
                 (now + part - 1).div_euclid(part) * part
@@ -117,8 +168,7 @@ impl Rate {
                 let next = used.last_at.map_or(now, |at| at.as_micros().max(now - late));
                 next + interval.saturating_mul(starts as i64)
             }
-        };
-        Timestamp::from_micros(at)
+        }
     }
 }
 
@@ -128,8 +178,8 @@ const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_0
 /// As in `100/1m`, or with a burst `100/1m burst 5`.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let period = u64::try_from(self.period.as_millis()).unwrap_or(u64::MAX);
-        let unit = UNITS.iter().find(|(_, size)| period % size == 0).unwrap_or(&("ms", 1));
+        let period = self.period_ms();
+        let unit = UNITS.iter().find(|(_, size)| period.is_multiple_of(*size)).unwrap_or(&("ms", 1));
         write!(f, "{}/{}{}", self.starts, period / unit.1, unit.0)?;
         self.burst.map_or(Ok(()), |burst| write!(f, " burst {burst}"))
     }
@@ -183,7 +233,7 @@ mod tests {
         let mut entered: Vec<(i64, u64)> = Vec::new();
         let mut all = Vec::new();
         for now in tried_at {
-            let from = if rate.burst.is_some() { i64::MIN } else { now - rate.period_micros() };
+            let from = rate.counts_after(at(now)).as_micros();
             let counting = || entered.iter().filter(|(at, _)| *at > from);
             let used = Used {
                 starts: if rate.burst.is_some() { 0 } else { counting().map(|(_, n)| n).sum() },
@@ -193,7 +243,7 @@ mod tests {
             let allowance = rate.allowance(&used, at(now));
             let taken = allowance.starts.min(most);
             if taken > 0 {
-                entered.push((rate.entered_at(&used, at(now), taken).as_micros(), taken as u64));
+                entered.push((rate.entry(&used, at(now), taken).at.as_micros(), taken as u64));
                 all.extend(std::iter::repeat_n(now, taken));
             } else {
                 let more_at = allowance.more_at.unwrap().as_micros();

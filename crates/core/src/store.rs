@@ -199,6 +199,25 @@ pub struct Claim {
     pub from_quarantine: bool,
 }
 
+impl Claim {
+    /// True if it takes executions of this queue.
+    pub fn serves(&self, queue: &str) -> bool {
+        is_served(self.queues.as_deref(), queue)
+    }
+}
+
+impl Look {
+    /// True if who looks runs executions of this queue.
+    pub fn serves(&self, queue: &str) -> bool {
+        is_served(self.queues.as_deref(), queue)
+    }
+}
+
+/// True if the queue is one of these, or they are not given.
+pub(crate) fn is_served(served: Option<&[Arc<str>]>, queue: &str) -> bool {
+    served.is_none_or(|served| served.iter().any(|name| **name == *queue))
+}
+
 /// What a claim has brought.
 #[derive(Clone, Debug, Default)]
 pub struct Claimed {

@@ -11,6 +11,8 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Counters;
 use stepfast_core::lock::Mutex;
 use stepfast_core::queue::{DEFAULT_QUEUE, Ticket};
+use stepfast_core::rate::Which;
+use stepfast_core::record::Record;
 use stepfast_core::store::{Claim, Claimed, StoreError};
 use stepfast_core::turns::{Portion, Turns};
 
@@ -19,7 +21,7 @@ use crate::connect::Connector;
 use crate::error::{Trouble, damaged};
 use crate::lane::{Lane, Lanes, state_of};
 use crate::pipeline::{self, Answer, Job, Param, Part};
-use crate::queue::{self, Line, Which};
+use crate::queue::{self, Line};
 use crate::rows::{Columns, Details, bare, execution};
 use crate::statements::{CLAIM, Sql};
 use crate::types::{Instant, uuid};
@@ -149,8 +151,8 @@ impl<'a> Claiming<'a> {
         }
         let claim = self.claim;
         let mut left = queue::count(&self.lane.session, &mut lines, claim.worker, now).await?;
-        let turns = self.turns.lock().clone();
-        let candidates = queue::candidates(&self.lane.session, &mut lines, &turns, now, &mut left).await?;
+        let candidates =
+            queue::candidates(&self.lane.session, &mut lines, self.turns, now, &mut left).await?;
         let portions = self.turns.lock().divide(&candidates, claim.limit);
         self.asked = portions.iter().map(|it| (it.queue.clone(), it.key.clone())).collect();
         self.take(&lines, &portions, claimed).await?;
@@ -191,10 +193,7 @@ impl<'a> Claiming<'a> {
                 one(i64::try_from(claim.max_bytes).unwrap_or(i64::MAX)),
                 one(self.now),
                 one(claim.app_version.as_deref()),
-                one(claim
-                    .queues
-                    .as_ref()
-                    .is_none_or(|served| served.iter().any(|it| **it == *DEFAULT_QUEUE))),
+                one(claim.serves(DEFAULT_QUEUE)),
                 column(portions, |it| it.queue.to_string()),
                 column(portions, |it| it.key.to_string()),
                 column(portions, |it| i64::try_from(it.most).unwrap_or(i64::MAX)),
@@ -203,8 +202,7 @@ impl<'a> Claiming<'a> {
         };
         let answers = self.send(Part::Middle, vec![job]).await?;
         let [taken] = answers else { return Err(damaged("an answer").into()) };
-        claimed.records =
-            taken.rows.iter().map(|row| execution(row).map(bare)).collect::<Result<Vec<_>, _>>()?;
+        claimed.records = records(taken)?;
         Ok(())
     }
 
@@ -245,8 +243,7 @@ impl<'a> Claiming<'a> {
         let params = vec![one(self.claim.worker.0), one(chosen)];
         let answers = self.send(Part::Middle, vec![Job { sql: Sql::TakeQuarantined, what, params }]).await?;
         let [answer] = answers else { return Err(damaged("an answer").into()) };
-        claimed.records =
-            answer.rows.iter().map(|row| execution(row).map(bare)).collect::<Result<Vec<_>, _>>()?;
+        claimed.records = records(answer)?;
         let taken = taken(claimed);
         self.enter(&lines, &taken, now, claimed).await
     }
@@ -347,11 +344,7 @@ impl<'a> Claiming<'a> {
     }
 
     fn served(&self) -> Param<'a> {
-        one(self
-            .claim
-            .queues
-            .as_ref()
-            .map(|served| served.iter().map(ToString::to_string).collect::<Vec<_>>()))
+        maybe_texts(self.claim.queues.as_ref())
     }
 
     fn open(&self, names: Option<Vec<String>>) -> Job<'a> {
@@ -379,6 +372,11 @@ impl<'a> Claiming<'a> {
     fn quarantined(&self) -> Job<'a> {
         self.about_due(Sql::Quarantined, "looking into the quarantine")
     }
+}
+
+/// What take.sql or take_quarantined.sql has taken, without what is recorded of it.
+fn records(answer: &Answer) -> Result<Vec<Record>, StoreError> {
+    answer.rows.iter().map(|row| execution(row).map(bare)).collect()
 }
 
 /// The queues that an answer of open.sql tells of.
@@ -424,6 +422,11 @@ fn last_number(lane: &Answer, epoch: i64) -> Result<i64, Trouble> {
         Some((current, last)) if current == epoch => Ok(last),
         _ => Err(Trouble::Fence),
     }
+}
+
+/// Names as an array, where they are given.
+pub(crate) fn maybe_texts(names: Option<&Arc<[Arc<str>]>>) -> Param<'static> {
+    one(names.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>()))
 }
 
 /// Names as an array.

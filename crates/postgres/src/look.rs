@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::apply::one;
 use crate::background::Background;
-use crate::claim::texts;
+use crate::claim::{maybe_texts, texts};
 use crate::connect::{Connector, Role, Session};
 use crate::continuity::Continuity;
 use crate::error::{Trouble, damaged, unanswered, unavailable};
@@ -144,7 +144,7 @@ impl Control {
             one(info.is_client),
             one(uuid(window.start)),
             one(uuid(window.end)),
-            one(info.queues.as_ref().map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>())),
+            maybe_texts(info.queues.as_ref()),
         ];
         let answer = self.ask(Job { sql: Sql::Register, what: "registering a worker", params }).await?;
         stepfast_core::crash_point!("postgres registered");
@@ -205,10 +205,7 @@ impl Control {
             one(sight.keys.as_ref().map(|keys| uuid(keys.end))),
             one(look.is_renewal),
             one(is_search),
-            one(look
-                .queues
-                .as_ref()
-                .map(|served| served.iter().map(ToString::to_string).collect::<Vec<_>>())),
+            maybe_texts(look.queues.as_ref()),
         ];
         let answer = self.ask(Job { sql: Sql::Look, what: "looking", params }).await?;
         let mut view = view(&answer)?;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::{Limits, Queue, QueueChange, QueueRow};
-use stepfast_core::rate::{Rate, Used};
+use stepfast_core::lock::Mutex;
+use stepfast_core::queue::{Limits, Queue, QueueChange, QueueRow, left};
+use stepfast_core::rate::{Rate, Used, Which};
 use stepfast_core::store::StoreError;
 use stepfast_core::turns::{Candidate, Turns};
 use stepfast_core::write::WorkerId;
@@ -48,10 +49,10 @@ pub(crate) async fn change(
             one(number(limits.worker_concurrency)),
             one(number(limits.key_concurrency)),
             one(number(limits.rate.map(|rate| rate.starts))),
-            one(limits.rate.map(|rate| rate.period.as_millis() as i64)),
+            one(limits.rate.map(|rate| rate.period_ms() as i64)),
             one(number(limits.rate.and_then(|rate| rate.burst))),
             one(number(limits.key_rate.map(|rate| rate.starts))),
-            one(limits.key_rate.map(|rate| rate.period.as_millis() as i64)),
+            one(limits.key_rate.map(|rate| rate.period_ms() as i64)),
             one(number(limits.key_rate.and_then(|rate| rate.burst))),
         ],
     };
@@ -115,28 +116,6 @@ fn rate(row: &mut Columns<'_>) -> Result<Option<Rate>, StoreError> {
     Ok(starts.zip(period).map(|(starts, period)| Rate { starts, period, burst }))
 }
 
-/// Which of what is ready in a queue a claim may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
-    /// All of it.
-    All,
-    /// What goes on after it has waited: it does not count for rates.
-    Woken,
-    /// The rest.
-    Starts,
-}
-
-impl Which {
-    /// As take.sql has it.
-    pub(crate) fn is_woken(self) -> Option<bool> {
-        match self {
-            Which::All => None,
-            Which::Woken => Some(true),
-            Which::Starts => Some(false),
-        }
-    }
-}
-
 /// A queue of which something is ready.
 pub(crate) struct Line {
     pub(crate) name: Arc<str>,
@@ -193,18 +172,18 @@ impl Line {
         let limits = limits(&mut row)?;
         let has_keys = row.next()?;
         let has_woken: bool = row.next()?;
-        let has_rate = limits.rate.is_some() || limits.key_rate.is_some();
+        let which = match (limits.has_rate(), has_woken) {
+            (false, _) => Which::All,
+            (true, true) => Which::Woken,
+            (true, false) => Which::Starts,
+        };
         Ok(Self {
             name,
             is_busy,
             is_open: is_held || is_free,
             has_keys,
             limits,
-            which: match (has_rate, has_woken) {
-                (false, _) => Which::All,
-                (true, true) => Which::Woken,
-                (true, false) => Which::Starts,
-            },
+            which,
             room: usize::MAX,
             used: Used::default(),
             used_of: HashMap::new(),
@@ -214,22 +193,12 @@ impl Line {
 
     /// How many more of one of its keys may run, of which so many do.
     fn room_of(&self, used: Option<i64>) -> usize {
-        left(self.limits.key_concurrency, used.unwrap_or_default())
+        left(self.limits.key_concurrency, used.unwrap_or_default().unsigned_abs())
     }
 
     pub(crate) fn has_key_limits(&self) -> bool {
         self.limits.key_concurrency.is_some() || self.limits.key_rate.is_some()
     }
-}
-
-fn left(limit: Option<u32>, used: i64) -> usize {
-    limit.map_or(usize::MAX, |limit| usize::try_from(i64::from(limit) - used).unwrap_or(0))
-}
-
-/// Starts after this time count.
-fn counts_from(rate: &Rate, now: Timestamp) -> Timestamp {
-    let from = if rate.burst.is_some() { i64::MIN } else { now.as_micros() - rate.period_micros() };
-    Timestamp::from_micros(from)
 }
 
 /// Counts what runs of those that limit that, and what has begun of those that have a rate.
@@ -242,11 +211,8 @@ pub(crate) async fn count(
     let mut left_over = Left::default();
     let is_counted =
         |line: &Line| line.limits.concurrency.is_some() || line.limits.worker_concurrency.is_some();
-    let is_open = |line: &&Line| line.is_open;
-    let names = |lines: &[Line], which: &dyn Fn(&Line) -> bool| -> Vec<String> {
-        lines.iter().filter(is_open).filter(|line| which(line)).map(|line| line.name.to_string()).collect()
-    };
-    let counted = names(lines, &is_counted);
+    let counted = lines.iter().filter(|line| line.is_open && is_counted(line));
+    let counted: Vec<String> = counted.map(|line| line.name.to_string()).collect();
     if !counted.is_empty() {
         let job = Job { sql: Sql::Slots, what: "counting slots", params: vec![one(counted), one(worker.0)] };
         let answers = pipeline::run(session, Part::Middle, &[job]).await?;
@@ -255,7 +221,8 @@ pub(crate) async fn count(
             let (name, used, here): (&str, i64, i64) = (row.next()?, row.next()?, row.next()?);
             if let Some(line) = lines.iter_mut().find(|line| *line.name == *name) {
                 let Limits { concurrency, worker_concurrency, .. } = line.limits;
-                line.room = left(concurrency, used).min(left(worker_concurrency, here));
+                let room = left(concurrency, used.unsigned_abs());
+                line.room = room.min(left(worker_concurrency, here.unsigned_abs()));
                 left_over.is_limited |= line.room == 0;
             }
         }
@@ -282,7 +249,7 @@ async fn used(session: &Session, asked: Vec<Rated>, now: Timestamp) -> Result<Ve
         column(&asked, |it| it.queue.to_string()),
         column(&asked, |it| it.key.is_some()),
         column(&asked, |it| it.key.as_deref().unwrap_or_default().to_owned()),
-        column(&asked, |it| Instant(counts_from(&it.rate, now))),
+        column(&asked, |it| Instant(it.rate.counts_after(now))),
     ];
     let job = Job { sql: Sql::Used, what: "counting starts", params };
     let answers = pipeline::run(session, Part::Middle, &[job]).await?;
@@ -305,29 +272,28 @@ pub(crate) fn starts(
         let of_line = || begun.iter().filter(|((queue, _), _)| *queue == line.name);
         let all: usize = of_line().map(|(_, starts)| starts).sum();
         if let Some(rate) = line.limits.rate.filter(|_| all > 0) {
-            entries.push((Rated { queue: line.name.clone(), key: None, rate }, line.used, all));
+            let rated = Rated { queue: line.name.clone(), key: None, rate };
+            entries.push((rated, rate.entry(&line.used, now, all)));
         }
         if let Some(rate) = line.limits.key_rate {
             for ((queue, key), starts) in of_line() {
                 let used = line.used_of.get(key).copied().unwrap_or_default();
                 let rated = Rated { queue: queue.clone(), key: Some(key.clone()), rate };
-                entries.push((rated, used, *starts));
+                entries.push((rated, rate.entry(&used, now, *starts)));
             }
         }
     }
     if entries.is_empty() {
         return None;
     }
-    entries.sort_by(|(a, ..), (b, ..)| (&a.queue, &a.key).cmp(&(&b.queue, &b.key)));
-    let far = Timestamp::from_micros(i64::MAX);
-    let until = |rate: &Rate| if rate.burst.is_some() { far } else { counts_from(rate, now) };
+    entries.sort_by(|(a, _), (b, _)| (&a.queue, &a.key).cmp(&(&b.queue, &b.key)));
     let params = vec![
-        column(&entries, |(it, ..)| it.queue.to_string()),
-        column(&entries, |(it, ..)| it.key.is_some()),
-        column(&entries, |(it, ..)| it.key.as_deref().unwrap_or_default().to_owned()),
-        column(&entries, |(it, ..)| Instant(until(&it.rate))),
-        column(&entries, |(it, used, starts)| Instant(it.rate.entered_at(used, now, *starts))),
-        column(&entries, |(it, _, starts)| if it.rate.burst.is_some() { 0 } else { *starts as i64 }),
+        column(&entries, |(it, _)| it.queue.to_string()),
+        column(&entries, |(it, _)| it.key.is_some()),
+        column(&entries, |(it, _)| it.key.as_deref().unwrap_or_default().to_owned()),
+        column(&entries, |(_, entry)| Instant(entry.forget_until)),
+        column(&entries, |(_, entry)| Instant(entry.at)),
+        column(&entries, |(_, entry)| entry.starts as i64),
     ];
     Some(Job { sql: Sql::EnterStarts, what: "entering starts", params })
 }
@@ -361,7 +327,7 @@ pub(crate) async fn room_of(
 pub(crate) async fn candidates(
     session: &Session,
     lines: &mut [Line],
-    turns: &Turns,
+    turns: &Mutex<Turns>,
     now: Timestamp,
     left_over: &mut Left,
 ) -> Result<Vec<Candidate>, Trouble> {
@@ -379,7 +345,7 @@ pub(crate) async fn candidates(
     if keyed.is_empty() {
         return Ok(candidates);
     }
-    let last: Vec<Arc<str>> = keyed.iter().map(|i| turns.after(&open[*i].name)).collect();
+    let last: Vec<Arc<str>> = keyed.iter().map(|i| turns.lock().after(&open[*i].name)).collect();
     let ask = |first: Vec<String>, end: Vec<Option<String>>| Job {
         sql: Sql::Keys,
         what: "looking for keys",

@@ -7,6 +7,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
+use stepfast_core::rate::Which;
 use stepfast_core::record::Status;
 use stepfast_core::store::{Claim, Claimed, StoreError};
 use stepfast_core::survey::is_same_version;
@@ -14,7 +15,7 @@ use stepfast_core::turns::{Portion, Turns};
 use stepfast_core::write::WorkerId;
 
 use crate::error::Tried;
-use crate::queue::{Room, Which, ready_queues};
+use crate::queue::{Room, ready_queues};
 use crate::row::{execution, key, key_of, maybe_text, status_of, text};
 use crate::shared::Shared;
 use crate::statements::{Sql, Statements, Tally};
@@ -55,11 +56,6 @@ fn can_run(claim: &Claim, workflow: &str, app_version: Option<&str>) -> bool {
     has_workflow && is_same_version(claim.app_version.as_deref(), app_version)
 }
 
-/// True if who claims serves this queue.
-fn serves(claim: &Claim, queue: &str) -> bool {
-    claim.queues.as_ref().is_none_or(|queues| queues.iter().any(|name| **name == *queue))
-}
-
 struct Claiming<'c, 'a> {
     sql: Statements<'c>,
     shared: &'a Shared,
@@ -87,7 +83,7 @@ impl Claiming<'_, '_> {
             while let Some(row) = rows.next()? {
                 let queue = maybe_text(row, 4)?;
                 let is_ours = can_run(self.claim, &text(row, 2)?, maybe_text(row, 3)?.as_deref())
-                    && serves(self.claim, queue.as_deref().unwrap_or(DEFAULT_QUEUE));
+                    && self.claim.serves(queue.as_deref().unwrap_or(DEFAULT_QUEUE));
                 let status = status_of(row, 5)?;
                 page.push((
                     row.get::<_, i64>(0)?,
@@ -143,7 +139,7 @@ impl Claiming<'_, '_> {
             }
             let queue = queue.unwrap_or_else(|| DEFAULT_QUEUE.into());
             let room = Room::of(&mut self.sql, &queue, self.claim.worker.0, now)?;
-            let Some(mut room) = room.filter(|_| serves(self.claim, &queue)) else { continue };
+            let Some(mut room) = room.filter(|_| self.claim.serves(&queue)) else { continue };
             // none of them has waited
             room.choose(&mut self.sql, &[])?;
             if room.all == 0 || room.of_key(&mut self.sql, &queue_key)? == 0 {
@@ -174,7 +170,7 @@ impl Claiming<'_, '_> {
         }
         let mut rooms = Vec::with_capacity(queues.len());
         let mut candidates = Vec::with_capacity(queues.len());
-        for queue in queues.into_iter().filter(|queue| serves(self.claim, queue)) {
+        for queue in queues.into_iter().filter(|queue| self.claim.serves(queue)) {
             let Some(mut room) = Room::of(&mut self.sql, &queue, self.claim.worker.0, now)? else { continue };
             room.choose(&mut self.sql, &workflows)?;
             candidates.push(room.candidate(&mut self.sql, &workflows, &turns.after(&queue))?);
@@ -228,35 +224,20 @@ impl Claiming<'_, '_> {
 
     fn page(&mut self, portion: &Portion, room: &Room, workflow: &str, after: Spot) -> Tried<VecDeque<Spot>> {
         let limit = PAGE.min(portion.most.saturating_add(1));
-        let is_woken = room.which == Which::Woken;
-        let sql = if is_woken { Sql::WokenOf } else { Sql::ReadyOf };
-        let statement = self.sql.get(sql)?;
-        let (queue, queue_key, version) = (&*portion.queue, &*portion.key, self.claim.app_version.as_deref());
-        let mut rows = if is_woken {
-            statement.query(params![
-                workflow,
-                queue,
-                queue_key,
-                after.0,
-                after.1,
-                key(&after.2),
-                limit as i64,
-                version
-            ])?
-        } else {
-            let is_start = room.which == Which::Starts;
-            statement.query(params![
-                workflow,
-                queue,
-                queue_key,
-                after.0,
-                after.1,
-                key(&after.2),
-                limit as i64,
-                version,
-                is_start
-            ])?
-        };
+        // what has waited has an index of its own
+        let sql = if room.which == Which::Woken { Sql::WokenOf } else { Sql::ReadyOf };
+        let params = params![
+            workflow,
+            &*portion.queue,
+            &*portion.key,
+            after.0,
+            after.1,
+            key(&after.2),
+            limit as i64,
+            self.claim.app_version.as_deref(),
+            room.which.is_woken(),
+        ];
+        let mut rows = self.sql.get(sql)?.query(params)?;
         let mut page = VecDeque::with_capacity(limit);
         while let Some(row) = rows.next()? {
             page.push_back((row.get(0)?, row.get(1)?, key_of(row, 2)?));

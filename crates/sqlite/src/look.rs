@@ -1,7 +1,6 @@
 //! Registrations, and the look once a second: who is lost, and what concerns the worker that looks.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use rusqlite::{Connection, OptionalExtension, params};
@@ -309,7 +308,7 @@ impl Inner {
         let version = look.app_version.as_deref();
         let is_ours = |pinned: Option<&str>| is_same_version(version, pinned);
         for workflow in look.workflows.iter() {
-            seen.has_ready = seen.has_ready || is_ready(&mut sql, workflow, version, look.queues.as_deref())?;
+            seen.has_ready = seen.has_ready || is_ready(&mut sql, workflow, look)?;
         }
 
         let mut rows = sql.get(Sql::Quarantined)?.query((i64::MAX, version))?;
@@ -325,8 +324,9 @@ impl Inner {
         let mut rows = due.query((i64::MIN, key(&Key::default()), i64::MAX, i64::MAX))?;
         while let Some(row) = rows.next()? {
             let queue = maybe_text(row, 4)?.unwrap_or_else(|| DEFAULT_QUEUE.into());
-            let is_served = look.queues.as_ref().is_none_or(|served| served.contains(&queue));
-            if is_served && look.workflows.contains(&text(row, 2)?) && is_ours(maybe_text(row, 3)?.as_deref())
+            if look.serves(&queue)
+                && look.workflows.contains(&text(row, 2)?)
+                && is_ours(maybe_text(row, 3)?.as_deref())
             {
                 seen.next_due = Some(Timestamp::from_micros(row.get(0)?));
                 break;
@@ -337,20 +337,14 @@ impl Inner {
 }
 
 /// True if executions of a workflow are ready, in a queue that is served and not paused.
-fn is_ready(
-    sql: &mut Statements<'_>,
-    workflow: &str,
-    version: Option<&str>,
-    served: Option<&[Arc<str>]>,
-) -> Tried<bool> {
+fn is_ready(sql: &mut Statements<'_>, workflow: &str, look: &Look) -> Tried<bool> {
     for queue in ready_queues(sql, workflow)? {
-        let is_served = served.is_none_or(|served| served.contains(&queue));
-        if !is_served || stored_queue(sql, &queue)?.is_some_and(|row| row.is_paused) {
+        if !look.serves(&queue) || stored_queue(sql, &queue)?.is_some_and(|row| row.is_paused) {
             continue;
         }
         let mut key = next_key(sql, workflow, &queue, None)?;
         while let Some(it) = key {
-            if sql.exists(Sql::IsReady, (workflow, &*queue, &*it, version))? {
+            if sql.exists(Sql::IsReady, (workflow, &*queue, &*it, look.app_version.as_deref()))? {
                 return Ok(true);
             }
             key = next_key(sql, workflow, &queue, Some(&it))?;

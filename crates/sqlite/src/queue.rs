@@ -6,8 +6,8 @@ use rusqlite::{OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
-use stepfast_core::queue::{Limits, QueueChange, QueueRow};
-use stepfast_core::rate::{Rate, Used};
+use stepfast_core::queue::{Limits, QueueChange, QueueRow, left};
+use stepfast_core::rate::{Rate, Used, Which};
 use stepfast_core::store::StoreError;
 use stepfast_core::turns::Candidate;
 
@@ -43,10 +43,10 @@ impl Inner {
                 worker_concurrency,
                 key_concurrency,
                 rate.map(|rate| rate.starts),
-                rate.map(|rate| rate.period.as_millis() as i64),
+                rate.map(|rate| rate.period_ms() as i64),
                 rate.and_then(|rate| rate.burst),
                 key_rate.map(|rate| rate.starts),
-                key_rate.map(|rate| rate.period.as_millis() as i64),
+                key_rate.map(|rate| rate.period_ms() as i64),
                 key_rate.and_then(|rate| rate.burst),
             ];
             let changed = sql.run(Sql::SetQueue, params)?;
@@ -110,17 +110,6 @@ pub(crate) fn next_key(
     next.optional()?.transpose()
 }
 
-/// Which of what is ready in a queue a claim may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
-    /// All of it.
-    All,
-    /// What goes on after it has waited: it does not count for rates.
-    Woken,
-    /// The rest.
-    Starts,
-}
-
 /// How many more of a queue may run, and at most how many of any one key.
 pub(crate) struct Room {
     pub(crate) queue: Arc<str>,
@@ -148,8 +137,7 @@ impl Room {
             return Ok(None);
         }
         let limits = row.map(|row| row.queue.limits).unwrap_or_default();
-        let has_rate = limits.rate.is_some() || limits.key_rate.is_some();
-        let which = if has_rate { Which::Starts } else { Which::All };
+        let which = if limits.has_rate() { Which::Starts } else { Which::All };
         let mut room = Self {
             queue: name.clone(),
             limits,
@@ -164,7 +152,8 @@ impl Room {
             let params = (&**name, worker);
             let (used, here): (u32, u32) =
                 sql.get(Sql::Slots)?.query_row(params, |row| Ok((row.get(0)?, row.get(1)?)))?;
-            room.all = left(limits.concurrency, used).min(left(limits.worker_concurrency, here));
+            room.all =
+                left(limits.concurrency, used.into()).min(left(limits.worker_concurrency, here.into()));
             room.is_limited = room.all == 0;
         }
         Ok(Some(room))
@@ -190,8 +179,8 @@ impl Room {
     pub(crate) fn of_key(&mut self, sql: &mut Statements<'_>, key: &str) -> Tried<usize> {
         let mut room = usize::MAX;
         if let Some(limit) = self.limits.key_concurrency {
-            let used = sql.get(Sql::KeySlots)?.query_row((&*self.queue, key), |row| row.get(0))?;
-            room = left(Some(limit), used);
+            let used: u32 = sql.get(Sql::KeySlots)?.query_row((&*self.queue, key), |row| row.get(0))?;
+            room = left(Some(limit), used.into());
             self.is_limited |= room == 0;
         }
         if self.which == Which::Starts {
@@ -211,7 +200,8 @@ impl Room {
     }
 
     fn used(&self, sql: &mut Statements<'_>, rate: &Rate, key: Option<&str>) -> Tried<Used> {
-        let params = (&*self.queue, key.is_some(), key.unwrap_or_default(), self.counts_from(rate));
+        let after = rate.counts_after(self.now).as_micros();
+        let params = (&*self.queue, key.is_some(), key.unwrap_or_default(), after);
         let used = sql.get(Sql::Used)?.query_row(params, |row| {
             let at = |at: Option<i64>| at.map(Timestamp::from_micros);
             Ok(Used {
@@ -221,11 +211,6 @@ impl Room {
             })
         })?;
         Ok(used)
-    }
-
-    /// Starts after this time count.
-    fn counts_from(&self, rate: &Rate) -> i64 {
-        if rate.burst.is_some() { i64::MIN } else { self.now.as_micros() - rate.period_micros() }
     }
 
     /// An execution of the queue runs from here on.
@@ -243,13 +228,11 @@ impl Room {
         }
         for (rate, key) in [(self.limits.rate, None), (self.limits.key_rate, Some(queue_key))] {
             let Some(rate) = rate else { continue };
-            let at = rate.entered_at(&self.used(sql, &rate, key)?, self.now, starts);
+            let entry = rate.entry(&self.used(sql, &rate, key)?, self.now, starts);
             let (is_key, key) = (key.is_some(), key.unwrap_or_default());
-            // of an even rate there is one row
-            let until = if rate.burst.is_some() { i64::MAX } else { self.counts_from(&rate) };
-            sql.run(Sql::ForgetStarts, (&*self.queue, is_key, key, until))?;
-            let counted = if rate.burst.is_some() { 0 } else { starts as i64 };
-            sql.run(Sql::EnterStarts, (&*self.queue, is_key, key, at.as_micros(), counted))?;
+            sql.run(Sql::ForgetStarts, (&*self.queue, is_key, key, entry.forget_until.as_micros()))?;
+            let params = (&*self.queue, is_key, key, entry.at.as_micros(), entry.starts as i64);
+            sql.run(Sql::EnterStarts, params)?;
         }
         Ok(())
     }
@@ -284,8 +267,4 @@ impl Room {
         }
         Ok(Candidate { queue: self.queue.clone(), room: self.all, keys, has_more_keys })
     }
-}
-
-fn left(limit: Option<u32>, used: u32) -> usize {
-    limit.map_or(usize::MAX, |limit| limit.saturating_sub(used) as usize)
 }

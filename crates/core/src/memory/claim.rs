@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::counters::Counters;
 use crate::key::Key;
 use crate::record::{Detail, Record};
-use crate::store::{Claim, Claimed, StoreError};
+use crate::store::{Claim, Claimed, StoreError, is_served};
 use crate::survey::is_same_version;
 use crate::write::State;
 
@@ -161,7 +161,7 @@ impl Tables {
         self.executions.get(&key).is_some_and(|row| {
             workflows.contains(&row.workflow)
                 && is_same_version(app_version, row.app_version.as_deref())
-                && queues.is_none_or(|queues| queues.contains(&self.ticket(key).queue))
+                && is_served(queues, &self.ticket(key).queue)
         })
     }
 }

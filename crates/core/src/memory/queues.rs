@@ -7,7 +7,7 @@ use super::tables::Tables;
 use crate::clock::Timestamp;
 use crate::counters::{Counters, Table};
 use crate::key::Key;
-use crate::queue::{Limits, QueueChange, QueueRow};
+use crate::queue::{Limits, QueueChange, QueueRow, left};
 use crate::rate::{Allowance, Rate, Used};
 use crate::turns::Candidate;
 use crate::write::WorkerId;
@@ -92,18 +92,17 @@ impl Tables {
         let (mut all, mut here, mut of_key) = (0, 0, 0);
         for (ticket, owner) in self.slots.values().filter(|(ticket, _)| *ticket.queue == *queue) {
             all += 1;
-            here += u32::from(*owner == worker);
-            of_key += u32::from(*ticket.key == *key);
+            here += u64::from(*owner == worker);
+            of_key += u64::from(*ticket.key == *key);
         }
-        let room = |limit: Option<u32>, used: u32| limit.map_or(u32::MAX, |limit| limit.saturating_sub(used));
-        let of_queue = room(limits.concurrency, all).min(room(limits.worker_concurrency, here));
-        (of_queue as usize, room(limits.key_concurrency, of_key) as usize)
+        let of_queue = left(limits.concurrency, all).min(left(limits.worker_concurrency, here));
+        (of_queue, left(limits.key_concurrency, of_key))
     }
 
     fn used(&self, rate: &Rate, queue: &Arc<str>, key: Option<&Arc<str>>, now: Timestamp) -> Used {
-        let from = if rate.burst.is_some() { i64::MIN } else { now.as_micros() - rate.period_micros() };
+        let from = rate.counts_after(now);
         let all = self.rates.get(&(queue.clone(), key.cloned()));
-        let counting = || all.into_iter().flatten().filter(|(at, _)| at.as_micros() > from);
+        let counting = || all.into_iter().flatten().filter(|(at, _)| **at > from);
         Used {
             starts: counting().map(|(_, starts)| starts).sum(),
             first_at: counting().map(|(at, _)| *at).next(),
@@ -131,15 +130,10 @@ impl Tables {
         let limits = self.limits(queue);
         for (rate, key) in [(limits.rate, None), (limits.key_rate, Some(key))] {
             let Some(rate) = rate else { continue };
-            let at = rate.entered_at(&self.used(&rate, queue, key, now), now, 1);
+            let entry = rate.entry(&self.used(&rate, queue, key, now), now, 1);
             let all = self.rates.entry((queue.clone(), key.cloned())).or_default();
-            if rate.burst.is_some() {
-                all.clear();
-                all.insert(at, 0);
-            } else {
-                all.retain(|at, _| at.as_micros() > now.as_micros() - rate.period_micros());
-                *all.entry(at).or_default() += 1;
-            }
+            all.retain(|at, _| *at > entry.forget_until);
+            *all.entry(entry.at).or_default() += entry.starts;
         }
     }
 
@@ -160,7 +154,7 @@ impl Tables {
         let mut all = Found::default();
         for (queue, mut keys) in found {
             let limits = self.limits(&queue);
-            let has_rate = limits.rate.is_some() || limits.key_rate.is_some();
+            let has_rate = limits.has_rate();
             // what has waited comes first, by itself: it does not count
             if has_rate && self.woken.iter().any(|key| can_claim(*key) && self.ticket(*key).queue == queue) {
                 all.woken.insert(queue.clone());
