@@ -6,6 +6,7 @@
 mod postgres_store {
     mod cancel;
     mod claim;
+    mod claimed;
     mod connections;
     mod fence;
     mod flush;

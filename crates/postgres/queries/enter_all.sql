@@ -4,6 +4,14 @@ WITH found AS MATERIALIZED (
     SELECT e.key, e.started_by
     FROM executions AS e
     WHERE e.key >= $2::uuid AND e.key < $3::uuid AND e.started_by = ANY($1::bigint[]) AND e.status = 2
+  UNION
+    SELECT e.key, e.started_by
+    FROM claims AS c
+    CROSS JOIN unnest(c.executions) AS u (key)
+    CROSS JOIN LATERAL (SELECT e.key, e.started_by FROM executions AS e
+                        WHERE e.key = u.key AND e.started_by = c.worker_id AND e.status = 2
+                        OFFSET 0) AS e
+    WHERE c.worker_id = ANY($1::bigint[])
 ), chosen AS MATERIALIZED (
     SELECT e.key
     FROM found AS f

@@ -1,6 +1,9 @@
 -- $1: the worker, $2: its workflows, $3: at most so many, $4: at most so many bytes, $5: the time now, null for
 -- the server's, $6: its version of the code, null for any, $7: whether it takes what is due and has no queue, $8 to $11:
--- how much of which queue and key, and whether only of what has waited, or of the rest, null for all. What another transaction has locked is passed over: a claim waits for nobody.
+-- how much of which queue and key, and whether only of what has waited, or of the rest, null for all, $12: the number of the
+-- claim. What another transaction has locked is passed over: a claim waits for nobody. Whoever deletes a row of ready has
+-- locked its execution; so these rows need no lock. But one that others have deleted since the statement began may have
+-- come back as another: the claim is good only if it deleted all that it saw.
 -- The OFFSETs keep the plan as it is written: in the order of the index, one look-up per row, no more than wanted.
 -- Rows are locked, so they are found again by their place. Of what has not begun (seq above 0) nothing can be recorded.
 WITH due AS MATERIALIZED (
@@ -29,7 +32,7 @@ WITH due AS MATERIALIZED (
                 AND (w.is_woken IS NULL OR NOT r.is_woken)
                 AND (r.app_version = $6::text OR r.app_version IS NULL OR $6::text IS NULL)
               ORDER BY r.priority, r.seq
-              OFFSET 0 FOR UPDATE SKIP LOCKED) AS r
+              OFFSET 0) AS r
         CROSS JOIN LATERAL (SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes
                             FROM executions AS e
                             WHERE e.key = r.execution AND e.status = 1 AND NOT e.is_paused
@@ -49,7 +52,7 @@ WITH due AS MATERIALIZED (
               WHERE r.queue = w.queue AND r.queue_key = w.queue_key AND r.is_woken AND r.workflow = ANY($2::text[])
                 AND (r.app_version = $6::text OR r.app_version IS NULL OR $6::text IS NULL)
               ORDER BY r.priority, r.seq
-              OFFSET 0 FOR UPDATE SKIP LOCKED) AS r
+              OFFSET 0) AS r
         CROSS JOIN LATERAL (SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes
                             FROM executions AS e
                             WHERE e.key = r.execution AND e.status = 1 AND NOT e.is_paused
@@ -82,10 +85,13 @@ WITH due AS MATERIALIZED (
     WHERE s.n = 1 OR s.total <= $4::bigint
 ), taken AS (
     UPDATE executions AS e
-    SET status = 2, owner = $1::bigint, started_by = NULL, is_alone = NULL
+    SET status = 2, started_by = $1::bigint, is_alone = NULL
     FROM chosen AS c
     WHERE e.ctid = c.place
     RETURNING e.*, c.n, c.has_more
+), noted AS (
+    INSERT INTO claims (worker_id, number, executions)
+    SELECT $1::bigint, $12::bigint, array_agg(key ORDER BY key) FROM chosen HAVING count(*) > 0
 ), unqueued AS (
     DELETE FROM ready WHERE ctid = ANY(ARRAY(SELECT ready FROM chosen WHERE ready IS NOT NULL)) RETURNING 1
 ), unarmed AS (
@@ -94,8 +100,9 @@ WITH due AS MATERIALIZED (
     DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM chosen WHERE ready IS NULL)) RETURNING 1
 )
 SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
-       owner, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
+       started_by, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
        strikes, app_version, queue, queue_key, priority,
-       has_more, (SELECT count(*) FROM unqueued), (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited)
+       has_more, (SELECT count(*) FROM unqueued) = (SELECT count(ready) FROM chosen),
+       (SELECT count(*) FROM unqueued), (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited)
 FROM taken
 ORDER BY n

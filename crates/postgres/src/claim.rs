@@ -25,14 +25,18 @@ use crate::queue::{self, Line};
 use crate::rows::{Columns, Details, bare, execution};
 use crate::statements::{CLAIM, Sql};
 use crate::types::{Instant, uuid};
+use crate::window::Windows;
 
 /// Position of the column that says whether there is more than the row; see take.sql.
 const HAS_MORE: usize = 24;
+/// Position of the column that says whether every row of ready was there that made the claim take something.
+const IS_WHOLE: usize = 25;
 
 /// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim).
 pub(crate) async fn claim(
     connector: &Connector,
     lanes: &Lanes,
+    windows: &Windows,
     counters: &Counters,
     turns: &Mutex<Turns>,
     claim: &Claim,
@@ -41,12 +45,23 @@ pub(crate) async fn claim(
     let mut place = slot.lock().await;
     let lane = Lane::open(connector, place.take(), (claim.worker, claim.lane), CLAIM).await?;
     let now = connector.options().clock.as_ref().map(|clock| Instant(clock.now()));
-    let mut claiming =
-        Claiming { lane, claim, turns, now, jobs: Vec::new(), answers: Vec::new(), asked: Vec::new() };
+    let mut claiming = Claiming {
+        lane,
+        claim,
+        windows,
+        turns,
+        now,
+        jobs: Vec::new(),
+        answers: Vec::new(),
+        asked: Vec::new(),
+    };
     let result = claiming.run(counters).await;
     // a claim that took nothing, or not for sure, leaves nothing behind
     let is_over = matches!(&result, Ok((_, true)));
     let is_clean = is_over || pipeline::roll_back(&claiming.lane.session).await;
+    if is_clean && !is_over {
+        windows.unclaimed(claim.worker, claim.number);
+    }
     let result = match result {
         Ok((claimed, is_over)) => {
             if is_clean && !is_over && !claiming.asked.is_empty() {
@@ -83,6 +98,7 @@ struct Candidate {
 struct Claiming<'a> {
     lane: Lane,
     claim: &'a Claim,
+    windows: &'a Windows,
     turns: &'a Mutex<Turns>,
     now: Option<Instant>,
     /// What was sent, and the answers, to be counted if it is committed.
@@ -119,7 +135,9 @@ impl<'a> Claiming<'a> {
                 let [_, opened] = answers else { return Err(damaged("an answer").into()) };
                 lines = self::lines(opened)?;
             }
-            self.take_ready(lines, now, &mut claimed).await?;
+            if !self.take_ready(lines, now, &mut claimed).await? {
+                return Ok((claimed, false));
+            }
         }
         if claimed.records.is_empty() && !is_admitted {
             return Ok((claimed, false));
@@ -131,13 +149,14 @@ impl<'a> Claiming<'a> {
         Ok((claimed, true))
     }
 
-    /// Takes what is due and has no queue, and of each queue and key what its turn and its limits allow for.
+    /// Takes what is due and has no queue, and of each queue and key what its turn and its limits allow for. False if all
+    /// of it has to be taken back.
     async fn take_ready(
         &mut self,
         mut lines: Vec<Line>,
         now: Timestamp,
         claimed: &mut Claimed,
-    ) -> Result<(), Trouble> {
+    ) -> Result<bool, Trouble> {
         if let Some(busy) = only_busy(&lines) {
             // somebody claims from it: he will have done in a moment
             let wait = Job {
@@ -155,7 +174,12 @@ impl<'a> Claiming<'a> {
             queue::candidates(&self.lane.session, &mut lines, self.turns, now, &mut left).await?;
         let portions = self.turns.lock().divide(&candidates, claim.limit);
         self.asked = portions.iter().map(|it| (it.queue.clone(), it.key.clone())).collect();
-        self.take(&lines, &portions, claimed).await?;
+        if !self.take(&lines, &portions, claimed).await? {
+            // once more, from the beginning
+            *claimed = Claimed { has_more: true, ..Claimed::default() };
+            self.asked.clear();
+            return Ok(false);
+        }
         let taken = taken(claimed);
         for portion in &portions {
             let is_used_up = taken.get(&(portion.queue.clone(), portion.key.clone())) >= Some(&portion.most);
@@ -169,7 +193,8 @@ impl<'a> Claiming<'a> {
         claimed.has_more &= !claimed.records.is_empty();
         claimed.is_limited |= left.is_limited;
         claimed.again_at = left.again_at;
-        self.enter(&lines, &taken, now, claimed).await
+        self.enter(&lines, &taken, now, claimed).await?;
+        Ok(true)
     }
 
     async fn take(
@@ -177,7 +202,7 @@ impl<'a> Claiming<'a> {
         lines: &[Line],
         portions: &[Portion],
         claimed: &mut Claimed,
-    ) -> Result<(), Trouble> {
+    ) -> Result<bool, Trouble> {
         let claim = self.claim;
         let which = |portion: &Portion| {
             let line = lines.iter().find(|line| line.name == portion.queue);
@@ -198,12 +223,15 @@ impl<'a> Claiming<'a> {
                 column(portions, |it| it.key.to_string()),
                 column(portions, |it| i64::try_from(it.most).unwrap_or(i64::MAX)),
                 column(portions, which),
+                one(claim.number),
             ],
         };
         let answers = self.send(Part::Middle, vec![job]).await?;
         let [taken] = answers else { return Err(damaged("an answer").into()) };
         claimed.records = records(taken)?;
-        Ok(())
+        // what became ready again after the statement had looked must not be taken for what was ready before
+        let is_whole = taken.rows.first().is_none_or(|row| row.try_get(IS_WHOLE).unwrap_or_default());
+        Ok(is_whole)
     }
 
     /// Takes what may be tried of the quarantine, as far as their queues have room for them.
@@ -307,8 +335,15 @@ impl<'a> Claiming<'a> {
             }
         }
         stepfast_core::crash_point!("postgres claim open");
+        let (claim, windows) = (self.claim, self.windows);
+        windows.claiming(claim.worker, claim.number);
         let read = self.send(Part::End, more).await?;
         // durable from here on
+        windows.claimed(
+            claim.worker,
+            claim.number,
+            claimed.records.iter().map(|record| record.execution.key),
+        );
         stepfast_core::crash_point!("postgres after claim");
         let details = Details::new(&claimed.records);
         if let [.., checkpoints, attempts, requests] = read {

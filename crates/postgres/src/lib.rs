@@ -231,7 +231,7 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        claim::claim(&self.connector, &self.lanes, &self.counters, &self.turns, claim).await
+        claim::claim(&self.connector, &self.lanes, &self.windows, &self.counters, &self.turns, claim).await
     }
 
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {

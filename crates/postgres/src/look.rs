@@ -220,6 +220,9 @@ impl Control {
         if !sight.old.is_empty() {
             self.enter(look.worker, &sight.old).await?;
         }
+        if look.is_renewal {
+            self.forget_claims(look.worker, sight.unsure).await?;
+        }
         if let Some(holds) = &look.holds {
             view.seen.strays = self.strays(look.worker, holds, reader).await?;
         }
@@ -253,6 +256,24 @@ impl Control {
             self.ask(Job { sql: Sql::Unentered, what, params: vec![one(worker.0), one(keys)] }).await?;
         let left = answer.rows.iter().map(|row| Columns::of(row).key()).collect::<Result<_, _>>()?;
         self.windows.entered(worker, old, &left);
+        Ok(())
+    }
+
+    /// Deletes the rows of claims that are of no use any more. `unsure`: claims of which it is asked whether they have
+    /// happened.
+    async fn forget_claims(&self, worker: WorkerId, unsure: Vec<i64>) -> Result<(), StoreError> {
+        let what = "forgetting claims";
+        if !unsure.is_empty() {
+            let params = vec![one(worker.0), one(unsure.clone())];
+            let answer = self.ask(Job { sql: Sql::ClaimedBy, what, params }).await?;
+            let keys: Vec<Key> =
+                answer.rows.iter().map(|row| Columns::of(row).key()).collect::<Result<_, _>>()?;
+            self.windows.found(worker, &unsure, keys.into_iter());
+        }
+        if let Some(number) = self.windows.last_over(worker) {
+            let params = vec![one(worker.0), one(number)];
+            self.ask(Job { sql: Sql::ForgetClaims, what, params }).await?;
+        }
         Ok(())
     }
 

@@ -16,6 +16,7 @@ pub(crate) const TABLES: &[&str] = &[
     "attempts",
     "chunks",
     "ready",
+    "claims",
     "quarantine",
     "queues",
     "rates",

@@ -149,6 +149,12 @@ statements! {
     BumpWorker = "UPDATE workers SET epoch = epoch + 1 WHERE worker_id = $1::bigint";
     /// Enters all that workers have started in the index of owners.
     EnterAll = include_str!("../queries/enter_all.sql");
+    /// Deletes the rows of claims of which nothing is left that only they tell.
+    ForgetClaims = "DELETE FROM claims WHERE worker_id = $1::bigint AND number <= $2::bigint";
+    /// What claims have taken.
+    ClaimedBy = "SELECT DISTINCT unnest(executions) FROM claims WHERE worker_id = $1::bigint AND number = ANY($2::bigint[])";
+    /// The same of all claims of workers.
+    ForgetAllClaims = "DELETE FROM claims WHERE worker_id = ANY($1::bigint[])";
     /// Ends registrations.
     Unregister = "DELETE FROM workers WHERE worker_id = ANY($1::bigint[])";
     /// Makes executions of owners that are gone claimable.
@@ -248,7 +254,8 @@ pub(crate) const CLAIM: &[Sql] = &[
 ];
 
 /// Statements of the look and of registering.
-pub(crate) const CONTROL: &[Sql] = &[Sql::Look, Sql::Owned, Sql::Enter, Sql::Unentered, Sql::Register];
+pub(crate) const CONTROL: &[Sql] =
+    &[Sql::Look, Sql::Owned, Sql::Enter, Sql::Unentered, Sql::ForgetClaims, Sql::ClaimedBy, Sql::Register];
 
 /// Statements of taking over.
 pub(crate) const TAKEOVER: &[Sql] = &[
@@ -257,6 +264,7 @@ pub(crate) const TAKEOVER: &[Sql] = &[
     Sql::BumpLanes,
     Sql::BumpWorker,
     Sql::EnterAll,
+    Sql::ForgetAllClaims,
     Sql::Unregister,
     Sql::SetQueue,
     Sql::RunningIn,

@@ -109,8 +109,11 @@ async fn enter(session: &Session, workers: &[i64], window: &Range<Key>) -> Resul
         left.insert(Columns::of(row).next::<i64>()?);
     }
     let done: Vec<i64> = workers.iter().copied().filter(|worker| !left.contains(worker)).collect();
-    let job = Job { sql: Sql::Unregister, what: "ending registrations", params: vec![one(done)] };
-    pipeline::run(session, Part::End, &[job]).await?;
+    let jobs = [
+        Job { sql: Sql::ForgetAllClaims, what: "forgetting claims", params: vec![one(done.clone())] },
+        Job { sql: Sql::Unregister, what: "ending registrations", params: vec![one(done)] },
+    ];
+    pipeline::run(session, Part::End, &jobs).await?;
     Ok(())
 }
 

@@ -9,10 +9,13 @@
 //! - The window's start goes up with the renewals, but never beyond what runs under `started_by`, or is on its way.
 //! - What still runs after a few renewals is entered in the index, which lets the window go on.
 //!
+//! What is claimed is not entered in the index either, and may be of any age: one row in `claims` says what a claim took,
+//! and goes away once all of that has ended or, after as many renewals, is entered.
+//!
 //! The registration's window may lag behind the one in memory in its start, and never in its end. That holds across
 //! crashes of the server too, also where it does not wait for its log: the log keeps the order of commits.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -46,6 +49,12 @@ struct Window {
     sent: HashMap<u16, Vec<Key>>,
     /// What runs, and after how many renewals it was started.
     running: KeyMap<u64>,
+    /// The same of what claims have taken.
+    claimed: KeyMap<u64>,
+    /// Claims whose rows are there, with their number and after how many renewals they were.
+    claims: VecDeque<(i64, u64)>,
+    /// Claims that may have happened.
+    unsure: Vec<i64>,
 }
 
 /// What a renewal does about a window.
@@ -55,6 +64,8 @@ pub(crate) struct Sight {
     pub keys: Option<Range<Key>>,
     /// What is to be entered in the index of owners.
     pub old: Vec<Key>,
+    /// Claims of which only the database knows by now whether they have happened, and what they took.
+    pub unsure: Vec<i64>,
 }
 
 /// The window that a worker registers with.
@@ -93,7 +104,15 @@ impl Windows {
 
     /// A worker has registered with this window.
     pub(crate) fn open(&self, worker: WorkerId, keys: Range<Key>) {
-        let window = Window { keys, renewals: 0, sent: HashMap::new(), running: KeyMap::default() };
+        let window = Window {
+            keys,
+            renewals: 0,
+            sent: HashMap::new(),
+            running: KeyMap::default(),
+            claimed: KeyMap::default(),
+            claims: VecDeque::new(),
+            unsure: Vec::new(),
+        };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, window);
     }
 
@@ -126,12 +145,59 @@ impl Windows {
         self.with(flush.worker, |window| {
             let (sent, renewals) = (window.sent.remove(&flush.lane).unwrap_or_default(), window.renewals);
             window.running.extend(sent.into_iter().map(|key| (key, renewals)));
-            if !window.running.is_empty() {
+            if !window.running.is_empty() || !window.claimed.is_empty() {
                 for key in sorted.released_keys().chain(lost) {
-                    window.running.remove(&key);
+                    if window.running.remove(&key).is_none() {
+                        window.claimed.remove(&key);
+                    }
                 }
             }
         });
+    }
+
+    /// Before a claim is committed: until [`claimed`](Self::claimed) or [`unclaimed`](Self::unclaimed) it may have
+    /// happened.
+    pub(crate) fn claiming(&self, worker: WorkerId, number: i64) {
+        self.with(worker, |window| window.unsure.push(number));
+    }
+
+    /// A claim is durable.
+    pub(crate) fn claimed(&self, worker: WorkerId, number: i64, keys: impl Iterator<Item = Key>) {
+        self.with(worker, |window| {
+            window.unsure.retain(|unsure| *unsure != number);
+            window.claims.push_back((number, window.renewals));
+            window.claimed.extend(keys.map(|key| (key, window.renewals)));
+        });
+    }
+
+    /// A claim has changed nothing and will not.
+    pub(crate) fn unclaimed(&self, worker: WorkerId, number: i64) {
+        self.with(worker, |window| window.unsure.retain(|unsure| *unsure != number));
+    }
+
+    /// Claims that were unsure are known now, with all that they have taken.
+    pub(crate) fn found(&self, worker: WorkerId, numbers: &[i64], keys: impl Iterator<Item = Key>) {
+        self.with(worker, |window| {
+            window.unsure.retain(|unsure| !numbers.contains(unsure));
+            // since when does not matter: it may have ended long since
+            window.claimed.extend(keys.map(|key| (key, 0)));
+            window.claims.extend(numbers.iter().map(|number| (*number, 0)));
+            window.claims.make_contiguous().sort_unstable();
+        });
+    }
+
+    /// The last of the claims, in their order, whose rows are of no use any more.
+    pub(crate) fn last_over(&self, worker: WorkerId) -> Option<i64> {
+        self.with(worker, |window| {
+            let first = window.claimed.values().min().copied().unwrap_or(u64::MAX);
+            let unsure = window.unsure.iter().min().copied().unwrap_or(i64::MAX);
+            let is_over = |(number, since): &(i64, u64)| {
+                *since < first && since + RENEWALS <= window.renewals && *number < unsure
+            };
+            let over = window.claims.iter().take_while(|claim| is_over(claim)).count();
+            window.claims.drain(..over).last().map(|(number, _)| number)
+        })
+        .flatten()
     }
 
     /// The last flush of a lane has changed nothing and will not.
@@ -149,10 +215,14 @@ impl Windows {
             // never back, as the clock may be
             window.keys.start = window.keys.start.max(start);
             let keys = window.keys.start..window.keys.end.max(now.end);
-            let old = window.running.iter().filter(|(_, since)| **since + RENEWALS <= window.renewals);
+            let all = window.running.iter().chain(&window.claimed);
+            let old = all.filter(|(_, since)| **since + RENEWALS <= window.renewals);
             let mut old: Vec<Key> = old.map(|(key, _)| *key).take(MOST).collect();
             old.sort_unstable();
-            Sight { keys: Some(keys), old }
+            // a claim after it has waited for its end
+            let last = window.claims.back().map_or(0, |(number, _)| *number);
+            let unsure = window.unsure.iter().copied().filter(|number| *number < last).collect();
+            Sight { keys: Some(keys), old, unsure }
         });
         sight.unwrap_or_default()
     }
@@ -167,6 +237,7 @@ impl Windows {
         self.with(worker, |window| {
             for key in old.iter().filter(|key| !left.contains(key)) {
                 window.running.remove(key);
+                window.claimed.remove(key);
             }
         });
     }

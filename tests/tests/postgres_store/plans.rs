@@ -65,6 +65,9 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Owned, &[]),
     (Sql::Enter, &[]),
     (Sql::Unentered, &[]),
+    (Sql::ForgetClaims, &[]),
+    (Sql::ForgetAllClaims, &[]),
+    (Sql::ClaimedBy, &[]),
     (Sql::Load, &[]),
     (Sql::LockWorker, &[]),
     (Sql::LockLanes, &[]),
@@ -108,7 +111,7 @@ async fn fill(db: &Fixture, rows: u32) {
              SELECT now(), 1, i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
                     CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
              FROM generate_series(1, {rows}) i; \
-             TRUNCATE checkpoints, attempts, chunks, ready, timers, waits, requests, queues, slots, rates; \
+             TRUNCATE checkpoints, attempts, chunks, ready, timers, waits, requests, queues, slots, rates, claims; \
              INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1, key, 'a', 's', 'o' FROM executions; \
              INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
              INSERT INTO chunks SELECT 1, 1, key, 'x' FROM executions; \
@@ -117,6 +120,7 @@ async fn fill(db: &Fixture, rows: u32) {
              SELECT 1, now(), false, true, key::text FROM executions; \
              INSERT INTO rates SELECT now(), 1, true, 'default', key::text FROM executions; \
              INSERT INTO slots SELECT 1, key, 'default', key::text FROM executions; \
+             INSERT INTO claims SELECT 1, row_number() OVER (ORDER BY key), ARRAY[key] FROM executions; \
              INSERT INTO timers SELECT now(), key FROM executions; \
              INSERT INTO waits SELECT key, key FROM executions; \
              INSERT INTO requests SELECT now(), 1, key, key FROM executions",
@@ -129,7 +133,7 @@ async fn fill(db: &Fixture, rows: u32) {
 async fn every_hot_statement_finds_its_rows_by_index() {
     let db = Fixture::new().await;
     db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
-    for table in TABLES.iter().chain(&["workers", "lanes", "queues", "slots", "rates"]) {
+    for table in TABLES.iter().chain(&["workers", "lanes", "queues", "slots", "rates", "claims"]) {
         let no_surprises = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
         db.sql.batch_execute(&no_surprises).await.unwrap();
     }
@@ -147,7 +151,8 @@ async fn every_hot_statement_finds_its_rows_by_index() {
             fill(&db, rows).await;
         }
         if statistics.contains("while they were empty") {
-            let roles = "TRUNCATE attempts, chunks, ready, timers, waits, requests, queues, slots, rates";
+            let roles =
+                "TRUNCATE attempts, chunks, ready, timers, waits, requests, queues, slots, rates, claims";
             db.sql.batch_execute(roles).await.unwrap();
         }
         if analyze {

@@ -23,7 +23,7 @@ async fn several_processes_may_migrate_at_once() {
     }
     let sql = client(&schema).await;
     let versions: i64 = sql.query_one("SELECT count(*) FROM schema_version", &[]).await.unwrap().get(0);
-    assert_eq!(versions, 2);
+    assert_eq!(versions, 3);
 }
 
 /// A role without any rights, and the URL for it.
@@ -128,7 +128,7 @@ async fn tables_of_another_build_are_refused() {
     let options = || PostgresOptions::default().schema(&db.schema);
     let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
     assert!(
-        reason(&error).contains("another build of version 2") && reason(&error).contains("?schema="),
+        reason(&error).contains("another build of version 3") && reason(&error).contains("?schema="),
         "{error}"
     );
     let findings = PostgresStore::check(url(), options()).await.unwrap();
@@ -144,7 +144,7 @@ async fn a_newer_schema_is_refused() {
     db.sql.execute(insert, &[]).await.unwrap();
     let options = PostgresOptions::default().schema(&db.schema);
     let error = PostgresStore::open_with(url(), options).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 2 }), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 3 }), "{error}");
 }
 
 #[tokio::test]

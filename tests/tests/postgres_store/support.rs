@@ -27,7 +27,7 @@ pub(crate) struct Fixture {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) sql: Client,
     pub(crate) schema: String,
-    numbers: [AtomicI64; 3],
+    pub(crate) numbers: [AtomicI64; 3],
 }
 
 pub(crate) fn url() -> &'static str {

@@ -26,7 +26,7 @@ impl Fixture {
     }
 
     /// True if it is in the index of owners; false if its row says who started it. It runs, and the worker runs it.
-    async fn is_entered(&self, key: Key) -> bool {
+    pub(crate) async fn is_entered(&self, key: Key) -> bool {
         assert_eq!(owner(&self.load(key).await.unwrap()), Some(self.worker.worker));
         let query = "SELECT owner, started_by FROM executions WHERE key = $1 AND status = 2";
         let row = self.sql.query_one(query, &[&uuid(key)]).await.unwrap();
@@ -39,7 +39,7 @@ impl Fixture {
     }
 
     /// Takes over, and expects these to be claimable then and nothing else.
-    async fn expect_found(&self, keys: &[Key]) {
+    pub(crate) async fn expect_found(&self, keys: &[Key]) {
         let other = self.other().await;
         assert!(other.end_registration(self.worker.worker).await.unwrap());
         assert_eq!(other.requeue(self.worker.worker).await.unwrap(), keys.len() as u64);
