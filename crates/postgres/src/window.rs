@@ -195,7 +195,7 @@ impl Windows {
                 *since < first && since + RENEWALS <= window.renewals && *number < unsure
             };
             let over = window.claims.iter().take_while(|claim| is_over(claim)).count();
-            window.claims.drain(..over).last().map(|(number, _)| number)
+            window.claims.drain(..over).next_back().map(|(number, _)| number)
         })
         .flatten()
     }
