@@ -10,6 +10,7 @@ mod postgres_store {
     mod connections;
     mod fence;
     mod flush;
+    mod heads;
     mod look;
     mod plans;
     mod proxy;

@@ -1,16 +1,34 @@
--- The queues of which something is ready, found by hopping from one to the next along the index, with the limits of those
--- that were declared. Whoever claims holds a lock on the row of each: alone where its limits need one claim after the
+-- The queues of which something is ready, found by hopping from one to the next along the index, and those of which
+-- something was ready a moment ago, over which it need not hop, with the limits of those that were declared. Whoever claims holds a lock on the row of each: alone where its limits need one claim after the
 -- other; with other claims where there are none to heed, so that no limit is set meanwhile.
--- $1: the queues that are served, null for all, $2: where given, these queues instead of those of which something is ready.
-WITH RECURSIVE hops (queue) AS (
-    (SELECT r.queue FROM ready AS r WHERE $2::text[] IS NULL ORDER BY r.queue LIMIT 1)
+-- $1: the queues that are served, null for all, $2: where given, these queues instead of those of which something is ready,
+-- $3: those of a moment ago.
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.queue COLLATE "C" AS queue FROM unnest($3::text[]) AS k (queue) WHERE $2::text[] IS NULL
+), gaps (behind, before) AS (
+    SELECT lag(k.queue, 1, '') OVER (ORDER BY k.queue), k.queue FROM known AS k
   UNION ALL
-    SELECT (SELECT r.queue FROM ready AS r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1)
+    SELECT coalesce(max(k.queue), ''), NULL FROM known AS k HAVING $2::text[] IS NULL
+), hops (queue, before) AS (
+    SELECT CASE WHEN g.before IS NULL
+                THEN (SELECT r.queue FROM ready AS r WHERE r.queue > g.behind ORDER BY r.queue LIMIT 1)
+                ELSE (SELECT r.queue FROM ready AS r
+                      WHERE r.queue > g.behind AND r.queue < g.before ORDER BY r.queue LIMIT 1) END,
+           g.before
+    FROM gaps AS g
+  UNION ALL
+    SELECT CASE WHEN h.before IS NULL
+                THEN (SELECT r.queue FROM ready AS r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1)
+                ELSE (SELECT r.queue FROM ready AS r
+                      WHERE r.queue > h.queue AND r.queue < h.before ORDER BY r.queue LIMIT 1) END,
+           h.before
     FROM hops AS h
     WHERE h.queue IS NOT NULL
 ), served AS MATERIALIZED (
     SELECT n.queue
     FROM (SELECT h.queue FROM hops AS h WHERE h.queue IS NOT NULL
+          UNION ALL
+          SELECT k.queue FROM known AS k
           UNION ALL
           SELECT unnest($2::text[])) AS n
     WHERE $1::text[] IS NULL OR n.queue = ANY($1::text[])
@@ -39,8 +57,7 @@ SELECT s.queue,
        h.name IS NULL AND (SELECT true FROM queues AS q WHERE q.name = s.queue) IS NULL AS is_free,
        h.concurrency, h.worker_concurrency, h.key_concurrency, h.rate_starts, h.rate_period_ms, h.rate_burst,
        h.key_rate_starts, h.key_rate_period_ms, h.key_rate_burst,
-       coalesce((SELECT r.queue_key FROM ready AS r WHERE r.queue = s.queue ORDER BY r.queue_key DESC LIMIT 1), '') <> ''
-           AS has_keys,
+       (SELECT true FROM ready AS r WHERE r.queue = s.queue AND r.queue_key > '' LIMIT 1) IS TRUE AS has_keys,
        -- only rates ask
        coalesce(h.rate_starts, h.key_rate_starts) IS NOT NULL
            AND (SELECT true FROM ready AS r WHERE r.queue = s.queue AND r.is_woken LIMIT 1) IS TRUE AS has_woken

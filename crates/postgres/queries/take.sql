@@ -1,7 +1,7 @@
 -- $1: the worker, $2: its workflows, $3: at most so many, $4: at most so many bytes, $5: the time now, null for
 -- the server's, $6: its version of the code, null for any, $7: whether it takes what is due and has no queue, $8 to $11:
 -- how much of which queue and key, and whether only of what has waited, or of the rest, null for all, $12: the number of the
--- claim. What another transaction has locked is passed over: a claim waits for nobody. Whoever deletes a row of ready has
+-- claim, $13 to $17: what is looked through of which of them (see heads.rs). What another transaction has locked is passed over: a claim waits for nobody. Whoever deletes a row of ready has
 -- locked its execution; so these rows need no lock. But one that others have deleted since the statement began may have
 -- come back as another: the claim is good only if it deleted all that it saw.
 -- The OFFSETs keep the plan as it is written: in the order of the index, one look-up per row, no more than wanted.
@@ -26,17 +26,33 @@ WITH due AS MATERIALIZED (
          AS w (queue, queue_key, most, is_woken, n)
     CROSS JOIN LATERAL (
         SELECT e.key, e.place, e.bytes, r.ready, r.priority, r.seq
-        FROM (SELECT r.execution, r.ctid AS ready, r.priority, r.seq
-              FROM ready AS r
-              WHERE r.queue = w.queue AND r.queue_key = w.queue_key AND r.workflow = ANY($2::text[])
-                AND (w.is_woken IS NULL OR NOT r.is_woken)
-                AND (r.app_version = $6::text OR r.app_version IS NULL OR $6::text IS NULL)
-              ORDER BY r.priority, r.seq
-              OFFSET 0) AS r
+        FROM unnest($13::bigint[], $14::integer[], $15::integer[], $16::bigint[], $17::bigint[])
+             AS g (n, priority, last_priority, seq, last_seq)
+        CROSS JOIN LATERAL (
+            (SELECT r.execution, r.ctid AS ready, r.priority, r.seq
+             FROM ready AS r
+             WHERE r.queue = w.queue AND r.queue_key = w.queue_key AND r.workflow = ANY($2::text[])
+               AND g.seq IS NULL AND r.priority >= g.priority AND r.priority <= g.last_priority
+               AND (w.is_woken IS NULL OR NOT r.is_woken)
+               AND (r.app_version = $6::text OR r.app_version IS NULL OR $6::text IS NULL)
+             ORDER BY r.priority, r.seq
+             OFFSET 0)
+          UNION ALL
+            -- a comparison of pairs would not stop at what has been taken, but walk through it
+            (SELECT r.execution, r.ctid AS ready, r.priority, r.seq
+             FROM ready AS r
+             WHERE r.queue = w.queue AND r.queue_key = w.queue_key AND r.workflow = ANY($2::text[])
+               AND g.seq IS NOT NULL AND r.priority = g.priority AND r.seq >= g.seq AND r.seq <= g.last_seq
+               AND (w.is_woken IS NULL OR NOT r.is_woken)
+               AND (r.app_version = $6::text OR r.app_version IS NULL OR $6::text IS NULL)
+             ORDER BY r.priority, r.seq
+             OFFSET 0)
+        ) AS r
         CROSS JOIN LATERAL (SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes
                             FROM executions AS e
                             WHERE e.key = r.execution AND e.status = 1 AND NOT e.is_paused
                             OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+        WHERE g.n = w.n
         LIMIT w.most
     ) AS q
     WHERE w.is_woken IS NOT TRUE
@@ -62,10 +78,10 @@ WITH due AS MATERIALIZED (
     WHERE w.is_woken
     LIMIT (SELECT $3::bigint - count(*) FROM due) - (SELECT count(*) FROM queued)
 ), candidates AS (
-    SELECT key, place, bytes, NULL::tid AS ready, true AS has_begun, row_number() OVER (ORDER BY due_at, key) AS n
+    SELECT key, place, bytes, NULL::tid AS ready, NULL::bigint AS seq, true AS has_begun, row_number() OVER (ORDER BY due_at, key) AS n
     FROM due
   UNION ALL
-    SELECT key, place, bytes, ready, seq < 0,
+    SELECT key, place, bytes, ready, seq, seq < 0,
            (SELECT count(*) FROM due) + row_number() OVER (ORDER BY n, priority, seq)
     FROM (SELECT * FROM queued UNION ALL SELECT * FROM woken) AS q
 ), sized AS (
@@ -77,7 +93,7 @@ WITH due AS MATERIALIZED (
         WHERE c.has_begun AND p.execution = c.key
     ) AS k
 ), chosen AS MATERIALIZED (
-    SELECT s.key, s.place, s.ready, s.n,
+    SELECT s.key, s.place, s.ready, s.seq, s.n,
            s.has_begun
            AND (s.is_any OR (SELECT true FROM attempts AS a WHERE a.execution = s.key LIMIT 1) IS NOT NULL
                          OR (SELECT true FROM requests AS r WHERE r.execution = s.key LIMIT 1) IS NOT NULL) AS has_more
@@ -88,7 +104,7 @@ WITH due AS MATERIALIZED (
     SET status = 2, started_by = $1::bigint, is_alone = NULL
     FROM chosen AS c
     WHERE e.ctid = c.place
-    RETURNING e.*, c.n, c.has_more
+    RETURNING e.*, c.n, c.has_more, c.seq
 ), noted AS (
     INSERT INTO claims (worker_id, number, executions)
     SELECT $1::bigint, $12::bigint, array_agg(key ORDER BY key) FROM chosen HAVING count(*) > 0
@@ -102,7 +118,7 @@ WITH due AS MATERIALIZED (
 SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
        started_by, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
        strikes, app_version, queue, queue_key, priority,
-       has_more, (SELECT count(*) FROM unqueued) = (SELECT count(ready) FROM chosen),
+       has_more, (SELECT count(*) FROM unqueued) = (SELECT count(ready) FROM chosen), seq,
        (SELECT count(*) FROM unqueued), (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited)
 FROM taken
 ORDER BY n

@@ -19,6 +19,7 @@ use stepfast_core::turns::{Portion, Turns};
 use crate::apply::{column, count, one, replan};
 use crate::connect::Connector;
 use crate::error::{Trouble, damaged};
+use crate::heads::{Heads, Name, Step, Walk};
 use crate::lane::{Lane, Lanes, state_of};
 use crate::pipeline::{self, Answer, Job, Param, Part};
 use crate::queue::{self, Line};
@@ -29,6 +30,8 @@ use crate::window::Windows;
 
 /// Position of the column that says whether there is more than the row; see take.sql.
 const HAS_MORE: usize = 24;
+/// Position of the column with the place of the row of ready.
+const SEQ: usize = 26;
 /// Position of the column that says whether every row of ready was there that made the claim take something.
 const IS_WHOLE: usize = 25;
 
@@ -36,9 +39,8 @@ const IS_WHOLE: usize = 25;
 pub(crate) async fn claim(
     connector: &Connector,
     lanes: &Lanes,
-    windows: &Windows,
+    remembered: Remembered<'_>,
     counters: &Counters,
-    turns: &Mutex<Turns>,
     claim: &Claim,
 ) -> Result<Claimed, StoreError> {
     let slot = lanes.slot(claim.worker, claim.lane);
@@ -48,19 +50,22 @@ pub(crate) async fn claim(
     let mut claiming = Claiming {
         lane,
         claim,
-        windows,
-        turns,
+        remembered,
         now,
         jobs: Vec::new(),
         answers: Vec::new(),
         asked: Vec::new(),
+        serial: Vec::new(),
     };
     let result = claiming.run(counters).await;
     // a claim that took nothing, or not for sure, leaves nothing behind
     let is_over = matches!(&result, Ok((_, true)));
     let is_clean = is_over || pipeline::roll_back(&claiming.lane.session).await;
+    if !is_over {
+        remembered.heads.forget();
+    }
     if is_clean && !is_over {
-        windows.unclaimed(claim.worker, claim.number);
+        remembered.windows.unclaimed(claim.worker, claim.number);
     }
     let result = match result {
         Ok((claimed, is_over)) => {
@@ -94,18 +99,27 @@ struct Candidate {
     key: Arc<str>,
 }
 
+/// What claims know of each other.
+#[derive(Clone, Copy)]
+pub(crate) struct Remembered<'a> {
+    pub(crate) windows: &'a Windows,
+    pub(crate) turns: &'a Mutex<Turns>,
+    pub(crate) heads: &'a Heads,
+}
+
 /// A claim in its transaction.
 struct Claiming<'a> {
     lane: Lane,
     claim: &'a Claim,
-    windows: &'a Windows,
-    turns: &'a Mutex<Turns>,
+    remembered: Remembered<'a>,
     now: Option<Instant>,
     /// What was sent, and the answers, to be counted if it is committed.
     jobs: Vec<Job<'a>>,
     answers: Vec<Answer>,
-    /// Queues and keys of which something was to be taken.
-    asked: Vec<(Arc<str>, Arc<str>)>,
+    /// Queues and keys of which something was to be taken, and what was looked through.
+    asked: Vec<(Name, Walk)>,
+    /// Queues with limits that one claim after the other has to heed.
+    serial: Vec<Arc<str>>,
 }
 
 impl<'a> Claiming<'a> {
@@ -143,6 +157,7 @@ impl<'a> Claiming<'a> {
             return Ok((claimed, false));
         }
         self.end(&mut claimed).await?;
+        self.remember(&claimed)?;
         count(counters, &self.jobs, &self.answers)?;
         counters.claimed();
         self.lane.fenced(&self.jobs, &self.answers);
@@ -168,12 +183,19 @@ impl<'a> Claiming<'a> {
             let [_, opened] = answers else { return Err(damaged("an answer").into()) };
             lines = self::lines(opened)?;
         }
+        let serial = lines.iter().filter(|line| line.limits.is_serial());
+        self.serial = serial.map(|line| line.name.clone()).collect();
         let claim = self.claim;
         let mut left = queue::count(&self.lane.session, &mut lines, claim.worker, now).await?;
         let candidates =
-            queue::candidates(&self.lane.session, &mut lines, self.turns, now, &mut left).await?;
-        let portions = self.turns.lock().divide(&candidates, claim.limit);
-        self.asked = portions.iter().map(|it| (it.queue.clone(), it.key.clone())).collect();
+            queue::candidates(&self.lane.session, &mut lines, self.remembered.turns, now, &mut left).await?;
+        let portions = self.remembered.turns.lock().divide(&candidates, claim.limit);
+        let begun = tokio::time::Instant::now();
+        let walk = |it: &Portion| {
+            let walk = self.remembered.heads.walk(&it.queue, &it.key, begun);
+            ((it.queue.clone(), it.key.clone()), walk)
+        };
+        self.asked = portions.iter().map(walk).collect();
         if !self.take(&lines, &portions, claimed).await? {
             // once more, from the beginning
             *claimed = Claimed { has_more: true, ..Claimed::default() };
@@ -208,6 +230,10 @@ impl<'a> Claiming<'a> {
             let line = lines.iter().find(|line| line.name == portion.queue);
             line.and_then(|line| line.which.is_woken())
         };
+        let steps =
+            |(n, walk): (i64, &Walk)| walk.steps.iter().map(move |step| (n, *step)).collect::<Vec<_>>();
+        let steps: Vec<(i64, Step)> =
+            (1..).zip(self.asked.iter().map(|(_, walk)| walk)).flat_map(steps).collect();
         let job = Job {
             sql: Sql::Take,
             what: "claiming executions",
@@ -224,6 +250,11 @@ impl<'a> Claiming<'a> {
                 column(portions, |it| i64::try_from(it.most).unwrap_or(i64::MAX)),
                 column(portions, which),
                 one(claim.number),
+                column(&steps, |(n, _)| *n),
+                column(&steps, |(_, step)| step.priorities.0),
+                column(&steps, |(_, step)| step.priorities.1),
+                column(&steps, |(_, step)| step.seqs.map(|seqs| seqs.0)),
+                column(&steps, |(_, step)| step.seqs.map(|seqs| seqs.1)),
             ],
         };
         let answers = self.send(Part::Middle, vec![job]).await?;
@@ -335,7 +366,7 @@ impl<'a> Claiming<'a> {
             }
         }
         stepfast_core::crash_point!("postgres claim open");
-        let (claim, windows) = (self.claim, self.windows);
+        let (claim, windows) = (self.claim, self.remembered.windows);
         windows.claiming(claim.worker, claim.number);
         let read = self.send(Part::End, more).await?;
         // durable from here on
@@ -354,12 +385,29 @@ impl<'a> Claiming<'a> {
         Ok(())
     }
 
+    /// Keeps for the next claim what this one has taken, and from where.
+    fn remember(&mut self, claimed: &Claimed) -> Result<(), Trouble> {
+        let take = self.jobs.iter().position(|job| job.sql == Sql::Take).and_then(|i| self.answers.get(i));
+        let mut taken = Vec::new();
+        for (row, record) in take.map_or(&[][..], |answer| &answer.rows).iter().zip(&claimed.records) {
+            let seq: Option<i64> = row.try_get(SEQ).map_err(|_| damaged("a row"))?;
+            if let Some(seq) = seq {
+                let ticket = record.execution.ticket.as_deref();
+                taken.push((name(ticket), (ticket.map_or(0, |ticket| ticket.priority), seq)));
+            }
+        }
+        let walks = std::mem::take(&mut self.asked);
+        let is_serial = |queue: &Arc<str>| self.serial.contains(queue);
+        self.remembered.heads.walked(walks, taken, is_serial, tokio::time::Instant::now());
+        Ok(())
+    }
+
     /// Nothing came, and nothing stood in the way: removes what made it seem that there was something.
     async fn sweep(&self) -> Result<(), Trouble> {
         let params = vec![
             texts(&self.claim.workflows),
-            column(&self.asked, |(queue, _)| queue.to_string()),
-            column(&self.asked, |(_, key)| key.to_string()),
+            column(&self.asked, |((queue, _), _)| queue.to_string()),
+            column(&self.asked, |((_, key), _)| key.to_string()),
         ];
         let job = Job { sql: Sql::Stale, what: "sweeping ready", params };
         let answers = pipeline::run(&self.lane.session, Part::Apart, &[job]).await?;
@@ -383,7 +431,9 @@ impl<'a> Claiming<'a> {
     }
 
     fn open(&self, names: Option<Vec<String>>) -> Job<'a> {
-        Job { sql: Sql::Open, what: "looking what is ready", params: vec![self.served(), one(names)] }
+        let known: Vec<String> = self.remembered.heads.queues().iter().map(ToString::to_string).collect();
+        let params = vec![self.served(), one(names), one(known)];
+        Job { sql: Sql::Open, what: "looking what is ready", params }
     }
 
     fn about_due(&self, sql: Sql, what: &'static str) -> Job<'a> {
@@ -438,18 +488,22 @@ fn quarantined(answer: &Answer) -> Result<Vec<Candidate>, StoreError> {
 }
 
 /// How many were taken of each queue and key.
-type Taken = HashMap<(Arc<str>, Arc<str>), usize>;
+type Taken = HashMap<Name, usize>;
 
 fn taken(claimed: &Claimed) -> Taken {
     let mut taken = Taken::new();
     for record in &claimed.records {
-        let place = match record.execution.ticket.as_deref() {
-            Some(Ticket { queue, key, .. }) => (queue.clone(), key.clone()),
-            None => (DEFAULT_QUEUE.into(), "".into()),
-        };
-        *taken.entry(place).or_default() += 1;
+        *taken.entry(name(record.execution.ticket.as_deref())).or_default() += 1;
     }
     taken
+}
+
+/// The queue and key of a ticket.
+fn name(ticket: Option<&Ticket>) -> Name {
+    ticket.map_or_else(
+        || (DEFAULT_QUEUE.into(), "".into()),
+        |Ticket { queue, key, .. }| (queue.clone(), key.clone()),
+    )
 }
 
 fn last_number(lane: &Answer, epoch: i64) -> Result<i64, Trouble> {

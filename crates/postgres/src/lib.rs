@@ -14,6 +14,7 @@ mod connect;
 mod continuity;
 mod dial;
 mod error;
+mod heads;
 mod lane;
 mod look;
 mod migrate;
@@ -75,14 +76,17 @@ pub struct PostgresStore {
     windows: Arc<Windows>,
     /// Whose turn it is at the next claim.
     turns: Mutex<Turns>,
+    heads: Heads,
     control: Control,
     reader: Reader,
     hints: Arc<Hints>,
 }
 
 use crate::background::Background;
+use crate::claim::Remembered;
 use crate::connect::{Connector, Role};
 use crate::dial::Target;
+use crate::heads::Heads;
 use crate::lane::Lanes;
 use crate::look::Control;
 use crate::notify::{Hints, READY};
@@ -123,6 +127,7 @@ impl PostgresStore {
             control: Control::new(connector.clone(), background.clone(), windows.clone(), looking),
             windows,
             turns: Mutex::default(),
+            heads: Heads::default(),
             reader: Reader::new(&connector, &background),
             hints: Arc::new(Hints::new(connector.clone())),
             connector,
@@ -231,7 +236,8 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        claim::claim(&self.connector, &self.lanes, &self.windows, &self.counters, &self.turns, claim).await
+        let Self { connector, lanes, windows, counters, turns, heads, .. } = self;
+        claim::claim(connector, lanes, Remembered { windows, turns, heads }, counters, claim).await
     }
 
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
