@@ -297,9 +297,9 @@ async fn a_caller_of_start_that_goes_away_ends_nothing(fixture: &dyn StoreFixtur
             assert_eq!(engine.run(&noop, 5).workflow_id(id).await.unwrap(), 5);
         }
         engine.run(&noop, 1).await.unwrap();
-    }
-    for row in engine.list(&Filter { limit: 9, ..Filter::default() }).await.unwrap().executions {
-        store.until_landed(ends(row.key)).await;
+        for row in engine.list(&Filter { limit: 9, ..Filter::default() }).await.unwrap().executions {
+            store.until_landed(ends(row.key)).await;
+        }
     }
     assert_eq!(engine.count(&Filter::default()).await.unwrap(), 4);
     shut_down(engine).await;
