@@ -54,6 +54,7 @@ pub fn start(key: Key, state: State) -> Start {
         deadline_at: None,
         is_guarded: false,
         has_begun: false,
+        yields: false,
         state,
     }
 }

@@ -14,7 +14,7 @@ use stepfast_core::rate::Rate;
 use stepfast_core::record::QUARANTINE;
 use stepfast_core::write::{Move, Outcome, Start, Write};
 
-use crate::make::{cancel, completed, queued, scheduled, sleeping, start, ticket, write};
+use crate::make::{cancel, completed, queued, running, scheduled, sleeping, start, ticket, write};
 use crate::{StoreFixture, Worker};
 
 const QUEUES: [&str; 2] = ["a", "b"];
@@ -27,6 +27,8 @@ const WORKERS: usize = 3;
 pub enum Op {
     /// Executions are put into a queue, one flush each, some of them for later.
     Put { queue: usize, key: usize, priority: i32, count: u8, delay_ms: u64 },
+    /// A worker puts some into a queue that run at once if nothing stands in the way.
+    Yield { queue: usize, key: usize, count: u8, worker: usize },
     /// A worker claims at most so many, again while there may be more.
     Claim { worker: usize, most: usize },
     /// A worker ends, suspends or hands back one that it runs.
@@ -65,6 +67,9 @@ pub fn histories() -> impl Strategy<Value = Vec<Op>> {
     let how = prop_oneof![3 => Just(How::End), 1 => Just(How::Sleep), 1 => Just(How::HandBack)];
     let op = prop_oneof![
         6 => put.prop_map(|(queue, key, priority, count, delay_ms)| Op::Put { queue, key, priority, count, delay_ms }),
+        3 => (0..2_usize, 0..3_usize, 1..6_u8, 0..WORKERS).prop_map(
+            |(queue, key, count, worker)| Op::Yield { queue, key, count, worker }
+        ),
         8 => (0..WORKERS, 1..8_usize).prop_map(|(worker, most)| Op::Claim { worker, most }),
         8 => (0..100_usize, how).prop_map(|(nth, how)| Op::Leave { nth, how }),
         1 => (0..WORKERS).prop_map(|worker| Op::Lose { worker }),
@@ -104,6 +109,13 @@ struct Item {
     lost: u32,
     place: Place,
     is_cancelled: bool,
+}
+
+impl Item {
+    fn new(queue: usize, key: usize, priority: i32, place: Place) -> Self {
+        let (is_scheduled, has_begun, is_cancelled) = (false, false, false);
+        Self { queue, key, priority, is_scheduled, has_begun, lost: 0, place, is_cancelled }
+    }
 }
 
 struct Model<'f> {
@@ -148,6 +160,11 @@ impl Model<'_> {
             Op::Put { queue, key, priority, count, delay_ms } => {
                 for _ in 0..count {
                     self.put(queue, key, priority, delay_ms).await;
+                }
+            }
+            Op::Yield { queue, key, count, worker } => {
+                for _ in 0..count {
+                    self.put_yielding(queue, key, worker).await;
                 }
             }
             Op::Claim { worker, most } => {
@@ -210,17 +227,29 @@ impl Model<'_> {
             .apply(vec![write(Start { ticket, created_at: self.fixture.now(), ..start(id, state) })])
             .await;
         let place = Place::Queued { from, has_waited: false };
-        let item = Item {
-            queue,
-            key,
-            priority,
-            is_scheduled: delay_ms > 0,
-            has_begun: false,
-            lost: 0,
-            place,
-            is_cancelled: false,
-        };
-        self.items.insert(self.items.len(), (id, item));
+        self.add(id, Item { is_scheduled: delay_ms > 0, ..Item::new(queue, key, priority, place) });
+    }
+
+    fn add(&mut self, id: Key, item: Item) -> usize {
+        let n = self.items.len();
+        self.items.insert(n, (id, item));
+        n
+    }
+
+    async fn put_yielding(&mut self, queue: usize, key: usize, worker: usize) {
+        let (id, now) = (Key::mint(), self.fixture.now());
+        let ticket = ticket(QUEUES[queue], KEYS[key], 0);
+        let start = Start { yields: true, ticket, created_at: now, ..start(id, running()) };
+        let outcome = self.workers[worker].commit_one(write(start)).await;
+        let place = Place::Queued { from: now, has_waited: false };
+        let n = self.add(id, Item::new(queue, key, 0, place));
+        if outcome == Outcome::Applied {
+            let has_limits = self.limits[queue].is_serial();
+            assert!(!has_limits && !self.paused[queue], "{id} began, although its queue has limits");
+            self.begin(n, worker, now);
+        } else {
+            assert_eq!(outcome, Outcome::Queued);
+        }
     }
 
     fn running(&self, of: impl Fn(&Item, usize) -> bool) -> usize {

@@ -229,6 +229,7 @@ async fn start(
         deadline_at: None,
         is_guarded: run.is_replayed,
         has_begun: false,
+        yields: false,
         state: if is_local { State::Running { armed } } else { State::Queued { armed } },
     };
     let child = is_local.then(|| run_of_child(run, key, definition, parent));

@@ -23,7 +23,7 @@ use crate::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
 use crate::run::Interrupt;
 use crate::runs::Runs;
 use crate::shutdown::Shutdown;
-use crate::store::{About, Registration, Store};
+use crate::store::{About, Registration, Store, is_served};
 use crate::store_time::StoreTime;
 use crate::survey::{Survey, WorkerInfo};
 use crate::task::{cancel_failure, encoded};
@@ -202,6 +202,19 @@ impl Core {
         }
         let max = self.options.max_running;
         self.running.fetch_update(SeqCst, SeqCst, |running| (running < max).then_some(running + 1)).is_ok()
+    }
+
+    /// Something is queued. If there is no place for it, nothing that comes later takes the next one by itself.
+    pub(crate) fn note_full(&self) {
+        if self.running.load(SeqCst) >= self.options.max_running {
+            self.worker.is_backed_up.store(true, SeqCst);
+        }
+    }
+
+    /// True if something that is put into this queue may begin here at once, as far as is known here: the store knows
+    /// whether the queue has limits.
+    pub(crate) fn may_begin_in(&self, queue: &str) -> bool {
+        is_served(self.info.queues.as_deref(), queue) && !self.worker.is_backed_up.load(SeqCst)
     }
 
     pub(crate) fn add_running(&self, count: usize) {

@@ -194,9 +194,18 @@ impl Order<'_> {
         let generation = lane.generation();
         let place = Place { lane, generation, execution: key, tree: key, is_free: true, fate: None };
         let (input, room) = crate::value::store(place, self.input.clone()).await;
-        let is_due = self.options.as_ref().is_none_or(|options| options.due.is_none());
-        let is_local = is_due && ticket.is_none() && core.take_slot();
+        let is_local = self.may_begin(ticket.as_deref(), id.is_some()) && core.take_slot();
+        if !is_local {
+            core.note_full();
+        }
         Ok(Prepared { start: self.start_of(key, id, ticket, input, is_local), room, claim, is_local })
+    }
+
+    /// True if it may begin here at once, as far as is known here.
+    fn may_begin(&self, ticket: Option<&Ticket>, has_id: bool) -> bool {
+        let Some(options) = self.options.as_deref() else { return true };
+        let is_plain = !has_id && options.timeout.is_none();
+        options.due.is_none() && ticket.is_none_or(|ticket| is_plain && self.core.may_begin_in(&ticket.queue))
     }
 
     fn start_of(
@@ -220,6 +229,7 @@ impl Order<'_> {
             workflow_id: id,
             workflow: self.definition.name.clone(),
             app_version: self.core.info.app_version.clone(),
+            yields: is_local && ticket.is_some(),
             ticket,
             input,
             created_at,
@@ -251,8 +261,8 @@ pub(crate) fn local_run(
     fate: Option<Fate>,
 ) -> Arc<Run> {
     let first = NewRun::first(start.key, start.root, core.lane_of(start.root).generation());
-    let given_id = start.workflow_id.clone();
-    let new = NewRun { deadline_at: start.deadline_at, given_id, fate, ..first };
+    let (given_id, ticket) = (start.workflow_id.clone(), start.ticket.clone());
+    let new = NewRun { deadline_at: start.deadline_at, given_id, ticket, fate, ..first };
     Run::new(core.clone(), definition.clone(), new)
 }
 
@@ -276,14 +286,19 @@ impl Order<'_> {
     }
 
     async fn start_in_time<O>(&self) -> Result<Handle<O>, Error> {
+        self.start_prepared(self.prepare().await?).await
+    }
+
+    async fn start_prepared<O>(&self, prepared: Prepared) -> Result<Handle<O>, Error> {
         let (core, definition) = (&*self.core, &*self.definition);
-        let Prepared { start, room, claim, is_local } = self.prepare().await?;
+        let Prepared { start, room, claim, is_local } = prepared;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         if !is_local {
             let outcome = queue(core, start, room, claim).await?;
             return settled(core, outcome, definition, key, id, fingerprint);
         }
         let run = local_run(core, definition, &start, None);
+        run.set_yielding(start.yields);
         run.register();
         let Some(lsn) = run.stage_start(start, room) else {
             core.runs.remove(&run);
@@ -313,12 +328,12 @@ impl Order<'_> {
 
     async fn run_to_end_in_time<O: FromPayload>(&self) -> Result<O, Error> {
         let (core, definition) = (&*self.core, &*self.definition);
-        let Prepared { start, room, claim, is_local } = self.prepare().await?;
-        let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
-        if !is_local {
-            let outcome = queue(core, start, room, claim).await?;
-            return settled::<O>(core, outcome, definition, key, id, fingerprint)?.output().await;
+        let prepared = self.prepare().await?;
+        if !prepared.is_local || prepared.start.yields {
+            return self.start_prepared::<O>(prepared).await?.output().await;
         }
+        let Prepared { start, room, claim, .. } = prepared;
+        let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         let run = local_run_of(core, definition, start, room);
         let task = Some(RunTask::executing(run.clone(), &self.input));
         let mut attended = Attended { task, input: Payload::empty(), claim };
@@ -422,7 +437,7 @@ pub(crate) fn settled<O>(
     fingerprint: Option<u64>,
 ) -> Result<Handle<O>, Error> {
     match outcome {
-        Outcome::Applied => Ok(Handle::of(core.clone(), key, id, |_| true)),
+        Outcome::Applied | Outcome::Queued => Ok(Handle::of(core.clone(), key, id, |_| true)),
         Outcome::Duplicate(existing) => {
             check_same(&existing, definition, id.as_deref(), fingerprint)?;
             let is_running = existing.status == Status::Running;

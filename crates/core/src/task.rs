@@ -491,13 +491,17 @@ impl RunTask {
     pub(crate) fn poll_started(&mut self, cx: &mut TaskContext<'_>, input: &Payload) -> Poll<Outcome> {
         let Stage::Starting(durable) = &mut self.stage else { return Poll::Ready(Outcome::Applied) };
         let outcome = std::task::ready!(durable.poll_unpin(cx));
-        if outcome == Outcome::Applied {
+        if outcome == Outcome::Applied && self.run.core.runs.begin(&self.run) {
             self.stage = Self::branches(&self.run, input);
-        } else {
-            self.run.close();
-            self.conclude(Conclusion::Gone);
+            return Poll::Ready(outcome);
         }
-        Poll::Ready(outcome)
+        self.run.close();
+        self.conclude(Conclusion::Gone);
+        if outcome == Outcome::Queued {
+            self.run.core.wake_worker(true);
+        }
+        // somebody else runs it
+        Poll::Ready(if outcome == Outcome::Applied { Outcome::Queued } else { outcome })
     }
 
     /// Lets the code run as far as it comes by itself. Whatever the run waits for then, somebody else has to

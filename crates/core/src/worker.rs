@@ -451,7 +451,10 @@ impl Claims {
             return None;
         }
         // taken before the claim: what is started here meanwhile must not take the same places
-        let places = Places::take(&core, most)?;
+        let Some(places) = Places::take(&core, most) else {
+            core.note_full();
+            return None;
+        };
         let claiming = core.worker.claiming.lock().await;
         let registration = core.registration();
         let claim = Claim {
@@ -487,6 +490,9 @@ impl Claims {
                 }
                 self.count += 1;
                 let is_full = has_more || records.len() >= claim.limit;
+                if !from_quarantine {
+                    core.worker.is_backed_up.store(is_full, SeqCst);
+                }
                 let mut runs = Vec::with_capacity(records.len());
                 for record in records {
                     runs.extend(adopt(&core, record, &generations));

@@ -23,6 +23,9 @@ pub(crate) struct WorkerSignals {
     pub(crate) freed: Notify,
     /// Something may be claimable.
     pub(crate) is_ready: AtomicBool,
+    /// The last claim has left something that was ready, or there was no place for it: what is put into queues stands
+    /// behind that.
+    pub(crate) is_backed_up: AtomicBool,
     /// The registration is over.
     pub(crate) is_fenced: AtomicBool,
     /// Somebody wants a look now.

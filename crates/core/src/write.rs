@@ -68,8 +68,8 @@ pub enum Write {
 
 /// Creates an execution.
 ///
-/// Outcome: [`Applied`](Outcome::Applied), or [`Duplicate`](Outcome::Duplicate) if the key or the
-/// workflow_id is there already.
+/// Outcome: [`Applied`](Outcome::Applied), [`Queued`](Outcome::Queued), or [`Duplicate`](Outcome::Duplicate) if the key
+/// or the workflow_id is there already.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// Key of the new row.
@@ -100,6 +100,10 @@ pub struct Start {
     /// True if it has run meanwhile: something may be recorded of it, and when it is queued it is in front of what has not
     /// begun.
     pub has_begun: bool,
+    /// True if it runs at once only where its queue has no limits and is not paused; else it is queued, and the outcome
+    /// is [`Queued`](Outcome::Queued). For a root with a ticket and nothing else special about it, in the state
+    /// `Running`.
+    pub yields: bool,
     /// The state in which the row is created.
     pub state: State,
 }
@@ -329,6 +333,8 @@ pub struct Discard {
 pub enum Outcome {
     /// It is durable.
     Applied,
+    /// A Start that [yields](Start::yields) is durable, and has to wait in its queue.
+    Queued,
     /// A Start whose key or workflow_id is there already.
     Duplicate(Box<Existing>),
     /// A request's answer, and the parent of an execution that it ended.

@@ -31,6 +31,8 @@ pub(crate) struct Sorted<'a> {
     ended: Vec<&'a Start>,
     /// Those that are queued, as they came.
     queued: Vec<&'a Start>,
+    /// Those that run if their queue lets them, as they came; and whether they may for all that is known here.
+    yielding: Vec<(usize, &'a Start, bool)>,
     /// The same with an id of their caller, which may be taken: by id, and none if `starts` have ids.
     named: Vec<(usize, &'a Start)>,
     /// Moves to an end, by key.
@@ -71,6 +73,7 @@ impl<'a> Sorted<'a> {
                     Kind::Plain if matches!(start.state, State::Ended { .. }) => sorted.ended.push(start),
                     Kind::Plain => sorted.running.push((i, start)),
                     Kind::Queued => sorted.queued.push(start),
+                    Kind::Yielding => sorted.yielding.push((i, start, true)),
                     Kind::Named => sorted.named.push((i, start)),
                     Kind::Special => sorted.starts.push((i, start)),
                 },
@@ -131,12 +134,17 @@ impl<'a> Sorted<'a> {
         if self.starts.len() > before {
             self.sort_starts();
         }
+        for (_, start, may_begin) in &mut self.yielding {
+            *may_begin = window.contains(&start.key);
+        }
     }
 
     /// What is started without an entry in the index of owners.
     pub(crate) fn running_keys(&self) -> impl Iterator<Item = Key> {
         let named = self.named.iter().filter(|(_, start)| matches!(start.state, State::Running { .. }));
-        self.running.iter().chain(named).map(|(_, start)| start.key)
+        let yielding =
+            self.yielding.iter().filter(|(_, _, may_begin)| *may_begin).map(|(_, start, _)| start.key);
+        self.running.iter().chain(named).map(|(_, start)| start.key).chain(yielding)
     }
 
     /// What its worker runs no more.
@@ -257,6 +265,27 @@ impl<'a> Sorted<'a> {
                 column(starts, |s| priority(s)),
             ];
             jobs.push(Job { sql: Sql::StartQueued, what: "queueing executions", params });
+        }
+        if !self.yielding.is_empty() {
+            let starts = &self.yielding;
+            let mut queues: Vec<&str> = starts.iter().filter_map(|(_, s, _)| queue(s)).collect();
+            queues.sort_unstable();
+            queues.dedup();
+            let params = vec![
+                one(worker.0),
+                column(starts, |(_, s, _)| Instant(s.created_at)),
+                column(starts, |(_, s, _)| s.root.shard().cast_signed()),
+                column(starts, |(_, s, _)| uuid(s.key)),
+                column(starts, |(_, s, _)| s.workflow.as_ref()),
+                column(starts, |(_, s, _)| s.app_version.as_deref()),
+                column(starts, |(_, s, _)| s.input.as_bytes()),
+                column(starts, |(_, s, _)| queue(s)),
+                column(starts, |(_, s, _)| queue_key(s)),
+                column(starts, |(_, s, _)| priority(s)),
+                column(starts, |(_, _, may_begin)| *may_begin),
+                one(queues),
+            ];
+            jobs.push(Job { sql: Sql::StartYielding, what: "beginning executions of queues", params });
         }
         if !self.named.is_empty() {
             let starts = &self.named;
@@ -420,6 +449,8 @@ enum Kind {
     Plain,
     /// The same, queued.
     Queued,
+    /// The same, which runs if its queue lets it.
+    Yielding,
     /// The same, with an id of its caller.
     Named,
     /// Anything else.
@@ -434,6 +465,9 @@ fn kind(start: &Start) -> Kind {
     };
     if is_queued(start) {
         return Kind::Queued;
+    }
+    if start.yields && matches!(start.state, State::Running { .. }) {
+        return Kind::Yielding;
     }
     if !is_root || !is_common || start.deadline_at.is_some() {
         return Kind::Special;
@@ -533,6 +567,13 @@ impl Applied {
                     let missing = missing(sorted.wakes.iter().copied(), answer)?;
                     applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
                 }
+                Sql::StartYielding => {
+                    let free: Vec<&str> = Columns::of(first(answer)?).next()?;
+                    let begins = |start: &Start| queue(start).is_some_and(|queue| free.contains(&queue));
+                    let waits =
+                        sorted.yielding.iter().filter(|(_, start, may_begin)| !*may_begin || !begins(start));
+                    applied.outcomes.extend(waits.map(|(i, _, _)| (*i, Outcome::Queued)));
+                }
                 Sql::StartNamed | Sql::Start => {
                     let starts = if job.sql == Sql::Start { &sorted.starts } else { &sorted.named };
                     let lost = missing(starts.iter().map(|(i, start)| (*i, start.key)), answer)?;
@@ -545,9 +586,13 @@ impl Applied {
     }
 }
 
+fn first(answer: &Answer) -> Result<&tokio_postgres::Row, StoreError> {
+    answer.rows.first().ok_or_else(|| damaged("an answer"))
+}
+
 /// Which executions have ended, if those are not all, and how many.
 fn ended(answer: &Answer) -> Result<(Option<HashSet<Key>>, u64), StoreError> {
-    let mut row = Columns::of(answer.rows.first().ok_or_else(|| damaged("an answer"))?);
+    let mut row = Columns::of(first(answer)?);
     let keys: Option<Vec<Uuid>> = row.next()?;
     let count: i64 = row.next()?;
     Ok((keys.map(|keys| keys.into_iter().map(key).collect()), count as u64))
@@ -588,6 +633,12 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
             Sql::StartQueued => {
                 counters.inserted(Table::Executions, rows);
                 counters.inserted(Table::Ready, rows);
+            }
+            Sql::StartYielding => {
+                let mut row = Columns::of(first(answer)?);
+                let _: Vec<&str> = row.next()?;
+                counters.inserted(Table::Executions, row.next::<i64>()? as u64);
+                counters.inserted(Table::Ready, row.next::<i64>()? as u64);
             }
             Sql::Ready | Sql::ReadyAgain => counters.inserted(Table::Ready, rows),
             Sql::Slot => counters.inserted(Table::Slots, rows),

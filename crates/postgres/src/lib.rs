@@ -231,7 +231,7 @@ impl Store for PostgresStore {
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
         let outcomes =
             writer::commit(&self.connector, &self.lanes, &self.windows, &self.counters, flush).await?;
-        self.hints.tell(&self.background, notify::of_concern(flush));
+        self.hints.tell(&self.background, notify::of_concern(flush, &outcomes));
         Ok(outcomes)
     }
 

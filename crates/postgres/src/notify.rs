@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stepfast_core::lock::Mutex;
 use stepfast_core::store::{Changed, StoreError};
-use stepfast_core::write::{Flush, State, Write};
+use stepfast_core::write::{Flush, Outcome, State, Write};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -207,8 +207,10 @@ impl Hints {
 }
 
 /// What of a flush may concern others: what somebody may claim, wait for, or has to answer.
-pub(crate) fn of_concern(flush: &Flush) -> Changed {
+pub(crate) fn of_concern(flush: &Flush, outcomes: &[(usize, Outcome)]) -> Changed {
     let mut all = NOTHING;
+    // what was to run has been queued
+    all.has_ready = outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Queued);
     for write in &flush.writes {
         let state = match write {
             Write::Start(start) => &start.state,

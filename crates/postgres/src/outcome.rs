@@ -7,7 +7,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{
-    Answer as Answered, Existing, Flush, Outcome, Request, RequestKind, Start, Write,
+    Answer as Answered, Existing, Flush, Outcome, Request, RequestKind, Start, WorkerId, Write,
 };
 
 use crate::apply::one;
@@ -22,6 +22,8 @@ use crate::types::uuid;
 #[derive(Default)]
 struct Known {
     by_key: HashMap<Key, (Existing, Timestamp)>,
+    /// Of what runs, who runs it.
+    owners: HashMap<Key, WorkerId>,
     by_id: HashMap<String, Key>,
 }
 
@@ -61,6 +63,7 @@ async fn known<'a>(
         if let Some(id) = found.given_id {
             known.by_id.insert(id, found.existing.key);
         }
+        known.owners.extend(found.owner.map(|owner| (found.existing.key, owner)));
         known.by_key.insert(found.existing.key, (found.existing, found.created_at));
     }
     Ok(known)
@@ -102,7 +105,12 @@ pub(crate) async fn applied_before(
         match write {
             // its own row is known by its time; any other was there first
             Write::Start(start) => match known.by_key.get(&start.key) {
-                Some((_, created_at)) if *created_at == start.created_at => {}
+                Some((_, created_at)) if *created_at == start.created_at => {
+                    // it runs here, or somebody has claimed it meanwhile: perhaps this worker, which knows then
+                    if start.yields && known.owners.get(&start.key) != Some(&flush.worker) {
+                        outcomes.push((i, Outcome::Queued));
+                    }
+                }
                 _ => outcomes.push((i, known.duplicate(start)?)),
             },
             // woken, and perhaps gone on since; still waiting means that there was no reason to wake it

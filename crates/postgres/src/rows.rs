@@ -130,6 +130,8 @@ pub(crate) struct Found {
     pub given_id: Option<String>,
     /// When it was accepted.
     pub created_at: Timestamp,
+    /// Who runs it.
+    pub owner: Option<WorkerId>,
 }
 
 /// What Starts lost against.
@@ -142,7 +144,9 @@ pub(crate) fn found(row: &Row) -> Result<Found, StoreError> {
     let parent = row.opt_key()?;
     let status = row.status()?;
     let created_at = row.time()?;
-    Ok(Found { existing: Existing { key, workflow, fingerprint, parent, status }, given_id, created_at })
+    let owner = row.next::<Option<i64>>()?.map(WorkerId);
+    let existing = Existing { key, workflow, fingerprint, parent, status };
+    Ok(Found { existing, given_id, created_at, owner })
 }
 
 /// What was recorded of executions, put to its execution.

@@ -49,6 +49,8 @@ statements! {
     StartEnded = include_str!("../queries/start_ended.sql");
     /// Creates executions with an id of their caller, and nothing else special about them.
     StartNamed = include_str!("../queries/start_named.sql");
+    /// Creates executions that run if their queue lets them, and are queued if not.
+    StartYielding = include_str!("../queries/start_yielding.sql");
     /// Creates executions that are queued, with nothing else special about them.
     StartQueued = include_str!("../queries/start_queued.sql");
     /// Creates executions.
@@ -207,6 +209,7 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::StartEnded,
     Sql::StartNamed,
     Sql::StartQueued,
+    Sql::StartYielding,
     Sql::Start,
     Sql::Checkpoint,
     Sql::Attempt,

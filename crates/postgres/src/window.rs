@@ -135,11 +135,12 @@ impl Windows {
 
     /// The last flush of a lane is durable.
     pub(crate) fn landed(&self, flush: &Flush, sorted: &Sorted<'_>, outcomes: &[(usize, Outcome)]) {
-        // a Start whose id is another execution's has started nothing
+        // a Start whose id is another execution's has started nothing, and what is queued does not run
         let lost = outcomes.iter().filter_map(|(i, outcome)| match (flush.writes.get(*i), outcome) {
             (Some(Write::Start(start)), Outcome::Duplicate(existing)) if existing.key != start.key => {
                 Some(start.key)
             }
+            (Some(Write::Start(start)), Outcome::Queued) => Some(start.key),
             _ => None,
         });
         self.with(flush.worker, |window| {

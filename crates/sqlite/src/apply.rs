@@ -12,6 +12,7 @@ use stepfast_core::write::{
 };
 
 use crate::error::{Tried, Trouble};
+use crate::queue::stored_queue;
 use crate::row::{blob, key, key_of, payload, status_of, text};
 use crate::rows::{ROWS, Rows, Shape};
 use crate::shared::Shared;
@@ -27,6 +28,8 @@ pub(crate) struct Apply<'c, 'f> {
     has_requests: Option<bool>,
     /// Rows gathered for statements that insert many.
     pub(crate) rows: Rows<'f>,
+    /// Queues that Starts of the flush yield to, and whether they let them begin.
+    queues: Vec<(&'f str, bool)>,
     /// True to apply one row at a time.
     is_single: bool,
 }
@@ -41,7 +44,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     ) -> Self {
         // too few for company
         let is_single = is_single || flush.writes.len() < ROWS;
-        Self { sql, flush, now, shared, has_requests: None, rows: Rows::new(), is_single }
+        Self { sql, flush, now, shared, has_requests: None, rows: Rows::new(), queues: Vec::new(), is_single }
     }
 
     /// Applies all Writes; the outcomes that are not `Applied`, by index.
@@ -82,6 +85,14 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     pub(crate) fn start(&mut self, start: &'f Start) -> Tried<Outcome> {
+        if start.yields && matches!(start.state, State::Running { .. }) && !self.lets_begin(start)? {
+            let queued = Start { state: State::Queued { armed: Vec::new() }, ..start.clone() };
+            if self.start_any(&queued)? == 0 {
+                return self.existing(start);
+            }
+            self.enter_ready(start)?;
+            return Ok(Outcome::Queued);
+        }
         let inserted = match Shape::of(start) {
             Some(shape) => self.insert_starts(shape, &[(0, start)])?,
             None => self.start_any(start)?,
@@ -94,6 +105,18 @@ impl<'c, 'f> Apply<'c, 'f> {
             state => self.enter_roles(start.key, state)?,
         }
         Ok(Outcome::Applied)
+    }
+
+    /// True if what is put into its queue may run at once.
+    fn lets_begin(&mut self, start: &'f Start) -> Tried<bool> {
+        let Some(ticket) = start.ticket.as_deref() else { return Ok(false) };
+        if let Some((_, lets_begin)) = self.queues.iter().find(|(queue, _)| **queue == *ticket.queue) {
+            return Ok(*lets_begin);
+        }
+        let row = stored_queue(&mut self.sql, &ticket.queue)?;
+        let lets_begin = row.is_some_and(|row| !row.is_paused && !row.queue.limits.is_serial());
+        self.queues.push((&ticket.queue, lets_begin));
+        Ok(lets_begin)
     }
 
     fn start_any(&mut self, start: &Start) -> Tried<u64> {

@@ -17,6 +17,8 @@ pub(crate) struct Target {
     pub(crate) is_paused: bool,
     pub(crate) parent: Option<Key>,
     pub(crate) ended_at: Option<stepfast_core::clock::Timestamp>,
+    /// Who runs it.
+    pub(crate) owner: Option<i64>,
 }
 
 impl Apply<'_, '_> {
@@ -37,6 +39,7 @@ impl Apply<'_, '_> {
                     is_paused: row.get(1)?,
                     parent: blob(row, 2)?.is_some().then(|| key_of(row, 2)).transpose()?,
                     ended_at: maybe_time(row, 3)?,
+                    owner: row.get(4)?,
                 })
             };
             Ok(read())

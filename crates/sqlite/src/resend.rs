@@ -2,6 +2,7 @@
 //! inserted tells. Only a flush that inserts no such row writes its number.
 
 use stepfast_core::counters::Table;
+use stepfast_core::key::Key;
 use stepfast_core::record::Status;
 use stepfast_core::write::{Answer, Outcome, Request, RequestKind, State, Write};
 
@@ -59,6 +60,11 @@ impl Apply<'_, '_> {
         Ok(is_proved)
     }
 
+    fn runs_here(&mut self, id: Key) -> Tried<bool> {
+        let worker = self.flush.worker.0;
+        Ok(self.target(id)?.is_some_and(|target| target.owner == Some(worker)))
+    }
+
     /// The outcome of a Write of a flush that was applied, read from its rows.
     fn outcome(&mut self, write: &Write) -> Tried<Outcome> {
         Ok(match write {
@@ -68,6 +74,8 @@ impl Apply<'_, '_> {
                 {
                     Outcome::Duplicate(Box::new(existing))
                 }
+                // it runs here, or somebody has claimed it meanwhile: perhaps this worker, which knows then
+                Some(_) if start.yields && !self.runs_here(start.key)? => Outcome::Queued,
                 _ => Outcome::Applied,
             },
             Write::Move(change) => match (&change.state, self.target(change.key)?) {

@@ -30,8 +30,9 @@ mod survey;
 mod takeover;
 mod version;
 mod wake;
+mod yielding;
 
 nouns![
     checkpoint, chunk, claim, fence, flush, hint, list, load, look, moves, quarantine, queue, race, request,
-    resend, start, survey, takeover, version, wake
+    resend, start, survey, takeover, version, wake, yielding
 ];

@@ -52,7 +52,7 @@ super::cases![
 ];
 
 /// Stores a queue as it is to be, whatever it was.
-async fn set(store: &dyn Store, queue: &Queue, is_paused: bool) -> QueueRow {
+pub(super) async fn set(store: &dyn Store, queue: &Queue, is_paused: bool) -> QueueRow {
     let seen = store.queues(Some(std::slice::from_ref(&queue.name))).await.unwrap().pop();
     let seen_version = seen.map_or(0, |row| row.version);
     let change = QueueChange { queue: queue.clone(), is_paused, seen_version };
@@ -72,7 +72,7 @@ async fn put<const N: usize>(worker: &mut Worker, queue: &str, key: &str) -> [Ke
     all
 }
 
-async fn end(worker: &mut Worker, key: Key, queue: &str, of: &str) {
+pub(super) async fn end(worker: &mut Worker, key: Key, queue: &str, of: &str) {
     worker.apply(vec![move_of(key, queue, of, completed())]).await;
 }
 

@@ -89,6 +89,7 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
         deadline_at: Some(at(1_000_001)),
         is_guarded: true,
         has_begun: false,
+        yields: false,
         state: running(),
     };
     worker.apply(vec![write(given.clone())]).await;

@@ -38,6 +38,7 @@ mod step;
 mod stray;
 mod value;
 mod wait;
+mod yielding;
 
 /// The cases with faults, by name.
 pub fn faults() -> impl Iterator<Item = (&'static str, Run)> {
@@ -65,7 +66,8 @@ nouns![
     starting,
     step,
     value,
-    wait
+    wait,
+    yielding,
 ];
 
 /// A case that is not over by then hangs.

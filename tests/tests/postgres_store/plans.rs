@@ -20,6 +20,7 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::StartEnded, &[]),
     (Sql::StartNamed, &[]),
     (Sql::StartQueued, &[]),
+    (Sql::StartYielding, &[]),
     (Sql::Start, &[]),
     (Sql::Checkpoint, &[]),
     (Sql::Attempt, &[]),

@@ -211,6 +211,7 @@ pub(crate) fn start_of(key: Key, state: State) -> Start {
         deadline_at: None,
         is_guarded: false,
         has_begun: false,
+        yields: false,
         state,
     }
 }

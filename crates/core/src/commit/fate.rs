@@ -66,6 +66,7 @@ mod tests {
             deadline_at,
             is_guarded,
             has_begun: false,
+            yields: false,
             state,
         }))
     }

@@ -107,9 +107,14 @@ impl Tables {
         self.keys.extend(start.workflow_id.clone().map(|id| (id, start.key)));
         self.children.extend(start.parent.as_ref().map(|parent| (parent.key, start.key)));
         counters.inserted(Table::Executions, 1);
-        self.write_state(start.key, &start.state, Some(worker));
-        self.enter_roles(start.key, &start.state, !start.has_begun, counters);
-        Outcome::Applied
+        let queued = State::Queued { armed: Vec::new() };
+        let waits = start.yields
+            && start.state.status() == Status::Running
+            && !start.ticket.as_ref().is_some_and(|ticket| self.lets_begin(&ticket.queue));
+        let state = if waits { &queued } else { &start.state };
+        self.write_state(start.key, state, Some(worker));
+        self.enter_roles(start.key, state, !start.has_begun, counters);
+        if waits { Outcome::Queued } else { Outcome::Applied }
     }
 
     fn checkpoint(&mut self, checkpoint: &Checkpoint, counters: &Counters) -> Outcome {

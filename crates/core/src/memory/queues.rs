@@ -81,6 +81,11 @@ impl Tables {
         self.queues.get(queue).map(|row| row.queue.limits.clone()).unwrap_or_default()
     }
 
+    /// True if what is put into a queue may run at once.
+    pub(super) fn lets_begin(&self, queue: &str) -> bool {
+        self.queues.get(queue).is_some_and(|row| !row.is_paused && !row.queue.limits.is_serial())
+    }
+
     /// True if nothing leaves the execution's queue.
     pub(super) fn is_queue_paused(&self, key: Key) -> bool {
         self.queues.get(&self.ticket(key).queue).is_some_and(|row| row.is_paused)
