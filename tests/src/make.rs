@@ -55,6 +55,7 @@ pub fn start(key: Key, state: State) -> Start {
         is_guarded: false,
         has_begun: false,
         yields: false,
+        dedup_id: None,
         state,
     }
 }

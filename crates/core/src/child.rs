@@ -230,6 +230,7 @@ async fn start(
         is_guarded: run.is_replayed,
         has_begun: false,
         yields: false,
+        dedup_id: None,
         state: if is_local { State::Running { armed } } else { State::Queued { armed } },
     };
     let child = is_local.then(|| run_of_child(run, key, definition, parent));

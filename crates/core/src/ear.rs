@@ -42,7 +42,7 @@ impl Sink for Ear {
                     core.stage_free(*parent, Write::Wake(*parent));
                 }
             }
-            Outcome::Duplicate(_) | Outcome::NotFound => match write {
+            Outcome::Duplicate(_) | Outcome::Deduplicated(_) | Outcome::NotFound => match write {
                 Write::Start(start) => core.start_lost(start),
                 Write::Move(_) => core.lost(execution),
                 _ => {}

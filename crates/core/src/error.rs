@@ -74,6 +74,19 @@ pub enum Error {
         /// The queue.
         name: String,
     },
+    /// Another execution of the queue has the dedup_id, and has not ended.
+    #[error(
+        "queue {queue:?} has an execution with dedup_id {dedup_id:?} that has not ended: {workflow_id}; start it again when \
+         that has ended, or ask for a handle to that one"
+    )]
+    Deduplicated {
+        /// The queue.
+        queue: String,
+        /// What both have.
+        dedup_id: String,
+        /// The other execution.
+        workflow_id: String,
+    },
     /// The workflow_id already belongs to something else.
     #[error(
         "workflow_id {workflow_id:?} is taken: {reason}; use another workflow_id, or start it with the same \
@@ -194,7 +207,9 @@ impl Error {
             Error::UnknownWorkflow { .. } | Error::UnknownQueue { .. } | Error::NotFound { .. } => {
                 ErrorKind::NotFound
             }
-            Error::Conflict { .. } | Error::QueueConflict { .. } => ErrorKind::Conflict,
+            Error::Conflict { .. } | Error::QueueConflict { .. } | Error::Deduplicated { .. } => {
+                ErrorKind::Conflict
+            }
             Error::Failed(_) => ErrorKind::Failed,
             Error::Cancelled(_) => ErrorKind::Cancelled,
             Error::Parked { .. } => ErrorKind::Parked,
@@ -225,6 +240,7 @@ impl Error {
             Error::Denied(_) => "SF-0036",
             Error::UnknownQueue { .. } => "SF-0037",
             Error::QueueConflict { .. } => "SF-0038",
+            Error::Deduplicated { .. } => "SF-0039",
         }
     }
 

@@ -16,7 +16,7 @@ use crate::handle::{Handle, decode};
 use crate::id_claim::{Claimed, IdClaim};
 use crate::key::Key;
 use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
-use crate::queue::{Ticket, check_queue_key, check_queue_name};
+use crate::queue::{OnDuplicate, Ticket, check_queue_key, check_queue_name};
 use crate::record::{Detail, Execution, ExecutionId, Status};
 use crate::run::{Conclusion, NewRun, Run};
 use crate::task::RunTask;
@@ -44,6 +44,10 @@ pub struct StartOptions {
     pub priority: Option<i32>,
     /// It begins not before this time.
     pub due: Option<Due>,
+    /// In its queue there is one at most that has this and has not ended.
+    pub dedup_id: Option<Arc<str>>,
+    /// What happens if there is one.
+    pub on_duplicate: OnDuplicate,
 }
 
 /// When an execution may begin.
@@ -58,17 +62,23 @@ pub enum Due {
 impl StartOptions {
     /// Where it stands whenever it is queued.
     fn ticket(&self) -> Result<Option<Arc<Ticket>>, Error> {
-        let Self { queue, key, priority, .. } = self;
+        let Self { queue, key, priority, dedup_id, .. } = self;
         let Some(queue) = queue else {
-            let what = if key.is_some() { "key" } else { "priority" };
-            return match (key, priority) {
-                (None, None) => Ok(None),
-                _ => Err(Error::Invalid { what, reason: "needs a queue: give `queue` too".into() }),
+            let given =
+                [("key", key.is_some()), ("priority", priority.is_some()), ("dedup_id", dedup_id.is_some())];
+            return match given.into_iter().find(|(_, is_given)| *is_given) {
+                None => Ok(None),
+                Some((what, _)) => {
+                    Err(Error::Invalid { what, reason: "needs a queue: give `queue` too".into() })
+                }
             };
         };
         check_queue_name(queue)?;
         if let Some(key) = key {
             check_queue_key(key)?;
+        }
+        if let Some(id) = dedup_id {
+            check_text("dedup_id", id, WORKFLOW_ID_LIMIT)?;
         }
         let key = key.clone().unwrap_or_default();
         Ok(Some(Arc::new(Ticket { queue: queue.clone(), key, priority: priority.unwrap_or_default() })))
@@ -204,7 +214,7 @@ impl Order<'_> {
     /// True if it may begin here at once, as far as is known here.
     fn may_begin(&self, ticket: Option<&Ticket>, has_id: bool) -> bool {
         let Some(options) = self.options.as_deref() else { return true };
-        let is_plain = !has_id && options.timeout.is_none();
+        let is_plain = !has_id && options.timeout.is_none() && options.dedup_id.is_none();
         options.due.is_none() && ticket.is_none_or(|ticket| is_plain && self.core.may_begin_in(&ticket.queue))
     }
 
@@ -220,17 +230,19 @@ impl Order<'_> {
         let armed = Vec::new();
         let timeout = self.options.as_ref().and_then(|options| options.timeout);
         let due = self.options.as_ref().and_then(|options| options.due);
+        let dedup_id = self.options.as_ref().and_then(|options| options.dedup_id.clone());
         Box::new(write::Start {
             key,
             root: key,
             parent: None,
             fingerprint: id.is_some().then(|| self.input.fingerprint()),
-            is_guarded: id.is_some(),
+            is_guarded: id.is_some() || dedup_id.is_some(),
             workflow_id: id,
             workflow: self.definition.name.clone(),
             app_version: self.core.info.app_version.clone(),
             yields: is_local && ticket.is_some(),
             ticket,
+            dedup_id,
             input,
             created_at,
             deadline_at: timeout.map(|timeout| created_at.plus(timeout)),
@@ -286,16 +298,26 @@ impl Order<'_> {
     }
 
     async fn start_in_time<O>(&self) -> Result<Handle<O>, Error> {
-        self.start_prepared(self.prepare().await?).await
+        loop {
+            let prepared = self.prepare().await?;
+            if let Some(started) = self.start_prepared(prepared).await.transpose() {
+                return started;
+            }
+        }
     }
 
-    async fn start_prepared<O>(&self, prepared: Prepared) -> Result<Handle<O>, Error> {
+    /// `None` if it has to be started once more: what stood in its way has ended since.
+    async fn start_prepared<O>(&self, prepared: Prepared) -> Result<Option<Handle<O>>, Error> {
         let (core, definition) = (&*self.core, &*self.definition);
         let Prepared { start, room, claim, is_local } = prepared;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         if !is_local {
-            let outcome = queue(core, start, room, claim).await?;
-            return settled(core, outcome, definition, key, id, fingerprint);
+            let outcome = match queue(core, start, room, claim).await? {
+                Outcome::Deduplicated(None) => return Ok(None),
+                Outcome::Deduplicated(Some(existing)) => return self.deduplicated(*existing).map(Some),
+                outcome => outcome,
+            };
+            return settled(core, outcome, definition, key, id, fingerprint).map(Some);
         }
         let run = local_run(core, definition, &start, None);
         run.set_yielding(start.yields);
@@ -315,11 +337,24 @@ impl Order<'_> {
         attended.claim = None;
         if outcome != Outcome::Applied {
             attended.task = None;
-            return settled(core, outcome, definition, key, id, fingerprint);
+            return settled(core, outcome, definition, key, id, fingerprint).map(Some);
         }
         // the run goes on in a task of its own
         drop(attended);
-        Ok(Handle::running(run, id))
+        Ok(Some(Handle::running(run, id)))
+    }
+
+    /// Another one has its dedup_id.
+    fn deduplicated<O>(&self, existing: Existing) -> Result<Handle<O>, Error> {
+        let options = self.options.as_deref().cloned().unwrap_or_default();
+        let is_same = *existing.workflow == *self.definition.name;
+        if options.on_duplicate == OnDuplicate::ReturnExisting && is_same {
+            let is_running = existing.status == Status::Running;
+            return Ok(Handle::of((*self.core).clone(), existing.key, existing.given_id, |_| is_running));
+        }
+        let text = |it: Option<Arc<str>>| it.as_deref().unwrap_or_default().to_owned();
+        let workflow_id = existing.given_id.map_or_else(|| existing.key.to_string(), |id| id.to_string());
+        Err(Error::Deduplicated { queue: text(options.queue), dedup_id: text(options.dedup_id), workflow_id })
     }
 
     pub(crate) async fn run_to_end<O: FromPayload>(self) -> Result<O, Error> {
@@ -330,7 +365,10 @@ impl Order<'_> {
         let (core, definition) = (&*self.core, &*self.definition);
         let prepared = self.prepare().await?;
         if !prepared.is_local || prepared.start.yields {
-            return self.start_prepared::<O>(prepared).await?.output().await;
+            return match self.start_prepared::<O>(prepared).await? {
+                Some(handle) => handle.output().await,
+                None => self.start_in_time::<O>().await?.output().await,
+            };
         }
         let Prepared { start, room, claim, .. } = prepared;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
@@ -376,6 +414,7 @@ impl Order<'_> {
         };
         let existing = Existing {
             key: existing_key,
+            given_id: id.clone(),
             workflow,
             fingerprint: print,
             parent: parent.map(|parent| parent.key),

@@ -20,6 +20,16 @@ const LONGEST: Duration = Duration::from_hours(366 * 24);
 /// Longest key within a queue, in bytes.
 const KEY_LIMIT: usize = 1024;
 
+/// What a start comes to whose dedup_id another execution of the queue has that has not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDuplicate {
+    /// To an error, [`Error::Deduplicated`].
+    #[default]
+    Reject,
+    /// To a handle to that execution, if it is of the same workflow.
+    ReturnExisting,
+}
+
 /// Where an execution stands whenever it is queued.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {

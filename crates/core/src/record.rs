@@ -170,6 +170,8 @@ pub struct Execution {
     pub app_version: Option<Arc<str>>,
     /// Where it stands whenever it is queued; `None` for the default queue.
     pub ticket: Option<Arc<Ticket>>,
+    /// In its queue it is the only one that has this; `None` once it has ended.
+    pub dedup_id: Option<Arc<str>>,
     /// When it was accepted.
     pub created_at: Timestamp,
     /// When it ended.

@@ -17,6 +17,7 @@ use crate::order::{
     Attended, Due, Held, Order, Prepared, StartOptions, TryNow, local_run, local_run_of, settled, started,
 };
 use crate::payload::{FromPayload, Payload};
+use crate::queue::OnDuplicate;
 use crate::run::Conclusion;
 use crate::task::RunTask;
 use crate::workflow::Workflow;
@@ -85,6 +86,20 @@ impl<I, O> Start<'_, I, O> {
         self
     }
 
+    /// There is one at most in its queue that has this and has not ended: what a second one comes to, says
+    /// [`on_duplicate`](Start::on_duplicate). Whatever its key is; and it is free again when that one has ended, in
+    /// whatever way.
+    pub fn dedup_id(mut self, id: impl AsRef<str>) -> Self {
+        self.options().dedup_id = Some(id.as_ref().into());
+        self
+    }
+
+    /// What this comes to if another has its [`dedup_id`](Start::dedup_id): [`Error::Deduplicated`], unless told otherwise.
+    pub fn on_duplicate(mut self, on_duplicate: OnDuplicate) -> Self {
+        self.options().on_duplicate = on_duplicate;
+        self
+    }
+
     /// It begins not before this long after it was accepted; in a queue, it stands there from then on.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.options().due = Some(Due::After(delay));
@@ -129,6 +144,16 @@ impl<I, O> RunToEnd<'_, I, O> {
     /// See [`Start::priority`].
     pub fn priority(self, priority: i32) -> Self {
         Self(self.0.priority(priority))
+    }
+
+    /// See [`Start::dedup_id`].
+    pub fn dedup_id(self, id: impl AsRef<str>) -> Self {
+        Self(self.0.dedup_id(id))
+    }
+
+    /// See [`Start::on_duplicate`].
+    pub fn on_duplicate(self, on_duplicate: OnDuplicate) -> Self {
+        Self(self.0.on_duplicate(on_duplicate))
     }
 
     /// See [`Start::delay`].

@@ -68,8 +68,8 @@ pub enum Write {
 
 /// Creates an execution.
 ///
-/// Outcome: [`Applied`](Outcome::Applied), [`Queued`](Outcome::Queued), or [`Duplicate`](Outcome::Duplicate) if the key
-/// or the workflow_id is there already.
+/// Outcome: [`Applied`](Outcome::Applied), [`Queued`](Outcome::Queued), [`Duplicate`](Outcome::Duplicate) if the key
+/// or the workflow_id is there already, else [`Deduplicated`](Outcome::Deduplicated) if another has the dedup_id.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// Key of the new row.
@@ -88,6 +88,8 @@ pub struct Start {
     pub app_version: Option<Arc<str>>,
     /// Where it stands whenever it is queued; `None` for the default queue.
     pub ticket: Option<Arc<Ticket>>,
+    /// In its queue there is one at most that has this and has not ended.
+    pub dedup_id: Option<Arc<str>>,
     /// The encoded input.
     pub input: Payload,
     /// When it was accepted.
@@ -337,6 +339,8 @@ pub enum Outcome {
     Queued,
     /// A Start whose key or workflow_id is there already.
     Duplicate(Box<Existing>),
+    /// A Start whose dedup_id another has that has not ended; `None` if it has ended since.
+    Deduplicated(Option<Box<Existing>>),
     /// A request's answer, and the parent of an execution that it ended.
     Answered(Answer, Option<Key>),
     /// Its guard does not hold: there is no such row, or it is not ours.
@@ -354,6 +358,8 @@ pub enum Outcome {
 pub struct Existing {
     /// Its key.
     pub key: Key,
+    /// The id that its caller gave.
+    pub given_id: Option<Arc<str>>,
     /// Its workflow.
     pub workflow: Arc<str>,
     /// Fingerprint of its input, where it has one.
@@ -400,6 +406,7 @@ impl Write {
                 start.input.len()
                     + start.workflow_id.as_ref().map_or(0, |id| id.len())
                     + start.ticket.as_ref().map_or(0, |ticket| ticket.queue.len() + ticket.key.len())
+                    + start.dedup_id.as_ref().map_or(0, |id| id.len())
                     + start.state.size()
             }
             Write::Checkpoint(checkpoint) => checkpoint.outcome.len() + checkpoint.name.len(),

@@ -3,7 +3,8 @@
 -- One row is answered: the keys of what has ended, null if that is all of it.
 WITH ended AS (
     UPDATE executions AS e
-    SET status = u.status, owner = NULL, outcome = u.outcome, ended_at = u.ended_at, armed = NULL
+    SET status = u.status, owner = NULL, outcome = u.outcome, ended_at = u.ended_at, armed = NULL,
+        dedup_id = NULL
     FROM (SELECT unnest($2::uuid[]) AS key, unnest($3::smallint[]) AS status, unnest($4::bytea[]) AS outcome,
                  unnest($5::timestamptz[]) AS ended_at) AS u
     WHERE e.key = u.key AND e.status = 2 AND coalesce(e.owner, e.started_by) = $1::bigint

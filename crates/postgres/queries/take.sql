@@ -117,7 +117,7 @@ WITH due AS MATERIALIZED (
 )
 SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
        started_by, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
-       strikes, app_version, queue, queue_key, priority,
+       strikes, app_version, queue, queue_key, priority, dedup_id,
        has_more, (SELECT count(*) FROM unqueued) = (SELECT count(ready) FROM chosen), seq,
        (SELECT count(*) FROM unqueued), (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited)
 FROM taken

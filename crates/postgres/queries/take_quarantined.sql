@@ -19,7 +19,7 @@ WITH chosen AS MATERIALIZED (
 )
 SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
        owner, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
-       strikes, app_version, queue, queue_key, priority,
+       strikes, app_version, queue, queue_key, priority, dedup_id,
        true AS has_more, true, NULL::bigint AS seq, 0::bigint, 0::bigint, 0::bigint
 FROM taken
 ORDER BY n

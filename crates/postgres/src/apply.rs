@@ -117,7 +117,10 @@ impl<'a> Sorted<'a> {
             self.starts.append(&mut self.named);
         }
         for starts in [&mut self.named, &mut self.starts] {
-            starts.sort_by(|(_, a), (_, b)| (&a.workflow_id, a.key).cmp(&(&b.workflow_id, b.key)));
+            let place = |start: &&'a Start| {
+                (dedup_id(start).map(|id| (queue(start), id)), &start.workflow_id, start.key)
+            };
+            starts.sort_by(|(_, a), (_, b)| place(a).cmp(&place(b)));
         }
     }
 
@@ -328,6 +331,7 @@ impl<'a> Sorted<'a> {
                 column(starts, |(_, s)| queue(s)),
                 column(starts, |(_, s)| queue_key(s)),
                 column(starts, |(_, s)| priority(s)),
+                column(starts, |(_, s)| dedup_id(s)),
             ];
             jobs.push(Job { sql: Sql::Start, what: "inserting executions", params });
         }
@@ -502,6 +506,11 @@ fn is_queued(start: &Start) -> bool {
 /// The queue that it stands in, if that is not the default one.
 fn queue(start: &Start) -> Option<&str> {
     start.ticket.as_ref().map(|ticket| &*ticket.queue)
+}
+
+/// What it alone is to have there; nothing any more if it has ended.
+fn dedup_id(start: &Start) -> Option<&str> {
+    start.dedup_id.as_deref().filter(|_| !matches!(start.state, State::Ended { .. }))
 }
 
 fn queue_key(start: &Start) -> Option<&str> {

@@ -25,6 +25,7 @@ struct Known {
     /// Of what runs, who runs it.
     owners: HashMap<Key, WorkerId>,
     by_id: HashMap<String, Key>,
+    by_dedup_id: HashMap<(String, String), Key>,
 }
 
 impl Known {
@@ -38,6 +39,11 @@ impl Known {
     }
 
     fn duplicate(&self, start: &Start) -> Result<Outcome, StoreError> {
+        if let (None, Some(dedup)) = (self.winner(start), dedup(start)) {
+            let key = self.by_dedup_id.get(&(dedup.0.to_owned(), dedup.1.to_owned()));
+            let existing = key.and_then(|key| self.by_key.get(key));
+            return Ok(Outcome::Deduplicated(existing.map(|(existing, _)| Box::new(existing.clone()))));
+        }
         let existing = self.winner(start).ok_or_else(|| {
             StoreError::Corrupt(format!(
                 "execution {} could not be inserted, but nothing has its key or workflow_id",
@@ -48,14 +54,21 @@ impl Known {
     }
 }
 
+/// Its queue and what it alone is to have there.
+fn dedup(start: &Start) -> Option<(&str, &str)> {
+    Some((&start.ticket.as_deref()?.queue, start.dedup_id.as_deref()?))
+}
+
 async fn known<'a>(
     session: &Session,
     keys: impl Iterator<Item = Key>,
-    ids: impl Iterator<Item = &'a str>,
+    starts: impl Iterator<Item = &'a Start> + Clone,
 ) -> Result<Known, Trouble> {
     let keys: Vec<_> = keys.map(uuid).collect();
-    let ids: Vec<&str> = ids.collect();
-    let job = Job { sql: Sql::Existing, what: "reading executions", params: vec![one(keys), one(ids)] };
+    let ids: Vec<&str> = starts.clone().filter_map(|start| start.workflow_id.as_deref()).collect();
+    let (queues, dedup_ids): (Vec<&str>, Vec<&str>) = starts.filter_map(dedup).unzip();
+    let params = vec![one(keys), one(ids), one(queues), one(dedup_ids)];
+    let job = Job { sql: Sql::Existing, what: "reading executions", params };
     let answers = pipeline::run(session, Part::Apart, &[job]).await?;
     let mut known = Known::default();
     for row in answers.iter().flat_map(|answer| &answer.rows) {
@@ -63,6 +76,7 @@ async fn known<'a>(
         if let Some(id) = found.given_id {
             known.by_id.insert(id, found.existing.key);
         }
+        known.by_dedup_id.extend(found.dedup.map(|dedup| (dedup, found.existing.key)));
         known.owners.extend(found.owner.map(|owner| (found.existing.key, owner)));
         known.by_key.insert(found.existing.key, (found.existing, found.created_at));
     }
@@ -81,8 +95,8 @@ pub(crate) async fn losers(
             _ => None,
         })
     };
-    let ids = starts().filter_map(|(_, start)| start.workflow_id.as_deref());
-    let known = known(session, starts().map(|(_, start)| start.key), ids).await?;
+    let all = starts().map(|(_, start)| start);
+    let known = known(session, all.clone().map(|start| start.key), all).await?;
     starts().map(|(i, start)| Ok((i, known.duplicate(start)?))).collect()
 }
 
@@ -94,11 +108,11 @@ pub(crate) async fn applied_before(
     let is_of_interest =
         |write: &&Write| matches!(write, Write::Start(_) | Write::Wake(_) | Write::Request(_));
     let keys = flush.writes.iter().filter(is_of_interest).map(Write::execution);
-    let ids = flush.writes.iter().filter_map(|write| match write {
-        Write::Start(start) => start.workflow_id.as_deref(),
+    let starts = flush.writes.iter().filter_map(|write| match write {
+        Write::Start(start) => Some(&**start),
         _ => None,
     });
-    let known = known(session, keys, ids).await?;
+    let known = known(session, keys, starts).await?;
     let asked = asked(session, flush).await?;
     let mut outcomes = Vec::new();
     for (i, write) in flush.writes.iter().enumerate() {

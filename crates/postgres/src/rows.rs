@@ -107,6 +107,7 @@ pub(crate) fn execution(row: &Row) -> Result<Execution, StoreError> {
         strikes: row.next::<Option<i32>>()?.unwrap_or_default().cast_unsigned(),
         app_version: row.next::<Option<&str>>()?.map(Into::into),
         ticket: ticket(&mut row)?,
+        dedup_id: row.next::<Option<&str>>()?.map(Into::into),
     })
 }
 
@@ -132,21 +133,26 @@ pub(crate) struct Found {
     pub created_at: Timestamp,
     /// Who runs it.
     pub owner: Option<WorkerId>,
+    /// Its queue and what it alone has there.
+    pub dedup: Option<(String, String)>,
 }
 
 /// What Starts lost against.
 pub(crate) fn found(row: &Row) -> Result<Found, StoreError> {
     let mut row = Columns::of(row);
     let key = row.key()?;
-    let given_id = row.next()?;
+    let given_id: Option<&str> = row.next()?;
     let workflow = row.next::<&str>()?.into();
     let fingerprint = row.fingerprint()?;
     let parent = row.opt_key()?;
     let status = row.status()?;
     let created_at = row.time()?;
     let owner = row.next::<Option<i64>>()?.map(WorkerId);
-    let existing = Existing { key, workflow, fingerprint, parent, status };
-    Ok(Found { existing, given_id, created_at, owner })
+    let (queue, dedup_id): (Option<String>, Option<String>) = (row.next()?, row.next()?);
+    let given = given_id.map(Into::into);
+    let existing = Existing { key, given_id: given, workflow, fingerprint, parent, status };
+    let given_id = given_id.map(ToOwned::to_owned);
+    Ok(Found { existing, given_id, created_at, owner, dedup: queue.zip(dedup_id) })
 }
 
 /// What was recorded of executions, put to its execution.

@@ -22,6 +22,7 @@ CREATE TABLE executions_2 (
     queue TEXT, -- queue that it stands in whenever it is queued; NULL for the default one
     queue_key TEXT, -- its key there; NULL for none
     priority INTEGER, -- smaller comes first among those of its key; NULL for 0
+    dedup_id TEXT, -- in its queue it alone has this; NULL once it has ended
     created_at INTEGER NOT NULL, -- when it was accepted, in UTC microseconds like all instants
     ended_at INTEGER, -- when it ended
     deadline_at INTEGER, -- when it is cancelled unless it has ended
@@ -42,6 +43,7 @@ ALTER TABLE executions_2 RENAME TO executions;
 CREATE INDEX executions_by_owner ON executions (owner) WHERE owner IS NOT NULL;
 CREATE INDEX executions_by_parent ON executions (parent) WHERE parent IS NOT NULL;
 CREATE UNIQUE INDEX executions_by_workflow_id ON executions (workflow_id) WHERE workflow_id IS NOT NULL;
+CREATE UNIQUE INDEX executions_by_dedup_id ON executions (queue, dedup_id) WHERE dedup_id IS NOT NULL;
 
 DROP INDEX ready_by_age;
 CREATE TABLE ready_2 (

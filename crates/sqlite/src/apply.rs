@@ -13,7 +13,7 @@ use stepfast_core::write::{
 
 use crate::error::{Tried, Trouble};
 use crate::queue::stored_queue;
-use crate::row::{blob, key, key_of, payload, status_of, text};
+use crate::row::{blob, key, key_of, maybe_text, payload, status_of, text};
 use crate::rows::{ROWS, Rows, Shape};
 use crate::shared::Shared;
 use crate::statements::{Sql, Statements};
@@ -151,40 +151,38 @@ impl<'c, 'f> Apply<'c, 'f> {
             ticket.map(|ticket| &*ticket.queue),
             ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
             ticket.map(|ticket| ticket.priority).filter(|priority| *priority != 0),
+            start.dedup_id.as_deref().filter(|_| !matches!(state, State::Ended { .. })),
         ];
         self.sql.insert(Table::Executions, Sql::Start, params)
     }
 
     /// Whoever was there before a Start.
-    fn existing(&mut self, start: &Start) -> Tried<Outcome> {
+    pub(crate) fn existing(&mut self, start: &Start) -> Tried<Outcome> {
         match self.find_existing(start)? {
             Some((existing, _)) => Ok(Outcome::Duplicate(Box::new(existing))),
+            None if start.dedup_id.is_some() => Ok(Outcome::Deduplicated(self.find_deduplicated(start)?)),
             None => Err(Trouble::damaged("executions refuses a key that it does not have")),
         }
     }
 
     /// The row that has a Start's key or workflow_id, and when it was created.
     pub(crate) fn find_existing(&mut self, start: &Start) -> Tried<Option<(Existing, i64)>> {
-        let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<Tried<(Existing, i64)>> {
-            let existing = || -> Tried<Existing> {
-                Ok(Existing {
-                    key: key_of(row, 0)?,
-                    workflow: text(row, 1)?,
-                    fingerprint: row.get::<_, Option<i64>>(2)?.map(|fingerprint| fingerprint as u64),
-                    parent: blob(row, 3)?.is_some().then(|| key_of(row, 3)).transpose()?,
-                    status: status_of(row, 4)?,
-                })
-            };
-            let created_at = row.get(5)?;
-            Ok(existing().map(|existing| (existing, created_at)))
-        };
         let statement = self.sql.get(Sql::Existing)?;
-        if let Some(found) = statement.query_row([key(&start.key)], read).optional()? {
+        if let Some(found) = statement.query_row([key(&start.key)], |row| Ok(existing(row))).optional()? {
             return found.map(Some);
         }
         let Some(workflow_id) = start.workflow_id.as_deref() else { return Ok(None) };
         let statement = self.sql.get(Sql::ExistingById)?;
-        statement.query_row([workflow_id], read).optional()?.transpose()
+        statement.query_row([workflow_id], |row| Ok(existing(row))).optional()?.transpose()
+    }
+
+    /// The row that has a Start's dedup_id.
+    fn find_deduplicated(&mut self, start: &Start) -> Tried<Option<Box<Existing>>> {
+        let queue = start.ticket.as_deref().map(|ticket| &*ticket.queue);
+        let statement = self.sql.get(Sql::ExistingByDedupId)?;
+        let params = (queue, start.dedup_id.as_deref());
+        let found = statement.query_row(params, |row| Ok(existing(row))).optional()?.transpose()?;
+        Ok(found.map(|(existing, _)| Box::new(existing)))
     }
 
     pub(crate) fn checkpoint(&mut self, checkpoint: &'f Checkpoint) -> Tried<Outcome> {
@@ -382,4 +380,17 @@ impl<'c, 'f> Apply<'c, 'f> {
 
 fn armed(armed: &[Armed]) -> Option<Vec<u8>> {
     (!armed.is_empty()).then(|| encode_armed(armed))
+}
+
+/// A row that a Start met, and when it was created.
+fn existing(row: &rusqlite::Row<'_>) -> Tried<(Existing, i64)> {
+    let existing = Existing {
+        key: key_of(row, 0)?,
+        given_id: maybe_text(row, 6)?,
+        workflow: text(row, 1)?,
+        fingerprint: row.get::<_, Option<i64>>(2)?.map(|fingerprint| fingerprint as u64),
+        parent: blob(row, 3)?.is_some().then(|| key_of(row, 3)).transpose()?,
+        status: status_of(row, 4)?,
+    };
+    Ok((existing, row.get(5)?))
 }

@@ -4,7 +4,7 @@
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::record::Status;
-use stepfast_core::write::{Answer, Outcome, Request, RequestKind, State, Write};
+use stepfast_core::write::{Answer, Flush, Outcome, Request, RequestKind, State, Write};
 
 use crate::apply::Apply;
 use crate::error::Tried;
@@ -25,8 +25,9 @@ impl Apply<'_, '_> {
     /// Writes the flush's number, if none of the rows it has inserted proves it.
     pub(crate) fn leave_proof(&mut self) -> Tried<()> {
         let inserted = |table: Table| self.sql.tally.inserted[table as usize] > 0;
-        if ![Table::Executions, Table::Checkpoints, Table::Attempts].into_iter().any(inserted) {
-            let flush = self.flush;
+        let flush = self.flush;
+        let has_proof = [Table::Executions, Table::Checkpoints, Table::Attempts].into_iter().any(inserted);
+        if !has_proof || has_dedup_ids(flush) {
             self.sql.run(Sql::SetNumber, (flush.worker.0, flush.lane, flush.number))?;
         }
         Ok(())
@@ -40,6 +41,10 @@ impl Apply<'_, '_> {
         let flush = self.flush;
         if self.sql.exists(Sql::HasNumber, (flush.worker.0, flush.lane, flush.number))? {
             return Ok(true);
+        }
+        if has_dedup_ids(flush) {
+            // what a Start has lost against may have gone since
+            return Ok(false);
         }
         let mut is_proved = false;
         for write in &flush.writes {
@@ -74,6 +79,7 @@ impl Apply<'_, '_> {
                 {
                     Outcome::Duplicate(Box::new(existing))
                 }
+                None if start.dedup_id.is_some() => self.existing(start)?,
                 // it runs here, or somebody has claimed it meanwhile: perhaps this worker, which knows then
                 Some(_) if start.yields && !self.runs_here(start.key)? => Outcome::Queued,
                 _ => Outcome::Applied,
@@ -116,4 +122,8 @@ impl Apply<'_, '_> {
             RequestKind::Resume => Outcome::Answered(Answer::Done, None),
         })
     }
+}
+
+fn has_dedup_ids(flush: &Flush) -> bool {
+    flush.writes.iter().any(|write| matches!(write, Write::Start(start) if start.dedup_id.is_some()))
 }

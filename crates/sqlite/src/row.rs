@@ -111,6 +111,7 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         strikes: row.get::<_, Option<u32>>(19)?.unwrap_or_default(),
         app_version: maybe_text(row, 20)?,
         ticket: ticket(row, 21)?,
+        dedup_id: maybe_text(row, 24)?,
         armed,
     })
 }

@@ -47,6 +47,7 @@ impl Shape {
             && start.deadline_at.is_none()
             && start.app_version.is_none()
             && start.ticket.is_none()
+            && start.dedup_id.is_none()
             && start.root == start.key;
         match &start.state {
             State::Running { armed } if is_plain && armed.is_empty() => Some(Shape::Running),

@@ -13,6 +13,7 @@ pub type Run = for<'a> fn(&'a dyn StoreFixture) -> BoxFuture<'a, ()>;
 mod checkpoint;
 mod chunk;
 mod claim;
+mod dedup;
 mod fence;
 mod flush;
 mod hint;
@@ -33,6 +34,6 @@ mod wake;
 mod yielding;
 
 nouns![
-    checkpoint, chunk, claim, fence, flush, hint, list, load, look, moves, quarantine, queue, race, request,
-    resend, start, survey, takeover, version, wake, yielding
+    checkpoint, chunk, claim, dedup, fence, flush, hint, list, load, look, moves, quarantine, queue, race,
+    request, resend, start, survey, takeover, version, wake, yielding
 ];

@@ -90,6 +90,7 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
         is_guarded: true,
         has_begun: false,
         yields: false,
+        dedup_id: None,
         state: running(),
     };
     worker.apply(vec![write(given.clone())]).await;
@@ -111,6 +112,7 @@ async fn a_taken_key_shows_the_first(fixture: &dyn StoreFixture) {
     first.apply(vec![start_running(key)]).await;
     let again = Start { workflow: "other".into(), is_guarded: true, ..start(key, queued()) };
     let existing = Existing {
+        given_id: None,
         key,
         workflow: "checkout".into(),
         fingerprint: None,
@@ -133,6 +135,7 @@ async fn a_taken_workflow_id_shows_the_first(fixture: &dyn StoreFixture) {
     let two = Start { key: b, root: b, workflow: "other".into(), fingerprint: Some(2), ..one.clone() };
     first.apply(vec![write(one)]).await;
     let existing = Existing {
+        given_id: Some("order-7".into()),
         key: a,
         workflow: "checkout".into(),
         fingerprint: Some(u64::MAX - 1),

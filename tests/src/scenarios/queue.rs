@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use stepfast_core::queue::{DEFAULT_QUEUE, OnConflict, Queue};
+use stepfast_core::queue::{DEFAULT_QUEUE, OnConflict, OnDuplicate, Queue};
 use stepfast_core::rate::Rate;
 use stepfast_core::record::Status;
 use stepfast_core::{Context, Engine, Error, Workflow};
@@ -30,6 +30,7 @@ super::cases![
     urgent_ones_come_first,
     what_is_delayed_begins_when_it_is_due,
     what_is_rated_begins_as_often_as_it_may,
+    one_of_a_dedup_id_at_a_time,
 ];
 
 /// What runs at the moment, by key, and the most that ever did.
@@ -114,6 +115,8 @@ async fn queues_that_are_not_there_are_refused(fixture: &dyn StoreFixture) {
         (one.start(&workflow, 1).queue(""), "must not be empty"),
         (one.start(&workflow, 1).key("k"), "needs a queue"),
         (one.start(&workflow, 1).priority(1), "needs a queue"),
+        (one.start(&workflow, 1).dedup_id("x"), "needs a queue"),
+        (one.start(&workflow, 1).queue("a").dedup_id(""), "must not be empty"),
         (one.start(&workflow, 1).queue("a").key("a\nb"), "control character"),
     ] {
         let error = start.await.unwrap_err();
@@ -397,6 +400,41 @@ async fn what_is_rated_begins_as_often_as_it_may(fixture: &dyn StoreFixture) {
     for handle in handles {
         handle.result().await.unwrap();
     }
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn one_of_a_dedup_id_at_a_time(fixture: &dyn StoreFixture) {
+    let (noop, count, latch) = (noop(), Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    let (one, _) =
+        engine(fixture, |b| b.register(&workflow).register(&noop).queue(Queue::new("a").concurrency(2)))
+            .await;
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow).register(&noop)).await;
+    let first = one.start(&workflow, 1).queue("a").key("k").dedup_id("x").workflow_id("first").await.unwrap();
+    let error = two.start(&workflow, 2).queue("a").dedup_id("x").await.unwrap_err();
+    let Error::Deduplicated { queue, dedup_id, workflow_id } = &error else { panic!("{error}") };
+    assert_eq!((&**queue, &**dedup_id, &**workflow_id), ("a", "x", "first"));
+    assert_eq!(row(&two, "first").await.dedup_id.as_deref(), Some("x"));
+    let existing = OnDuplicate::ReturnExisting;
+    let same = two.start(&workflow, 3).queue("a").dedup_id("x").on_duplicate(existing).await.unwrap();
+    assert_eq!((same.key(), same.workflow_id()), (first.key(), "first".to_owned()));
+    // what it would return is of another type
+    let error = two.start(&noop, 3).queue("a").dedup_id("x").on_duplicate(existing).await.unwrap_err();
+    assert!(matches!(error, Error::Deduplicated { .. }), "{error}");
+    // the same start again is the same, as everywhere
+    let again = one.start(&workflow, 1).queue("a").key("k").dedup_id("x").workflow_id("first").await.unwrap();
+    assert_eq!(again.key(), first.key());
+    latch.open();
+    assert_eq!((first.result().await.unwrap(), same.result().await.unwrap()), (1, 1));
+    assert_eq!(two.run(&workflow, 4).queue("a").dedup_id("x").await.unwrap(), 4);
+    // whoever loses against one that ends meanwhile starts again, or gets that one
+    let all = join_all((0..60).map(|x| {
+        let by = if x % 2 == 0 { &one } else { &two };
+        by.run(&noop, x).queue("a").dedup_id("y").on_duplicate(existing).into_future()
+    }));
+    assert!(all.await.into_iter().all(|output| output.is_ok()));
+    assert_eq!(count.get(), 2);
     shut_down(one).await;
     shut_down(two).await;
 }

@@ -212,6 +212,7 @@ pub(crate) fn start_of(key: Key, state: State) -> Start {
         is_guarded: false,
         has_begun: false,
         yields: false,
+        dedup_id: None,
         state,
     }
 }

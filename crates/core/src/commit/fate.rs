@@ -67,6 +67,7 @@ mod tests {
             is_guarded,
             has_begun: false,
             yields: false,
+            dedup_id: None,
             state,
         }))
     }
@@ -90,6 +91,7 @@ mod tests {
             assert!(stage(&mut staging, tree, more(tree), fate).is_some(), "held behind its Start");
         }
         let existing = Existing {
+            given_id: None,
             key: Key::mint(),
             workflow: "w".into(),
             fingerprint: None,

@@ -11,6 +11,18 @@ use crate::write::{
     State, WorkerId, Write,
 };
 
+/// What a row is to a Start that lost against it.
+fn existing_of(row: &Execution) -> Existing {
+    Existing {
+        key: row.key,
+        given_id: row.given_id.clone(),
+        workflow: row.workflow.clone(),
+        fingerprint: row.fingerprint,
+        parent: row.parent.as_ref().map(|parent| parent.key),
+        status: row.status,
+    }
+}
+
 impl Tables {
     /// Applies all Writes or, if it returns an error, none. Returns the outcomes that are not `Applied`.
     pub(super) fn apply(
@@ -71,13 +83,13 @@ impl Tables {
     fn start(&mut self, start: &Start, worker: WorkerId, counters: &Counters) -> Outcome {
         let taken = start.workflow_id.as_ref().and_then(|id| self.keys.get(id));
         if let Some(existing) = self.executions.get(&start.key).or_else(|| self.executions.get(taken?)) {
-            return Outcome::Duplicate(Box::new(Existing {
-                key: existing.key,
-                workflow: existing.workflow.clone(),
-                fingerprint: existing.fingerprint,
-                parent: existing.parent.as_ref().map(|parent| parent.key),
-                status: existing.status,
-            }));
+            return Outcome::Duplicate(Box::new(existing_of(existing)));
+        }
+        let dedup = start.dedup_id.as_ref().zip(start.ticket.as_ref());
+        let dedup = dedup.map(|(id, ticket)| (ticket.queue.clone(), id.clone()));
+        if let Some(other) = dedup.as_ref().and_then(|dedup| self.dedups.get(dedup)) {
+            let existing = self.executions.get(other);
+            return Outcome::Deduplicated(existing.map(|row| Box::new(existing_of(row))));
         }
         let row = Execution {
             key: start.key,
@@ -92,6 +104,7 @@ impl Tables {
             strikes: 0,
             app_version: start.app_version.clone(),
             ticket: start.ticket.clone(),
+            dedup_id: start.dedup_id.clone(),
             created_at: start.created_at,
             deadline_at: start.deadline_at,
             wake_at: None,
@@ -104,6 +117,7 @@ impl Tables {
             armed: Vec::new(),
         };
         self.executions.insert(start.key, row);
+        self.dedups.extend(dedup.map(|dedup| (dedup, start.key)));
         self.keys.extend(start.workflow_id.clone().map(|id| (id, start.key)));
         self.children.extend(start.parent.as_ref().map(|parent| (parent.key, start.key)));
         counters.inserted(Table::Executions, 1);

@@ -58,6 +58,8 @@ pub(super) struct Tables {
     waits: BTreeSet<(Key, Key)>,
     /// (execution, number of the request).
     pub(super) requests: BTreeMap<(Key, Key), RequestKind>,
+    /// What has not ended and has a dedup_id, by queue and that.
+    pub(super) dedups: BTreeMap<(Arc<str>, Arc<str>), Key>,
 }
 
 /// Starts by time.
@@ -226,6 +228,11 @@ impl Tables {
             self.owned.remove(&(owner, key));
         }
         row.status = state.status();
+        if let Some((id, ticket)) =
+            row.dedup_id.take_if(|_| state.status().is_terminal()).zip(row.ticket.as_ref())
+        {
+            self.dedups.remove(&(ticket.queue.clone(), id));
+        }
         row.armed = state.armed().to_vec();
         row.is_paused = matches!(state, State::Parked { .. });
         (row.outcome, row.ended_at) = match state {
