@@ -157,7 +157,7 @@ impl<'a> Claiming<'a> {
             return Ok((claimed, false));
         }
         self.end(&mut claimed).await?;
-        self.remember(&claimed)?;
+        self.remember(&claimed, now)?;
         count(counters, &self.jobs, &self.answers)?;
         counters.claimed();
         self.lane.fenced(&self.jobs, &self.answers);
@@ -190,9 +190,8 @@ impl<'a> Claiming<'a> {
         let candidates =
             queue::candidates(&self.lane.session, &mut lines, self.remembered.turns, now, &mut left).await?;
         let portions = self.remembered.turns.lock().divide(&candidates, claim.limit);
-        let begun = tokio::time::Instant::now();
         let walk = |it: &Portion| {
-            let walk = self.remembered.heads.walk(&it.queue, &it.key, begun);
+            let walk = self.remembered.heads.walk(&it.queue, &it.key, now);
             ((it.queue.clone(), it.key.clone()), walk)
         };
         self.asked = portions.iter().map(walk).collect();
@@ -386,7 +385,7 @@ impl<'a> Claiming<'a> {
     }
 
     /// Keeps for the next claim what this one has taken, and from where.
-    fn remember(&mut self, claimed: &Claimed) -> Result<(), Trouble> {
+    fn remember(&mut self, claimed: &Claimed, now: Timestamp) -> Result<(), Trouble> {
         let take = self.jobs.iter().position(|job| job.sql == Sql::Take).and_then(|i| self.answers.get(i));
         let mut taken = Vec::new();
         for (row, record) in take.map_or(&[][..], |answer| &answer.rows).iter().zip(&claimed.records) {
@@ -398,7 +397,7 @@ impl<'a> Claiming<'a> {
         }
         let walks = std::mem::take(&mut self.asked);
         let is_serial = |queue: &Arc<str>| self.serial.contains(queue);
-        self.remembered.heads.walked(walks, taken, is_serial, tokio::time::Instant::now());
+        self.remembered.heads.walked(walks, taken, is_serial, now);
         Ok(())
     }
 

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepfast_core::clock::Timestamp;
 use stepfast_core::lock::Mutex;
-use tokio::time::Instant;
 
 /// What was taken so long ago is passed over: what is committed so late is found at once.
 const SLACK: Duration = Duration::from_millis(250);
@@ -41,7 +41,7 @@ struct Known {
 #[derive(Debug)]
 struct Head {
     /// When somebody last walked all the way.
-    walked_at: Instant,
+    walked_at: Timestamp,
     /// By priority.
     taken: BTreeMap<i32, Taken>,
 }
@@ -52,7 +52,7 @@ struct Taken {
     /// So far longer ago than [`SLACK`].
     settled: Option<i64>,
     /// So far at this moment: settled once the slack is over.
-    at: (Instant, i64),
+    at: (Timestamp, i64),
     newest: i64,
 }
 
@@ -82,10 +82,10 @@ impl Heads {
     }
 
     /// What is to be looked through of a key.
-    pub(crate) fn walk(&self, queue: &Arc<str>, key: &Arc<str>, now: Instant) -> Walk {
+    pub(crate) fn walk(&self, queue: &Arc<str>, key: &Arc<str>, now: Timestamp) -> Walk {
         let known = self.0.lock();
         let head = known.heads.get(&(queue.clone(), key.clone()));
-        match head.filter(|head| now.duration_since(head.walked_at) < ALL_THE_WAY_EVERY) {
+        match head.filter(|head| is_within(head.walked_at, now, ALL_THE_WAY_EVERY)) {
             Some(head) => Walk { steps: head.steps(), is_whole: false },
             None => Walk { steps: vec![EVERYTHING], is_whole: true },
         }
@@ -98,7 +98,7 @@ impl Heads {
         walks: Vec<(Name, Walk)>,
         taken: Vec<(Name, Place)>,
         is_serial: impl Fn(&Arc<str>) -> bool,
-        now: Instant,
+        now: Timestamp,
     ) {
         let mut known = self.0.lock();
         let Known { queues, heads } = &mut *known;
@@ -147,18 +147,23 @@ impl Head {
         steps
     }
 
-    fn take(&mut self, (priority, seq): Place, now: Instant) {
+    fn take(&mut self, (priority, seq): Place, now: Timestamp) {
         if seq < 0 || self.taken.len() >= MOST_PRIORITIES && !self.taken.contains_key(&priority) {
             return;
         }
         let taken =
             self.taken.entry(priority).or_insert(Taken { settled: None, at: (now, seq), newest: seq });
-        if now.duration_since(taken.at.0) >= SLACK {
+        if !is_within(taken.at.0, now, SLACK) {
             taken.settled = Some(taken.at.1);
             taken.at = (now, taken.newest);
         }
         taken.newest = taken.newest.max(seq);
     }
+}
+
+/// True if less than so much has gone by since then. A clock that was set back has gone by.
+fn is_within(since: Timestamp, now: Timestamp, duration: Duration) -> bool {
+    since <= now && now.since(since) < duration
 }
 
 #[cfg(test)]
@@ -169,7 +174,7 @@ mod tests {
         ("mail".into(), "".into())
     }
 
-    fn take(heads: &Heads, places: &[Place], now: Instant) -> Walk {
+    fn take(heads: &Heads, places: &[Place], now: Timestamp) -> Walk {
         let (queue, key) = name();
         let walk = heads.walk(&queue, &key, now);
         let places = places.iter().map(|place| (name(), *place)).collect();
@@ -187,23 +192,23 @@ mod tests {
 
     #[test]
     fn what_was_taken_a_moment_ago_is_passed_over() {
-        let (heads, mut now) = (Heads::default(), Instant::now());
+        let (heads, mut now) = (Heads::default(), Timestamp::from_micros(0));
         let whole = Walk { steps: vec![EVERYTHING], is_whole: true };
         assert_eq!(take(&heads, &[(0, 1), (0, 9)], now), whole);
         assert_eq!(heads.queues(), [name().0]);
-        now += SLACK;
+        now = now.plus(SLACK);
         assert_eq!(take(&heads, &[(0, 12), (1, 3)], now).steps, [EVERYTHING]);
         let (start, end) = (i64::MIN, i64::MAX);
         // what is more urgent, or has begun, stands in front
         let (before, after) = (between(i32::MIN, -1), between(1, i32::MAX));
         assert_eq!(take(&heads, &[(0, -7)], now).steps, [before, of(0, start, -1), of(0, 1, end), after]);
-        now += SLACK;
+        now = now.plus(SLACK);
         take(&heads, &[(0, 13), (1, 4), (i32::MAX, 2)], now);
         let (zero, one) = ([of(0, start, -1), of(0, 9, end)], [of(1, start, -1), of(1, 3, end)]);
         let two = [&[before], &zero[..], &one, &[between(2, i32::MAX)]].concat();
         assert_eq!(take(&heads, &[], now), Walk { steps: two.clone(), is_whole: false });
         assert!(heads.queues().is_empty());
-        now += SLACK;
+        now = now.plus(SLACK);
         take(&heads, &[(i32::MAX, 5)], now);
         let last = [between(2, i32::MAX - 1), of(i32::MAX, start, -1), of(i32::MAX, 2, end)];
         assert_eq!(heads.walk(&name().0, &name().1, now).steps, [&two[..5], &last].concat());
@@ -211,11 +216,11 @@ mod tests {
 
     #[test]
     fn every_now_and_then_a_claim_walks_all_the_way() {
-        let (heads, mut now) = (Heads::default(), Instant::now());
+        let (heads, mut now) = (Heads::default(), Timestamp::from_micros(0));
         let mut whole = 0;
         for seq in 0..1_000 {
             whole += u32::from(take(&heads, &[(0, seq)], now).is_whole);
-            now += Duration::from_millis(10);
+            now = now.plus(Duration::from_millis(10));
         }
         assert_eq!(whole, 10);
     }
