@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyTuple};
 use stepfast::clock::Timestamp;
 use stepfast::guest::{GuestWorkflow, StartOptions};
 use stepfast::lock::Mutex;
+use stepfast::queue::OnDuplicate;
 use stepfast::record::Filter;
 use stepfast::{Client, Engine as CoreEngine, Payload, Status};
 
@@ -427,10 +428,13 @@ fn options(
         due: due.map(crate::queue::due),
         ..StartOptions::default()
     });
-    if let Some((queue, key, priority)) = ticket {
+    if let Some((queue, key, priority, dedup_id, returns_existing)) = ticket {
         options.queue = Some(queue.into());
         options.key = key.map(Into::into);
         options.priority = priority;
+        options.dedup_id = dedup_id.map(Into::into);
+        options.on_duplicate =
+            if returns_existing { OnDuplicate::ReturnExisting } else { OnDuplicate::Reject };
     }
     Some(options)
 }

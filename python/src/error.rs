@@ -32,6 +32,10 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
                 "queue {name:?} is stored with other limits than this code declares; make them the same, or \
                  declare it with another on_conflict than \"refuse\""
             ),
+            Error::Deduplicated { queue, dedup_id, workflow_id } => format!(
+                "queue {queue:?} has an execution with dedup_id {dedup_id:?} that has not ended: {workflow_id}; start it \
+                 again when that has ended, or get a handle to that one with on_duplicate=\"return_existing\""
+            ),
             error => error.to_string(),
         };
         errors.getattr("made")?.call1((kind, error.code(), message, failure))

@@ -18,8 +18,8 @@ pub(crate) type PyRate = (u32, u64, Option<u32>);
 /// When an execution may begin: whether that is an instant, and in microseconds.
 pub(crate) type PyDue = (bool, i64);
 
-/// Where an execution is to stand: queue, key, priority.
-pub(crate) type PyTicket = (String, Option<String>, Option<i32>);
+/// Where an execution is to stand: queue, key, priority; its dedup_id, and whether a second one gets a handle to the first.
+pub(crate) type PyTicket = (String, Option<String>, Option<i32>, Option<String>, bool);
 
 pub(crate) fn queue(told: PyQueue) -> Queue {
     let (name, concurrency, worker_concurrency, key_concurrency, rate, key_rate) = told;

@@ -73,6 +73,7 @@ fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
         ticket.map(|ticket| &*ticket.queue),
         ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
         ticket.map_or(0, |ticket| ticket.priority),
+        row.dedup_id.as_deref(),
     );
     let about = (
         row.workflow_id(),

@@ -225,7 +225,7 @@ class Engine:
         workflow_id: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,
-        ticket: tuple[str, str | None, int | None] | None = None,
+        ticket: tuple[str, str | None, int | None, str | None, bool] | None = None,
         due: tuple[bool, int] | None = None,
     ) -> Call: ...
     def run(
@@ -236,7 +236,7 @@ class Engine:
         workflow_id: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,
-        ticket: tuple[str, str | None, int | None] | None = None,
+        ticket: tuple[str, str | None, int | None, str | None, bool] | None = None,
         due: tuple[bool, int] | None = None,
     ) -> Call: ...
     def run_in_task(
@@ -250,7 +250,7 @@ class Engine:
         workflow_id: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,
-        ticket: tuple[str, str | None, int | None] | None = None,
+        ticket: tuple[str, str | None, int | None, str | None, bool] | None = None,
         due: tuple[bool, int] | None = None,
     ) -> Call: ...
     def shutdown(self, grace: float) -> None: ...

@@ -19,7 +19,7 @@ from stepfast.loop import Loop, running_loop
 from stepfast.loop_end import in_thread
 from stepfast.opened import Opened
 from stepfast.options import AsyncOptions, Order, check_names
-from stepfast.queue import Queue, QueueInfo, declared, info_of, name_of, served, ticket_of, told
+from stepfast.queue import OnDuplicate, Queue, QueueInfo, declared, info_of, name_of, served, ticket_of, told
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.survey import Survey, survey_of
 from stepfast.told import calling_on
@@ -191,7 +191,7 @@ class AsyncEngine:
         """Puts an execution into a queue: short for `engine.options(queue=queue).start(workflow, …)`. See
         `Engine.enqueue`."""
         check_names(workflow, kwargs)
-        return self._start(workflow, args, kwargs, Order(ticket=ticket_of(name_of(queue), None, None)))
+        return self._start(workflow, args, kwargs, Order(ticket=ticket_of(name_of(queue))))
 
     @overload
     async def run(
@@ -249,6 +249,8 @@ class AsyncEngine:
         queue: str | Queue | None = None,
         key: str | None = None,
         priority: int | None = None,
+        dedup_id: str | None = None,
+        on_duplicate: OnDuplicate = "reject",
         delay: float | None = None,
         start_at: datetime | None = None,
     ) -> AsyncOptions:
@@ -256,7 +258,13 @@ class AsyncEngine:
         return AsyncOptions(
             self._start,
             self._run,
-            Order(workflow_id, timeout, patience, ticket_of(queue, key, priority), due_of(delay, start_at)),
+            Order(
+                workflow_id,
+                timeout,
+                patience,
+                ticket_of(queue, key, priority, dedup_id, on_duplicate),
+                due_of(delay, start_at),
+            ),
         )
 
     def _start(

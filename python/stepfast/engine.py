@@ -18,7 +18,7 @@ from stepfast.failure import failure_of
 from stepfast.handle import Handle, outcomes, settle_here
 from stepfast.opened import Opened
 from stepfast.options import Options, Order, check_names
-from stepfast.queue import Queue, QueueInfo, declared, info_of, name_of, served, ticket_of, told
+from stepfast.queue import OnDuplicate, Queue, QueueInfo, declared, info_of, name_of, served, ticket_of, told
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.step import over
 from stepfast.survey import Survey, survey_of
@@ -158,9 +158,7 @@ class Engine:
             Unavailable: As of `start`.
         """
         check_names(workflow, kwargs)
-        handle: Handle[R] = self._start(
-            workflow, args, kwargs, Order(ticket=ticket_of(name_of(queue), None, None))
-        )
+        handle: Handle[R] = self._start(workflow, args, kwargs, Order(ticket=ticket_of(name_of(queue))))
         return handle
 
     @overload
@@ -209,6 +207,8 @@ class Engine:
         queue: str | Queue | None = None,
         key: str | None = None,
         priority: int | None = None,
+        dedup_id: str | None = None,
+        on_duplicate: OnDuplicate = "reject",
         delay: float | None = None,
         start_at: datetime | None = None,
     ) -> Options:
@@ -225,6 +225,10 @@ class Engine:
             key: Its key within the queue, at most 1024 bytes: keys take turns, so that none waits behind the
                 backlog of another, and may have limits of their own. None by default.
             priority: Smaller comes first among those of its queue and key; 0 by default.
+            dedup_id: There is one at most in its queue that has this and has not ended, whatever its key is;
+                at most 1024 bytes. None by default.
+            on_duplicate: What this comes to if there is one. By default, "reject", `Conflict` is raised; with
+                "return_existing" it is a handle to that one, or its output, if that is of the same workflow.
             delay: It begins not before so many seconds after it was accepted; in a queue, it stands there
                 from then on. At once by default.
             start_at: The same as a time: a datetime with a time zone, by the clock of the database.
@@ -238,7 +242,13 @@ class Engine:
         return Options(
             self._start,
             self._run,
-            Order(workflow_id, timeout, patience, ticket_of(queue, key, priority), due_of(delay, start_at)),
+            Order(
+                workflow_id,
+                timeout,
+                patience,
+                ticket_of(queue, key, priority, dedup_id, on_duplicate),
+                due_of(delay, start_at),
+            ),
         )
 
     def _start(

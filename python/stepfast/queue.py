@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 from stepfast import bounds
 from stepfast.errors import Invalid
@@ -20,8 +20,12 @@ ToldRate = tuple[int, int, int | None]
 #: A queue as the engine takes it: its name; its limits in all processes, in a worker, of a key; its rate,
 #: and that of a key.
 Told = tuple[str, int | None, int | None, int | None, ToldRate | None, ToldRate | None]
-#: Where an execution is to stand, as the engine takes it: queue, key, priority.
-Ticket = tuple[str, str | None, int | None]
+#: What a start comes to whose dedup_id another execution of the queue has that has not ended.
+OnDuplicate = Literal["reject", "return_existing"]
+
+#: Where an execution is to stand, as the engine takes it: queue, key, priority; its dedup_id, and whether a
+#: second one gets a handle to the first.
+Ticket = tuple[str, str | None, int | None, str | None, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +242,16 @@ def name_of(queue: Any) -> str:
     return cast("str", queue)
 
 
-def ticket_of(queue: Any, key: Any, priority: Any) -> Ticket | None:
+def ticket_of(
+    queue: Any, key: Any = None, priority: Any = None, dedup_id: Any = None, on_duplicate: Any = "reject"
+) -> Ticket | None:
     """Where an execution is to stand; `None` where it has no queue.
 
     Raises:
         Invalid: One of them is out of its bounds, or there is no queue for the others.
     """
     if queue is None:
-        for what, given in (("key", key), ("priority", priority)):
+        for what, given in (("key", key), ("priority", priority), ("dedup_id", dedup_id)):
             if given is not None:
                 raise Invalid(f"{what} is {given!r}, and there is no queue for it: give queue= too")
         return None
@@ -256,7 +262,12 @@ def ticket_of(queue: Any, key: Any, priority: Any) -> Ticket | None:
         bounds.name("key", key, bounds.KEY)
     if priority is not None:
         bounds.count("priority", priority, -(2**31), 2**31 - 1)
-    return name, key, priority
+    if dedup_id is not None:
+        bounds.name("dedup_id", dedup_id, bounds.KEY)
+    if on_duplicate not in get_args(OnDuplicate):
+        known = " or ".join(f'"{policy}"' for policy in get_args(OnDuplicate))
+        raise Invalid(f"on_duplicate is {on_duplicate!r}, and must be {known}")
+    return name, key, priority, dedup_id, on_duplicate == "return_existing"
 
 
 __all__ = ["Queue", "QueueInfo", "Rate"]

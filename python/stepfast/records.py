@@ -31,6 +31,7 @@ class Execution:
         queue: The queue that it was put into, if it was put into one.
         key: Its key within the queue, if it has one.
         priority: Smaller comes first among those of its queue and key; 0 unless it was told another.
+        dedup_id: What it alone has in its queue; None once it has ended.
     """
 
     workflow_id: str
@@ -48,6 +49,7 @@ class Execution:
     queue: str | None
     key: str | None
     priority: int
+    dedup_id: str | None
 
     @property
     def took(self) -> timedelta | None:
@@ -130,7 +132,7 @@ class Record:
 def execution_of(row: Any) -> Execution:
     """The execution of a row of the engine."""
     (workflow_id, workflow, status, is_parked, parent, run_no, recoveries, *rest) = row
-    created_at, ended_at, deadline_at, wake_at, (app_version, (queue, key, priority)) = rest
+    created_at, ended_at, deadline_at, wake_at, (app_version, (queue, key, priority, dedup_id)) = rest
     return Execution(
         workflow_id=workflow_id,
         workflow=workflow,
@@ -147,6 +149,7 @@ def execution_of(row: Any) -> Execution:
         queue=queue,
         key=key,
         priority=priority,
+        dedup_id=dedup_id,
     )
 
 

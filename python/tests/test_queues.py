@@ -420,3 +420,34 @@ def test_times_that_cannot_be_are_refused(file: str) -> None:
         ]:
             with pytest.raises(Invalid, match=says):
                 engine.options(**options)  # type: ignore[arg-type]
+
+
+def test_one_of_a_dedup_id_at_a_time(url: str) -> None:
+    with Engine(url, queues=[Queue("sync", concurrency=1)]) as engine, Client(url) as client:
+        engine.pause_queue("sync")
+        only = engine.options(queue="sync", dedup_id="ann", workflow_id="first")
+        first = only.start(queue_measured, "1")
+        assert engine.show("first").execution.dedup_id == "ann"
+        with pytest.raises(Conflict, match='"first|first;') as raised:
+            client.options(queue="sync", key="k", dedup_id="ann").start(queue_measured, "2")
+        assert raised.value.code == "SF-0039"
+        assert "return_existing" in str(raised.value)
+        second = client.options(queue="sync", dedup_id="ann", on_duplicate="return_existing")
+        same = second.start(queue_measured, "2")
+        assert same.workflow_id == "first"
+        engine.resume_queue("sync")
+        assert (first.result(), same.result()) == ("1", "1")
+        assert engine.show("first").execution.dedup_id is None
+        assert engine.options(queue="sync", dedup_id="ann").run(queue_measured, "3") == "3"
+
+
+def test_dedup_ids_that_cannot_be_are_refused(file: str) -> None:
+    with Engine(file, queues=[Queue("a")]) as engine:
+        for options, says in [
+            ({"dedup_id": "x"}, "there is no queue for it"),
+            ({"queue": "a", "dedup_id": ""}, "dedup_id"),
+            ({"queue": "a", "dedup_id": 5}, "dedup_id"),
+            ({"queue": "a", "on_duplicate": "ignore"}, 'must be "reject" or "return_existing"'),
+        ]:
+            with pytest.raises(Invalid, match=says):
+                engine.options(**options)  # type: ignore[arg-type]

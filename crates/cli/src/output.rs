@@ -121,6 +121,7 @@ pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
         "queue": ticket.map(|ticket| &*ticket.queue),
         "queue_key": ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
         "priority": ticket.map_or(0, |ticket| ticket.priority),
+        "dedup_id": execution.dedup_id.as_deref(),
         "created_at": at(execution.created_at),
         "ended_at": execution.ended_at.map(at),
         "deadline_at": execution.deadline_at.map(at),
@@ -218,7 +219,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
     };
     let lost = if shown.lost.owns(execution) { " (lost)" } else { "" };
     line("worker", execution.owner.map(|owner| format!("{}{lost}", owner.0)));
-    line("queue", execution.ticket.as_deref().map(queue_of));
+    line("queue", execution.ticket.as_deref().map(|ticket| queue_of(ticket, execution.dedup_id.as_deref())));
     line("unclaimable", shown.unclaimable.clone());
     line("ended at", execution.ended_at.map(at));
     line("wakes at", execution.wake_at.map(at));
@@ -268,11 +269,12 @@ pub(crate) fn record_text(shown: &Shown) -> String {
 }
 
 /// The queue of an execution, and where it stands there.
-fn queue_of(ticket: &Ticket) -> String {
+fn queue_of(ticket: &Ticket, dedup_id: Option<&str>) -> String {
     let key = if ticket.key.is_empty() { String::new() } else { format!(", key {}", ticket.key) };
     let priority =
         if ticket.priority == 0 { String::new() } else { format!(", priority {}", ticket.priority) };
-    format!("{}{key}{priority}", ticket.queue)
+    let dedup_id = dedup_id.map_or_else(String::new, |id| format!(", dedup_id {id}"));
+    format!("{}{key}{priority}{dedup_id}", ticket.queue)
 }
 
 fn attempt_row(attempt: &Attempt) -> [String; 6] {
