@@ -231,6 +231,7 @@ async fn start(
         has_begun: false,
         yields: false,
         dedup_id: None,
+        run_timeout: None,
         state: if is_local { State::Running { armed } } else { State::Queued { armed } },
     };
     let child = is_local.then(|| run_of_child(run, key, definition, parent));

@@ -34,6 +34,8 @@ pub struct StartOptions {
     pub workflow_id: Option<Arc<str>>,
     /// After this time it is cancelled.
     pub timeout: Option<Duration>,
+    /// So long after it has begun it is cancelled, unless it has ended.
+    pub run_timeout: Option<Duration>,
     /// Longest wait for the database.
     pub patience: Option<Duration>,
     /// The queue that it waits in.
@@ -214,7 +216,8 @@ impl Order<'_> {
     /// True if it may begin here at once, as far as is known here.
     fn may_begin(&self, ticket: Option<&Ticket>, has_id: bool) -> bool {
         let Some(options) = self.options.as_deref() else { return true };
-        let is_plain = !has_id && options.timeout.is_none() && options.dedup_id.is_none();
+        let is_timed = options.timeout.is_some() || options.run_timeout.is_some();
+        let is_plain = !has_id && !is_timed && options.dedup_id.is_none();
         options.due.is_none() && ticket.is_none_or(|ticket| is_plain && self.core.may_begin_in(&ticket.queue))
     }
 
@@ -228,7 +231,11 @@ impl Order<'_> {
     ) -> Box<write::Start> {
         let created_at = self.core.now();
         let armed = Vec::new();
-        let timeout = self.options.as_ref().and_then(|options| options.timeout);
+        let (timeout, run_timeout) =
+            self.options.as_ref().map_or((None, None), |options| (options.timeout, options.run_timeout));
+        // what runs here begins now
+        let (from_now, run_timeout) = if is_local { (run_timeout, None) } else { (None, run_timeout) };
+        let deadline = timeout.into_iter().chain(from_now).min();
         let due = self.options.as_ref().and_then(|options| options.due);
         let dedup_id = self.options.as_ref().and_then(|options| options.dedup_id.clone());
         Box::new(write::Start {
@@ -245,7 +252,8 @@ impl Order<'_> {
             dedup_id,
             input,
             created_at,
-            deadline_at: timeout.map(|timeout| created_at.plus(timeout)),
+            deadline_at: deadline.map(|timeout| created_at.plus(timeout)),
+            run_timeout,
             has_begun: false,
             state: match due {
                 Some(Due::After(delay)) => State::Scheduled { due_at: created_at.plus(delay) },

@@ -178,6 +178,8 @@ pub struct Execution {
     pub ended_at: Option<Timestamp>,
     /// When it is cancelled unless it has ended.
     pub deadline_at: Option<Timestamp>,
+    /// So long after it begins, at the latest; `None` once it has begun.
+    pub run_timeout: Option<Duration>,
     /// Earliest time at which a timer wakes it, while it waits.
     pub wake_at: Option<Timestamp>,
     /// Due times of its sleeps.
@@ -185,6 +187,14 @@ pub struct Execution {
 }
 
 impl Execution {
+    /// It begins at this time, if it has not begun before: from here on its deadline stands.
+    pub fn begin(&mut self, now: Timestamp) {
+        if let Some(timeout) = self.run_timeout.take() {
+            let deadline_at = now.plus(timeout);
+            self.deadline_at = Some(self.deadline_at.map_or(deadline_at, |at| at.min(deadline_at)));
+        }
+    }
+
     /// Its workflow_id: the caller's, or the text of its key.
     pub fn workflow_id(&self) -> String {
         self.given_id.as_ref().map_or_else(|| self.key.to_string(), ToString::to_string)

@@ -66,6 +66,13 @@ impl<I, O> Start<'_, I, O> {
         self
     }
 
+    /// Cancels the execution if it has not ended so long after it has begun: time in a queue does not count, waits and
+    /// recoveries do.
+    pub fn run_timeout(mut self, timeout: Duration) -> Self {
+        self.options().run_timeout = Some(timeout);
+        self
+    }
+
     /// The queue that it waits in until a worker takes it: see [`Queue`](crate::queue::Queue). It has to be declared,
     /// here or anywhere.
     pub fn queue(mut self, queue: impl AsRef<str>) -> Self {
@@ -129,6 +136,11 @@ impl<I, O> RunToEnd<'_, I, O> {
     /// See [`Start::execution_timeout`].
     pub fn execution_timeout(self, timeout: Duration) -> Self {
         Self(self.0.execution_timeout(timeout))
+    }
+
+    /// See [`Start::run_timeout`].
+    pub fn run_timeout(self, timeout: Duration) -> Self {
+        Self(self.0.run_timeout(timeout))
     }
 
     /// See [`Start::queue`].

@@ -4,6 +4,7 @@
 //! row that another Write of the flush changes. So a store may apply it grouped by kind, in any order.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -96,6 +97,8 @@ pub struct Start {
     pub created_at: Timestamp,
     /// When it is cancelled unless it has ended.
     pub deadline_at: Option<Timestamp>,
+    /// So long after the claim that lets it begin, at the latest.
+    pub run_timeout: Option<Duration>,
     /// True if the key or id may be in the database already: nothing else of the tree may then enter a
     /// flush before the outcome is known.
     pub is_guarded: bool,

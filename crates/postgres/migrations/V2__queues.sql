@@ -1,10 +1,11 @@
 ALTER TABLE executions ADD COLUMN priority integer, ADD COLUMN queue text COLLATE "C", ADD COLUMN queue_key text COLLATE "C",
-                       ADD COLUMN dedup_id text COLLATE "C";
+                       ADD COLUMN dedup_id text COLLATE "C", ADD COLUMN run_timeout_ms bigint;
 CREATE UNIQUE INDEX executions_dedup ON executions (queue, dedup_id) WHERE dedup_id IS NOT NULL;
 
 COMMENT ON COLUMN executions.priority IS 'Smaller comes first among those of its key; null for 0';
 COMMENT ON COLUMN executions.queue IS 'Queue that it stands in whenever it is queued; null for the default one';
 COMMENT ON COLUMN executions.queue_key IS 'Its key there; null for none';
+COMMENT ON COLUMN executions.run_timeout_ms IS 'How long after it begins it is cancelled unless it has ended; null once it has begun';
 COMMENT ON COLUMN executions.dedup_id IS 'In its queue it alone has this; null once it has ended';
 
 ALTER TABLE ready RENAME COLUMN partition TO queue_key;

@@ -1,7 +1,7 @@
 SELECT e.key, e.root, e.parent, e.is_detached, e.workflow_id, e.workflow, e.fingerprint, e.status, e.is_paused,
        ''::bytea, NULL::bytea,
        CASE WHEN e.status = 2 THEN coalesce(e.owner, e.started_by) END, e.run_no, e.recoveries, e.created_at, e.ended_at, e.deadline_at, e.armed,
-       t.due_at, e.strikes, e.app_version, e.queue, e.queue_key, e.priority, e.dedup_id
+       t.due_at, e.strikes, e.app_version, e.queue, e.queue_key, e.priority, e.dedup_id, e.run_timeout_ms
 FROM executions AS e
 LEFT JOIN timers AS t ON t.execution = e.key
 WHERE ($1::smallint[] IS NULL OR e.status = ANY($1::smallint[]))

@@ -101,7 +101,10 @@ WITH due AS MATERIALIZED (
     WHERE s.n = 1 OR s.total <= $4::bigint
 ), taken AS (
     UPDATE executions AS e
-    SET status = 2, started_by = $1::bigint, is_alone = NULL
+    SET status = 2, started_by = $1::bigint, is_alone = NULL, run_timeout_ms = NULL,
+        deadline_at = CASE WHEN e.run_timeout_ms IS NULL THEN e.deadline_at
+                           ELSE least(e.deadline_at, coalesce($5::timestamptz, clock_timestamp())
+                                                     + e.run_timeout_ms * interval '1 millisecond') END
     FROM chosen AS c
     WHERE e.ctid = c.place
     RETURNING e.*, c.n, c.has_more, c.seq
@@ -117,7 +120,7 @@ WITH due AS MATERIALIZED (
 )
 SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
        started_by, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
-       strikes, app_version, queue, queue_key, priority, dedup_id,
+       strikes, app_version, queue, queue_key, priority, dedup_id, run_timeout_ms,
        has_more, (SELECT count(*) FROM unqueued) = (SELECT count(ready) FROM chosen), seq,
        (SELECT count(*) FROM unqueued), (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited)
 FROM taken

@@ -10,7 +10,8 @@ WITH chosen AS MATERIALIZED (
                         OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
 ), taken AS (
     UPDATE executions AS e
-    SET status = 2, owner = $1::bigint, started_by = NULL, is_alone = (SELECT count(*) = 1 FROM chosen)
+    SET status = 2, owner = $1::bigint, started_by = NULL, is_alone = (SELECT count(*) = 1 FROM chosen),
+        run_timeout_ms = NULL
     FROM chosen AS c
     WHERE e.key = c.key
     RETURNING e.*, c.n
@@ -19,7 +20,7 @@ WITH chosen AS MATERIALIZED (
 )
 SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
        owner, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
-       strikes, app_version, queue, queue_key, priority, dedup_id,
+       strikes, app_version, queue, queue_key, priority, dedup_id, run_timeout_ms,
        true AS has_more, true, NULL::bigint AS seq, 0::bigint, 0::bigint, 0::bigint
 FROM taken
 ORDER BY n

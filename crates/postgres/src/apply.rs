@@ -332,6 +332,7 @@ impl<'a> Sorted<'a> {
                 column(starts, |(_, s)| queue_key(s)),
                 column(starts, |(_, s)| priority(s)),
                 column(starts, |(_, s)| dedup_id(s)),
+                column(starts, |(_, s)| s.run_timeout.map(|timeout| timeout.as_millis() as i64)),
             ];
             jobs.push(Job { sql: Sql::Start, what: "inserting executions", params });
         }
@@ -497,6 +498,7 @@ fn is_queued(start: &Start) -> bool {
         && start.parent.is_none()
         && start.root == start.key
         && start.deadline_at.is_none()
+        && start.run_timeout.is_none()
         && start.workflow_id.is_none()
         && start.fingerprint.is_none()
         && !start.is_guarded

@@ -29,11 +29,11 @@ use crate::types::{Instant, uuid};
 use crate::window::Windows;
 
 /// Position of the column that says whether there is more than the row; see take.sql.
-const HAS_MORE: usize = 25;
+const HAS_MORE: usize = 26;
 /// Position of the column with the place of the row of ready.
-const SEQ: usize = 27;
+const SEQ: usize = 28;
 /// Position of the column that says whether every row of ready was there that made the claim take something.
-const IS_WHOLE: usize = 26;
+const IS_WHOLE: usize = 27;
 
 /// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim).
 pub(crate) async fn claim(

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Ticket;
@@ -108,6 +109,7 @@ pub(crate) fn execution(row: &Row) -> Result<Execution, StoreError> {
         app_version: row.next::<Option<&str>>()?.map(Into::into),
         ticket: ticket(&mut row)?,
         dedup_id: row.next::<Option<&str>>()?.map(Into::into),
+        run_timeout: row.next::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
     })
 }
 

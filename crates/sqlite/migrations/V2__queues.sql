@@ -23,6 +23,7 @@ CREATE TABLE executions_2 (
     queue_key TEXT, -- its key there; NULL for none
     priority INTEGER, -- smaller comes first among those of its key; NULL for 0
     dedup_id TEXT, -- in its queue it alone has this; NULL once it has ended
+    run_timeout_ms INTEGER, -- how long after it begins it is cancelled unless it has ended; NULL once it has begun
     created_at INTEGER NOT NULL, -- when it was accepted, in UTC microseconds like all instants
     ended_at INTEGER, -- when it ended
     deadline_at INTEGER, -- when it is cancelled unless it has ended

@@ -152,6 +152,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
             ticket.map(|ticket| ticket.priority).filter(|priority| *priority != 0),
             start.dedup_id.as_deref().filter(|_| !matches!(state, State::Ended { .. })),
+            start.run_timeout.map(|timeout| timeout.as_millis() as i64),
         ];
         self.sql.insert(Table::Executions, Sql::Start, params)
     }

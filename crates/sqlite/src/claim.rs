@@ -31,14 +31,13 @@ impl Inner {
         let (claimed, tally): (Claimed, Tally) = self.write("claiming executions", |conn| {
             let mut sql = Statements::new(conn);
             fence(&mut sql, claim.worker.0, claim.lane, claim.epoch)?;
-            let mut claiming =
-                Claiming { sql, shared: &self.shared, claim, claimed: Claimed::default(), bytes: 0 };
-            let now = self.now();
+            let (shared, now, claimed) = (&self.shared, self.now(), Claimed::default());
+            let mut claiming = Claiming { sql, shared, claim, now, claimed, bytes: 0 };
             if claim.from_quarantine {
-                claiming.quarantined(now)?;
+                claiming.quarantined()?;
             } else {
-                claiming.due(now)?;
-                claiming.ready(&mut self.turns.lock(), now)?;
+                claiming.due()?;
+                claiming.ready(&mut self.turns.lock())?;
             }
             Ok((claiming.claimed, claiming.sql.tally))
         })?;
@@ -60,6 +59,7 @@ struct Claiming<'c, 'a> {
     sql: Statements<'c>,
     shared: &'a Shared,
     claim: &'a Claim,
+    now: Timestamp,
     claimed: Claimed,
     bytes: usize,
 }
@@ -74,12 +74,12 @@ impl Claiming<'_, '_> {
 
     /// Takes suspended executions whose time has come, earliest first. What stands in a queue of its own stands there
     /// again.
-    fn due(&mut self, now: Timestamp) -> Tried<()> {
+    fn due(&mut self) -> Tried<()> {
         let mut after = (i64::MIN, Key::default());
         while !self.is_full() {
             let mut page = Vec::with_capacity(PAGE);
             let mut rows =
-                self.sql.get(Sql::Due)?.query((after.0, key(&after.1), now.as_micros(), PAGE as i64))?;
+                self.sql.get(Sql::Due)?.query((after.0, key(&after.1), self.now.as_micros(), PAGE as i64))?;
             while let Some(row) = rows.next()? {
                 let queue = maybe_text(row, 4)?;
                 let is_ours = can_run(self.claim, &text(row, 2)?, maybe_text(row, 3)?.as_deref())
@@ -101,7 +101,7 @@ impl Claiming<'_, '_> {
                 }
                 let Some(status) = status else { continue };
                 let has_begun = status == Status::Waiting;
-                if if has_queue { self.admit(id, status, now)? } else { self.take(id, status, has_begun)? } {
+                if if has_queue { self.admit(id, status)? } else { self.take(id, status, has_begun)? } {
                     self.sql.delete(Table::Timers, Sql::Untimer, [key(&id)])?;
                     self.sql.delete(Table::Waits, Sql::Unwait, [key(&id)])?;
                 }
@@ -110,12 +110,12 @@ impl Claiming<'_, '_> {
         Ok(())
     }
 
-    fn admit(&mut self, id: Key, status: Status, now: Timestamp) -> Tried<bool> {
+    fn admit(&mut self, id: Key, status: Status) -> Tried<bool> {
         if self.sql.update(Table::Executions, Sql::Admit, [key(&id)])? == 0 {
             return Ok(false);
         }
         if status == Status::Scheduled {
-            self.sql.insert(Table::Ready, Sql::ReadyNow, (key(&id), self.shared.next_seq(now)))?;
+            self.sql.insert(Table::Ready, Sql::ReadyNow, (key(&id), self.shared.next_seq(self.now)))?;
         } else {
             self.sql.insert(Table::Ready, Sql::ReadyAs, (key(&id), true))?;
         }
@@ -123,9 +123,9 @@ impl Claiming<'_, '_> {
     }
 
     /// Takes what may be tried of the quarantine, the longest in it first.
-    fn quarantined(&mut self, now: Timestamp) -> Tried<()> {
+    fn quarantined(&mut self) -> Tried<()> {
         let version = self.claim.app_version.as_deref();
-        let mut rows = self.sql.get(Sql::Quarantined)?.query((now.as_micros(), version))?;
+        let mut rows = self.sql.get(Sql::Quarantined)?.query((self.now.as_micros(), version))?;
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {
             if self.claim.workflows.contains(&text(row, 2)?) {
@@ -138,7 +138,7 @@ impl Claiming<'_, '_> {
                 break;
             }
             let queue = queue.unwrap_or_else(|| DEFAULT_QUEUE.into());
-            let room = Room::of(&mut self.sql, &queue, self.claim.worker.0, now)?;
+            let room = Room::of(&mut self.sql, &queue, self.claim.worker.0, self.now)?;
             let Some(mut room) = room.filter(|_| self.claim.serves(&queue)) else { continue };
             // none of them has waited
             room.choose(&mut self.sql, &[])?;
@@ -159,7 +159,7 @@ impl Claiming<'_, '_> {
     }
 
     /// Takes of each queue and key what its turn and its limits allow for.
-    fn ready(&mut self, turns: &mut Turns, now: Timestamp) -> Tried<()> {
+    fn ready(&mut self, turns: &mut Turns) -> Tried<()> {
         if self.is_full() {
             return Ok(());
         }
@@ -171,7 +171,9 @@ impl Claiming<'_, '_> {
         let mut rooms = Vec::with_capacity(queues.len());
         let mut candidates = Vec::with_capacity(queues.len());
         for queue in queues.into_iter().filter(|queue| self.claim.serves(queue)) {
-            let Some(mut room) = Room::of(&mut self.sql, &queue, self.claim.worker.0, now)? else { continue };
+            let Some(mut room) = Room::of(&mut self.sql, &queue, self.claim.worker.0, self.now)? else {
+                continue;
+            };
             room.choose(&mut self.sql, &workflows)?;
             candidates.push(room.candidate(&mut self.sql, &workflows, &turns.after(&queue))?);
             self.claimed.is_limited |= room.is_limited;
@@ -254,6 +256,11 @@ impl Claiming<'_, '_> {
             return Ok(false);
         };
         self.sql.update(Table::Executions, Sql::Take, (key(&id), self.claim.worker.0))?;
+        if execution.run_timeout.is_some() {
+            execution.begin(self.now);
+            let params = (key(&id), execution.deadline_at.map(Timestamp::as_micros));
+            self.sql.run(Sql::Begin, params)?;
+        }
         execution.status = Status::Running;
         execution.owner = Some(WorkerId(self.claim.worker.0));
         execution.wake_at = None;

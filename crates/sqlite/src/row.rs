@@ -112,6 +112,7 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         app_version: maybe_text(row, 20)?,
         ticket: ticket(row, 21)?,
         dedup_id: maybe_text(row, 24)?,
+        run_timeout: row.get::<_, Option<i64>>(25)?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         armed,
     })
 }

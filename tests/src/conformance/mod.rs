@@ -29,11 +29,12 @@ mod resend;
 mod start;
 mod survey;
 mod takeover;
+mod timeout;
 mod version;
 mod wake;
 mod yielding;
 
 nouns![
     checkpoint, chunk, claim, dedup, fence, flush, hint, list, load, look, moves, quarantine, queue, race,
-    request, resend, start, survey, takeover, version, wake, yielding
+    request, resend, start, survey, takeover, timeout, version, wake, yielding
 ];

@@ -91,6 +91,7 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
         has_begun: false,
         yields: false,
         dedup_id: None,
+        run_timeout: None,
         state: running(),
     };
     worker.apply(vec![write(given.clone())]).await;

@@ -31,6 +31,7 @@ super::cases![
     what_is_delayed_begins_when_it_is_due,
     what_is_rated_begins_as_often_as_it_may,
     one_of_a_dedup_id_at_a_time,
+    a_timeout_may_begin_with_the_execution,
 ];
 
 /// What runs at the moment, by key, and the most that ever did.
@@ -437,4 +438,28 @@ async fn one_of_a_dedup_id_at_a_time(fixture: &dyn StoreFixture) {
     assert_eq!(count.get(), 2);
     shut_down(one).await;
     shut_down(two).await;
+}
+
+async fn a_timeout_may_begin_with_the_execution(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
+    one.pause_queue("a").await.unwrap();
+    let (timeout, long) = (Duration::from_millis(1), Duration::from_secs(3600));
+    let queued = one.start(&workflow, 1).queue("a").run_timeout(timeout).workflow_id("queued").await.unwrap();
+    // time in the queue does not count; a worker would have to wait for the lock in any case
+    let (status, row) = (queued.status().await.unwrap(), row(&one, "queued").await);
+    assert_eq!((status, row.run_timeout, row.deadline_at), (Status::Queued, Some(timeout), None));
+    let here = one.start(&workflow, 2).run_timeout(timeout).await.unwrap();
+    assert!(matches!(here.result().await, Err(Error::Cancelled(_))));
+    let both = one.start(&workflow, 3).run_timeout(long).execution_timeout(timeout).await.unwrap();
+    assert!(matches!(both.result().await, Err(Error::Cancelled(_))));
+    one.resume_queue("a").await.unwrap();
+    assert!(matches!(queued.result().await, Err(Error::Cancelled(_))));
+    let begun = one.start(&workflow, 4).queue("a").run_timeout(long).workflow_id("begun").await.unwrap();
+    latch.open();
+    assert_eq!(begun.result().await.unwrap(), 4);
+    let row = super::kit::row(&one, "begun").await;
+    assert!(row.run_timeout.is_none() && row.deadline_at.unwrap() > row.created_at.plus(long / 2));
+    shut_down(one).await;
 }

@@ -213,6 +213,7 @@ pub(crate) fn start_of(key: Key, state: State) -> Start {
         has_begun: false,
         yields: false,
         dedup_id: None,
+        run_timeout: None,
         state,
     }
 }

@@ -68,6 +68,7 @@ mod tests {
             has_begun: false,
             yields: false,
             dedup_id: None,
+            run_timeout: None,
             state,
         }))
     }

@@ -107,6 +107,7 @@ impl Tables {
             dedup_id: start.dedup_id.clone(),
             created_at: start.created_at,
             deadline_at: start.deadline_at,
+            run_timeout: start.run_timeout,
             wake_at: None,
             // what follows is the state's
             status: Status::Queued,

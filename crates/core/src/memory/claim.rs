@@ -33,14 +33,14 @@ impl Tables {
                 let is_open = of_queue.min(of_key) > 0 && !self.is_queue_paused(key);
                 let (of_queue, of_key) = self.allowances(&ticket.queue, &ticket.key, now);
                 let is_due = of_queue.starts.min(of_key.starts) > 0;
-                if is_open && is_due && self.take(claim, key, &mut bytes, &mut claimed, counters) {
+                if is_open && is_due && self.take(claim, key, now, &mut bytes, &mut claimed, counters) {
                     self.enter_start(&ticket.queue, &ticket.key, now);
                 }
             }
         } else {
             self.admit(claim, now, counters);
             for key in self.due_now(claim, now) {
-                self.take(claim, key, &mut bytes, &mut claimed, counters);
+                self.take(claim, key, now, &mut bytes, &mut claimed, counters);
             }
             self.claim_ready(claim, now, &mut bytes, &mut claimed, counters);
         }
@@ -81,7 +81,7 @@ impl Tables {
                 .collect();
             for key in of_key.iter().take(portion.most) {
                 let is_start = !self.woken.contains(key);
-                if self.take(claim, *key, bytes, claimed, counters) && is_start {
+                if self.take(claim, *key, now, bytes, claimed, counters) && is_start {
                     self.enter_start(&portion.queue, &portion.key, now);
                 }
             }
@@ -98,6 +98,7 @@ impl Tables {
         &mut self,
         claim: &Claim,
         key: Key,
+        now: Timestamp,
         bytes: &mut usize,
         claimed: &mut Claimed,
         counters: &Counters,
@@ -109,6 +110,9 @@ impl Tables {
         }
         let state = State::Running { armed: record.execution.armed };
         self.enter(key, &state, Some(claim.worker), counters);
+        if let Some(row) = self.executions.get_mut(&key) {
+            row.begin(now);
+        }
         self.alone.remove(&key);
         if self.limits(&self.ticket(key).queue).has_slots() {
             self.enter_slot(key, claim.worker, counters);

@@ -196,6 +196,7 @@ pub fn start(key: Key, state: State) -> Start {
         has_begun: false,
         yields: false,
         dedup_id: None,
+        run_timeout: None,
         state,
     }
 }
