@@ -148,7 +148,7 @@ impl Engine {
         made: Option<Py<PyAny>>,
         home: Option<Py<PyAny>>,
         workflow_id: Option<&str>,
-        timeout: Option<f64>,
+        timeout: Option<PyTimeouts>,
         patience: Option<f64>,
         ticket: Option<PyTicket>,
         due: Option<PyDue>,
@@ -177,7 +177,7 @@ impl Engine {
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
         workflow_id: Option<&str>,
-        timeout: Option<f64>,
+        timeout: Option<PyTimeouts>,
         patience: Option<f64>,
         ticket: Option<PyTicket>,
         due: Option<PyDue>,
@@ -201,7 +201,7 @@ impl Engine {
         function: Option<Py<PyAny>>,
         home: Py<PyAny>,
         workflow_id: Option<&str>,
-        timeout: Option<f64>,
+        timeout: Option<PyTimeouts>,
         patience: Option<f64>,
         ticket: Option<PyTicket>,
         due: Option<PyDue>,
@@ -412,7 +412,7 @@ impl Engine {
 
 fn options(
     workflow_id: Option<&str>,
-    timeout: Option<f64>,
+    timeout: Option<PyTimeouts>,
     patience: Option<f64>,
     ticket: Option<PyTicket>,
     due: Option<PyDue>,
@@ -423,7 +423,8 @@ fn options(
     let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     let mut options = Box::new(StartOptions {
         workflow_id: workflow_id.map(Into::into),
-        timeout: timeout.map(seconds),
+        timeout: timeout.and_then(|(timeout, _)| timeout).map(seconds),
+        run_timeout: timeout.and_then(|(_, timeout)| timeout).map(seconds),
         patience: patience.map(seconds),
         due: due.map(crate::queue::due),
         ..StartOptions::default()
@@ -438,6 +439,9 @@ fn options(
     }
     Some(options)
 }
+
+/// How long an execution may take, in seconds: from its acceptance, and from when it begins.
+type PyTimeouts = (Option<f64>, Option<f64>);
 
 /// How durable calls are limited in time, for messages.
 const TIME_LIMIT: &str = "`stepfast.timeout`, not `asyncio.timeout` or `asyncio.wait_for`";

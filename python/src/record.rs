@@ -74,6 +74,7 @@ fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
         ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
         ticket.map_or(0, |ticket| ticket.priority),
         row.dedup_id.as_deref(),
+        row.run_timeout.map(|timeout| timeout.as_secs_f64()),
     );
     let about = (
         row.workflow_id(),

@@ -245,6 +245,7 @@ class AsyncEngine:
         *,
         workflow_id: str | None = None,
         timeout: float | None = None,
+        run_timeout: float | None = None,
         patience: float | None = None,
         queue: str | Queue | None = None,
         key: str | None = None,
@@ -264,6 +265,7 @@ class AsyncEngine:
                 patience,
                 ticket_of(queue, key, priority, dedup_id, on_duplicate),
                 due_of(delay, start_at),
+                run_timeout,
             ),
         )
 

@@ -203,6 +203,7 @@ class Engine:
         *,
         workflow_id: str | None = None,
         timeout: float | None = None,
+        run_timeout: float | None = None,
         patience: float | None = None,
         queue: str | Queue | None = None,
         key: str | None = None,
@@ -217,6 +218,8 @@ class Engine:
         Args:
             workflow_id: The execution's id, as of `start`. By default one is minted.
             timeout: After so many seconds the execution is cancelled unless it has ended; never by default.
+            run_timeout: The same, counted from when it begins: time in a queue does not count, waits and
+                recoveries do.
             patience: So long a call waits for a database that does not answer, in seconds, before it raises
                 `Unavailable`; for ever by default. The start may happen nevertheless: repeating it with the
                 same workflow_id is safe.
@@ -248,6 +251,7 @@ class Engine:
                 patience,
                 ticket_of(queue, key, priority, dedup_id, on_duplicate),
                 due_of(delay, start_at),
+                run_timeout,
             ),
         )
 

@@ -155,7 +155,7 @@ class Opened:
             None,
             None,
             order.workflow_id,
-            order.timeout,
+            order.timeouts,
             order.patience,
             order.ticket,
             order.due,
@@ -176,7 +176,7 @@ class Opened:
             AsyncHandle,
             self,
             order.workflow_id,
-            order.timeout,
+            order.timeouts,
             order.patience,
             order.ticket,
             order.due,
@@ -185,7 +185,7 @@ class Opened:
     def run(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], order: Order) -> _native.Call:
         """Runs an execution; its code is the caller's to run, if it may begin here at once."""
         return self.native.run(
-            number, args, kwargs, order.workflow_id, order.timeout, order.patience, order.ticket, order.due
+            number, args, kwargs, order.workflow_id, order.timeouts, order.patience, order.ticket, order.due
         )
 
     def _function(self, number: int) -> Callable[..., Any] | None:
@@ -215,7 +215,7 @@ class Opened:
             function,
             self,
             order.workflow_id,
-            order.timeout,
+            order.timeouts,
             order.patience,
             order.ticket,
             order.due,

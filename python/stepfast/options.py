@@ -29,6 +29,7 @@ class Order:
         patience: So many seconds a caller waits for a database that does not answer; then `Unavailable`.
         ticket: Where it stands whenever it is queued: queue, key, priority.
         due: When it may begin: whether that is an instant, and in microseconds.
+        run_timeout: The same as timeout, from when it begins on.
     """
 
     workflow_id: str | None = None
@@ -36,9 +37,18 @@ class Order:
     patience: float | None = None
     ticket: Ticket | None = None
     due: Due | None = None
+    run_timeout: float | None = None
 
     def __post_init__(self) -> None:
         bounds.of_order(self.workflow_id, self.timeout, self.patience)
+        bounds.limit("run_timeout", self.run_timeout)
+
+    @property
+    def timeouts(self) -> tuple[float | None, float | None] | None:
+        """What limits how long it takes: from its acceptance, and from when it begins."""
+        if self.timeout is None and self.run_timeout is None:
+            return None
+        return self.timeout, self.run_timeout
 
 
 #: How an engine does as it is ordered: with a workflow, its arguments by position and by name, and the order.

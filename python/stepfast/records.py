@@ -32,6 +32,7 @@ class Execution:
         key: Its key within the queue, if it has one.
         priority: Smaller comes first among those of its queue and key; 0 unless it was told another.
         dedup_id: What it alone has in its queue; None once it has ended.
+        run_timeout: So many seconds after it begins it is cancelled unless it has ended; None once it has begun.
     """
 
     workflow_id: str
@@ -50,6 +51,7 @@ class Execution:
     key: str | None
     priority: int
     dedup_id: str | None
+    run_timeout: float | None
 
     @property
     def took(self) -> timedelta | None:
@@ -132,7 +134,13 @@ class Record:
 def execution_of(row: Any) -> Execution:
     """The execution of a row of the engine."""
     (workflow_id, workflow, status, is_parked, parent, run_no, recoveries, *rest) = row
-    created_at, ended_at, deadline_at, wake_at, (app_version, (queue, key, priority, dedup_id)) = rest
+    (
+        created_at,
+        ended_at,
+        deadline_at,
+        wake_at,
+        (app_version, (queue, key, priority, dedup_id, run_timeout)),
+    ) = rest
     return Execution(
         workflow_id=workflow_id,
         workflow=workflow,
@@ -150,6 +158,7 @@ def execution_of(row: Any) -> Execution:
         key=key,
         priority=priority,
         dedup_id=dedup_id,
+        run_timeout=run_timeout,
     )
 
 

@@ -25,6 +25,7 @@ from stepfast import (
     Queue,
     QueueInfo,
     Rate,
+    WorkflowCancelled,
     sleep,
     step,
     workflow,
@@ -451,3 +452,22 @@ def test_dedup_ids_that_cannot_be_are_refused(file: str) -> None:
         ]:
             with pytest.raises(Invalid, match=says):
                 engine.options(**options)  # type: ignore[arg-type]
+
+
+def test_a_timeout_may_begin_with_the_execution(url: str) -> None:
+    with Engine(url, queues=[Queue("a", concurrency=1)]) as engine:
+        engine.pause_queue("a")
+        timed = engine.options(queue="a", run_timeout=0.05, workflow_id="timed")
+        handle = timed.start(queue_sleeps, 3600)
+        row = engine.show("timed").execution
+        assert (row.status, row.run_timeout, row.deadline_at) == ("queued", 0.05, None)
+        engine.resume_queue("a")
+        with pytest.raises(WorkflowCancelled):
+            handle.result(HANGS)
+        row = engine.show("timed").execution
+        assert row.run_timeout is None
+        assert row.deadline_at is not None
+        with pytest.raises(WorkflowCancelled):
+            engine.options(run_timeout=0.05).run(queue_sleeps, 3600)
+        with pytest.raises(Invalid, match="run_timeout"):
+            engine.options(run_timeout=-1)

@@ -125,6 +125,7 @@ pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
         "created_at": at(execution.created_at),
         "ended_at": execution.ended_at.map(at),
         "deadline_at": execution.deadline_at.map(at),
+        "run_timeout_ms": execution.run_timeout.map(|timeout| timeout.as_millis() as u64),
         "wake_at": execution.wake_at.map(at),
     })
 }
