@@ -32,7 +32,8 @@ class Execution:
         key: Its key within the queue, if it has one.
         priority: Smaller comes first among those of its queue and key; 0 unless it was told another.
         dedup_id: What it alone has in its queue; None once it has ended.
-        run_timeout: So many seconds after it begins it is cancelled unless it has ended; None once it has begun.
+        run_timeout: So many seconds after it begins it is cancelled unless it has ended; None once it has
+            begun.
     """
 
     workflow_id: str
