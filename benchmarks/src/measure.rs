@@ -88,6 +88,12 @@ impl Samples {
         self.0.sort_by(f64::total_cmp);
     }
 
+    /// How many.
+    #[allow(clippy::len_without_is_empty)] // nobody asks
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The one in the middle; the mean of two if there are two. 0 if there is none.
     pub fn median(&self) -> f64 {
         median(&self.0).unwrap_or(0.0)

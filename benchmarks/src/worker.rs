@@ -3,6 +3,8 @@
 
 use std::io::Write;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use stepfast::{Context, Engine, Error, Failure, Workflow};
@@ -11,11 +13,14 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::queue::Ran;
 use crate::target::io;
 
 /// What the program is called with to be a worker; the URL of the store follows.
 pub const COMMAND: [&str; 2] = ["bench", "worker"];
 
+/// A worker tells how many it has run every so often.
+const TELL_EVERY: Duration = Duration::from_millis(2);
 /// A step of a long execution takes so long.
 const STEP: Duration = Duration::from_millis(100);
 /// So many steps it has: more than any benchmark waits for.
@@ -46,6 +51,8 @@ pub enum What {
     Ready,
     /// It has begun the body of a step of this long execution.
     Begun(u32),
+    /// So many of what was put into queues it has run, since its beginning.
+    Ran(u64),
     /// It is gone.
     Ended,
 }
@@ -70,9 +77,11 @@ impl Worker {
             let mut lines = BufReader::new(output).lines();
             let send = |what| tell.send(Told { worker: number, what, at: Instant::now() });
             while let Ok(Some(line)) = lines.next_line().await {
-                let _ = match line.strip_prefix("begun ").map(str::parse) {
-                    Some(Ok(execution)) => send(What::Begun(execution)),
-                    _ if line == "ready" => send(What::Ready),
+                let (word, number) = line.split_once(' ').unwrap_or((&line, ""));
+                let _ = match (word, number.parse()) {
+                    ("begun", Ok(execution)) => send(What::Begun(execution as u32)),
+                    ("ran", Ok(count)) => send(What::Ran(count)),
+                    ("ready", _) => send(What::Ready),
                     _ => continue,
                 };
             }
@@ -131,9 +140,11 @@ fn say(line: &str) {
 /// Is a worker on the store at `url`, until standard input is closed (it then ends at once) or it is asked to end by
 /// `SIGTERM` (it then hands back what runs).
 pub async fn work(url: &str) -> Result<(), Error> {
-    let (noop, long) = (crate::workflows::workflow(), long());
+    let ran = Arc::new(Ran::default());
+    let (noop, long, queued) = (crate::workflows::workflow(), long(), crate::queue::workflow(&ran));
     let store = stepfast::connect(url).await?;
-    let engine = Engine::builder(store).register(&noop).register(&long).open().await?;
+    let engine = Engine::builder(store).register(&noop).register(&long).register(&queued).open().await?;
+    tokio::spawn(tell_ran(engine.clone(), ran));
     let mut asked = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .map_err(|error| io("listen to signals", &error))?;
     say("ready");
@@ -146,6 +157,22 @@ pub async fn work(url: &str) -> Result<(), Error> {
                 _ => std::process::exit(0),
             }
         }
+    }
+}
+
+/// Tells how many of what was put into queues have run, and have ended for good.
+async fn tell_ran(engine: Engine, ran: Arc<Ran>) {
+    let mut told = 0;
+    loop {
+        if told == ran.count.load(SeqCst) {
+            ran.changed.notified().await;
+        }
+        let ended = ran.count.load(SeqCst).saturating_sub(engine.running() as u64);
+        if ended > told {
+            told = ended;
+            say(&format!("ran {told}"));
+        }
+        tokio::time::sleep(TELL_EVERY).await;
     }
 }
 

@@ -19,6 +19,9 @@ pub(crate) struct Queue {
     /// Queues; a list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     queues: Vec<usize>,
+    /// Worker processes beside the one that puts workflows into the queues; 0: that one works itself. A list sweeps.
+    #[arg(long, value_delimiter = ',', default_value = "0,1,2")]
+    workers: Vec<usize>,
     /// Most that run at a time in each queue [default: no limit].
     #[arg(long)]
     limit: Option<u32>,
@@ -26,19 +29,22 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let Self { common, iterations, concurrency, queues, limit } = self;
+        let Self { common, iterations, concurrency, queues, workers, limit } = self;
         let mut rows = Vec::new();
-        for queues in queues {
+        let sweep = workers.iter().flat_map(|workers| queues.iter().map(|queues| (*queues, *workers)));
+        for (queues, workers) in sweep {
             let parameters = Parameters {
                 queues: queues.max(1),
+                workers,
                 concurrency: concurrency.max(1),
                 iterations: iterations.max(1),
                 limit,
             };
             let bar = bar(iterations as u64);
-            bar.set_message(format!("{queues} queues"));
+            bar.set_message(format!("{queues} queues, {workers} workers"));
             let progress = |done| bar.set_position(done);
-            let target = common.place().target().await?;
+            let place = common.place();
+            let target = if workers > 0 { place.fresh().await? } else { place.target().await? };
             rows.extend(queue::run(&target, parameters, &progress).await?);
             target.close().await?;
             bar.finish_and_clear();
