@@ -471,3 +471,26 @@ def test_a_timeout_may_begin_with_the_execution(url: str) -> None:
             engine.options(run_timeout=0.05).run(queue_sleeps, 3600)
         with pytest.raises(Invalid, match="run_timeout"):
             engine.options(run_timeout=-1)
+
+
+def test_what_begins_at_once_is_awaited_like_everything(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url, queues=[Queue("free")]) as engine:
+            place = engine.options(queue="free", key="k")
+            for n in range(30):
+                assert await place.run(queue_awaits, n) == 2 * n
+                assert await place.run(queue_measured, str(n)) == str(n)
+                handle = await place.start(queue_awaits, n)
+                assert await handle.result() == 2 * n
+            many = (place.run(queue_awaits, n) for n in range(200))
+            assert await asyncio.gather(*many) == [2 * n for n in range(200)]
+
+    asyncio.run(asyncio.wait_for(main(), HANGS))
+
+
+def test_what_begins_at_once_is_waited_for_like_everything(url: str) -> None:
+    with Engine(url, queues=[Queue("free")]) as engine:
+        place = engine.options(queue="free")
+        for n in range(30):
+            assert place.run(queue_measured, str(n)) == str(n)
+            assert place.start(queue_measured, str(n)).result(HANGS) == str(n)

@@ -147,6 +147,16 @@ pub(crate) struct Prepared {
     is_local: bool,
 }
 
+/// What has become of a start.
+enum Started<O> {
+    /// It runs here, polled by whoever has this.
+    Here(Attended, Arc<Run>),
+    /// It was there before, or somebody else runs it.
+    Elsewhere(Handle<O>),
+    /// It has to be started once more: what stood in its way has ended since.
+    Again,
+}
+
 /// Why something cannot be prepared at once.
 pub(crate) enum TryNow {
     Later,
@@ -197,7 +207,7 @@ impl Order<'_> {
         }
         let key = Key::mint();
         let mut claim = None;
-        let id = self.options.as_ref().and_then(|options| options.workflow_id.clone());
+        let id = self.id();
         if let Some(id) = &id {
             check_text("workflow_id", id, WORKFLOW_ID_LIMIT)?;
             claim = Some(IdClaim::take(core, id).await);
@@ -307,25 +317,35 @@ impl Order<'_> {
 
     async fn start_in_time<O>(&self) -> Result<Handle<O>, Error> {
         loop {
-            let prepared = self.prepare().await?;
-            if let Some(started) = self.start_prepared(prepared).await.transpose() {
-                return started;
+            match self.start_prepared(self.prepare().await?).await? {
+                Started::Here(attended, run) => {
+                    // the run goes on in a task of its own
+                    drop(attended);
+                    return Ok(Handle::running(run, self.id()));
+                }
+                Started::Elsewhere(handle) => return Ok(handle),
+                Started::Again => {}
             }
         }
     }
 
-    /// `None` if it has to be started once more: what stood in its way has ended since.
-    async fn start_prepared<O>(&self, prepared: Prepared) -> Result<Option<Handle<O>>, Error> {
+    fn id(&self) -> Option<Arc<str>> {
+        self.options.as_ref().and_then(|options| options.workflow_id.clone())
+    }
+
+    async fn start_prepared<O>(&self, prepared: Prepared) -> Result<Started<O>, Error> {
         let (core, definition) = (&*self.core, &*self.definition);
         let Prepared { start, room, claim, is_local } = prepared;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         if !is_local {
             let outcome = match queue(core, start, room, claim).await? {
-                Outcome::Deduplicated(None) => return Ok(None),
-                Outcome::Deduplicated(Some(existing)) => return self.deduplicated(*existing).map(Some),
+                Outcome::Deduplicated(None) => return Ok(Started::Again),
+                Outcome::Deduplicated(Some(existing)) => {
+                    return self.deduplicated(*existing).map(Started::Elsewhere);
+                }
                 outcome => outcome,
             };
-            return settled(core, outcome, definition, key, id, fingerprint).map(Some);
+            return settled(core, outcome, definition, key, id, fingerprint).map(Started::Elsewhere);
         }
         let run = local_run(core, definition, &start, None);
         run.set_yielding(start.yields);
@@ -345,11 +365,9 @@ impl Order<'_> {
         attended.claim = None;
         if outcome != Outcome::Applied {
             attended.task = None;
-            return settled(core, outcome, definition, key, id, fingerprint).map(Some);
+            return settled(core, outcome, definition, key, id, fingerprint).map(Started::Elsewhere);
         }
-        // the run goes on in a task of its own
-        drop(attended);
-        Ok(Some(Handle::running(run, id)))
+        Ok(Started::Here(attended, run))
     }
 
     /// Another one has its dedup_id.
@@ -374,8 +392,16 @@ impl Order<'_> {
         let prepared = self.prepare().await?;
         if !prepared.is_local || prepared.start.yields {
             return match self.start_prepared::<O>(prepared).await? {
-                Some(handle) => handle.output().await,
-                None => self.start_in_time::<O>().await?.output().await,
+                // its code may be the caller's to run: who waits polls it to its end
+                Started::Here(mut attended, run) => match poll_fn(|cx| attended.poll_conclusion(cx)).await {
+                    Conclusion::Ended(status, outcome) => decode(core, run.key, status, outcome).await,
+                    Conclusion::Gone => {
+                        core.check_open()?;
+                        Handle::<O>::of(core.clone(), run.key, self.id(), |_| true).output().await
+                    }
+                },
+                Started::Elsewhere(handle) => handle.output().await,
+                Started::Again => self.start_in_time::<O>().await?.output().await,
             };
         }
         let Prepared { start, room, claim, .. } = prepared;
