@@ -63,10 +63,7 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
             fate: None,
         },
     );
-    if !core.runs.adopt(&run) {
-        core.slot_freed();
-        return None;
-    }
+    run.register();
     if record.requests.contains(&RequestKind::Cancel) {
         run.interrupt(Interrupt::Cancel(cancel_failure().into()));
     } else if run.deadline_at.is_some_and(|deadline_at| deadline_at <= core.now()) {

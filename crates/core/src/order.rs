@@ -348,7 +348,6 @@ impl Order<'_> {
             return settled(core, outcome, definition, key, id, fingerprint).map(Started::Elsewhere);
         }
         let run = local_run(core, definition, &start, None);
-        run.set_yielding(start.yields);
         run.register();
         let Some(lsn) = run.stage_start(start, room) else {
             core.runs.remove(&run);

@@ -1,7 +1,7 @@
 //! [`Run`]: an execution while a worker runs it: its gate, what it has staged, how it ends.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 
@@ -53,8 +53,6 @@ pub(crate) struct Run {
     is_polled: AtomicBool,
     /// Something was staged meanwhile that an idle committer has not been told of.
     has_staged: AtomicBool,
-    /// A [`Yielding`].
-    yielding: AtomicU8,
 }
 
 /// How a run ended, for those who wait for it in this process.
@@ -165,18 +163,6 @@ pub(crate) enum InThread {
     Hosting,
     /// Whatever the child runs on, it is not this thread.
     Idle,
-}
-
-/// Whether a run waits to hear that its queue lets it begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Yielding {
-    /// It never did.
-    Not,
-    /// It does.
-    Waiting,
-    /// It did, and has begun.
-    Begun,
 }
 
 /// What is known of a child.
@@ -303,26 +289,7 @@ impl Run {
             is_woken: AtomicBool::new(false),
             is_polled: AtomicBool::new(false),
             has_staged: AtomicBool::new(false),
-            yielding: AtomicU8::new(Yielding::Not as u8),
         })
-    }
-
-    pub(crate) fn yielding(&self) -> Yielding {
-        match self.yielding.load(SeqCst) {
-            0 => Yielding::Not,
-            1 => Yielding::Waiting,
-            _ => Yielding::Begun,
-        }
-    }
-
-    /// Says whether its Start yields to its queue.
-    pub(crate) fn set_yielding(&self, yields: bool) {
-        self.yielding.store(if yields { Yielding::Waiting } else { Yielding::Not } as u8, SeqCst);
-    }
-
-    /// Its queue has let it begin.
-    pub(crate) fn set_begun(&self) {
-        self.yielding.store(Yielding::Begun as u8, SeqCst);
     }
 
     /// The lane that it is staged on.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::Core;
 use crate::key::{Key, KeyMap};
-use crate::run::{Run, Yielding};
+use crate::run::Run;
 
 const SHARDS: usize = 16;
 
@@ -74,34 +74,6 @@ impl Runs {
 
     pub(crate) fn insert(&self, run: Arc<Run>) {
         self.shard(run.key).insert(run.key, run);
-    }
-
-    /// Inserts the run of an execution that a claim has brought. False if it runs here already: its Start proved to have
-    /// been applied, and nobody could tell whether by itself or by that claim.
-    pub(crate) fn adopt(&self, run: &Arc<Run>) -> bool {
-        let mut shard = self.shard(run.key);
-        let is_begun = |other: &Arc<Run>| {
-            other.yielding() == Yielding::Begun && other.generation == run.generation && other.is_open()
-        };
-        let adopts = !shard.get(&run.key).is_some_and(is_begun);
-        if adopts {
-            shard.insert(run.key, run.clone());
-        }
-        adopts
-    }
-
-    /// The Start of this run was applied, and its execution runs here: false if by another run, which a claim has
-    /// brought.
-    pub(crate) fn begin(&self, run: &Run) -> bool {
-        if run.yielding() == Yielding::Not {
-            return true;
-        }
-        let shard = self.shard(run.key);
-        let is_it = shard.get(&run.key).is_some_and(|other| std::ptr::eq(Arc::as_ptr(other), run));
-        if is_it {
-            run.set_begun();
-        }
-        is_it
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<Arc<Run>> {

@@ -491,17 +491,16 @@ impl RunTask {
     pub(crate) fn poll_started(&mut self, cx: &mut TaskContext<'_>, input: &Payload) -> Poll<Outcome> {
         let Stage::Starting(durable) = &mut self.stage else { return Poll::Ready(Outcome::Applied) };
         let outcome = std::task::ready!(durable.poll_unpin(cx));
-        if outcome == Outcome::Applied && self.run.core.runs.begin(&self.run) {
+        if outcome == Outcome::Applied {
             self.stage = Self::branches(&self.run, input);
-            return Poll::Ready(outcome);
+        } else {
+            self.run.close();
+            self.conclude(Conclusion::Gone);
+            if outcome == Outcome::Queued {
+                self.run.core.wake_worker(true);
+            }
         }
-        self.run.close();
-        self.conclude(Conclusion::Gone);
-        if outcome == Outcome::Queued {
-            self.run.core.wake_worker(true);
-        }
-        // somebody else runs it
-        Poll::Ready(if outcome == Outcome::Applied { Outcome::Queued } else { outcome })
+        Poll::Ready(outcome)
     }
 
     /// Lets the code run as far as it comes by itself. Whatever the run waits for then, somebody else has to

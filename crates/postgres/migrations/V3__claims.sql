@@ -14,3 +14,4 @@ COMMENT ON COLUMN claims.number IS 'Its number among the claims of that worker';
 COMMENT ON COLUMN claims.executions IS 'Keys of what it took';
 
 COMMENT ON COLUMN executions.started_by IS 'worker_id of the worker that started or claimed it, while it is not its owner';
+COMMENT ON COLUMN executions.is_alone IS 'True if it was claimed from the quarantine with nothing beside it; false if it began without a claim';

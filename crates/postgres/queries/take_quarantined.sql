@@ -10,7 +10,7 @@ WITH chosen AS MATERIALIZED (
                         OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
 ), taken AS (
     UPDATE executions AS e
-    SET status = 2, owner = $1::bigint, started_by = NULL, is_alone = (SELECT count(*) = 1 FROM chosen),
+    SET status = 2, owner = $1::bigint, started_by = NULL, is_alone = nullif((SELECT count(*) = 1 FROM chosen), false),
         run_timeout_ms = NULL
     FROM chosen AS c
     WHERE e.key = c.key

@@ -22,7 +22,7 @@ use crate::types::uuid;
 #[derive(Default)]
 struct Known {
     by_key: HashMap<Key, (Existing, Timestamp)>,
-    /// Of what runs, who runs it.
+    /// Of what runs without a claim, who runs it.
     owners: HashMap<Key, WorkerId>,
     by_id: HashMap<String, Key>,
     by_dedup_id: HashMap<(String, String), Key>,
@@ -120,7 +120,7 @@ pub(crate) async fn applied_before(
             // its own row is known by its time; any other was there first
             Write::Start(start) => match known.by_key.get(&start.key) {
                 Some((_, created_at)) if *created_at == start.created_at => {
-                    // it runs here, or somebody has claimed it meanwhile: perhaps this worker, which knows then
+                    // it has begun, or somebody has claimed it meanwhile, who runs it
                     if start.yields && known.owners.get(&start.key) != Some(&flush.worker) {
                         outcomes.push((i, Outcome::Queued));
                     }

@@ -133,7 +133,7 @@ pub(crate) struct Found {
     pub given_id: Option<String>,
     /// When it was accepted.
     pub created_at: Timestamp,
-    /// Who runs it.
+    /// Who runs it, if that began without a claim.
     pub owner: Option<WorkerId>,
     /// Its queue and what it alone has there.
     pub dedup: Option<(String, String)>,

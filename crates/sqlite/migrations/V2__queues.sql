@@ -17,7 +17,7 @@ CREATE TABLE executions_2 (
     recoveries INTEGER NOT NULL DEFAULT 0, -- how often it was continued after its worker was lost
     strikes INTEGER, -- of the last recoveries, those with nothing new recorded; from 3 on, those it was tried alone for
     progress INTEGER, -- how much was recorded of it when it was recovered last; NULL for never
-    is_alone INTEGER, -- 1 if it was claimed from the quarantine with nothing beside it
+    is_alone INTEGER, -- 1 if it was claimed from the quarantine with nothing beside it; 0 if it began without a claim
     app_version TEXT, -- version of the code that may run it; NULL for any
     queue TEXT, -- queue that it stands in whenever it is queued; NULL for the default one
     queue_key TEXT, -- its key there; NULL for none

@@ -153,6 +153,8 @@ impl<'c, 'f> Apply<'c, 'f> {
             ticket.map(|ticket| ticket.priority).filter(|priority| *priority != 0),
             start.dedup_id.as_deref().filter(|_| !matches!(state, State::Ended { .. })),
             start.run_timeout.map(|timeout| timeout.as_millis() as i64),
+            // it begins without a claim
+            (start.yields && owner.is_some()).then_some(false),
         ];
         self.sql.insert(Table::Executions, Sql::Start, params)
     }

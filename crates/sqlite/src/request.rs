@@ -17,7 +17,7 @@ pub(crate) struct Target {
     pub(crate) is_paused: bool,
     pub(crate) parent: Option<Key>,
     pub(crate) ended_at: Option<stepfast_core::clock::Timestamp>,
-    /// Who runs it.
+    /// Who runs it, if that began without a claim.
     pub(crate) owner: Option<i64>,
 }
 

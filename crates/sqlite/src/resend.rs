@@ -80,7 +80,7 @@ impl Apply<'_, '_> {
                     Outcome::Duplicate(Box::new(existing))
                 }
                 None if start.dedup_id.is_some() => self.existing(start)?,
-                // it runs here, or somebody has claimed it meanwhile: perhaps this worker, which knows then
+                // it has begun, or somebody has claimed it meanwhile, who runs it
                 Some(_) if start.yields && !self.runs_here(start.key)? => Outcome::Queued,
                 _ => Outcome::Applied,
             },

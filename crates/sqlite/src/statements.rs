@@ -180,7 +180,7 @@ impl Sql {
             Sql::Untimer => "DELETE FROM timers WHERE execution = ?1",
             Sql::Wait => "INSERT INTO waits (execution, child) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
             Sql::Unwait => "DELETE FROM waits WHERE execution = ?1",
-            Sql::Status => "SELECT status, is_paused, parent, ended_at, owner FROM executions WHERE key = ?1",
+            Sql::Status => "SELECT status, is_paused, parent, ended_at, iif(is_alone = 0, owner, NULL) FROM executions WHERE key = ?1",
             Sql::Children => {
                 "SELECT key, status FROM executions WHERE parent = ?1 AND is_detached = 0 AND status < 4
                  ORDER BY key"

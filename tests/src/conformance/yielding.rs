@@ -147,6 +147,13 @@ async fn what_was_claimed_meanwhile_does_not_begin_again(fixture: &dyn StoreFixt
         let again = Flush { is_resent: true, ..flush };
         assert_eq!(worker.send(&again).await.unwrap(), [Outcome::Queued]);
     }
+    // its own claim was faster: whoever has that runs it
+    let key = Key::mint();
+    let flush = worker.flush(vec![yielding(key, "few", "")]);
+    assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Queued]);
+    assert_eq!(worker.claim_keys(9).await, [key]);
+    let again = Flush { is_resent: true, ..flush };
+    assert_eq!(worker.send(&again).await.unwrap(), [Outcome::Queued]);
 }
 
 async fn staged_again_it_is_queued(fixture: &dyn StoreFixture) {
