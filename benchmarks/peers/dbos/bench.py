@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from database import VERSION, configured, fresh, say, settings
+from database import VERSION, configured, fresh, logged, say, settings
 from dbos import DBOS
 
 QUEUE = "bench"
@@ -89,18 +89,14 @@ class Tally:
             say(experiment="error", message=repr(error))
 
 
-async def by_tasks(clients: int, total: int, is_queued: bool) -> None:
+async def by_tasks(clients: int, total: int) -> None:
     tally = Tally(total)
 
     async def client() -> None:
         for _ in tally.numbers:
             begun = time.perf_counter()
             try:
-                if is_queued:
-                    handle = await DBOS.enqueue_workflow_async(QUEUE, noop)
-                else:
-                    handle = await DBOS.start_workflow_async(noop)
-                await handle.get_result()
+                await (await DBOS.start_workflow_async(noop)).get_result()
                 tally.note(begun)
             except Exception as error:
                 tally.fail(error)
@@ -108,8 +104,7 @@ async def by_tasks(clients: int, total: int, is_queued: bool) -> None:
     begun = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
     seconds = time.perf_counter() - begun
-    experiment = "queue" if is_queued else "workflows"
-    tell(experiment, "start", tally.took, tally.failed, seconds, concurrency=clients, callers="tasks")
+    tell("workflows", "start", tally.took, tally.failed, seconds, concurrency=clients, callers="tasks")
 
 
 def by_threads(clients: int, total: int) -> None:
@@ -139,28 +134,46 @@ def by_threads(clients: int, total: int) -> None:
     tell("workflows", "start", tally.took, tally.failed, seconds, concurrency=clients, callers="threads")
 
 
-async def queued_at_once(total: int) -> None:
-    """All are enqueued, by many clients, and awaited after that: what a backlog takes."""
+async def queued_at_once(url: str, total: int) -> None:
+    """All are enqueued, by many clients, while the queue's worker takes them, and awaited after that."""
     limit = asyncio.Semaphore(64)
 
     async def enqueue() -> object:
         async with limit:
             return await DBOS.enqueue_workflow_async(QUEUE, noop)
 
+    await asyncio.sleep(1.1)  # sessions tell the server's statistics once a second
+    bytes_before, flushes_before = logged(url)
     begun = time.perf_counter()
     handles = await asyncio.gather(*(enqueue() for _ in range(total)))
     enqueued = time.perf_counter() - begun
     await asyncio.gather(*(handle.get_result() for handle in handles))
     seconds = time.perf_counter() - begun
+    await asyncio.sleep(1.1)
+    written, flushes = logged(url)
     say(
         experiment="queue",
-        mode="backlog",
+        mode="both",
+        concurrency=64,
         completed=total,
         failed=0,
         seconds=seconds,
         enqueue_seconds=enqueued,
         per_second=total / seconds,
+        bytes_each=(written - bytes_before) / total,
+        flushes_each=(flushes - flushes_before) / total,
     )
+
+
+async def queued_one_by_one(many: int) -> None:
+    """One after the other, with nothing else to do: until the result is there."""
+    took = []
+    for _ in range(many):
+        begun = time.perf_counter()
+        await (await DBOS.enqueue_workflow_async(QUEUE, noop)).get_result()
+        took.append((time.perf_counter() - begun) * 1000)
+    mode = "one at a time, to result"
+    say(experiment="queue", mode=mode, concurrency=1, completed=many, p50_ms=statistics.median(took))
 
 
 def payload(rounds: int) -> None:
@@ -202,11 +215,11 @@ def main() -> None:
             for clients in numbers(asked.clients):
                 # a lone client is slow, and needs no more to be known
                 total = asked.iterations if clients > 1 else max(asked.iterations // 10, 20)
-                asyncio.run(by_tasks(clients, total, is_queued=False))
+                asyncio.run(by_tasks(clients, total))
             for threads in numbers(asked.threads):
                 by_threads(threads, asked.iterations)
-            asyncio.run(by_tasks(256, asked.iterations, is_queued=True))
-            asyncio.run(queued_at_once(asked.iterations))
+            asyncio.run(queued_at_once(url, asked.iterations))
+            asyncio.run(queued_one_by_one(20))
         finally:
             DBOS.destroy()
 

@@ -50,3 +50,13 @@ def settings(url: str) -> dict[str, object]:
         ).fetchone()
     assert row is not None
     return {"postgres": row[0], "fsync": row[1], "synchronous_commit": row[2]}
+
+
+def logged(url: str) -> tuple[int, int]:
+    """Bytes of log that the server has written so far, and how often it was flushed."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint, wal_sync FROM pg_stat_wal"
+        ).fetchone()
+    assert row is not None
+    return row[0], row[1]
