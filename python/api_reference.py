@@ -22,7 +22,7 @@ WIDTH: Final = 100
 GROUPS: Final = {
     "Steps and workflows": (
         "python",
-        "step workflow sleep Step BoundStep Workflow BoundWorkflow Instance",
+        "step workflow sleep Step BoundStep Workflow BoundWorkflow PlacedWorkflow Instance",
     ),
     "Side by side, limits in time, children": (
         "python-asyncio",
@@ -32,13 +32,14 @@ GROUPS: Final = {
     "Engines": (
         "python-running",
         "Engine Options Handle AsyncEngine AsyncOptions AsyncHandle "
-        "Execution Record Checkpoint Attempt Survey Worker Unclaimable ReplayFilter",
+        "Execution Record Checkpoint Attempt Filter Answers Survey Worker Unclaimable ReplayFilter",
     ),
     "Queues": ("queues", "Queue QueueInfo"),
+    "Outboxes": ("outbox", "Outbox AsyncOutbox"),
     "The current execution, and errors": (
         "python-errors",
-        "current Current Error Invalid Conflict NotFound WorkflowFailed WorkflowCancelled Parked Unavailable "
-        "Corrupt EncodeError DecodeError StepfastWarning",
+        "current Current Error Invalid Conflict QueueFull NotFound WorkflowFailed WorkflowCancelled Parked "
+        "Unavailable Corrupt EncodeError DecodeError StepfastWarning",
     ),
 }
 #: They are called exceptions, and not classes.
@@ -113,9 +114,14 @@ class Entry:
             return []
         return [
             Entry(f"{self.title}.{name}", member)
-            for name, member in self.it.members.items()
-            if member.is_function and not name.startswith("_")
+            for name, member in self.it.all_members.items()
+            if member.is_function and not name.startswith("_") and not is_elsewhere(member)
         ]
+
+
+def is_elsewhere(member: Any) -> bool:
+    """True if it is described with the class that it is inherited from."""
+    return bool(member.inherited and member.final_target.parent.is_exported)
 
 
 class Reference:

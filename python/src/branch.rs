@@ -19,6 +19,7 @@ use crate::code::Code;
 use crate::ending::{ending, stopped};
 use crate::engine::Engine;
 use crate::forked::Process;
+use crate::order::Order;
 use crate::port::{Port, Shared};
 use crate::reply::{Future, PyFailure, Reply};
 use crate::slot::Slot;
@@ -393,12 +394,14 @@ impl Branch {
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
         may_host: bool,
+        order: Option<&Order>,
     ) -> PyResult<Call> {
         let threads = if slf.get().port.is_none() { engine.threads_of(workflow) } else { None };
         let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
-        let hosting = slf.get().hosted(threads.filter(|_| may_host));
+        let hosting = slf.get().hosted(threads.filter(|_| may_host && order.is_none()));
+        let options = order.map(Order::options);
         let call = Self::awaitable(slf, |branch| {
-            let child = branch.child(&workflow, input);
+            let child = branch.child(&workflow, input, options);
             Box::pin(async move { Reply::of(child.await) })
         })?;
         Ok(match hosting {
@@ -428,10 +431,12 @@ impl Branch {
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
         is_detached: bool,
+        order: Option<&Order>,
     ) -> PyResult<Call> {
+        let options = order.map(Order::options);
         let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
         Self::awaitable(slf, |branch| {
-            let started = branch.start_child(&workflow, input, is_detached);
+            let started = branch.start_child(&workflow, input, options, is_detached);
             Box::pin(async move {
                 match started.await {
                     Ok(key) => Reply::Text(key.to_string()),

@@ -4,22 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
-use stepfast::clock::Timestamp;
+use pyo3::types::{PyDict, PyList, PyTuple};
 use stepfast::guest::{GuestWorkflow, StartOptions};
 use stepfast::lock::Mutex;
-use stepfast::queue::OnDuplicate;
 use stepfast::record::Filter;
-use stepfast::{Client, Engine as CoreEngine, Payload, Status};
+use stepfast::{Client, Engine as CoreEngine, Payload};
 
 use crate::call::Call;
 use crate::caller_code::CallerCode;
 use crate::carried::Carried;
 use crate::error::exception;
+use crate::filter::PyFilter;
 use crate::forked::Process;
 use crate::inline::begin_inline;
+use crate::order::Order;
 use crate::port::{Begin, Note, Port, Shared};
-use crate::queue::{PyDue, PyQueue, PyTicket, on_conflict, queue};
+use crate::queue::{PyQueue, on_conflict, queue};
 use crate::record;
 use crate::reply::{Future, Replied, Reply};
 use crate::running::Running;
@@ -136,7 +136,7 @@ impl Engine {
 
     /// Starts an execution: a handle, when that is durable. If it is awaited, what `made`
     /// makes of that and `home`.
-    #[pyo3(signature = (workflow, args, kwargs, port, made=None, home=None, workflow_id=None, timeout=None, patience=None, ticket=None, due=None))]
+    #[pyo3(signature = (workflow, args, kwargs, port, made=None, home=None, order=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn start(
         &self,
@@ -147,17 +147,12 @@ impl Engine {
         port: Option<&Bound<'_, Port>>,
         made: Option<Py<PyAny>>,
         home: Option<Py<PyAny>>,
-        workflow_id: Option<&str>,
-        timeout: Option<PyTimeouts>,
-        patience: Option<f64>,
-        ticket: Option<PyTicket>,
-        due: Option<PyDue>,
+        order: Option<&Order>,
     ) -> PyResult<Call> {
-        let options = options(workflow_id, timeout, patience, ticket, due);
         let start = self.get(py)?.start_guest(
             &self.workflow(workflow)?,
             encode_arguments(args, Some(kwargs))?,
-            options,
+            order.map(Order::options),
         );
         let future = Replied::boxed(start, Reply::of_start);
         let carried = match (made, home) {
@@ -167,8 +162,28 @@ impl Engine {
         Ok(Call::awaitable_as(carried, port, future))
     }
 
+    /// Starts an execution for each of these tuples of arguments; their handles.
+    #[pyo3(signature = (workflow, items, port, order=None))]
+    #[allow(clippy::too_many_arguments)] // of one call, by name
+    fn start_many(
+        &self,
+        py: Python<'_>,
+        workflow: usize,
+        items: &Bound<'_, PyList>,
+        port: Option<&Bound<'_, Port>>,
+        order: Option<&Order>,
+    ) -> PyResult<Call> {
+        let options = order.map(Order::options);
+        let inputs: PyResult<Vec<_>> =
+            items.iter().map(|item| encode_arguments(item.cast::<PyTuple>()?, None)).collect();
+        let workflow = self.workflow(workflow)?;
+        let started = self.get(py)?.start_guests(&workflow, inputs?, options.as_deref());
+        let reply = async move { started.await.map_or_else(Reply::Error, Reply::Handles) };
+        Ok(Call::awaitable(port, Box::pin(reply)))
+    }
+
     /// Runs an execution to its output; its code is the caller's to run if it begins here at once.
-    #[pyo3(signature = (workflow, args, kwargs, workflow_id=None, timeout=None, patience=None, ticket=None, due=None))]
+    #[pyo3(signature = (workflow, args, kwargs, order=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn run(
         &self,
@@ -176,20 +191,15 @@ impl Engine {
         workflow: usize,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
-        workflow_id: Option<&str>,
-        timeout: Option<PyTimeouts>,
-        patience: Option<f64>,
-        ticket: Option<PyTicket>,
-        due: Option<PyDue>,
+        order: Option<&Order>,
     ) -> PyResult<Call> {
-        let future =
-            self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience, ticket, due))?;
+        let future = self.running(py, workflow, args, kwargs, order.map(Order::options))?;
         Ok(Call::new(None, None, future).inline())
     }
 
     /// The same for a task. If the execution begins here at once, whoever awaits the call runs its `function`, if
     /// it has one; `home` is what the package knows the engine by.
-    #[pyo3(signature = (workflow, args, kwargs, port, function, home, workflow_id=None, timeout=None, patience=None, ticket=None, due=None))]
+    #[pyo3(signature = (workflow, args, kwargs, port, function, home, order=None))]
     #[allow(clippy::too_many_arguments)] // of one call, by name
     fn run_in_task(
         &self,
@@ -200,14 +210,9 @@ impl Engine {
         port: Option<&Bound<'_, Port>>,
         function: Option<Py<PyAny>>,
         home: Py<PyAny>,
-        workflow_id: Option<&str>,
-        timeout: Option<PyTimeouts>,
-        patience: Option<f64>,
-        ticket: Option<PyTicket>,
-        due: Option<PyDue>,
+        order: Option<&Order>,
     ) -> PyResult<Call> {
-        let future =
-            self.running(py, workflow, args, kwargs, options(workflow_id, timeout, patience, ticket, due))?;
+        let future = self.running(py, workflow, args, kwargs, order.map(Order::options))?;
         Ok(match function {
             Some(function) => {
                 let code = CallerCode { function, home };
@@ -316,52 +321,47 @@ impl Engine {
     }
 
     /// Executions that match, newest first; or only how many, with a limit of 0.
-    #[pyo3(signature = (port, statuses, workflow, is_parked, parent, id_prefix, app_version, created_from, created_before, after, limit))]
-    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // of one call, by name
     fn list(
         &self,
         py: Python<'_>,
         port: Option<&Bound<'_, Port>>,
-        statuses: Vec<String>,
-        workflow: Option<String>,
-        is_parked: Option<bool>,
-        parent: Option<String>,
-        id_prefix: Option<String>,
-        app_version: Option<String>,
-        created_from: Option<i64>,
-        created_before: Option<i64>,
+        filter: PyFilter,
         after: Option<String>,
         limit: usize,
     ) -> PyResult<Call> {
         let engine = self.get(py)?;
-        let statuses: Result<Vec<Status>, String> = statuses.iter().map(|status| status.parse()).collect();
-        let statuses =
-            statuses.map_err(|reason| exception(py, &stepfast::Error::Invalid { what: "status", reason }))?;
-        let mut filter = Filter {
-            statuses,
-            workflow: workflow.map(Into::into),
-            is_paused: is_parked,
-            id_prefix: id_prefix.map(Into::into),
-            app_version: app_version.map(Into::into),
-            created_from: created_from.map(Timestamp::from_micros),
-            created_before: created_before.map(Timestamp::from_micros),
-            limit,
-            ..Filter::default()
-        };
         let future: Future = Box::pin(async move {
             let listed = async {
-                if let Some(parent) = parent {
-                    filter.parent = Some(engine.get::<Payload>(&parent).await?.key());
-                }
+                let mut filter = Filter { limit, ..filter.resolved(&engine).await? };
                 if let Some(after) = after {
                     filter.after = Some(engine.get::<Payload>(&after).await?.key());
                 }
                 engine.list(&filter).await
             };
-            match listed.await {
-                Ok(page) => Reply::Page(page),
-                Err(error) => Reply::Error(error),
-            }
+            listed.await.map_or_else(Reply::Error, Reply::Page)
+        });
+        Ok(Call::awaitable(port, future))
+    }
+
+    /// Cancels all that match, or continues them: of how many it was done, requested, declined.
+    fn act_on_all(
+        &self,
+        py: Python<'_>,
+        port: Option<&Bound<'_, Port>>,
+        filter: PyFilter,
+        is_cancel: bool,
+    ) -> PyResult<Call> {
+        let engine = self.get(py)?;
+        let future: Future = Box::pin(async move {
+            let asked = async {
+                let filter = filter.resolved(&engine).await?;
+                if is_cancel {
+                    engine.cancel_all(&filter, |_| ()).await
+                } else {
+                    engine.resume_all(&filter, |_| ()).await
+                }
+            };
+            asked.await.map_or_else(Reply::Error, Reply::Answers)
         });
         Ok(Call::awaitable(port, future))
     }
@@ -409,39 +409,6 @@ impl Engine {
         self.ports.get(number).map(|port| port.get().shared.clone()).filter(|port| port.is_for_threads())
     }
 }
-
-fn options(
-    workflow_id: Option<&str>,
-    timeout: Option<PyTimeouts>,
-    patience: Option<f64>,
-    ticket: Option<PyTicket>,
-    due: Option<PyDue>,
-) -> Option<Box<StartOptions>> {
-    if workflow_id.is_none() && timeout.is_none() && patience.is_none() && ticket.is_none() && due.is_none() {
-        return None;
-    }
-    let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-    let mut options = Box::new(StartOptions {
-        workflow_id: workflow_id.map(Into::into),
-        timeout: timeout.and_then(|(timeout, _)| timeout).map(seconds),
-        run_timeout: timeout.and_then(|(_, timeout)| timeout).map(seconds),
-        patience: patience.map(seconds),
-        due: due.map(crate::queue::due),
-        ..StartOptions::default()
-    });
-    if let Some((queue, key, priority, dedup_id, returns_existing)) = ticket {
-        options.queue = Some(queue.into());
-        options.key = key.map(Into::into);
-        options.priority = priority;
-        options.dedup_id = dedup_id.map(Into::into);
-        options.on_duplicate =
-            if returns_existing { OnDuplicate::ReturnExisting } else { OnDuplicate::Reject };
-    }
-    Some(options)
-}
-
-/// How long an execution may take, in seconds: from its acceptance, and from when it begins.
-type PyTimeouts = (Option<f64>, Option<f64>);
 
 /// How durable calls are limited in time, for messages.
 const TIME_LIMIT: &str = "`stepfast.timeout`, not `asyncio.timeout` or `asyncio.wait_for`";

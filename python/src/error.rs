@@ -36,6 +36,10 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
                 "queue {queue:?} has an execution with dedup_id {dedup_id:?} that has not ended: {workflow_id}; start it \
                  again when that has ended, or get a handle to that one with on_duplicate=\"return_existing\""
             ),
+            Error::QueueFull { queue } => format!(
+                "queue {queue:?} is full: as many executions wait in it as its max_depth allows; start it again later, \
+                 let the start wait for room with on_full=\"wait\", or raise the limit"
+            ),
             error => error.to_string(),
         };
         errors.getattr("made")?.call1((kind, error.code(), message, failure))

@@ -9,11 +9,14 @@ mod code;
 mod ending;
 mod engine;
 mod error;
+mod filter;
 mod forked;
 mod handle;
 mod inline;
 mod interpreter;
+mod letter;
 mod log;
+mod order;
 mod package;
 mod port;
 mod queue;
@@ -48,7 +51,11 @@ mod _native {
     #[pymodule_export]
     use crate::handle::Handle;
     #[pymodule_export]
+    use crate::letter::{hint_channel, letter};
+    #[pymodule_export]
     use crate::log::{close_log, next_log_lines};
+    #[pymodule_export]
+    use crate::order::Order;
     #[pymodule_export]
     use crate::port::Port;
     #[pymodule_export]

@@ -3,32 +3,26 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use stepfast::Due;
-use stepfast::clock::Timestamp;
 use stepfast::queue::{Limits, OnConflict, Queue, QueueRow};
 use stepfast::rate::Rate;
 
 /// A queue from Python: its name; its limits in all processes, in any one worker, of any one key; its rate, and that of
-/// any one key.
-pub(crate) type PyQueue = (String, Option<u32>, Option<u32>, Option<u32>, Option<PyRate>, Option<PyRate>);
+/// any one key; how many may wait in it.
+pub(crate) type PyQueue =
+    (String, Option<u32>, Option<u32>, Option<u32>, Option<PyRate>, Option<PyRate>, Option<u32>);
 
 /// A rate: starts, in so many milliseconds, and the burst of one that is even.
 pub(crate) type PyRate = (u32, u64, Option<u32>);
 
-/// When an execution may begin: whether that is an instant, and in microseconds.
-pub(crate) type PyDue = (bool, i64);
-
-/// Where an execution is to stand: queue, key, priority; its dedup_id, and whether a second one gets a handle to the first.
-pub(crate) type PyTicket = (String, Option<String>, Option<i32>, Option<String>, bool);
-
 pub(crate) fn queue(told: PyQueue) -> Queue {
-    let (name, concurrency, worker_concurrency, key_concurrency, rate, key_rate) = told;
+    let (name, concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth) = told;
     let mut queue = Queue::new(name);
     queue.limits.rate = rate.map(rate_of);
     queue.limits.key_rate = key_rate.map(rate_of);
     queue.limits.concurrency = concurrency;
     queue.limits.worker_concurrency = worker_concurrency;
     queue.limits.key_concurrency = key_concurrency;
+    queue.limits.max_depth = max_depth;
     queue
 }
 
@@ -38,14 +32,6 @@ fn rate_of((starts, period_ms, burst): PyRate) -> Rate {
 
 fn told(rate: Rate) -> PyRate {
     (rate.starts, rate.period_ms(), rate.burst)
-}
-
-pub(crate) fn due((is_instant, micros): PyDue) -> Due {
-    if is_instant {
-        Due::At(Timestamp::from_micros(micros))
-    } else {
-        Due::After(Duration::from_micros(micros.unsigned_abs()))
-    }
 }
 
 /// What to do where a queue is stored with other limits, from Python, which has checked it.
@@ -64,8 +50,10 @@ pub(crate) fn rows(py: Python<'_>, rows: &[QueueRow]) -> PyResult<Py<PyAny>> {
 
 /// In the order of the fields of `stepfast.queue.QueueInfo`; the instant in microseconds.
 pub(crate) fn row(py: Python<'_>, row: &QueueRow) -> PyResult<Py<PyAny>> {
-    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate } = row.queue.limits;
+    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
+        row.queue.limits;
     let (name, changed_at) = (&*row.queue.name, row.changed_at.as_micros());
-    let limits = (concurrency, worker_concurrency, key_concurrency, rate.map(told), key_rate.map(told));
+    let (rate, key_rate) = (rate.map(told), key_rate.map(told));
+    let limits = (concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth);
     Ok((name, limits, row.is_paused, row.version, changed_at).into_pyobject(py)?.into_any().unbind())
 }

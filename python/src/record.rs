@@ -1,5 +1,7 @@
 //! What is recorded of executions, as plain tuples for `stepfast.records`.
 
+use std::collections::BTreeMap;
+
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use stepfast::clock::Timestamp;
@@ -73,9 +75,11 @@ fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
         ticket.map(|ticket| &*ticket.queue),
         ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
         ticket.map_or(0, |ticket| ticket.priority),
-        row.dedup_id.as_deref(),
+        row.given_dedup_id(),
+        row.debounce_id(),
         row.run_timeout.map(|timeout| timeout.as_secs_f64()),
     );
+    let attributes: BTreeMap<&str, &str> = row.attributes.iter().collect();
     let about = (
         row.workflow_id(),
         row.workflow.to_string(),
@@ -88,7 +92,7 @@ fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
         row.ended_at.map(Timestamp::as_micros),
         row.deadline_at.map(Timestamp::as_micros),
         row.wake_at.map(Timestamp::as_micros),
-        (row.app_version.as_deref(), standing),
+        (row.app_version.as_deref(), standing, attributes),
     );
     Ok(about.into_pyobject(py)?.into_any().unbind())
 }

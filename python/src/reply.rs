@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
+use stepfast::bulk::Answers;
 use stepfast::queue::QueueRow;
 use stepfast::record::{Page, Record};
 use stepfast::survey::Survey;
@@ -21,8 +22,10 @@ pub(crate) enum Reply {
     Nothing,
     Text(String),
     Handle(stepfast::Handle<Payload>),
+    Handles(Vec<stepfast::Handle<Payload>>),
     Many(Vec<Result<Payload, Error>>),
     Answer(Answer),
+    Answers(Answers),
     Page(Page),
     Record(Box<Record>),
     Survey(Survey),
@@ -99,8 +102,16 @@ impl Reply {
         match self {
             Reply::Text(text) => Ok(text.into_pyobject(py)?.into_any().unbind()),
             Reply::Handle(handle) => Ok(Py::new(py, Handle::new(handle))?.into_any()),
+            Reply::Handles(handles) => {
+                let handles: PyResult<Vec<_>> =
+                    handles.into_iter().map(|handle| Py::new(py, Handle::new(handle))).collect();
+                Ok(handles?.into_pyobject(py)?.into_any().unbind())
+            }
             Reply::Many(ends) => crate::record::ends(py, ends),
             Reply::Answer(answer) => crate::record::answer(py, answer),
+            Reply::Answers(Answers { done, requested, declined }) => {
+                Ok((done, requested, declined).into_pyobject(py)?.into_any().unbind())
+            }
             Reply::Page(page) => crate::record::page(py, &page),
             Reply::Record(record) => crate::record::record(py, &record),
             Reply::Survey(survey) => crate::survey::survey(py, &survey),

@@ -15,16 +15,19 @@ from stepfast.errors import (
     NotFound,
     Parked,
     ProcessDied,
+    QueueFull,
     StepfastWarning,
     Unavailable,
     WorkflowCancelled,
     WorkflowFailed,
 )
 from stepfast.fan_out import as_completed, gather, map
+from stepfast.filter import Answers, Filter
 from stepfast.handle import AsyncHandle, Handle
 from stepfast.instances import Instance
 from stepfast.log import ReplayFilter
 from stepfast.options import AsyncOptions, Options
+from stepfast.outbox import AsyncOutbox, Outbox
 from stepfast.processes import BoundProcessStep, ProcessStep
 from stepfast.queue import Queue, QueueInfo, Rate
 from stepfast.records import Attempt, Checkpoint, Execution, Record
@@ -33,14 +36,16 @@ from stepfast.survey import Survey, Unclaimable, Worker
 from stepfast.timeouts import timeout, wait_for
 from stepfast.values import DecodeError, EncodeError
 from stepfast.waits import sleep
-from stepfast.workflow import BoundWorkflow, Workflow, workflow
+from stepfast.workflow import BoundWorkflow, PlacedWorkflow, Workflow, workflow
 
 __all__ = [
+    "Answers",
     "AsyncChild",
     "AsyncClient",
     "AsyncEngine",
     "AsyncHandle",
     "AsyncOptions",
+    "AsyncOutbox",
     "Attempt",
     "BoundProcessStep",
     "BoundStep",
@@ -56,15 +61,19 @@ __all__ = [
     "Engine",
     "Error",
     "Execution",
+    "Filter",
     "Handle",
     "Instance",
     "Invalid",
     "NotFound",
     "Options",
+    "Outbox",
     "Parked",
+    "PlacedWorkflow",
     "ProcessDied",
     "ProcessStep",
     "Queue",
+    "QueueFull",
     "QueueInfo",
     "Rate",
     "Record",

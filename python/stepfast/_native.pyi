@@ -7,7 +7,19 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
 _R = TypeVar("_R")
 _Rate: TypeAlias = tuple[int, int, int | None]
-_Queue: TypeAlias = tuple[str, int | None, int | None, int | None, _Rate | None, _Rate | None]
+_Queue: TypeAlias = tuple[str, int | None, int | None, int | None, _Rate | None, _Rate | None, int | None]
+_Filter: TypeAlias = tuple[
+    list[str],
+    str | None,
+    bool | None,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    list[tuple[str, str]],
+    int | None,
+    int | None,
+]
 
 __all__ = [
     "Branch",
@@ -16,6 +28,7 @@ __all__ = [
     "Engine",
     "Handle",
     "Join",
+    "Order",
     "Port",
     "StepSettings",
     "__version__",
@@ -23,6 +36,8 @@ __all__ = [
     "after_fork_in_parent",
     "before_fork",
     "close_log",
+    "hint_channel",
+    "letter",
     "next_log_lines",
 ]
 
@@ -46,6 +61,29 @@ class StepSettings:
     def name(self) -> str: ...
     @property
     def retry_if(self) -> Callable[[Exception], bool] | None: ...
+
+@final
+class Order:
+    def __new__(
+        cls,
+        *,
+        workflow_id: str | None = None,
+        timeout: float | None = None,
+        run_timeout: float | None = None,
+        patience: float | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        due: tuple[bool, int] | None = None,
+        dedup_id: str | None = None,
+        returns_existing: bool = False,
+        waits_if_full: bool = False,
+        debounce: str | None = None,
+        max_delay: float | None = None,
+        attributes: dict[str, str] | None = None,
+    ) -> Order: ...
+    @property
+    def is_of_one(self) -> str | None: ...
 
 @final
 class Port:
@@ -121,6 +159,7 @@ class Branch:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         may_host: bool,
+        order: Order | None,
     ) -> Call: ...
     def child_result(self, engine: Engine, workflow: int, key: str) -> Call: ...
     def start_child(
@@ -130,6 +169,7 @@ class Branch:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         is_detached: bool,
+        order: Order | None,
     ) -> Call: ...
     def succeed(self, output: object) -> None: ...
     def fail(self, failure: tuple[str, str, list[str], bool, bytes]) -> None: ...
@@ -222,22 +262,21 @@ class Engine:
         port: Port | None,
         made: Callable[[Handle, Any], Any] | None = None,
         home: Any = None,
-        workflow_id: str | None = None,
-        timeout: tuple[float | None, float | None] | None = None,
-        patience: float | None = None,
-        ticket: tuple[str, str | None, int | None, str | None, bool] | None = None,
-        due: tuple[bool, int] | None = None,
+        order: Order | None = None,
+    ) -> Call: ...
+    def start_many(
+        self,
+        workflow: int,
+        items: list[tuple[Any, ...]],
+        port: Port | None,
+        order: Order | None = None,
     ) -> Call: ...
     def run(
         self,
         workflow: int,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        workflow_id: str | None = None,
-        timeout: tuple[float | None, float | None] | None = None,
-        patience: float | None = None,
-        ticket: tuple[str, str | None, int | None, str | None, bool] | None = None,
-        due: tuple[bool, int] | None = None,
+        order: Order | None = None,
     ) -> Call: ...
     def run_in_task(
         self,
@@ -247,11 +286,7 @@ class Engine:
         port: Port | None,
         function: Callable[..., Any] | None,
         home: object,
-        workflow_id: str | None = None,
-        timeout: tuple[float | None, float | None] | None = None,
-        patience: float | None = None,
-        ticket: tuple[str, str | None, int | None, str | None, bool] | None = None,
-        due: tuple[bool, int] | None = None,
+        order: Order | None = None,
     ) -> Call: ...
     def shutdown(self, grace: float) -> None: ...
     def counted(self) -> tuple[int, int]: ...
@@ -262,20 +297,8 @@ class Engine:
     def queues(self, port: Port | None) -> Call: ...
     def set_queue(self, given: _Queue, port: Port | None) -> Call: ...
     def set_paused(self, name: str, is_paused: bool, port: Port | None) -> Call: ...
-    def list(
-        self,
-        port: Port | None,
-        statuses: list[str],
-        workflow: str | None,
-        is_parked: bool | None,
-        parent: str | None,
-        id_prefix: str | None,
-        app_version: str | None,
-        created_from: int | None,
-        created_before: int | None,
-        after: str | None,
-        limit: int,
-    ) -> Call: ...
+    def list(self, port: Port | None, filter: _Filter, after: str | None, limit: int) -> Call: ...
+    def act_on_all(self, port: Port | None, filter: _Filter, is_cancel: bool) -> Call: ...
 
 @final
 class Handle:
@@ -293,3 +316,5 @@ def close_log(is_closed: bool) -> None: ...
 def before_fork() -> None: ...
 def after_fork_in_parent() -> None: ...
 def after_fork_in_child() -> None: ...
+def letter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, str, int, bytes, int]: ...
+def hint_channel(schema: str) -> str: ...

@@ -6,20 +6,31 @@ import asyncio
 import builtins
 import functools
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from stepfast import bounds, ending
-from stepfast.due import due_of
 from stepfast.errors import Invalid
+from stepfast.filter import Answers, Filter
 from stepfast.handle import AsyncHandle, outcomes
 from stepfast.loop import Loop, running_loop
 from stepfast.loop_end import in_thread
 from stepfast.opened import Opened
-from stepfast.options import AsyncOptions, Order, check_names
-from stepfast.queue import OnDuplicate, Queue, QueueInfo, declared, info_of, name_of, served, ticket_of, told
+from stepfast.options import AsyncOptions, check_names
+from stepfast.order import Order, order_of
+from stepfast.queue import (
+    OnDuplicate,
+    OnFull,
+    Queue,
+    QueueInfo,
+    declared,
+    info_of,
+    name_of,
+    served,
+    told,
+)
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.survey import Survey, survey_of
 from stepfast.told import calling_on
@@ -27,8 +38,6 @@ from stepfast.workflow import BoundWorkflow, Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-PLAIN = Order()
 
 
 class AsyncEngine:
@@ -164,8 +173,31 @@ class AsyncEngine:
     ) -> Any:
         """Starts an execution. When this has been awaited, it is durable that it will run to its end. See
         `Engine.start`."""
-        order = PLAIN if workflow_id is None else Order(workflow_id)
+        order = None if workflow_id is None else order_of(workflow_id=workflow_id)
         return self._start(workflow, args, kwargs, order)
+
+    @overload
+    async def start_many(
+        self,
+        workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
+        items: Iterable[tuple[Any, ...]],
+        /,
+    ) -> builtins.list[AsyncHandle[R]]: ...
+
+    @overload
+    async def start_many(
+        self, workflow: Workflow[..., R] | BoundWorkflow[..., R], items: Iterable[tuple[Any, ...]], /
+    ) -> builtins.list[AsyncHandle[R]]: ...
+
+    async def start_many(self, workflow: Any, items: Any, /) -> Any:
+        """Starts an execution for each tuple of arguments, in one call. See `Engine.start_many`."""
+        return await self._start_many(workflow, items, None)
+
+    async def _start_many(
+        self, workflow: Callable[..., Any], items: Iterable[tuple[Any, ...]], order: Order | None
+    ) -> builtins.list[AsyncHandle[Any]]:
+        opened = self._here
+        return [AsyncHandle(it, opened) for it in await opened.start_many(workflow, items, order)]
 
     @overload
     async def enqueue(
@@ -191,7 +223,7 @@ class AsyncEngine:
         """Puts an execution into a queue: short for `engine.options(queue=queue).start(workflow, …)`. See
         `Engine.enqueue`."""
         check_names(workflow, kwargs)
-        return self._start(workflow, args, kwargs, Order(ticket=ticket_of(name_of(queue))))
+        return self._start(workflow, args, kwargs, order_of(queue=name_of(queue)))
 
     @overload
     async def run(
@@ -237,7 +269,7 @@ class AsyncEngine:
         """
         opened = self._opened
         if opened is None or workflow_id is not None or not opened.is_here():
-            return self._run(workflow, args, kwargs, Order(workflow_id))
+            return self._run(workflow, args, kwargs, order_of(workflow_id=workflow_id))
         return opened.run_in_task(workflow, args, kwargs)
 
     def options(
@@ -252,25 +284,39 @@ class AsyncEngine:
         priority: int | None = None,
         dedup_id: str | None = None,
         on_duplicate: OnDuplicate = "reject",
+        on_full: OnFull = "reject",
         delay: float | None = None,
         start_at: datetime | None = None,
+        debounce: str | None = None,
+        max_delay: float | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> AsyncOptions:
         """The engine, to start executions with options. See `Engine.options`."""
         return AsyncOptions(
             self._start,
             self._run,
-            Order(
-                workflow_id,
-                timeout,
-                patience,
-                ticket_of(queue, key, priority, dedup_id, on_duplicate),
-                due_of(delay, start_at),
-                run_timeout,
+            self._start_many,
+            order_of(
+                workflow_id=workflow_id,
+                timeout=timeout,
+                run_timeout=run_timeout,
+                patience=patience,
+                queue=queue,
+                key=key,
+                priority=priority,
+                dedup_id=dedup_id,
+                on_duplicate=on_duplicate,
+                on_full=on_full,
+                delay=delay,
+                start_at=start_at,
+                debounce=debounce,
+                max_delay=max_delay,
+                attributes=attributes,
             ),
         )
 
     def _start(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
     ) -> Coroutine[Any, Any, AsyncHandle[Any]]:
         opened = self._opened
         if opened is None or not opened.is_here():
@@ -278,7 +324,7 @@ class AsyncEngine:
         return opened.start_in_task(workflow, args, kwargs, order)
 
     def _run(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
     ) -> Coroutine[Any, Any, Any]:
         opened = self._opened
         if opened is None or not opened.is_here():
@@ -380,53 +426,25 @@ class AsyncEngine:
         """
         return await (await self.get(workflow_id)).resume()
 
-    async def count(
-        self,
-        *,
-        status: str | Iterable[str] | None = None,
-        workflow: Workflow[..., Any] | BoundWorkflow[..., Any] | str | None = None,
-        is_parked: bool | None = None,
-        parent: str | None = None,
-        id_prefix: str | None = None,
-        app_version: str | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
-    ) -> int:
-        """How many executions match. See `list`."""
-        counted: int = await self._here.list(
-            status, workflow, is_parked, parent, id_prefix, app_version, created_from, created_before, None, 0
-        )
+    async def cancel_all(self, **filter: Unpack[Filter]) -> Answers:
+        """Cancels all executions that match and have not ended. See `Engine.cancel_all`."""
+        return Answers(*await self._here.act_on_all(filter, is_cancel=True))
+
+    async def resume_all(self, **filter: Unpack[Filter]) -> Answers:
+        """Continues all executions that match. See `Engine.resume_all`."""
+        return Answers(*await self._here.act_on_all(filter, is_cancel=False))
+
+    async def count(self, **filter: Unpack[Filter]) -> int:
+        """How many executions match. See `Engine.count`."""
+        counted: int = await self._here.list(filter, None, 0)
         return counted
 
     async def list(
-        self,
-        *,
-        status: str | Iterable[str] | None = None,
-        workflow: Workflow[..., Any] | BoundWorkflow[..., Any] | str | None = None,
-        is_parked: bool | None = None,
-        parent: str | None = None,
-        id_prefix: str | None = None,
-        app_version: str | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
-        after: str | None = None,
-        limit: int = 50,
+        self, *, after: str | None = None, limit: int = 50, **filter: Unpack[Filter]
     ) -> builtins.list[Execution]:
         """Executions that match, newest first. See `Engine.list`."""
         bounds.count("limit", limit, 1)
-        rows = await self._here.list(
-            status,
-            workflow,
-            is_parked,
-            parent,
-            id_prefix,
-            app_version,
-            created_from,
-            created_before,
-            after,
-            limit,
-        )
-        return [execution_of(row) for row in rows]
+        return [execution_of(row) for row in await self._here.list(filter, after, limit)]
 
     async def close(self, grace: float = 10.0) -> None:
         """Ends the engine: what runs is handed back, what is staged is flushed. See `Engine.close`.

@@ -12,6 +12,7 @@ from stepfast.handle import settle_here
 
 if TYPE_CHECKING:
     from stepfast.opened import Opened
+    from stepfast.order import Order
     from stepfast.workflow import Workflow
 
 R = TypeVar("R", covariant=True)
@@ -87,8 +88,21 @@ class AsyncChild(Reference, Generic[R]):
         return self.result().__await__()
 
 
+def elsewhere(workflow: Workflow[..., Any]) -> Invalid:
+    """What is for the code of workflows is called elsewhere."""
+    return Invalid(
+        f"workflow {workflow.name!r} is started as a child, but this is not the code of a workflow: use "
+        "engine.start(...) here"
+    )
+
+
 def start_child(
-    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_detached: bool = False
+    workflow: Workflow[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    is_detached: bool = False,
+    order: Order | None = None,
 ) -> Any:
     """Starts a child of the workflow whose code calls this. In async code it is to be awaited.
 
@@ -97,13 +111,10 @@ def start_child(
     """
     branch = branch_here()
     if branch is None:
-        raise Invalid(
-            f"workflow {workflow.name!r} is started as a child, but this is not the code of a workflow: use "
-            "engine.start(...) here"
-        )
+        raise elsewhere(workflow)
     opened: Opened = branch.home
     number = opened.number(workflow)
-    call = branch.start_child(opened.native, number, args, kwargs, is_detached)
+    call = branch.start_child(opened.native, number, args, kwargs, is_detached, order)
     if branch.is_on_loop:
         return _started(call, opened, number, is_detached)
     key = settle_here(call)

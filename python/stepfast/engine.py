@@ -6,19 +6,30 @@ import builtins
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from stepfast import bounds, ending
 from stepfast.branch import BODY, DONE, PENDING, here_var
-from stepfast.due import due_of
 from stepfast.failure import failure_of
+from stepfast.filter import Answers, Filter
 from stepfast.handle import Handle, outcomes, settle_here
 from stepfast.opened import Opened
-from stepfast.options import Options, Order, check_names
-from stepfast.queue import OnDuplicate, Queue, QueueInfo, declared, info_of, name_of, served, ticket_of, told
+from stepfast.options import Options, check_names
+from stepfast.order import Order, order_of
+from stepfast.queue import (
+    OnDuplicate,
+    OnFull,
+    Queue,
+    QueueInfo,
+    declared,
+    info_of,
+    name_of,
+    served,
+    told,
+)
 from stepfast.records import Execution, Record, execution_of, record_of
 from stepfast.step import over
 from stepfast.survey import Survey, survey_of
@@ -27,8 +38,6 @@ from stepfast.workflow import BoundWorkflow, Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-PLAIN = Order()
 
 
 class Engine:
@@ -127,8 +136,35 @@ class Engine:
                 is the code of a workflow: call the workflow there, or start it by `workflow.start(...)`.
             Unavailable: The engine is closed, or the `patience` of `options` is at its end.
         """
-        order = PLAIN if workflow_id is None else Order(workflow_id)
+        order = None if workflow_id is None else order_of(workflow_id=workflow_id)
         return self._start(workflow, args, kwargs, order)
+
+    def start_many(
+        self, workflow: Workflow[..., R] | BoundWorkflow[..., R], items: Iterable[tuple[Any, ...]], /
+    ) -> builtins.list[Handle[R]]:
+        """Starts an execution for each tuple of arguments, in one call: many share a flush, as they do when
+        many callers start one each. When this returns, all of them are durable; if it raises, some may be.
+        With options, as into a queue: `engine.options(queue="emails").start_many(send, [("ann",)])`.
+
+        Args:
+            workflow: The workflow.
+            items: Its arguments by position, a tuple for each execution.
+
+        Returns:
+            Their handles, in the order of the items.
+
+        Raises:
+            EncodeError: As of `start`.
+            Invalid: As of `start`; or an item is no tuple, or an option is for one execution only.
+            Unavailable: As of `start`.
+        """
+        return self._start_many(workflow, items, None)
+
+    def _start_many(
+        self, workflow: Callable[..., Any], items: Iterable[tuple[Any, ...]], order: Order | None
+    ) -> builtins.list[Handle[Any]]:
+        opened = self._opened
+        return [Handle(it, opened) for it in settle_here(opened.start_many(workflow, items, order))]
 
     def enqueue(
         self,
@@ -158,7 +194,7 @@ class Engine:
             Unavailable: As of `start`.
         """
         check_names(workflow, kwargs)
-        handle: Handle[R] = self._start(workflow, args, kwargs, Order(ticket=ticket_of(name_of(queue))))
+        handle: Handle[R] = self._start(workflow, args, kwargs, order_of(queue=name_of(queue)))
         return handle
 
     @overload
@@ -195,7 +231,7 @@ class Engine:
             Parked: It is parked: it goes on when somebody resumes it.
             Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
-        order = PLAIN if workflow_id is None else Order(workflow_id)
+        order = None if workflow_id is None else order_of(workflow_id=workflow_id)
         return self._run(workflow, args, kwargs, order)
 
     def options(
@@ -210,8 +246,12 @@ class Engine:
         priority: int | None = None,
         dedup_id: str | None = None,
         on_duplicate: OnDuplicate = "reject",
+        on_full: OnFull = "reject",
         delay: float | None = None,
         start_at: datetime | None = None,
+        debounce: str | None = None,
+        max_delay: float | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> Options:
         """The engine, to start executions with options: `engine.options(timeout=60).start(checkout, order)`.
 
@@ -232,9 +272,20 @@ class Engine:
                 at most 1024 bytes. None by default.
             on_duplicate: What this comes to if there is one. By default, "reject", `Conflict` is raised; with
                 "return_existing" it is a handle to that one, or its output, if that is of the same workflow.
+            on_full: What this comes to if as many wait in the queue as may: with "reject", as by default,
+                `QueueFull` is raised; with "wait" it waits for room, for as long as `patience` allows.
             delay: It begins not before so many seconds after it was accepted; in a queue, it stands there
                 from then on. At once by default.
             start_at: The same as a time: a datetime with a time zone, by the clock of the database.
+            debounce: Starts of this workflow in this queue that have this in common are one execution, until
+                that may begin: each lets it begin `delay` seconds later than it comes itself, and the
+                arguments of the last one count, as do its key, priority and run_timeout. Each comes to a
+                handle to that execution. At most 1024 bytes; arguments of at most 64 KiB. None by default.
+            max_delay: However often it is put off, what is debounced may begin so many seconds after the
+                first start. No limit by default.
+            attributes: Names with values that it is found by, for good: `engine.list(attributes=…)` filters
+                by them. What it starts has its own. At most 64, with names of at most 128 bytes and values of
+                at most 1,024. None by default.
 
         Returns:
             What has the same `start` and `run` as the engine.
@@ -245,24 +296,34 @@ class Engine:
         return Options(
             self._start,
             self._run,
-            Order(
-                workflow_id,
-                timeout,
-                patience,
-                ticket_of(queue, key, priority, dedup_id, on_duplicate),
-                due_of(delay, start_at),
-                run_timeout,
+            self._start_many,
+            order_of(
+                workflow_id=workflow_id,
+                timeout=timeout,
+                run_timeout=run_timeout,
+                patience=patience,
+                queue=queue,
+                key=key,
+                priority=priority,
+                dedup_id=dedup_id,
+                on_duplicate=on_duplicate,
+                on_full=on_full,
+                delay=delay,
+                start_at=start_at,
+                debounce=debounce,
+                max_delay=max_delay,
+                attributes=attributes,
             ),
         )
 
     def _start(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
     ) -> Handle[Any]:
         return Handle(settle_here(self._opened.start(workflow, args, kwargs, order)), self._opened)
 
     @ending.entry
     def _run(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
     ) -> Any:
         opened = self._opened
         number, args = opened.resolved("run", workflow, args)
@@ -437,86 +498,58 @@ class Engine:
         """
         return self.get(workflow_id).resume()
 
-    def count(
-        self,
-        *,
-        status: str | Iterable[str] | None = None,
-        workflow: Workflow[..., Any] | BoundWorkflow[..., Any] | str | None = None,
-        is_parked: bool | None = None,
-        parent: str | None = None,
-        id_prefix: str | None = None,
-        app_version: str | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
-    ) -> int:
-        """How many executions match. See `list`.
+    def cancel_all(self, **filter: Unpack[Filter]) -> Answers:
+        """Cancels all executions that match and have not ended, newest first. See `cancel`.
+
+        Args:
+            filter: Which ones, one condition at least: see `Filter`.
 
         Raises:
-            Invalid: There is no such status.
+            Invalid: There is no condition, or a value is none that it can have.
         """
-        counted: int = settle_here(
-            self._opened.list(
-                status,
-                workflow,
-                is_parked,
-                parent,
-                id_prefix,
-                app_version,
-                created_from,
-                created_before,
-                None,
-                0,
-            )
-        )
+        return Answers(*settle_here(self._opened.act_on_all(filter, is_cancel=True)))
+
+    def resume_all(self, **filter: Unpack[Filter]) -> Answers:
+        """Continues all executions that match, newest first: those that have failed, with
+        `status="failed"`, those that were cancelled, or those that are parked. See `resume`. So what has
+        failed of a queue goes on with `engine.resume_all(queue="emails", status="failed")`.
+
+        Args:
+            filter: Which ones, `status` or `is_parked` among the conditions: see `Filter`.
+
+        Raises:
+            Invalid: It is not said what is to be continued, or a value is none that it can have.
+        """
+        return Answers(*settle_here(self._opened.act_on_all(filter, is_cancel=False)))
+
+    def count(self, **filter: Unpack[Filter]) -> int:
+        """How many executions match.
+
+        Args:
+            filter: Which ones; all by default. See `Filter`.
+
+        Raises:
+            Invalid: A value is none that it can have, as a status that there is not.
+        """
+        counted: int = settle_here(self._opened.list(filter, None, 0))
         return counted
 
     def list(
-        self,
-        *,
-        status: str | Iterable[str] | None = None,
-        workflow: Workflow[..., Any] | BoundWorkflow[..., Any] | str | None = None,
-        is_parked: bool | None = None,
-        parent: str | None = None,
-        id_prefix: str | None = None,
-        app_version: str | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
-        after: str | None = None,
-        limit: int = 50,
+        self, *, after: str | None = None, limit: int = 50, **filter: Unpack[Filter]
     ) -> builtins.list[Execution]:
-        """Executions that match, newest first.
+        """Executions that match, newest first: `engine.list(status="failed", queue="emails")`.
 
         Args:
-            status: One status, or several: scheduled, queued, running, waiting, completed, failed, cancelled.
-            workflow: Only of this workflow, which may be given by its name.
-            is_parked: Only those that are parked, or only those that are not.
-            parent: Only children of the execution with this workflow_id.
-            id_prefix: Only those whose workflow_id begins so.
-            app_version: Only those that are pinned to this version of the code.
-            created_from: Only those accepted at this time or later; a time without a zone is local.
-            created_before: Only those accepted before this time.
             after: For the next page: the workflow_id of the last one on this page.
             limit: At most so many, at least 1.
+            filter: Which ones; all by default. See `Filter`.
 
         Raises:
-            Invalid: There is no such status, or `limit` is less than 1.
+            Invalid: A value is none that it can have, as a status that there is not, or `limit` is less
+                than 1.
         """
         bounds.count("limit", limit, 1)
-        rows = settle_here(
-            self._opened.list(
-                status,
-                workflow,
-                is_parked,
-                parent,
-                id_prefix,
-                app_version,
-                created_from,
-                created_before,
-                after,
-                limit,
-            )
-        )
-        return [execution_of(row) for row in rows]
+        return [execution_of(row) for row in settle_here(self._opened.list(filter, after, limit))]
 
     def close(self, grace: float = 10.0) -> None:
         """Ends the engine: what runs is handed back, what is staged is flushed. Does not wait for executions

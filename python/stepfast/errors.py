@@ -13,6 +13,7 @@ __all__ = [
     "NotFound",
     "Parked",
     "ProcessDied",
+    "QueueFull",
     "StepfastWarning",
     "Suspended",
     "Unavailable",
@@ -42,6 +43,10 @@ class Invalid(Error):
 class Conflict(Error):
     """The workflow_id is taken by another workflow, or by another input. Or a queue is stored with other
     limits than the code declares, which are not to be changed."""
+
+
+class QueueFull(Conflict):
+    """As many executions wait in the queue as its `max_depth` allows: nothing was started."""
 
 
 class NotFound(Error):
@@ -126,3 +131,6 @@ KINDS: Final[dict[str, type[Error]]] = {
     "Unavailable": Unavailable,
     "Corrupt": Corrupt,
 }
+
+#: Those that have a class of their own, by code.
+CODES: Final[dict[str, type[Error]]] = {"SF-0040": QueueFull}

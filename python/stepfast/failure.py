@@ -8,7 +8,7 @@ from typing import Final
 
 from stepfast.current import current
 from stepfast.ended import recordable
-from stepfast.errors import KINDS, Error, WorkflowCancelled, WorkflowFailed
+from stepfast.errors import CODES, KINDS, Error, WorkflowCancelled, WorkflowFailed
 from stepfast.values import EncodeError, decode_exception, encode_exception
 from stepfast.values.errors import text_of
 
@@ -77,4 +77,4 @@ def made(kind: str, code: str, message: str, failure: tuple[str, str, bytes] | N
     """The exception for an error of the engine; that of the workflow itself where it can be made again."""
     if failure is not None and kind == "Failed" and failure[2]:
         return decode_exception(failure[2])
-    return KINDS.get(kind, Error)(message, code)
+    return CODES.get(code, KINDS.get(kind, Error))(message, code)

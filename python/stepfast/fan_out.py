@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from inspect import isawaitable
-from typing import Any, Generic, TypeVar, overload
+from itertools import islice
+from typing import Any, Generic, TypeVar, cast, overload
 
 from stepfast import bounds
 from stepfast.branch import branch_here, unwinding
 from stepfast.errors import Invalid
-from stepfast.fan_threads import run_side_by_side
+from stepfast.fan_threads import Progress, run_side_by_side
 
 R = TypeVar("R", covariant=True)
 R1 = TypeVar("R1")
@@ -87,7 +88,7 @@ def gather(*calls: Any) -> Any:
             raise _no_call(number, calls)
     if is_async:
         return _gathered(calls)
-    return tuple(run_side_by_side(list(calls), len(calls) or 1))
+    return tuple(run_side_by_side(lambda call: call(), calls, len(calls) or 1))
 
 
 def _no_call(number: int, calls: tuple[Any, ...]) -> Invalid:
@@ -111,22 +112,42 @@ def _no_call(number: int, calls: tuple[Any, ...]) -> Invalid:
 
 @overload
 async def map(  # type: ignore[overload-overlap] # what is to be awaited comes first
-    function: Callable[[T], Awaitable[R]], items: Iterable[T], *, concurrency: int | None = None
+    function: Callable[[T], Awaitable[R]],
+    items: Iterable[T],
+    *,
+    concurrency: int | None = None,
+    progress: Progress | None = None,
 ) -> list[R]: ...
 
 
 @overload
-def map(function: Callable[[T], R], items: Iterable[T], *, concurrency: int | None = None) -> list[R]: ...
+def map(
+    function: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    concurrency: int | None = None,
+    progress: Progress | None = None,
+) -> list[R]: ...
 
 
-def map(function: Callable[[Any], Any], items: Iterable[Any], *, concurrency: int | None = None) -> Any:
-    """Calls `function` for every item, side by side, and waits for all of them.
+def map(
+    function: Callable[[Any], Any],
+    items: Iterable[Any],
+    *,
+    concurrency: int | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """Calls `function` for every item, side by side, and waits for all of them. With a `concurrency` there
+    may be a million: beside the items and outputs themselves each takes about 200 bytes of memory.
 
     Args:
-        function: A step, a workflow, or any function that calls some. In async code it is to be awaited.
+        function: A step, a workflow, a workflow with `options`, as in `send.options(queue="emails")`, or any
+            function that calls some. In async code it is to be awaited.
         items: What it is called with, one by one.
         concurrency: So many at a time; in async code all at once by default, in sync code, where each takes a
             thread, 16. At least 1. A replay must find the same number.
+        progress: Called whenever an item is done, with how many are and how many there are. A replay calls it
+            again. What it raises fails the map. None by default.
 
     Returns:
         The outputs, in the order of the items.
@@ -139,25 +160,41 @@ def map(function: Callable[[Any], Any], items: Iterable[Any], *, concurrency: in
         bounds.count("concurrency", concurrency, 1)
     items = list(items)
     if is_on_loop():
-        if concurrency is None:
-            return _gathered([function(item) for item in items], list)
-        return _limited(function, items, concurrency)
-    calls = [_call(function, item) for item in items]
-    return run_side_by_side(calls, THREADS if concurrency is None else concurrency)
+        return _mapped(function, items, concurrency or len(items), progress)
+    return run_side_by_side(function, items, THREADS if concurrency is None else concurrency, progress)
 
 
-def _call(function: Callable[[T], R], item: T) -> Callable[[], R]:
-    return lambda: function(item)
-
-
-async def _limited(function: Callable[[Any], Awaitable[R]], items: list[Any], concurrency: int) -> list[R]:
-    places = asyncio.Semaphore(concurrency)
-
-    async def one(item: Any) -> R:
-        async with places:
-            return await function(item)
-
-    return list(await _gathered([one(item) for item in items]))
+async def _mapped(
+    function: Callable[[Any], Awaitable[R]], items: list[Any], concurrency: int, progress: Progress | None
+) -> list[R]:
+    """Calls it for so many items at a time: each has a task from its beginning to its end, and no longer. The
+    tasks are made in the order of the items, so that each has the same place in a replay.
+    """
+    outputs: list[Any] = []
+    places: dict[asyncio.Future[R], int] = {}
+    ended: asyncio.Queue[asyncio.Future[R]] = asyncio.Queue()
+    left = iter(items)
+    try:
+        while True:
+            for item in islice(left, concurrency - len(places)):
+                task = task_of(function(item))
+                places[task] = len(outputs)
+                outputs.append(None)
+                task.add_done_callback(ended.put_nowait)
+            if not places:
+                return outputs
+            task = await ended.get()
+            place = places.pop(task)
+            if is_failed(task):
+                failed = task
+                break
+            outputs[place] = task.result()
+            if progress is not None:
+                progress(len(outputs) - len(places), len(items))
+    finally:
+        for task in places:
+            task.cancel()
+    return cast("list[R]", await _fail(failed, places))
 
 
 async def _gathered(calls: Iterable[Awaitable[R]], made: Callable[[Iterable[R]], Any] = tuple) -> Any:
@@ -172,7 +209,13 @@ async def _gathered(calls: Iterable[Awaitable[R]], made: Callable[[Iterable[R]],
             task.cancel()
     if failed is None:
         return made(task.result() for task in tasks)
-    await asyncio.wait(tasks)
+    return await _fail(failed, tasks)
+
+
+async def _fail(failed: asyncio.Future[Any], others: Iterable[asyncio.Future[Any]]) -> Any:
+    """Raises what one has raised, when the others, which are cancelled, have ended."""
+    if others := list(others):
+        await asyncio.wait(others)
     branch = branch_here()
     if branch is not None and branch.stopped:
         raise unwinding(branch.stopped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import Any
 
@@ -11,23 +11,32 @@ from stepfast import _native
 from stepfast.branch import branch_here, here_var, unwinding
 from stepfast.errors import Cancelled, Suspended
 
+#: Told how many items are done, and how many there are.
+Progress = Callable[[int, int], object]
+
 
 class _Fan:
-    """Calls, carried out by threads that take one after the other."""
+    """Calls of a function, carried out by threads that take one item after the other."""
 
     def __init__(
-        self, calls: list[Callable[[], Any]], branch: _native.Branch | None, concurrency: int
+        self,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        branch: _native.Branch | None,
+        concurrency: int,
+        progress: Progress | None,
     ) -> None:
-        self._calls = calls
-        self._outcomes: list[Any] = [None] * len(calls)
+        self._function, self._items, self._progress = function, items, progress
+        self._done = 0
+        self._outcomes: list[Any] = [None] * len(items)
         self._failures: dict[int, BaseException] = {}
         self._lock = threading.Lock()
-        self._next = self._left = min(concurrency, len(calls))
+        self._next = self._left = min(concurrency, len(items))
         self._branch = branch
-        # all have their places before any of them begins
-        self._branches = [branch.reserve() for _ in calls] if branch is not None else []
-        for begun in self._branches[: self._next]:
-            begun.begin()
+        # those under way: they get their places in the order of the items
+        self._branches: dict[int, _native.Branch] = {}
+        for i in range(self._next):
+            self._begin(i)
         # not before: without a branch that counts, the execution would seem to be at rest
         self._join = branch.join() if branch is not None else None
 
@@ -61,10 +70,11 @@ class _Fan:
 
     def _work(self, i: int | None) -> None:
         while i is not None:
-            if self._branches:
+            if self._branch is not None:
                 here_var.set(self._branches[i])
             try:
-                self._outcomes[i] = self._calls[i]()
+                self._outcomes[i] = self._function(self._items[i])
+                self._tell()
             except BaseException as raised:
                 self._failures[i] = raised
             i = self._following(i)
@@ -72,7 +82,7 @@ class _Fan:
     def _following(self, ended: int) -> int | None:
         """Ends one call, and begins the next that nobody has begun."""
         with self._lock:
-            is_over = bool(self._failures) or self._next == len(self._calls)
+            is_over = bool(self._failures) or self._next == len(self._items)
             if self._branch is not None and self._branch.stopped:
                 is_over = True
             following = None if is_over else self._next
@@ -83,19 +93,35 @@ class _Fan:
                 self._left -= 1
                 if self._left == 0 and self._join is not None:
                     self._join.end()
-            elif self._branches:
-                self._branches[following].begin()
-            if self._branches:
-                self._branches[ended].end()
+            else:
+                self._begin(following)
+            if self._branch is not None:
+                self._branches.pop(ended).end()
             return following
 
+    def _tell(self) -> None:
+        if self._progress is not None:
+            with self._lock:
+                self._done += 1
+                self._progress(self._done, len(self._items))
 
-def run_side_by_side(calls: list[Callable[[], Any]], concurrency: int) -> list[Any]:
-    """Carries calls out in threads, so many at a time; in a workflow each is a branch of it.
+    def _begin(self, i: int) -> None:
+        if self._branch is not None:
+            self._branches[i] = branch = self._branch.reserve()
+            branch.begin()
+
+
+def run_side_by_side(
+    function: Callable[[Any], Any],
+    items: Sequence[Any],
+    concurrency: int,
+    progress: Progress | None = None,
+) -> list[Any]:
+    """Calls a function for every item in threads, so many at a time; in a workflow each is a branch of it.
 
     Raises:
         BaseException: What the first of them that failed has raised, after all that were begun have ended.
     """
-    if not calls:
+    if not items:
         return []
-    return _Fan(calls, branch_here(), concurrency).run()
+    return _Fan(function, items, branch_here(), concurrency, progress).run()

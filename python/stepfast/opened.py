@@ -8,19 +8,20 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import Any
+from urllib.parse import unquote
 
 from stepfast import _native, bounds, ending, log
 from stepfast.branch import branch_here, here_var
 from stepfast.errors import Invalid
+from stepfast.filter import Filter, told
 from stepfast.handle import AsyncHandle
 from stepfast.loop import Loop
-from stepfast.options import Order, unbound
+from stepfast.options import unbound
+from stepfast.order import Order
 from stepfast.processes import Processes
 from stepfast.processes.importing import refuse_engines
 from stepfast.queue import Told
-from stepfast.records import micros
 from stepfast.threads import Threads
 from stepfast.workflow import Workflow, open_engines, registered
 
@@ -58,6 +59,8 @@ class Opened:
             workflow for workflow in registered() if loop is not None or is_client or not workflow.is_async
         ]
         self._is_client = is_client
+        #: The file that it has open, of SQLite.
+        self.file: str | None = file_of(url)
         self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
         self.loop = loop
         self.port: _native.Port | None = loop.native if loop is not None else None
@@ -143,7 +146,7 @@ class Opened:
                 self.numbers[workflow] = number
 
     def start(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
     ) -> _native.Call:
         """Starts an execution: a handle, when that is durable."""
         number, args = self.resolved("start", workflow, args)
@@ -154,15 +157,11 @@ class Opened:
             None,
             None,
             None,
-            order.workflow_id,
-            order.timeouts,
-            order.patience,
-            order.ticket,
-            order.due,
+            order,
         )
 
     def start_in_task(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order
+        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
     ) -> _native.Call:
         """The same, to be awaited."""
         number = self.numbers.get(workflow)
@@ -175,18 +174,28 @@ class Opened:
             self.port,
             AsyncHandle,
             self,
-            order.workflow_id,
-            order.timeouts,
-            order.patience,
-            order.ticket,
-            order.due,
+            order,
         )
 
-    def run(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], order: Order) -> _native.Call:
+    def start_many(self, workflow: Callable[..., Any], items: Any, order: Order | None) -> _native.Call:
+        """Starts an execution for each tuple of arguments: handles, when all of them are durable."""
+        number, before = self.resolved("start", workflow, ())
+        if order is not None and order.is_of_one is not None:
+            raise Invalid(f"{order.is_of_one} is of one execution, and these are many: leave it out")
+        listed: builtins.list[tuple[Any, ...]] = []
+        for item in items:
+            if item.__class__ is not tuple:
+                raise Invalid(
+                    f"{item!r} is no tuple of arguments: write start_many({workflow!r}, [(1,), (2,)])"
+                )
+            listed.append((*before, *item))
+        return self.native.start_many(number, listed, self.port, order)
+
+    def run(
+        self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
+    ) -> _native.Call:
         """Runs an execution; its code is the caller's to run, if it may begin here at once."""
-        return self.native.run(
-            number, args, kwargs, order.workflow_id, order.timeouts, order.patience, order.ticket, order.due
-        )
+        return self.native.run(number, args, kwargs, order)
 
     def _function(self, number: int) -> Callable[..., Any] | None:
         known = self.workflows[number]
@@ -204,9 +213,6 @@ class Opened:
         if number is None or type(here_var.get()) is _native.Branch:
             number, args = self.resolved("run", workflow, args)
         function = None if self._is_client else self._function(number)
-        if order is None:
-            # nothing special about it, as of most: what it has not is not asked for
-            return self.native.run_in_task(number, args, kwargs, self.port, function, self)
         return self.native.run_in_task(
             number,
             args,
@@ -214,41 +220,23 @@ class Opened:
             self.port,
             function,
             self,
-            order.workflow_id,
-            order.timeouts,
-            order.patience,
-            order.ticket,
-            order.due,
+            order,
         )
 
-    def list(
-        self,
-        status: str | Iterable[str] | None,
-        workflow: Callable[..., Any] | str | None,
-        is_parked: bool | None,
-        parent: str | None,
-        id_prefix: str | None,
-        app_version: str | None,
-        created_from: datetime | None,
-        created_before: datetime | None,
-        after: str | None,
-        limit: int,
-    ) -> _native.Call:
+    def list(self, filter: Filter, after: str | None, limit: int) -> _native.Call:
         """Lists executions, or counts them with a limit of 0."""
-        statuses = [status] if isinstance(status, str) else list(status or ())
-        return self.native.list(
-            self.port,
-            statuses,
-            name_of(workflow) if callable(workflow) else workflow,
-            is_parked,
-            parent,
-            id_prefix,
-            app_version,
-            micros(created_from),
-            micros(created_before),
-            after,
-            limit,
-        )
+        return self.native.list(self.port, told(filter), after, limit)
+
+    def act_on_all(self, filter: Filter, *, is_cancel: bool) -> _native.Call:
+        """Cancels all that match, or continues them."""
+        conditions = told(filter)
+        if all(given is None or given == [] for given in conditions):
+            raise Invalid('give a condition at least, as in cancel_all(queue="emails")')
+        if not is_cancel and filter.get("status") is None and filter.get("is_parked") is None:
+            raise Invalid(
+                'say what is to be continued: status="failed", status="cancelled" or is_parked=True'
+            )
+        return self.native.act_on_all(self.port, conditions, is_cancel)
 
     def results(self, handles: Iterable[Any]) -> _native.Call:
         """The ends of many executions."""
@@ -308,16 +296,15 @@ class Opened:
             self.loop.let_go()
 
 
-def name_of(workflow: Callable[..., Any]) -> str:
-    """The name under which a workflow is recorded.
-
-    Raises:
-        Invalid: It is no workflow.
-    """
-    found, _ = unbound(workflow, ())
-    if not isinstance(found, Workflow):
-        raise Invalid(f"{workflow!r} is no workflow")
-    return found.name
+def file_of(url: str) -> str | None:
+    """The file that an URL names, if it is one of SQLite."""
+    if not url.startswith("sqlite:"):
+        return None
+    path = url.removeprefix("sqlite:").partition("?")[0]
+    if path.startswith("//"):
+        # a third slash says nothing: four begin an absolute path
+        path = path[2:].removeprefix("/")
+    return os.path.abspath(unquote(path))
 
 
 def in_workflow(verb: str, workflow: Any) -> Invalid:

@@ -3,63 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable
 from types import MethodType
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from stepfast import bounds
-from stepfast.due import Due
 from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle, Handle
-from stepfast.queue import Ticket
+from stepfast.order import Order
 from stepfast.workflow import BoundWorkflow, Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """How an execution is started.
-
-    Attributes:
-        workflow_id: Its id; a time-ordered one is minted if there is none.
-        timeout: After so many seconds it is cancelled unless it has ended.
-        patience: So many seconds a caller waits for a database that does not answer; then `Unavailable`.
-        ticket: Where it stands whenever it is queued: queue, key, priority.
-        due: When it may begin: whether that is an instant, and in microseconds.
-        run_timeout: The same as timeout, from when it begins on.
-    """
-
-    workflow_id: str | None = None
-    timeout: float | None = None
-    patience: float | None = None
-    ticket: Ticket | None = None
-    due: Due | None = None
-    run_timeout: float | None = None
-
-    def __post_init__(self) -> None:
-        bounds.of_order(self.workflow_id, self.timeout, self.patience)
-        bounds.limit("run_timeout", self.run_timeout)
-
-    @property
-    def timeouts(self) -> tuple[float | None, float | None] | None:
-        """What limits how long it takes: from its acceptance, and from when it begins."""
-        if self.timeout is None and self.run_timeout is None:
-            return None
-        return self.timeout, self.run_timeout
-
-
 #: How an engine does as it is ordered: with a workflow, its arguments by position and by name, and the order.
-Doing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], Order], Any]
+Doing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], Order | None], Any]
+#: The same for many: with a workflow, the arguments of each, and the order.
+DoingMany = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]], Order | None], Any]
 
 
 class Options:
     """An engine that starts executions with options: `engine.options(timeout=60).start(checkout, order)`."""
 
-    def __init__(self, start: Doing, run: Doing, order: Order) -> None:
-        self._start, self._run, self._order = start, run, order
+    def __init__(self, start: Doing, run: Doing, start_many: DoingMany, order: Order) -> None:
+        self._start, self._run, self._start_many, self._order = start, run, start_many, order
 
     def start(
         self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
@@ -75,12 +42,19 @@ class Options:
         output: R = self._run(workflow, args, kwargs, self._order)
         return output
 
+    def start_many(
+        self, workflow: Workflow[..., R] | BoundWorkflow[..., R], items: Iterable[tuple[Any, ...]], /
+    ) -> list[Handle[R]]:
+        """See `Engine.start_many`."""
+        handles: list[Handle[R]] = self._start_many(workflow, items, self._order)
+        return handles
+
 
 class AsyncOptions:
     """An engine that starts executions with options: `engine.options(timeout=60).start(checkout, order)`."""
 
-    def __init__(self, start: Doing, run: Doing, order: Order) -> None:
-        self._start, self._run, self._order = start, run, order
+    def __init__(self, start: Doing, run: Doing, start_many: DoingMany, order: Order) -> None:
+        self._start, self._run, self._start_many, self._order = start, run, start_many, order
 
     @overload
     async def start(
@@ -121,6 +95,23 @@ class AsyncOptions:
         `options`."""
         check_names(workflow, kwargs)
         return self._run(workflow, args, kwargs, self._order)
+
+    @overload
+    async def start_many(
+        self,
+        workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
+        items: Iterable[tuple[Any, ...]],
+        /,
+    ) -> list[AsyncHandle[R]]: ...
+
+    @overload
+    async def start_many(
+        self, workflow: Workflow[..., R] | BoundWorkflow[..., R], items: Iterable[tuple[Any, ...]], /
+    ) -> list[AsyncHandle[R]]: ...
+
+    def start_many(self, workflow: Any, items: Any, /) -> Any:
+        """See `Engine.start_many`."""
+        return self._start_many(workflow, items, self._order)
 
 
 def check_names(workflow: Callable[..., Any], kwargs: dict[str, Any]) -> None:

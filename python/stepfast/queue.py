@@ -18,14 +18,12 @@ POLICIES: Final = ("update", "keep", "refuse")
 #: A rate as the engine takes it: starts, milliseconds, burst.
 ToldRate = tuple[int, int, int | None]
 #: A queue as the engine takes it: its name; its limits in all processes, in a worker, of a key; its rate,
-#: and that of a key.
-Told = tuple[str, int | None, int | None, int | None, ToldRate | None, ToldRate | None]
+#: and that of a key; how many may wait in it.
+Told = tuple[str, int | None, int | None, int | None, ToldRate | None, ToldRate | None, int | None]
 #: What a start comes to whose dedup_id another execution of the queue has that has not ended.
 OnDuplicate = Literal["reject", "return_existing"]
-
-#: Where an execution is to stand, as the engine takes it: queue, key, priority; its dedup_id, and whether a
-#: second one gets a handle to the first.
-Ticket = tuple[str, str | None, int | None, str | None, bool]
+#: What a start comes to whose queue is full.
+OnFull = Literal["reject", "wait"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,9 @@ class Queue:
             default.
         rate: How often its executions begin, in all processes together; as often as they can by default.
         key_rate: How often those of any one key begin.
+        max_depth: Most executions that wait in it for their beginning, delayed ones included, at least 1; no
+            limit by default. What more is started raises `QueueFull`, or waits for room, as its caller says;
+            what a workflow starts in it is never refused.
         on_conflict: What happens where the queue is stored with other limits when an engine opens that
             declares it: `update` stores these, for all processes at once; `keep` leaves what is stored;
             `refuse` raises `Conflict`.
@@ -87,6 +88,7 @@ class Queue:
     key_concurrency: int | None = None
     rate: Rate | None = None
     key_rate: Rate | None = None
+    max_depth: int | None = None
     on_conflict: Literal["update", "keep", "refuse"] = "update"
 
     def __post_init__(self) -> None:
@@ -95,7 +97,7 @@ class Queue:
             raise Invalid(
                 f"the queue's name is {DEFAULT!r}, which is what has no queue and no limits: choose another"
             )
-        for what in ("concurrency", "worker_concurrency", "key_concurrency"):
+        for what in ("concurrency", "worker_concurrency", "key_concurrency", "max_depth"):
             limit = getattr(self, what)
             if limit is None:
                 continue
@@ -129,6 +131,7 @@ class QueueInfo:
         key_concurrency: Most of any one key that run at a time in all processes together.
         rate: How often its executions begin; `None` for as often as they can.
         key_rate: How often those of any one key begin.
+        max_depth: Most executions that wait in it for their beginning; `None` for no limit.
         is_paused: True while nothing leaves it.
         version: How often it was changed, its creation included.
         changed_at: When it was changed last.
@@ -140,6 +143,7 @@ class QueueInfo:
     key_concurrency: int | None
     rate: Rate | None
     key_rate: Rate | None
+    max_depth: int | None
     is_paused: bool
     version: int
     changed_at: datetime
@@ -148,7 +152,7 @@ class QueueInfo:
 def info_of(row: Any) -> QueueInfo:
     """The queue of a row of the engine."""
     name, limits, is_paused, version, changed_at = row
-    concurrency, worker_concurrency, key_concurrency, rate, key_rate = limits
+    concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth = limits
     return QueueInfo(
         name=name,
         concurrency=concurrency,
@@ -156,6 +160,7 @@ def info_of(row: Any) -> QueueInfo:
         key_concurrency=key_concurrency,
         rate=rate_of(rate),
         key_rate=rate_of(key_rate),
+        max_depth=max_depth,
         is_paused=is_paused,
         version=version,
         changed_at=instant(changed_at),
@@ -190,6 +195,7 @@ def told(queue: Any) -> Told:
         queue.key_concurrency,
         told_rate(queue.rate),
         told_rate(queue.key_rate),
+        queue.max_depth,
     )
 
 
@@ -242,16 +248,24 @@ def name_of(queue: Any) -> str:
     return cast("str", queue)
 
 
-def ticket_of(
-    queue: Any, key: Any = None, priority: Any = None, dedup_id: Any = None, on_duplicate: Any = "reject"
-) -> Ticket | None:
-    """Where an execution is to stand; `None` where it has no queue.
+def check_ticket(
+    queue: Any,
+    key: Any = None,
+    priority: Any = None,
+    dedup_id: Any = None,
+    on_duplicate: Any = "reject",
+    on_full: Any = "reject",
+    debounce: Any = None,
+    max_delay: Any = None,
+) -> str | None:
+    """The name of the queue that an execution is to stand in; `None` where it has none.
 
     Raises:
         Invalid: One of them is out of its bounds, or there is no queue for the others.
     """
     if queue is None:
-        for what, given in (("key", key), ("priority", priority), ("dedup_id", dedup_id)):
+        beside = {"key": key, "priority": priority, "dedup_id": dedup_id, "debounce": debounce}
+        for what, given in beside.items():
             if given is not None:
                 raise Invalid(f"{what} is {given!r}, and there is no queue for it: give queue= too")
         return None
@@ -264,10 +278,18 @@ def ticket_of(
         bounds.count("priority", priority, -(2**31), 2**31 - 1)
     if dedup_id is not None:
         bounds.name("dedup_id", dedup_id, bounds.KEY)
-    if on_duplicate not in get_args(OnDuplicate):
-        known = " or ".join(f'"{policy}"' for policy in get_args(OnDuplicate))
-        raise Invalid(f"on_duplicate is {on_duplicate!r}, and must be {known}")
-    return name, key, priority, dedup_id, on_duplicate == "return_existing"
+    if debounce is not None:
+        bounds.name("debounce", debounce, bounds.KEY)
+    if max_delay is not None:
+        bounds.number("max_delay", max_delay, 0, 1e11)
+    for what, given, policies in (
+        ("on_duplicate", on_duplicate, get_args(OnDuplicate)),
+        ("on_full", on_full, get_args(OnFull)),
+    ):
+        if given not in policies:
+            known = " or ".join(f'"{policy}"' for policy in policies)
+            raise Invalid(f"{what} is {given!r}, and must be {known}")
+    return name
 
 
 __all__ = ["Queue", "QueueInfo", "Rate"]

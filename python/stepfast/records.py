@@ -32,8 +32,10 @@ class Execution:
         key: Its key within the queue, if it has one.
         priority: Smaller comes first among those of its queue and key; 0 unless it was told another.
         dedup_id: What it alone has in its queue; None once it has ended.
+        debounce: What the starts have in common that it is debounced by; None once it is due.
         run_timeout: So many seconds after it begins it is cancelled unless it has ended; None once it has
             begun.
+        attributes: Names with values that it is found by.
     """
 
     workflow_id: str
@@ -52,7 +54,9 @@ class Execution:
     key: str | None
     priority: int
     dedup_id: str | None
+    debounce: str | None
     run_timeout: float | None
+    attributes: dict[str, str]
 
     @property
     def took(self) -> timedelta | None:
@@ -140,7 +144,7 @@ def execution_of(row: Any) -> Execution:
         ended_at,
         deadline_at,
         wake_at,
-        (app_version, (queue, key, priority, dedup_id, run_timeout)),
+        (app_version, (queue, key, priority, dedup_id, debounce, run_timeout), attributes),
     ) = rest
     return Execution(
         workflow_id=workflow_id,
@@ -159,7 +163,9 @@ def execution_of(row: Any) -> Execution:
         key=key,
         priority=priority,
         dedup_id=dedup_id,
+        debounce=debounce,
         run_timeout=run_timeout,
+        attributes=attributes,
     )
 
 

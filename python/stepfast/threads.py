@@ -16,6 +16,7 @@ from stepfast.handle import settle_here
 
 if TYPE_CHECKING:
     from stepfast.opened import Opened
+    from stepfast.order import Order
 
 #: A thread that waits for a child runs it itself, unless so many wait on it already.
 DEEPEST = 16
@@ -104,11 +105,16 @@ class Threads:
         return None
 
     def child(
-        self, branch: _native.Branch, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        branch: _native.Branch,
+        number: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        order: Order | None = None,
     ) -> Any:
         """Runs a child in this thread if it begins here, else waits for it."""
         may_host = nesting.depth < DEEPEST
-        call = branch.child(branch.home.native, number, args, kwargs, may_host)
+        call = branch.child(branch.home.native, number, args, kwargs, may_host, order)
         try:
             while call.wait() == CHILD:
                 note = call.offered()

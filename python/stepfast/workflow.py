@@ -5,19 +5,24 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 from stepfast import bounds, ending
 from stepfast.branch import branch_here
-from stepfast.child import AsyncChild, Child, start_child
+from stepfast.child import AsyncChild, Child, elsewhere, start_child
 from stepfast.errors import Invalid
 from stepfast.limits import warn_of_limits
+from stepfast.order import Order, order_of
 from stepfast.qualified import qualified, where
 from stepfast.step import Nobody
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from stepfast import _native
     from stepfast.opened import Opened
+    from stepfast.queue import Queue
 
 P = ParamSpec("P")
 A = ParamSpec("A")
@@ -56,21 +61,7 @@ class Workflow(Generic[P, R]):
         branch = branch_here()
         if branch is None:
             return self.function(*args, **kwargs)
-        if self.is_async and not branch.is_on_loop:
-            raise Invalid(
-                f"workflow {self.name!r} is async, but the one that calls it is not: make that async, or "
-                "this sync"
-            )
-        if branch.is_on_loop and not self.is_async:
-            raise Invalid(
-                f"workflow {self.name!r} is sync, and waiting for it would block the event loop of an async "
-                f"one: make it async, or write await {self.function.__name__}.in_thread(...)"
-            )
-        opened = branch.home
-        number = opened.number(self)
-        if self.is_async:
-            return cast("R", branch.child(opened.native, number, args, kwargs, False))
-        return cast("R", opened.threads.child(branch, number, args, kwargs))
+        return cast("R", called(self, branch, args, kwargs))
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async workflows: the sync workflow as a child, which runs on a thread.
@@ -80,13 +71,52 @@ class Workflow(Generic[P, R]):
             WorkflowCancelled: The child was cancelled, but this workflow was not.
             Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
         """
-        branch = branch_here()
-        if self.is_async or branch is None or not branch.is_on_loop:
-            raise Invalid(
-                f"in_thread is for async workflows that call sync ones; {self.name!r} is called elsewhere"
-            )
-        opened = branch.home
-        return branch.child(opened.native, opened.number(self), args, kwargs, False)
+        return called_in_thread(self, args, kwargs)
+
+    def options(
+        self,
+        *,
+        queue: str | Queue | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        delay: float | None = None,
+        start_at: datetime | None = None,
+        run_timeout: float | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> PlacedWorkflow[P, R]:
+        """In a workflow: the workflow as a child with options, as in
+        `send.options(queue="emails").start("ann")`. To start executions elsewhere, engines have `options`.
+
+        Args:
+            queue: The queue that it waits in until a worker takes it, by its name or as a `Queue`; it must
+                have been declared. What a workflow starts in a full queue is never refused. None by default.
+            key: Its key within the queue. None by default.
+            priority: Smaller comes first among those of its queue and key; 0 by default.
+            delay: It begins not before so many seconds after it was started. At once by default.
+            start_at: The same as a time: a datetime with a time zone, by the clock of the database.
+            run_timeout: It is cancelled unless it has ended so many seconds after it has begun; never by
+                default.
+            attributes: Names with values that it is found by; see `Engine.options`. None by default.
+
+        Returns:
+            What has the same `start`, `start_detached` and `in_thread` as the workflow, and can be called.
+
+        Raises:
+            Invalid: An option is out of its bounds.
+        """
+        return PlacedWorkflow(
+            self,
+            (),
+            order_of(
+                queue=queue,
+                key=key,
+                priority=priority,
+                delay=delay,
+                start_at=start_at,
+                run_timeout=run_timeout,
+                attributes=attributes,
+            ),
+        )
 
     @overload
     async def start(  # type: ignore[overload-overlap] # what is async comes first
@@ -193,8 +223,114 @@ class BoundWorkflow(Generic[P, R]):
         """See `Workflow.start_detached`."""
         return start_child(self.workflow, (self.instance, *args), kwargs, is_detached=True)
 
+    def options(
+        self,
+        *,
+        queue: str | Queue | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        delay: float | None = None,
+        start_at: datetime | None = None,
+        run_timeout: float | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> PlacedWorkflow[P, R]:
+        """See `Workflow.options`."""
+        order = order_of(
+            queue=queue,
+            key=key,
+            priority=priority,
+            delay=delay,
+            start_at=start_at,
+            run_timeout=run_timeout,
+            attributes=attributes,
+        )
+        return PlacedWorkflow(self.workflow, (self.instance,), order)
+
     def __repr__(self) -> str:
         return f"<workflow {self.workflow.name} of {self.instance!r}>"
+
+
+class PlacedWorkflow(Generic[P, R]):
+    """A workflow that is started as a child with options. See `Workflow.options`."""
+
+    def __init__(self, workflow: Workflow[..., R], before: tuple[Any, ...], order: Order) -> None:
+        self._workflow, self._before, self._order = workflow, before, order
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        branch = branch_here()
+        if branch is None:
+            raise elsewhere(self._workflow)
+        return cast("R", called(self._workflow, branch, (*self._before, *args), kwargs, self._order))
+
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
+        """See `Workflow.in_thread`."""
+        return called_in_thread(self._workflow, (*self._before, *args), kwargs, self._order)
+
+    @overload
+    async def start(  # type: ignore[overload-overlap] # what is async comes first
+        self: PlacedWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncChild[T]: ...
+
+    @overload
+    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
+
+    def start(self, /, *args: Any, **kwargs: Any) -> Any:
+        """See `Workflow.start`."""
+        return start_child(self._workflow, (*self._before, *args), kwargs, order=self._order)
+
+    @overload
+    async def start_detached(  # type: ignore[overload-overlap] # what is async comes first
+        self: PlacedWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> str: ...
+
+    @overload
+    def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
+
+    def start_detached(self, /, *args: Any, **kwargs: Any) -> Any:
+        """See `Workflow.start_detached`."""
+        args = (*self._before, *args)
+        return start_child(self._workflow, args, kwargs, is_detached=True, order=self._order)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self._workflow.name} with options>"
+
+
+def called(
+    workflow: Workflow[..., Any],
+    branch: _native.Branch,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    order: Order | None = None,
+) -> Any:
+    """What it comes to as a child, or what to await for that."""
+    if workflow.is_async and not branch.is_on_loop:
+        raise Invalid(
+            f"workflow {workflow.name!r} is async, but the one that calls it is not: make that async, or "
+            "this sync"
+        )
+    if branch.is_on_loop and not workflow.is_async:
+        raise Invalid(
+            f"workflow {workflow.name!r} is sync, and waiting for it would block the event loop of an async "
+            f"one: make it async, or write await {workflow.function.__name__}.in_thread(...)"
+        )
+    opened = branch.home
+    number = opened.number(workflow)
+    if workflow.is_async:
+        return branch.child(opened.native, number, args, kwargs, False, order)
+    return opened.threads.child(branch, number, args, kwargs, order)
+
+
+def called_in_thread(
+    workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None = None
+) -> Coroutine[object, None, R]:
+    """What to await for what it comes to as a child that runs on a thread."""
+    branch = branch_here()
+    if workflow.is_async or branch is None or not branch.is_on_loop:
+        raise Invalid(
+            f"in_thread is for async workflows that call sync ones; {workflow.name!r} is called elsewhere"
+        )
+    opened = branch.home
+    return branch.child(opened.native, opened.number(workflow), args, kwargs, False, order)
 
 
 _registered: Final[dict[str, Workflow[..., Any]]] = {}
@@ -259,4 +395,4 @@ def workflow(
     return made if function is None else made(function)
 
 
-__all__ = ["BoundWorkflow", "Workflow", "workflow"]
+__all__ = ["BoundWorkflow", "PlacedWorkflow", "Workflow", "workflow"]

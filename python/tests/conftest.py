@@ -21,6 +21,14 @@ def url(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> str:
     return database(POSTGRES)
 
 
+@pytest.fixture
+def postgres_url() -> str:
+    """The URL of an empty store on Postgres."""
+    if POSTGRES is None:
+        pytest.fail("these tests need a Postgres server: run them by `make test`, or by tests/with-postgres")
+    return database(POSTGRES)
+
+
 def database(url: str) -> str:
     """A database of its own on the server."""
     name = f"python_{uuid.uuid4().hex[:12]}"

@@ -181,6 +181,23 @@ def test_the_program_prints_rows_of_python(program: pathlib.Path, url: str, tmp_
     assert url.startswith("sqlite") or all(row["bytes_written"] > 0 for row in written["rows"])
 
 
+def test_the_program_measures_queues_in_python(
+    program: pathlib.Path, url: str, tmp_path: pathlib.Path
+) -> None:
+    sweep = ("--iterations", "300", "--concurrency", "20", "--queues", "1,3", "--limit", "50")
+    printed, written = report(program, tmp_path, "queue", "--sdk", "python", "--store", url, *sweep)
+    assert printed.startswith("queue on ") and ", python, durability full, " in printed
+    waits = ["one at a time, to start", "one at a time, to result"]
+    expected = [(mode, n) for n in (1, 3) for mode in ("enqueue", "drain", "both", *waits)]
+    assert [(row["mode"], row["queues"]) for row in written["rows"]] == expected
+    for row in written["rows"]:
+        assert (row["completed"], row["failed"]) == (200 if row["mode"] in waits else 300, 0)
+        assert row["per_second"] > 0
+    refused = [program, "bench", "queue", "--sdk", "python", "--workers", "2"]
+    ended = subprocess.run(refused, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1 and "--workers is for --sdk rust" in ended.stderr
+
+
 def test_the_program_judges_the_payload_experiment(
     program: pathlib.Path, url: str, tmp_path: pathlib.Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Every example runs, and says what it should."""
 
+import os
 import pathlib
 import shutil
 import signal
@@ -9,6 +10,8 @@ import sys
 import httpx
 import pytest
 from server import HANGS, served
+
+from stepfast import Client
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
 
@@ -28,6 +31,12 @@ SAYS = {
     ),
     "methods": "8 EUR from europe\n",
     "parallel": "14\n",
+    "queues": (
+        "one report: True\n"
+        "cancelled: 2\n"
+        "['ann: your parcel is here', 'ann: news 0', 'ann: news 1', 'ann: news 2']\n"
+        "5 mails are sent\n"
+    ),
     "retries": "paid order-7 at attempt 3\n",
     "sleep": "Ada, your tea is ready\n",
     "workers": "[tea 0][a card]\n100 orders are packed\n",
@@ -49,7 +58,7 @@ def test_example(name: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAYS, "payload_size", "web"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAYS, "outbox", "payload_size", "web"}
 
 
 def test_payload_size_prints_its_table(tmp_path: pathlib.Path) -> None:
@@ -57,6 +66,34 @@ def test_payload_size_prints_its_table(tmp_path: pathlib.Path) -> None:
     assert sum("bytes in" in line for line in lines) == 14
     assert lines[-1].split()[:4] == ["one", "batched", "step", "157.82"]
     assert len(lines) == 14 + 2 + 1 + 2 + 9
+
+
+def test_an_order_and_its_mail_are_saved_together(url: str, tmp_path: pathlib.Path) -> None:
+    shutil.copy(EXAMPLES / "outbox.py", tmp_path)
+    store = url.partition("?")[0].replace("sqlite:/", "sqlite:////")
+    with (
+        served("outbox:app", tmp_path, STEPFAST_STORE=store) as server,
+        httpx.Client(base_url=server.url, timeout=HANGS) as client,
+    ):
+        placed = client.post("/orders/order-7", params={"customer": "ann"})
+        assert placed.status_code == 201, placed.text
+        again = client.post("/orders/order-7", params={"customer": "eve"})
+        assert (again.status_code, again.json()) == (409, {"detail": "order-7 is there already"})
+        server.tell(signal.SIGKILL)
+        assert server.ended() == -signal.SIGKILL
+    command = [sys.executable, "outbox.py"]
+    environment = {**os.environ, "STEPFAST_STORE": store}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as worker:
+        try:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "to ann: we have got your order order-7\n"
+            with Client(store) as client_of_engine:
+                handle = client_of_engine.get(placed.json()["mail"])
+                assert handle.result(HANGS) == "sent"
+                assert client_of_engine.count() == 1
+        finally:
+            worker.terminate()
+        assert worker.wait(HANGS) == 0
 
 
 def test_web_serves_orders_also_after_a_kill(tmp_path: pathlib.Path) -> None:

@@ -1,13 +1,25 @@
 """Calls side by side, limits in time, and children that are awaited later."""
 
 import asyncio
+import gc
 import threading
 import time
 
 import pytest
 
 import stepfast
-from stepfast import AsyncEngine, Engine, Invalid, as_completed, gather, sleep, step, wait_for, workflow
+from stepfast import (
+    AsyncEngine,
+    Engine,
+    Invalid,
+    Queue,
+    as_completed,
+    gather,
+    sleep,
+    step,
+    wait_for,
+    workflow,
+)
 
 
 @step
@@ -101,6 +113,81 @@ def test_bodies_of_a_map_run_at_the_same_time(url: str) -> None:
     with Engine(url, threads=1) as engine:
         assert engine.run(meets) == [0, 1, 2, 3]
         assert engine.start(meets).result() == [0, 1, 2, 3]
+
+
+@workflow
+def maps_over_a_queue(many: int) -> list[int]:
+    placed = child_of.options(queue="jobs", attributes={"of": "map"})
+    return stepfast.map(placed, range(many), concurrency=7, progress=tell)
+
+
+@workflow
+async def child_of_async(n: int) -> int:
+    return await square_async(n) + 1
+
+
+@workflow
+async def maps_over_a_queue_async(many: int) -> list[int]:
+    placed = child_of_async.options(queue="jobs", attributes={"of": "map"})
+    return await stepfast.map(placed, range(many), concurrency=50, progress=tell)
+
+
+told: list[tuple[int, int]] = []
+
+
+def tell(done: int, total: int) -> None:
+    told.append((done, total))
+
+
+def test_a_map_goes_over_a_queue(url: str) -> None:
+    async def acts() -> None:
+        async with AsyncEngine(url, queues=[Queue("jobs", concurrency=5)]) as engine:
+            for over in (maps_over_a_queue, maps_over_a_queue_async):
+                told.clear()
+                assert await engine.run(over, 40) == [n * n + 1 for n in range(40)]
+                # it begins anew in a replay
+                following = [(before[0] + 1, 40) for before in told[:-1]]
+                assert all(now in {(1, 40), next} for now, next in zip(told[1:], following, strict=True))
+                assert (told[0], told[-1]) == ((1, 40), (40, 40))
+            assert await engine.count(queue="jobs", attributes={"of": "map"}, status="completed") == 80
+
+    asyncio.run(acts())
+
+
+@workflow
+async def maps_few_at_a_time(many: int) -> int:
+    most = 0
+
+    async def counted(n: int) -> int:
+        nonlocal most
+        if n % 50 == 0:
+            most = max(most, sum(isinstance(it, asyncio.Task) and not it.done() for it in gc.get_objects()))
+        return await square_async(n)
+
+    assert await stepfast.map(counted, range(many), concurrency=4) == [n * n for n in range(many)]
+    return most
+
+
+def test_what_is_not_begun_costs_nothing(url: str) -> None:
+    async def acts() -> None:
+        async with AsyncEngine(url) as engine:
+            # beside its own four there are a few of the test's
+            assert 4 <= await engine.run(maps_few_at_a_time, 300) < 20
+
+    asyncio.run(acts())
+
+
+@workflow
+def maps_with_a_broken_bar(many: int) -> list[int]:
+    def tell(done: int, total: int) -> None:
+        raise OSError("no terminal")
+
+    return stepfast.map(square, range(many), progress=tell)
+
+
+def test_what_progress_raises_fails_the_map(url: str) -> None:
+    with Engine(url) as engine, pytest.raises(OSError, match="no terminal"):
+        engine.run(maps_with_a_broken_bar, 3)
 
 
 @workflow

@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,11 +21,14 @@ from stepfast import (
     Client,
     Conflict,
     Engine,
+    Error,
     Invalid,
     NotFound,
     Queue,
+    QueueFull,
     QueueInfo,
     Rate,
+    Unavailable,
     WorkflowCancelled,
     sleep,
     step,
@@ -452,6 +456,114 @@ def test_dedup_ids_that_cannot_be_are_refused(file: str) -> None:
         ]:
             with pytest.raises(Invalid, match=says):
                 engine.options(**options)  # type: ignore[arg-type]
+
+
+def test_many_are_started_in_one_call(url: str) -> None:
+    with Engine(url, queues=[Queue("jobs", concurrency=20)]) as engine, Client(url) as client:
+        place = engine.options(queue="jobs", key="k", priority=4)
+        handles = place.start_many(queue_measured, [(str(n),) for n in range(200)])
+        assert [handle.result() for handle in handles] == [str(n) for n in range(200)]
+        row = engine.show(handles[7].workflow_id).execution
+        assert (row.queue, row.key, row.priority) == ("jobs", "k", 4)
+        assert [it.result() for it in client.start_many(queue_measured, iter([("a",), ("b",)]))] == ["a", "b"]
+        assert engine.start_many(queue_measured, []) == []
+        for options, items, says in [
+            ({"workflow_id": "w"}, [("a",)], "leave it out"),
+            ({"queue": "jobs", "dedup_id": "w"}, [("a",)], "dedup_id is of one execution"),
+            ({"queue": "jobs"}, ["a"], "is no tuple of arguments"),
+            ({"queue": "nowhere"}, [("a",)], "there is no queue"),
+        ]:
+            with pytest.raises(Error, match=says):
+                engine.options(**options).start_many(queue_measured, items)  # type: ignore[arg-type]
+
+
+def test_a_coroutine_starts_many(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            handles = await engine.start_many(queue_awaits, [(n,) for n in range(50)])
+            assert await engine.results(handles) == [2 * n for n in range(50)]
+
+    asyncio.run(asyncio.wait_for(main(), HANGS))
+
+
+def test_what_is_debounced_begins_once_with_the_last_arguments(url: str) -> None:
+    with Engine(url, queues=[Queue("index")]) as engine, Client(url) as client:
+        late = engine.options(queue="index", delay=3600, debounce="doc 7")
+        first = late.start(queue_measured, "1")
+        row = engine.show(first.workflow_id).execution
+        assert (row.status, row.debounce, row.dedup_id) == ("scheduled", "doc 7", None)
+        again = client.options(queue="index", delay=3600, debounce="doc 7", key="k", priority=2)
+        assert again.start(queue_measured, "2").workflow_id == first.workflow_id
+        other = engine.options(queue="index", delay=3600, debounce="doc 8").start(queue_measured, "3")
+        assert other.workflow_id != first.workflow_id
+        # it is not put off for longer than that
+        capped = engine.options(queue="index", delay=0, debounce="doc 7", max_delay=0)
+        last = capped.start(queue_measured, "4")
+        assert (last.workflow_id, first.result(HANGS)) == (first.workflow_id, "4")
+        assert engine.show(first.workflow_id).execution.debounce is None
+        assert late.start(queue_measured, "5").workflow_id != first.workflow_id
+
+
+def test_debounces_that_cannot_be_are_refused(file: str) -> None:
+    with Engine(file, queues=[Queue("a")]) as engine:
+        for options, says in [
+            ({"debounce": "x", "delay": 1}, "there is no queue for it"),
+            ({"queue": "a", "debounce": ""}, "debounce"),
+            ({"queue": "a", "debounce": "x", "delay": 1, "max_delay": "1"}, "max_delay"),
+        ]:
+            with pytest.raises(Invalid, match=says):
+                engine.options(**options)  # type: ignore[arg-type]
+        for options, says in [
+            ({"queue": "a", "debounce": "x"}, "needs a delay"),
+            ({"queue": "a", "debounce": "x", "delay": 1, "workflow_id": "w"}, "does not go with workflow_id"),
+            ({"queue": "a", "debounce": "x", "delay": 2, "max_delay": 1}, "shorter than the delay"),
+        ]:
+            with pytest.raises(Invalid, match=says):
+                engine.options(**options).start(queue_measured, "1")  # type: ignore[arg-type]
+        long = engine.options(queue="a", debounce="x", delay=1)
+        with pytest.raises(Invalid, match="65536|64") as raised:
+            long.start(queue_measured, "x" * 70_000)
+        assert raised.value.code == "SF-0007"
+
+
+def test_a_full_queue_refuses_or_lets_wait(url: str) -> None:
+    with Engine(url, queues=[Queue("jobs", max_depth=2)]) as engine, Client(url) as client:
+        assert engine.queues()[0].max_depth == 2
+        engine.pause_queue("jobs")
+        first = [engine.enqueue("jobs", queue_measured, "0"), client.enqueue("jobs", queue_measured, "1")]
+        with pytest.raises(QueueFull, match='on_full="wait"') as raised:
+            client.enqueue("jobs", queue_measured, "2")
+        assert (raised.value.code, isinstance(raised.value, Conflict)) == ("SF-0040", True)
+        with pytest.raises((QueueFull, Unavailable)):
+            engine.options(queue="jobs", on_full="wait", patience=0.001).start(queue_measured, "2")
+        waiting = engine.options(queue="jobs", on_full="wait")
+        with ThreadPoolExecutor(5) as pool:
+            outputs = pool.map(lambda n: waiting.run(queue_measured, str(n)), range(5))
+            engine.resume_queue("jobs")
+            assert list(outputs) == ["0", "1", "2", "3", "4"]
+        assert [handle.result() for handle in first] == ["0", "1"]
+
+
+def test_a_coroutine_waits_for_room(url: str) -> None:
+    async def waits() -> None:
+        async with AsyncEngine(url, queues=[Queue("jobs", max_depth=1)]) as engine:
+            await engine.pause_queue("jobs")
+            await engine.enqueue("jobs", queue_measured, "0")
+            patient = engine.options(queue="jobs", on_full="wait")
+            waiting = asyncio.gather(*(patient.run(queue_measured, str(n)) for n in range(5)))
+            with pytest.raises(QueueFull):
+                await engine.enqueue("jobs", queue_measured, "1")
+            await engine.resume_queue("jobs")
+            assert await waiting == ["0", "1", "2", "3", "4"]
+
+    asyncio.run(waits())
+
+
+def test_depths_that_cannot_be_are_refused(file: str) -> None:
+    with pytest.raises(Invalid, match="max_depth of queue 'a' is 0"):
+        Queue("a", max_depth=0)
+    with Engine(file, queues=[Queue("a")]) as engine, pytest.raises(Invalid, match='"reject" or "wait"'):
+        engine.options(queue="a", on_full="drop")  # type: ignore[arg-type]
 
 
 def test_a_timeout_may_begin_with_the_execution(url: str) -> None:

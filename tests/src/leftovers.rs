@@ -9,6 +9,8 @@ const QUESTIONS: &[(&str, &str)] = &[
     ("rows in timers", "SELECT count(*) FROM timers"),
     ("rows in waits", "SELECT count(*) FROM waits"),
     ("rows in requests", "SELECT count(*) FROM requests"),
+    ("rows in slots", "SELECT count(*) FROM slots"),
+    ("rows in inbox", "SELECT count(*) FROM inbox"),
     ("executions without an end", "SELECT count(*) FROM executions WHERE status < 4 OR ended_at IS NULL"),
     ("executions with an owner", "SELECT count(*) FROM executions WHERE owner IS NOT NULL"),
     (

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
@@ -56,7 +57,9 @@ pub fn start(key: Key, state: State) -> Start {
         has_begun: false,
         yields: false,
         dedup_id: None,
+        merge_within: None,
         run_timeout: None,
+        attributes: Attributes::NONE,
         state,
     }
 }

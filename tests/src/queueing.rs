@@ -45,6 +45,7 @@ pub enum Op {
         of_key: Option<u32>,
         rate: Option<u32>,
         key_rate: Option<u32>,
+        max_depth: Option<u32>,
     },
     /// A queue stands still, or goes on.
     Pause { queue: usize, is_paused: bool },
@@ -74,9 +75,9 @@ pub fn histories() -> impl Strategy<Value = Vec<Op>> {
         8 => (0..100_usize, how).prop_map(|(nth, how)| Op::Leave { nth, how }),
         1 => (0..WORKERS).prop_map(|worker| Op::Lose { worker }),
         1 => (0..100_usize).prop_map(|nth| Op::Cancel { nth }),
-        2 => (0..2_usize, limit(), limit(), limit(), limit(), limit()).prop_map(
-            |(queue, concurrency, of_worker, of_key, rate, key_rate)| Op::Limit {
-                queue, concurrency, of_worker, of_key, rate, key_rate
+        2 => (0..2_usize, limit(), limit(), limit(), limit(), limit(), proptest::option::of(1..12_u32)).prop_map(
+            |(queue, concurrency, of_worker, of_key, rate, key_rate, max_depth)| Op::Limit {
+                queue, concurrency, of_worker, of_key, rate, key_rate, max_depth
             }
         ),
         1 => (0..2_usize, any::<bool>()).prop_map(|(queue, is_paused)| Op::Pause { queue, is_paused }),
@@ -177,7 +178,7 @@ impl Model<'_> {
             Op::Leave { nth, how } => self.leave(nth, how).await,
             Op::Lose { worker } => self.lose(worker).await,
             Op::Cancel { nth } => self.cancel(nth).await,
-            Op::Limit { queue, concurrency, of_worker, of_key, rate, key_rate } => {
+            Op::Limit { queue, concurrency, of_worker, of_key, rate, key_rate, max_depth } => {
                 let per_second = |starts: Option<u32>| starts.map(|starts| Rate::new(starts, PERIOD));
                 let limits = Limits {
                     concurrency,
@@ -185,6 +186,7 @@ impl Model<'_> {
                     key_concurrency: of_key,
                     rate: per_second(rate),
                     key_rate: per_second(key_rate),
+                    max_depth,
                 };
                 let before = std::mem::replace(&mut self.limits[queue], limits);
                 if (before.rate, before.key_rate) != (self.limits[queue].rate, self.limits[queue].key_rate) {
@@ -223,11 +225,24 @@ impl Model<'_> {
         let from = self.fixture.now().plus(Duration::from_millis(delay_ms));
         let state = if delay_ms > 0 { scheduled(from) } else { queued() };
         let ticket = ticket(QUEUES[queue], KEYS[key], priority);
-        self.workers[0]
-            .apply(vec![write(Start { ticket, created_at: self.fixture.now(), ..start(id, state) })])
-            .await;
+        let start = Start { ticket, created_at: self.fixture.now(), ..start(id, state) };
+        let worker = self.items.len() % WORKERS;
+        let outcome = self.workers[worker].commit_one(write(start)).await;
+        assert_eq!(outcome, if self.is_full(queue) { Outcome::Full } else { Outcome::Applied });
+        if outcome == Outcome::Full {
+            return;
+        }
         let place = Place::Queued { from, has_waited: false };
         self.add(id, Item { is_scheduled: delay_ms > 0, ..Item::new(queue, key, priority, place) });
+    }
+
+    /// True if as many wait for their beginning as may.
+    fn is_full(&self, queue: usize) -> bool {
+        let waits = |item: &Item| {
+            item.queue == queue && !item.has_begun && matches!(item.place, Place::Queued { .. })
+        };
+        let waiting = self.items.values().filter(|(_, item)| waits(item)).count();
+        self.limits[queue].max_depth.is_some_and(|max| waiting >= max as usize)
     }
 
     fn add(&mut self, id: Key, item: Item) -> usize {
@@ -241,10 +256,14 @@ impl Model<'_> {
         let ticket = ticket(QUEUES[queue], KEYS[key], 0);
         let start = Start { yields: true, ticket, created_at: now, ..start(id, running()) };
         let outcome = self.workers[worker].commit_one(write(start)).await;
+        assert_eq!(outcome == Outcome::Full, self.is_full(queue));
+        if outcome == Outcome::Full {
+            return;
+        }
         let place = Place::Queued { from: now, has_waited: false };
         let n = self.add(id, Item::new(queue, key, 0, place));
         if outcome == Outcome::Applied {
-            let has_limits = self.limits[queue].is_serial();
+            let has_limits = self.limits[queue].is_serial() || self.limits[queue].max_depth.is_some();
             assert!(!has_limits && !self.paused[queue], "{id} began, although its queue has limits");
             self.begin(n, worker, now);
         } else {

@@ -110,6 +110,7 @@ examples! {
     parallel on memory sqlite postgres;
     sleep on memory sqlite postgres;
     children on memory sqlite postgres;
+    queue on memory sqlite postgres;
     // memory does not outlive a process
     crash on sqlite postgres;
 }

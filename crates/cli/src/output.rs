@@ -1,6 +1,6 @@
 //! What the program prints: tables for people, JSON for programs; and its exit codes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use comfy_table::Table;
@@ -81,10 +81,14 @@ pub(crate) fn executions_table(executions: &[Execution], lost: &Lost) -> String 
     if executions.is_empty() {
         return "no executions match".to_owned();
     }
-    // only where somebody uses versions
+    // only where somebody uses versions, queues, attributes
     let has_version = executions.iter().any(|execution| execution.app_version.is_some());
+    let has_queue = executions.iter().any(|execution| execution.ticket.is_some());
+    let has_attributes = executions.iter().any(|execution| !execution.attributes.is_empty());
     let mut header = vec!["workflow_id", "workflow", "status", "created at", "ended at", "recoveries"];
     header.extend(has_version.then_some("version"));
+    header.extend(has_queue.then_some("queue"));
+    header.extend(has_attributes.then_some("attributes"));
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY).set_header(header);
     for execution in executions {
@@ -98,9 +102,18 @@ pub(crate) fn executions_table(executions: &[Execution], lost: &Lost) -> String 
             execution.recoveries.to_string(),
         ];
         row.extend(has_version.then(|| execution.app_version.as_deref().unwrap_or("any").to_owned()));
+        row.extend(has_queue.then(|| execution.queue().to_owned()));
+        row.extend(has_attributes.then(|| attributes(execution)));
         table.add_row(row);
     }
     table.to_string()
+}
+
+/// What it is found by, as the filters of a list take it.
+fn attributes(execution: &Execution) -> String {
+    let all: Vec<String> =
+        execution.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    all.join(" ")
 }
 
 pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
@@ -121,12 +134,14 @@ pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
         "queue": ticket.map(|ticket| &*ticket.queue),
         "queue_key": ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
         "priority": ticket.map_or(0, |ticket| ticket.priority),
-        "dedup_id": execution.dedup_id.as_deref(),
+        "dedup_id": execution.given_dedup_id(),
+        "debounce": execution.debounce_id(),
         "created_at": at(execution.created_at),
         "ended_at": execution.ended_at.map(at),
         "deadline_at": execution.deadline_at.map(at),
         "run_timeout_ms": execution.run_timeout.map(|timeout| timeout.as_millis() as u64),
         "wake_at": execution.wake_at.map(at),
+        "attributes": execution.attributes.iter().collect::<BTreeMap<_, _>>(),
     })
 }
 
@@ -220,7 +235,8 @@ pub(crate) fn record_text(shown: &Shown) -> String {
     };
     let lost = if shown.lost.owns(execution) { " (lost)" } else { "" };
     line("worker", execution.owner.map(|owner| format!("{}{lost}", owner.0)));
-    line("queue", execution.ticket.as_deref().map(|ticket| queue_of(ticket, execution.dedup_id.as_deref())));
+    line("queue", execution.ticket.as_deref().map(|ticket| queue_of(ticket, execution)));
+    line("attributes", (!execution.attributes.is_empty()).then(|| attributes(execution)));
     line("unclaimable", shown.unclaimable.clone());
     line("ended at", execution.ended_at.map(at));
     line("wakes at", execution.wake_at.map(at));
@@ -270,12 +286,14 @@ pub(crate) fn record_text(shown: &Shown) -> String {
 }
 
 /// The queue of an execution, and where it stands there.
-fn queue_of(ticket: &Ticket, dedup_id: Option<&str>) -> String {
+fn queue_of(ticket: &Ticket, execution: &Execution) -> String {
     let key = if ticket.key.is_empty() { String::new() } else { format!(", key {}", ticket.key) };
     let priority =
         if ticket.priority == 0 { String::new() } else { format!(", priority {}", ticket.priority) };
-    let dedup_id = dedup_id.map_or_else(String::new, |id| format!(", dedup_id {id}"));
-    format!("{}{key}{priority}{dedup_id}", ticket.queue)
+    let held = |what: &str, id: Option<&str>| id.map_or_else(String::new, |id| format!(", {what} {id}"));
+    let dedup_id = held("dedup_id", execution.given_dedup_id());
+    let debounce = held("debounce", execution.debounce_id());
+    format!("{}{key}{priority}{dedup_id}{debounce}", ticket.queue)
 }
 
 fn attempt_row(attempt: &Attempt) -> [String; 6] {

@@ -62,6 +62,10 @@ pub(crate) struct Set {
     /// How often those of any one key begin.
     #[arg(long, value_name = "RATE|none", value_parser = rate)]
     key_rate: Option<Often>,
+    /// Most executions that wait in it for their beginning; what more is started is refused, or waits outside; "none" for
+    /// no limit.
+    #[arg(long, value_name = "N|none", value_parser = limit)]
+    max_depth: Option<Limit>,
 }
 
 /// A rate that is given; `None` inside for none.
@@ -152,7 +156,7 @@ impl Named {
                 (_, true) => done,
                 (_, false) => already,
             };
-            let names = ["concurrency", "per worker", "per key", "rate", "rate per key"];
+            let names = ["concurrency", "per worker", "per key", "rate", "rate per key", "depth"];
             let limits = names.into_iter().zip(limits(&row));
             let limits = limits.filter(|(_, limit)| limit != "none");
             let limits = limits.map(|(what, limit)| format!("{what} {limit}"));
@@ -165,12 +169,14 @@ impl Named {
 
 impl Set {
     async fn run(self) -> anyhow::Result<Exit> {
-        let Self { named, concurrency, worker_concurrency, key_concurrency, rate, key_rate } = self;
+        let Self { named, concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
+            self;
         let change = |mut limits: Limits| {
             for (limit, given) in [
                 (&mut limits.concurrency, concurrency),
                 (&mut limits.worker_concurrency, worker_concurrency),
                 (&mut limits.key_concurrency, key_concurrency),
+                (&mut limits.max_depth, max_depth),
             ] {
                 *limit = given.map_or(*limit, |given| given.0);
             }
@@ -207,6 +213,7 @@ fn table(rows: &[QueueRow]) -> String {
         "per key",
         "rate",
         "rate per key",
+        "depth",
         "state",
         "changed",
     ]);
@@ -220,22 +227,25 @@ fn table(rows: &[QueueRow]) -> String {
 }
 
 fn text(row: &QueueRow) -> String {
-    let [concurrency, per_worker, per_key, rate, key_rate] = limits(row);
+    let [concurrency, per_worker, per_key, rate, key_rate, depth] = limits(row);
     format!(
         "queue {}\nconcurrency  {concurrency}\nper worker   {per_worker}\nper key      {per_key}\nrate         \
-         {rate}\nrate per key {key_rate}\nstate        {}\nchanged      {}",
+         {rate}\nrate per key {key_rate}\ndepth        {depth}\nstate        {}\nchanged      {}",
         row.queue.name,
         state(row),
         output::at(row.changed_at)
     )
 }
 
-/// In all processes, per worker, per key; the rate, and that per key.
-fn limits(row: &QueueRow) -> [String; 5] {
-    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate } = row.queue.limits;
+/// In all processes, per worker, per key; the rate, and that per key; how many may wait.
+fn limits(row: &QueueRow) -> [String; 6] {
+    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
+        row.queue.limits;
     let count = |limit: Option<u32>| limit.map_or("none".to_owned(), |limit| limit.to_string());
     let often = |rate: Option<Rate>| rate.map_or("none".to_owned(), |rate| rate.to_string());
-    [count(concurrency), count(worker_concurrency), count(key_concurrency), often(rate), often(key_rate)]
+    let counts = [concurrency, worker_concurrency, key_concurrency, max_depth].map(count);
+    let [all, of_worker, of_key, depth] = counts;
+    [all, of_worker, of_key, often(rate), often(key_rate), depth]
 }
 
 fn state(row: &QueueRow) -> &'static str {
@@ -243,7 +253,8 @@ fn state(row: &QueueRow) -> &'static str {
 }
 
 fn json(row: &QueueRow) -> Value {
-    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate } = row.queue.limits;
+    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
+        row.queue.limits;
     let often = |rate: Option<Rate>| {
         rate.map(|rate| json!({ "starts": rate.starts, "period_ms": rate.period_ms(), "burst": rate.burst }))
     };
@@ -254,6 +265,7 @@ fn json(row: &QueueRow) -> Value {
         "key_concurrency": key_concurrency,
         "rate": often(rate),
         "key_rate": often(key_rate),
+        "max_depth": max_depth,
         "is_paused": row.is_paused,
         "version": row.version,
         "changed_at": output::at(row.changed_at),

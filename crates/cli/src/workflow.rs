@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use stepfast::bulk::Answers;
 use stepfast::clock::{Clock, SystemClock, Timestamp};
 use stepfast::record::{Detail, Execution, ExecutionId, Filter, Record};
 use stepfast::survey::Waiting;
@@ -38,10 +40,9 @@ pub(crate) struct At {
     pub(crate) json: bool,
 }
 
+/// Which executions.
 #[derive(Args)]
-pub(crate) struct List {
-    #[command(flatten)]
-    at: At,
+struct Matching {
     /// Only these statuses: scheduled, queued, running, waiting, completed, failed, cancelled.
     #[arg(long, value_delimiter = ',')]
     status: Vec<Status>,
@@ -60,12 +61,26 @@ pub(crate) struct List {
     /// Only those that are pinned to this version of the code.
     #[arg(long, value_name = "VERSION")]
     app_version: Option<String>,
+    /// Only those that stand in this queue whenever they are queued.
+    #[arg(long)]
+    queue: Option<String>,
+    /// Only those with this attribute; given more than once, with all of them.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
+    attribute: Vec<(String, String)>,
     /// Only those created at or after this: an instant (2026-11-21T10:00:00Z) or an age (90s, 15m, 2h, 7d).
     #[arg(long, value_parser = instant)]
     since: Option<Timestamp>,
     /// Only those created before this: an instant or an age.
     #[arg(long, value_parser = instant)]
     until: Option<Timestamp>,
+}
+
+#[derive(Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    at: At,
+    #[command(flatten)]
+    matching: Matching,
     /// At most this many.
     #[arg(long, default_value_t = stepfast::record::DEFAULT_LIMIT)]
     limit: usize,
@@ -87,8 +102,13 @@ pub(crate) struct Act {
     #[command(flatten)]
     at: At,
     /// Their workflow_ids.
-    #[arg(required = true)]
+    #[arg(required_unless_present = "all")]
     workflow_ids: Vec<String>,
+    /// All executions that match these conditions, of which there must be one at least.
+    #[arg(long, conflicts_with = "workflow_ids")]
+    all: bool,
+    #[command(flatten)]
+    matching: Matching,
 }
 
 impl Workflow {
@@ -102,25 +122,34 @@ impl Workflow {
     }
 }
 
-impl List {
-    async fn run(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect_existing(&self.at.store).await?;
+impl Matching {
+    /// The filter with these conditions.
+    async fn filter(self, store: &Arc<dyn Store>) -> Result<Filter, Error> {
         let parent = match &self.parent {
             None => None,
-            Some(id) => Some(find(&store, id, Detail::Outcome).await?.execution.key),
+            Some(id) => Some(find(store, id, Detail::Outcome).await?.execution.key),
         };
-        let filter = Filter {
+        Ok(Filter {
             statuses: self.status,
             workflow: self.workflow.map(Into::into),
             is_paused: self.parked.then_some(true),
             parent,
             id_prefix: self.id_prefix.map(Into::into),
             app_version: self.app_version.map(Into::into),
+            queue: self.queue.map(Into::into),
+            attributes: self.attribute.into_iter().collect(),
             created_from: self.since,
             created_before: self.until,
-            after: None,
-            limit: if self.count { 0 } else { self.limit.max(1) },
-        };
+            ..Filter::default()
+        })
+    }
+}
+
+impl List {
+    async fn run(self) -> anyhow::Result<Exit> {
+        let store = stepfast::connect_existing(&self.at.store).await?;
+        let limit = if self.count { 0 } else { self.limit.max(1) };
+        let filter = Filter { limit, ..self.matching.filter(&store).await? };
         let page = store.list(&filter).await.map_err(Error::from)?;
         if self.count {
             let total = page.total.unwrap_or(0);
@@ -181,39 +210,108 @@ impl Show {
 
 impl Act {
     async fn run(self, is_cancel: bool) -> anyhow::Result<Exit> {
-        let engine = Client::open(stepfast::connect_existing(&self.at.store).await?).await?;
-        let mut exit = Exit::Done;
-        let mut answers = Vec::new();
-        for workflow_id in &self.workflow_ids {
-            let answer =
-                if is_cancel { engine.cancel(workflow_id).await } else { engine.resume(workflow_id).await };
-            let (word, detail) = match answer {
-                Ok(Answer::Done) => ("done", None),
-                Ok(Answer::Requested) => {
-                    ("requested", Some("recorded; the worker that runs it will do it".to_owned()))
-                }
-                Ok(Answer::Declined(status)) => {
-                    exit = exit.max(Exit::Declined);
-                    ("declined", Some(format!("its status is {status}")))
-                }
-                Err(error) => {
-                    exit = exit.max(Exit::of(&error));
-                    ("error", Some(format!("{error} [{}]", error.code())))
-                }
-            };
-            if self.at.json {
-                answers.push(json!({ "workflow_id": workflow_id, "answer": word, "detail": detail }));
-            } else {
-                let detail = detail.map_or(String::new(), |detail| format!(": {detail}"));
-                output::print(&format!("{workflow_id}: {word}{detail}"));
+        let store = stepfast::connect_existing(&self.at.store).await?;
+        let filter = self.matching.filter(&store).await?;
+        let has_conditions = filter != Filter::default();
+        if !self.all {
+            if has_conditions {
+                bail!("conditions go with --all: give either workflow_ids, or --all and conditions");
             }
+            return on_these(store, &self.workflow_ids, self.at.json, is_cancel).await;
         }
-        if self.at.json {
-            output::print_json(&json!({ "answers": answers }))?;
+        if !has_conditions {
+            bail!("--all needs a condition, as --queue, --workflow or --status");
         }
-        engine.shutdown(Duration::from_secs(10)).await?;
-        Ok(exit)
+        if !is_cancel && filter.statuses.is_empty() && filter.is_paused.is_none() {
+            bail!("say what is to be continued: --status failed, --status cancelled or --parked");
+        }
+        on_all(store, &filter, self.at.json, is_cancel).await
     }
+}
+
+/// Cancels or continues all that match.
+async fn on_all(
+    store: Arc<dyn Store>,
+    filter: &Filter,
+    is_json: bool,
+    is_cancel: bool,
+) -> anyhow::Result<Exit> {
+    let count = Filter { limit: 0, ..filter.clone() };
+    let total = store.list(&count).await.map_err(Error::from)?.total.unwrap_or(0);
+    let engine = Client::open(store).await?;
+    let bar = ProgressBar::new(total);
+    bar.set_style(ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len}  {per_sec}  {eta} left")?);
+    let progress = |answers: Answers| bar.set_position(answers.total());
+    let answers = if is_cancel {
+        engine.cancel_all(filter, progress).await
+    } else {
+        engine.resume_all(filter, progress).await
+    };
+    bar.finish_and_clear();
+    let Answers { done, requested, declined } = answers?;
+    if is_json {
+        output::print_json(&json!({ "done": done, "requested": requested, "declined": declined }))?;
+    } else {
+        let requested = match requested {
+            0 => String::new(),
+            requested => format!(", {requested} requested: the workers that run them will do it"),
+        };
+        let declined = match declined {
+            0 => String::new(),
+            declined => format!(", {declined} declined: their status does not allow it"),
+        };
+        output::print(&format!("{done} done{requested}{declined}"));
+    }
+    engine.shutdown(Duration::from_secs(10)).await?;
+    Ok(Exit::Done)
+}
+
+/// Cancels or continues these.
+async fn on_these(
+    store: Arc<dyn Store>,
+    workflow_ids: &[String],
+    is_json: bool,
+    is_cancel: bool,
+) -> anyhow::Result<Exit> {
+    let engine = Client::open(store).await?;
+    let mut exit = Exit::Done;
+    let mut answers = Vec::new();
+    for workflow_id in workflow_ids {
+        let answer =
+            if is_cancel { engine.cancel(workflow_id).await } else { engine.resume(workflow_id).await };
+        let (word, detail) = match answer {
+            Ok(Answer::Done) => ("done", None),
+            Ok(Answer::Requested) => {
+                ("requested", Some("recorded; the worker that runs it will do it".to_owned()))
+            }
+            Ok(Answer::Declined(status)) => {
+                exit = exit.max(Exit::Declined);
+                ("declined", Some(format!("its status is {status}")))
+            }
+            Err(error) => {
+                exit = exit.max(Exit::of(&error));
+                ("error", Some(format!("{error} [{}]", error.code())))
+            }
+        };
+        if is_json {
+            answers.push(json!({ "workflow_id": workflow_id, "answer": word, "detail": detail }));
+        } else {
+            let detail = detail.map_or(String::new(), |detail| format!(": {detail}"));
+            output::print(&format!("{workflow_id}: {word}{detail}"));
+        }
+    }
+    if is_json {
+        output::print_json(&json!({ "answers": answers }))?;
+    }
+    engine.shutdown(Duration::from_secs(10)).await?;
+    Ok(exit)
+}
+
+/// A name with its value.
+fn attribute(text: &str) -> anyhow::Result<(String, String)> {
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| anyhow!("{text:?} is not of the form NAME=VALUE"))?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Those that own some of the executions and are lost.

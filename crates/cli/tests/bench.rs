@@ -140,3 +140,45 @@ fn script(path: &Path, code: &str) -> String {
     assert!(Command::new("sh").args(["-c", write, path, code]).status().unwrap().success());
     path.to_owned()
 }
+
+#[test]
+fn a_backlog_is_measured_beside_an_empty_queue() {
+    let sweep = ["backlog", "--backlog", "0,2000", "--iterations", "500", "--runs", "1"];
+    let (printed, report) = measured(&sweep);
+    assert!(printed.contains("| drain, 2000 waiting "), "{printed}");
+    let drained = rows(&report, "drain");
+    let of: Vec<_> = drained.iter().map(|row| (row["stored"].as_u64(), row["completed"].as_u64())).collect();
+    assert_eq!(of, [(Some(0), Some(500)), (Some(2000), Some(500))]);
+    for row in rows(&report, "ten of another key, to start") {
+        assert_eq!(row["completed"], 10, "{row}");
+    }
+    assert_eq!(report["figures"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn an_even_rate_has_its_intervals() {
+    let (printed, report) = measured(&["rate", "--per-second", "50", "--workers", "0,1", "--seconds", "1"]);
+    let rows = report["rows"].as_array().unwrap();
+    for (row, workers) in rows.iter().zip([0, 1]) {
+        assert_eq!((row["workers"].as_u64(), row["completed"].as_u64()), (Some(workers), Some(49)), "{row}");
+    }
+    assert_eq!(printed.matches(" the mean is off ").count(), 2, "{printed}");
+}
+
+#[test]
+fn queues_are_swept() {
+    let sweep = ["queue", "--iterations", "400", "--concurrency", "8", "--queues", "1,2", "--workers", "0,1"];
+    let (printed, report) = measured(&sweep);
+    assert!(printed.contains("| queues | workers |"), "{printed}");
+    for mode in ["enqueue", "drain", "both"] {
+        let rows = rows(&report, mode);
+        let of: Vec<_> = rows.iter().map(|row| (row["workers"].as_u64(), row["queues"].as_u64())).collect();
+        assert_eq!(
+            of,
+            [(0, 1), (0, 2), (1, 1), (1, 2)].map(|(workers, queues)| (Some(workers), Some(queues)))
+        );
+        for row in rows {
+            assert_eq!((row["completed"].as_u64(), row["failed"].as_u64()), (Some(400), Some(0)), "{row}");
+        }
+    }
+}

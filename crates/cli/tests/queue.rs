@@ -74,6 +74,10 @@ async fn queues_are_made_shown_and_changed() {
     let rate = &told(&store, &["show", "emails"])["key_rate"];
     assert_eq!(*rate, json!({ "starts": 10, "period_ms": 1_000, "burst": 1 }));
     printed(&store, &["set", "emails", "--rate", "none", "--key-rate", "none"]);
+    let said = printed(&store, &["set", "emails", "--max-depth", "500"]);
+    assert_eq!(said, "emails: changed (per worker 10, per key 1, depth 500, open)\n");
+    assert_eq!(told(&store, &["show", "emails"])["max_depth"], 500);
+    printed(&store, &["set", "emails", "--max-depth", "none"]);
     let said = printed(&store, &["set", "emails", "--worker-concurrency", "10"]);
     assert_eq!(said, "emails: unchanged (per worker 10, per key 1, open)\n");
     let shown = told(&store, &["set", "plain"]);
@@ -86,13 +90,14 @@ async fn queues_are_made_shown_and_changed() {
     let queues = told(&store, &["list"])["queues"].clone();
     assert_eq!((&queues[0]["queue"], &queues[1]["queue"]), (&"emails".into(), &"plain".into()));
     let text = printed(&store, &["show", "emails"]);
-    let start = "queue emails\nconcurrency  none\nper worker   10\nper key      1\nrate         none\nrate per key none\nstate        open\n\
+    let start = "queue emails\nconcurrency  none\nper worker   10\nper key      1\nrate         none\nrate per key none\ndepth        none\n\
+         state        open\n\
          changed      2";
     assert!(text.starts_with(start), "{text}");
     let shown = told(&store, &["show", "emails"]);
     assert_eq!(shown, queues[0]);
     assert_eq!((&shown["concurrency"], &shown["worker_concurrency"]), (&Value::Null, &10.into()));
-    assert_eq!((&shown["key_concurrency"], &shown["version"]), (&1.into(), &4.into()));
+    assert_eq!((&shown["key_concurrency"], &shown["version"]), (&1.into(), &6.into()));
     assert!(shown["changed_at"].as_str().unwrap().ends_with('Z'), "{shown}");
 }
 

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use serde::{Serialize, de::DeserializeOwned};
@@ -18,14 +19,16 @@ use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::{FromPayload, Payload};
+use crate::queue::Ticket;
 use crate::record::{Detail, Execution, ExecutionId, Status};
 use crate::replay::CallKind;
 use crate::run::{ChildEnd, ChildState, Interrupt, NewRun, Run};
 use crate::runs::Expected;
+use crate::start_options::{Due, StartOptions, forward_options};
 use crate::task::{RunTask, cancel_failure, encoded};
 use crate::value::Place;
 use crate::workflow::{Definition, Workflow};
-use crate::write::{self, CheckpointKind, Outcome, Parent, RequestKind, State};
+use crate::write::{self, CheckpointKind, Outcome, Parent, RequestKind};
 
 /// A child about to be started and awaited; `.await` it. Made by [`Context::child`].
 #[must_use = "a child is started when this is awaited"]
@@ -33,8 +36,18 @@ pub struct Child<'c, I, O> {
     cx: &'c mut Context,
     definition: Arc<Definition>,
     input: I,
+    options: Option<Box<StartOptions>>,
     output: PhantomData<fn() -> O>,
 }
+
+/// A child about to be started; `.await` it for a [`ChildHandle`]. Made by [`Context::start_child`].
+#[must_use = "a child is started when this is awaited"]
+pub struct StartChild<'c, I, O>(Child<'c, I, O>);
+
+/// An execution about to be started that its workflow does not wait for; `.await` it for its workflow_id. Made by
+/// [`Context::start_detached`].
+#[must_use = "an execution is started when this is awaited"]
+pub struct StartDetached<'c, I, O>(Child<'c, I, O>);
 
 /// A child that was started, to be awaited by [`result`](ChildHandle::result).
 #[must_use = "the workflow may end before a child whose result it does not await"]
@@ -47,40 +60,82 @@ pub struct ChildHandle<O> {
 impl Context {
     /// Runs a child execution to its output. Its error is the child's.
     pub fn child<I, O>(&mut self, workflow: &Workflow<I, O>, input: I) -> Child<'_, I, O> {
-        Child { cx: self, definition: workflow.definition.clone(), input, output: PhantomData }
+        let definition = workflow.definition.clone();
+        Child { cx: self, definition, input, options: None, output: PhantomData }
     }
 
     /// Starts a child execution that is awaited later.
-    pub async fn start_child<I, O>(
-        &mut self,
-        workflow: &Workflow<I, O>,
-        input: I,
-    ) -> Result<ChildHandle<O>, Failure>
-    where
-        I: Serialize,
-    {
-        let payload = Payload::encode(&input)?;
-        let path = self.next_path();
-        let key = start_recorded(&self.run, path, &workflow.definition, payload, false).await?;
-        Ok(ChildHandle { key, name: workflow.definition.name.clone(), output: PhantomData })
+    pub fn start_child<I, O>(&mut self, workflow: &Workflow<I, O>, input: I) -> StartChild<'_, I, O> {
+        StartChild(self.child(workflow, input))
     }
 
     /// Starts an execution that the workflow does not wait for, and that is not cancelled with it.
-    /// Returns its workflow_id.
-    pub async fn start_detached<I, O>(
-        &mut self,
-        workflow: &Workflow<I, O>,
-        input: I,
-    ) -> Result<String, Failure>
-    where
-        I: Serialize,
-    {
-        let payload = Payload::encode(&input)?;
-        let path = self.next_path();
-        let key = start_recorded(&self.run, path, &workflow.definition, payload, true).await?;
-        Ok(key.to_string())
+    pub fn start_detached<I, O>(&mut self, workflow: &Workflow<I, O>, input: I) -> StartDetached<'_, I, O> {
+        StartDetached(self.child(workflow, input))
     }
 }
+
+impl<I, O> Child<'_, I, O> {
+    fn options(&mut self) -> &mut StartOptions {
+        self.options.get_or_insert_default()
+    }
+
+    /// The queue that it waits in until a worker takes it. What a workflow starts in a full queue is never refused. See
+    /// [`Start::queue`](crate::start::Start::queue).
+    pub fn queue(mut self, queue: impl AsRef<str>) -> Self {
+        self.options().queue = Some(queue.as_ref().into());
+        self
+    }
+
+    /// Its key within the queue. See [`Start::key`](crate::start::Start::key).
+    pub fn key(mut self, key: impl AsRef<str>) -> Self {
+        self.options().key = Some(key.as_ref().into());
+        self
+    }
+
+    /// Smaller comes first among those of its queue and key. 0 by default.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.options().priority = Some(priority);
+        self
+    }
+
+    /// It begins not before this long after it was started.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.options().due = Some(Due::After(delay));
+        self
+    }
+
+    /// An attribute that it is found by. See [`Start::attribute`](crate::start::Start::attribute).
+    pub fn attribute(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
+        self.options().attributes.set(name.as_ref(), value.as_ref());
+        self
+    }
+
+    /// Cancels it if it has not ended so long after it has begun. See
+    /// [`Start::run_timeout`](crate::start::Start::run_timeout).
+    pub fn run_timeout(mut self, timeout: Duration) -> Self {
+        self.options().run_timeout = Some(timeout);
+        self
+    }
+}
+
+forward_options!(StartChild of Child {
+    queue(queue: impl AsRef<str>),
+    key(key: impl AsRef<str>),
+    priority(priority: i32),
+    delay(delay: Duration),
+    run_timeout(timeout: Duration),
+    attribute(name: impl AsRef<str>, value: impl AsRef<str>),
+});
+
+forward_options!(StartDetached of Child {
+    queue(queue: impl AsRef<str>),
+    key(key: impl AsRef<str>),
+    priority(priority: i32),
+    delay(delay: Duration),
+    run_timeout(timeout: Duration),
+    attribute(name: impl AsRef<str>, value: impl AsRef<str>),
+});
 
 impl<'c, I, O> IntoFuture for Child<'c, I, O>
 where
@@ -91,14 +146,64 @@ where
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Child { cx, definition, input, .. } = self;
+        let Child { cx, definition, input, options, .. } = self;
         let path = cx.next_path();
         Box::pin(async move {
             let payload = Payload::encode(&input)?;
             let call = begin(&cx.run, path, &definition, &payload);
-            run_to_end(call, definition, payload).await
+            run_to_end(call, NewChild { definition, input: payload, options, is_detached: false }).await
         })
     }
+}
+
+impl<'c, I, O> IntoFuture for StartChild<'c, I, O>
+where
+    I: Serialize + Send + 'c,
+    O: Send + 'c,
+{
+    type Output = Result<ChildHandle<O>, Failure>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let name = self.0.definition.name.clone();
+        let started = self.0.start(false);
+        Box::pin(async move { Ok(ChildHandle { key: started.await?, name, output: PhantomData }) })
+    }
+}
+
+impl<'c, I, O> IntoFuture for StartDetached<'c, I, O>
+where
+    I: Serialize + Send + 'c,
+    O: Send + 'c,
+{
+    type Output = Result<String, Failure>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let started = self.0.start(true);
+        Box::pin(async move { started.await.map(|key| key.to_string()) })
+    }
+}
+
+impl<'c, I: Serialize + Send + 'c, O> Child<'c, I, O> {
+    /// Starts it, and records that.
+    fn start(self, is_detached: bool) -> impl Future<Output = Result<Key, Failure>> + Send + use<'c, I, O> {
+        let Child { cx, definition, input, options, .. } = self;
+        async move {
+            let input = Payload::encode(&input)?;
+            let path = cx.next_path();
+            start_recorded(&cx.run, path, NewChild { definition, input, options, is_detached }).await
+        }
+    }
+}
+
+/// A child that is to be started.
+pub(crate) struct NewChild {
+    pub(crate) definition: Arc<Definition>,
+    pub(crate) input: Payload,
+    /// `None` for the defaults.
+    pub(crate) options: Option<Box<StartOptions>>,
+    pub(crate) is_detached: bool,
 }
 
 /// Begins the call of a child.
@@ -107,15 +212,11 @@ pub(crate) fn begin(run: &Arc<Run>, path: Path, definition: &Definition, input: 
 }
 
 /// Starts the child of a call that has begun, and waits for its output.
-pub(crate) async fn run_to_end<O: FromPayload>(
-    call: Call,
-    definition: Arc<Definition>,
-    input: Payload,
-) -> Result<O, Failure> {
+pub(crate) async fn run_to_end<O: FromPayload>(call: Call, child: NewChild) -> Result<O, Failure> {
     if let Some(delivery) = call.recorded().await {
         return recorded(&call, delivery.kind, delivery.outcome).await;
     }
-    match start(&call.run, &call.path, &definition, input, false).await {
+    match start(&call, child).await {
         Ok(key) => until_end(&call, key).await,
         Err(failure) => {
             call.deliver(CheckpointKind::Failed, encoded(&failure), 0).await;
@@ -152,28 +253,23 @@ pub(crate) async fn result<O: FromPayload>(call: Call, key: Key) -> Result<O, Fa
 
 /// Starts a child as a call of its own, and records that: a replay, also one of a later run of the
 /// execution, goes on with the same child.
-pub(crate) async fn start_recorded(
-    run: &Arc<Run>,
-    path: Path,
-    definition: &Arc<Definition>,
-    input: Payload,
-    is_detached: bool,
-) -> Result<Key, Failure> {
-    let fingerprint = Some(input.fingerprint());
-    let call = Call::begin(run, path, &definition.name.clone().into(), CallKind::ChildStart, fingerprint);
+pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) -> Result<Key, Failure> {
+    let fingerprint = Some(child.input.fingerprint());
+    let name = child.definition.name.clone().into();
+    let call = Call::begin(run, path, &name, CallKind::ChildStart, fingerprint);
     if let Some(delivery) = call.recorded().await {
         if delivery.kind == CheckpointKind::Failed {
             return Err(crate::handle::failure_in(&delivery.outcome));
         }
         let key = recorded_key(&call, &delivery.outcome).await;
-        if !is_detached {
+        if !child.is_detached {
             let state =
                 if run.core.runs.get(key).is_some() { ChildState::Local } else { ChildState::Elsewhere };
             run.state().children.insert(key, state);
         }
         return Ok(key);
     }
-    match start(run, &call.path, definition, input, is_detached).await {
+    match start(&call, child).await {
         Ok(key) => {
             crate::crash_point!("child started and not recorded");
             call.deliver(CheckpointKind::Started, Payload::encode(&key.to_string())?, 0).await;
@@ -186,14 +282,10 @@ pub(crate) async fn start_recorded(
     }
 }
 
-/// Starts the child of `run` at `path`, or attaches to it if a run before this one has started it.
-async fn start(
-    run: &Arc<Run>,
-    path: &Path,
-    definition: &Arc<Definition>,
-    input: Payload,
-    is_detached: bool,
-) -> Result<Key, Failure> {
+/// Starts the child of a call, or attaches to it if a run before this one has started it.
+async fn start(call: &Call, child: NewChild) -> Result<Key, Failure> {
+    let NewChild { definition, input, options, is_detached } = child;
+    let run = &call.run;
     let core = &run.core;
     if core.definitions.get(&definition.name).is_none() {
         let mut failure = crate::order::unknown_workflow(core, &definition.name).recorded();
@@ -206,15 +298,18 @@ async fn start(
         let what = format!("the input of child {:?}", &*definition.name);
         return Err(Error::TooLarge { what, size: input.len(), limit }.recorded());
     }
-    let key = Key::derived(run.key, run.run_no, path);
+    let options = options.as_deref().unwrap_or(StartOptions::PLAIN);
+    let ticket = place(call, options).await?;
+    let key = Key::derived(run.key, run.run_no, &call.path);
     let (stored, room) = crate::value::store(Place::of(run, key), input.clone()).await;
-    let is_local = core.take_slot();
+    let is_local = ticket.is_none() && options.due.is_none() && core.take_slot();
     if !is_detached {
         let state = if is_local { ChildState::Local } else { ChildState::Elsewhere };
         run.state().children.insert(key, state);
     }
-    let armed = Vec::new();
     let parent = Parent { key: run.key, is_detached };
+    let created_at = core.now();
+    let (deadline_at, run_timeout) = options.time_limits(created_at, is_local);
     let new = write::Start {
         key,
         root: run.root,
@@ -222,19 +317,21 @@ async fn start(
         workflow_id: None,
         workflow: definition.name.clone(),
         app_version: core.info.app_version.clone(),
-        ticket: None,
+        ticket,
         fingerprint: None,
         input: stored,
-        created_at: core.now(),
-        deadline_at: None,
+        created_at,
+        deadline_at,
         is_guarded: run.is_replayed,
         has_begun: false,
         yields: false,
         dedup_id: None,
-        run_timeout: None,
-        state: if is_local { State::Running { armed } } else { State::Queued { armed } },
+        merge_within: None,
+        run_timeout,
+        attributes: options.attributes.clone(),
+        state: options.state(created_at, is_local),
     };
-    let child = is_local.then(|| run_of_child(run, key, definition, parent));
+    let child = is_local.then(|| run_of_child(run, &new, &definition, parent));
     let outcome = if run.is_replayed {
         start_guarded(run, new, room, child, input).await
     } else {
@@ -317,13 +414,34 @@ async fn start_guarded(
     run.lane().durable(lsn).await
 }
 
+/// Where a child is to stand whenever it is queued, as its options say.
+async fn place(call: &Call, options: &StartOptions) -> Result<Option<Arc<Ticket>>, Failure> {
+    options.check_child().and_then(|()| options.attributes.check()).map_err(|error| error.recorded())?;
+    let Some(ticket) = options.ticket().map_err(|error| error.recorded())? else { return Ok(None) };
+    let core = &call.run.core;
+    let unknown = call.ask(async || match core.queues.check(core, &ticket.queue).await {
+        Err(error @ (Error::UnknownQueue { .. } | Error::Invalid { .. })) => Ok(Some(error)),
+        checked => checked.map(|()| None),
+    });
+    match unknown.await {
+        None => Ok(Some(ticket)),
+        Some(error) => Err(error.recorded()),
+    }
+}
+
 /// The run of a child that is started here.
-fn run_of_child(parent_run: &Arc<Run>, key: Key, definition: &Arc<Definition>, parent: Parent) -> Arc<Run> {
+fn run_of_child(
+    parent_run: &Arc<Run>,
+    start: &write::Start,
+    definition: &Arc<Definition>,
+    parent: Parent,
+) -> Arc<Run> {
     if let Some(fate) = &parent_run.fate {
         fate.add_child();
     }
-    let first = NewRun::first(key, parent_run.root, parent_run.generation);
-    let new = NewRun { parent: Some(parent), fate: parent_run.fate.clone(), ..first };
+    let first = NewRun::first(start.key, parent_run.root, parent_run.generation);
+    let (parent, fate) = (Some(parent), parent_run.fate.clone());
+    let new = NewRun { parent, fate, deadline_at: start.deadline_at, ..first };
     Run::new(parent_run.core.clone(), definition.clone(), new)
 }
 

@@ -25,11 +25,16 @@ pub enum Table {
     Requests,
     /// One per running execution of a queue that limits how many run.
     Slots,
+    /// One per name with a value that an execution is found by.
+    Attributes,
 }
 
 impl Table {
+    /// How many there are.
+    pub const COUNT: usize = Self::ALL.len();
+
     /// All of them.
-    pub const ALL: [Table; 9] = [
+    pub const ALL: [Table; 10] = [
         Table::Executions,
         Table::Checkpoints,
         Table::Attempts,
@@ -39,21 +44,33 @@ impl Table {
         Table::Waits,
         Table::Requests,
         Table::Slots,
+        Table::Attributes,
     ];
 
     /// Its name in the schema.
     pub fn as_str(self) -> &'static str {
-        ["executions", "checkpoints", "attempts", "chunks", "ready", "timers", "waits", "requests", "slots"]
-            [self as usize]
+        let names = [
+            "executions",
+            "checkpoints",
+            "attempts",
+            "chunks",
+            "ready",
+            "timers",
+            "waits",
+            "requests",
+            "slots",
+            "attributes",
+        ];
+        names[self as usize]
     }
 }
 
 /// Running totals of a store.
 #[derive(Debug, Default)]
 pub struct Counters {
-    inserted: [AtomicU64; 9],
-    updated: [AtomicU64; 9],
-    deleted: [AtomicU64; 9],
+    inserted: [AtomicU64; Table::COUNT],
+    updated: [AtomicU64; Table::COUNT],
+    deleted: [AtomicU64; Table::COUNT],
     statements: AtomicU64,
     flushes: AtomicU64,
     writes: AtomicU64,
@@ -95,11 +112,11 @@ impl Spent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Rows inserted, by table in the order of [`Table::ALL`].
-    pub inserted: [u64; 9],
+    pub inserted: [u64; Table::COUNT],
     /// Rows updated, by table.
-    pub updated: [u64; 9],
+    pub updated: [u64; Table::COUNT],
     /// Rows deleted, by table.
-    pub deleted: [u64; 9],
+    pub deleted: [u64; Table::COUNT],
     /// Statements executed for flushes and claims.
     pub statements: u64,
     /// Flushes committed.
@@ -188,7 +205,7 @@ impl Counters {
 
     /// The totals now.
     pub fn counted(&self) -> Counted {
-        let all = |counters: &[AtomicU64; 9]| std::array::from_fn(|i| counters[i].load(Relaxed));
+        let all = |counters: &[AtomicU64; Table::COUNT]| std::array::from_fn(|i| counters[i].load(Relaxed));
         Counted {
             inserted: all(&self.inserted),
             updated: all(&self.updated),
@@ -209,7 +226,7 @@ impl Counted {
     /// What was added since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Counted) -> Counted {
-        let minus = |a: &[u64; 9], b: &[u64; 9]| std::array::from_fn(|i| a[i] - b[i]);
+        let minus = |a: &[u64; Table::COUNT], b: &[u64; Table::COUNT]| std::array::from_fn(|i| a[i] - b[i]);
         Counted {
             inserted: minus(&self.inserted, &earlier.inserted),
             updated: minus(&self.updated, &earlier.updated),

@@ -38,15 +38,18 @@ impl Sink for Ear {
             Outcome::Duplicate(existing) if existing.key == execution => {}
             Outcome::Answered(Answer::Done, parent) => {
                 core.watch.notify(execution);
+                core.queues.has_left();
                 if let Some(parent) = parent {
                     core.stage_free(*parent, Write::Wake(*parent));
                 }
             }
-            Outcome::Duplicate(_) | Outcome::Deduplicated(_) | Outcome::NotFound => match write {
-                Write::Start(start) => core.start_lost(start),
-                Write::Move(_) => core.lost(execution),
-                _ => {}
-            },
+            Outcome::Duplicate(_) | Outcome::Deduplicated(_) | Outcome::Full | Outcome::NotFound => {
+                match write {
+                    Write::Start(start) => core.start_lost(start),
+                    Write::Move(_) => core.lost(execution),
+                    _ => {}
+                }
+            }
             _ => {}
         }
     }

@@ -265,6 +265,7 @@ impl Core {
     pub(crate) fn begin_closing(&self) {
         self.begin_draining();
         self.is_closing.store(true, SeqCst);
+        self.queues.has_left();
     }
 
     /// Stops the engine: the database cannot be trusted.
@@ -438,8 +439,13 @@ impl Core {
     /// Asks for something to be done with an execution.
     pub(crate) async fn request(&self, workflow_id: &str, kind: RequestKind) -> Result<Answer, Error> {
         self.check_open()?;
-        let execution = self.find(workflow_id, Detail::Outcome).await?.execution;
-        let key = execution.key;
+        let key = self.find(workflow_id, Detail::Outcome).await?.execution.key;
+        let answer = self.request_of(key, kind).await?;
+        answer.ok_or_else(|| Error::NotFound { workflow_id: workflow_id.to_owned() })
+    }
+
+    /// The same by its key; `None` if there is no such execution.
+    pub(crate) async fn request_of(&self, key: Key, kind: RequestKind) -> Result<Option<Answer>, Error> {
         let reason = match kind {
             RequestKind::Cancel => encoded(&cancel_failure()),
             RequestKind::Resume => crate::Payload::empty(),
@@ -457,9 +463,9 @@ impl Core {
                         run.interrupt(Interrupt::Cancel(cancel_failure().into()));
                     }
                 }
-                Ok(answer)
+                Ok(Some(answer))
             }
-            Outcome::NotFound => Err(Error::NotFound { workflow_id: workflow_id.to_owned() }),
+            Outcome::NotFound => Ok(None),
             Outcome::Refused(reason) => Err(Error::Unavailable(reason.to_string())),
             _ => Err(self.why_dropped()),
         }

@@ -87,6 +87,15 @@ pub enum Error {
         /// The other execution.
         workflow_id: String,
     },
+    /// As many executions wait in the queue as may.
+    #[error(
+        "queue {queue:?} is full: as many executions wait in it as its max_depth allows; start it again later, let the \
+         start wait for room, or raise the limit"
+    )]
+    QueueFull {
+        /// The queue.
+        queue: String,
+    },
     /// The workflow_id already belongs to something else.
     #[error(
         "workflow_id {workflow_id:?} is taken: {reason}; use another workflow_id, or start it with the same \
@@ -207,9 +216,10 @@ impl Error {
             Error::UnknownWorkflow { .. } | Error::UnknownQueue { .. } | Error::NotFound { .. } => {
                 ErrorKind::NotFound
             }
-            Error::Conflict { .. } | Error::QueueConflict { .. } | Error::Deduplicated { .. } => {
-                ErrorKind::Conflict
-            }
+            Error::Conflict { .. }
+            | Error::QueueConflict { .. }
+            | Error::Deduplicated { .. }
+            | Error::QueueFull { .. } => ErrorKind::Conflict,
             Error::Failed(_) => ErrorKind::Failed,
             Error::Cancelled(_) => ErrorKind::Cancelled,
             Error::Parked { .. } => ErrorKind::Parked,
@@ -241,6 +251,7 @@ impl Error {
             Error::UnknownQueue { .. } => "SF-0037",
             Error::QueueConflict { .. } => "SF-0038",
             Error::Deduplicated { .. } => "SF-0039",
+            Error::QueueFull { .. } => "SF-0040",
         }
     }
 

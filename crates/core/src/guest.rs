@@ -14,7 +14,10 @@ use std::task::Waker;
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
 use crate::branch::Leaf;
+use crate::child::NewChild;
 use crate::context::{Context, sleep_for};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -22,7 +25,6 @@ use crate::failure::{Failure, UNREADABLE};
 use crate::handle::Handle;
 use crate::key::Key;
 use crate::name::Name;
-pub use crate::order::StartOptions;
 use crate::order::{Held, Order};
 pub use crate::path::Path;
 use crate::payload::Payload;
@@ -30,6 +32,7 @@ pub use crate::rest::Waits;
 pub use crate::run::Stopped;
 use crate::run::{InThread, Interrupt, Run};
 use crate::start::{Running, Starting};
+pub use crate::start_options::StartOptions;
 use crate::step::{StepOptions, begin};
 pub use crate::step_call::{StepCall, StepTurn};
 use crate::workflow::{BodyFuture, Workflow};
@@ -67,6 +70,17 @@ impl Engine {
         Starting::of(self.order(workflow, input, options))
     }
 
+    /// Like [`Engine::start_many`]. What only one of them can have must not be among the options.
+    pub fn start_guests(
+        &self,
+        workflow: &GuestWorkflow,
+        inputs: Vec<Payload>,
+        options: Option<&StartOptions>,
+    ) -> BoxFuture<'static, Result<Vec<Handle<Payload>>, Error>> {
+        let order = |input| self.order(workflow, input, options.cloned().map(Box::new));
+        crate::start::start_all(inputs.into_iter().map(order).collect())
+    }
+
     /// Like [`Engine::run`].
     pub fn run_guest(
         &self,
@@ -84,7 +98,7 @@ impl Engine {
         options: Option<Box<StartOptions>>,
     ) -> Order<'static> {
         let (core, definition) = (Held::Own(self.core.clone()), Held::Own(workflow.definition.clone()));
-        Order { core, definition, input, options }
+        Order::new(core, definition, input, options)
     }
 }
 
@@ -164,7 +178,7 @@ impl Gate {
 
     /// The execution's workflow_id.
     pub fn workflow_id(&self) -> String {
-        self.0.given_id.as_ref().map_or_else(|| self.0.key.to_string(), ToString::to_string)
+        self.0.key.workflow_id(self.0.given_id.as_deref())
     }
 
     /// Adds to the number of calls that have been cancelled, and whose branches have not gone on yet: until then
@@ -321,11 +335,12 @@ impl Branch {
         &mut self,
         workflow: &GuestWorkflow,
         input: Payload,
+        options: Option<Box<StartOptions>>,
     ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<> {
         let path = self.cx.next_path();
         let definition = workflow.definition.clone();
         let call = crate::child::begin(&self.cx.run, path, &definition, &input);
-        crate::child::run_to_end(call, definition, input)
+        crate::child::run_to_end(call, NewChild { definition, input, options, is_detached: false })
     }
 
     /// Starts a child; see [`Context::start_child`] and [`Context::start_detached`].
@@ -333,11 +348,13 @@ impl Branch {
         &mut self,
         workflow: &GuestWorkflow,
         input: Payload,
+        options: Option<Box<StartOptions>>,
         is_detached: bool,
     ) -> impl Future<Output = Result<Key, Failure>> + Send + use<> {
         let path = self.cx.next_path();
         let (run, definition) = (self.cx.run.clone(), workflow.definition.clone());
-        async move { crate::child::start_recorded(&run, path, &definition, input, is_detached).await }
+        let child = NewChild { definition, input, options, is_detached };
+        async move { crate::child::start_recorded(&run, path, child).await }
     }
 
     /// What tells whether the code has to unwind.

@@ -59,7 +59,7 @@ impl<O> Handle<O> {
 
     /// The execution's workflow_id.
     pub fn workflow_id(&self) -> String {
-        self.given_id.as_ref().map_or_else(|| self.key.to_string(), ToString::to_string)
+        self.key.workflow_id(self.given_id.as_deref())
     }
 
     /// The execution's key.

@@ -56,6 +56,11 @@ impl Key {
         (uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text).then(|| Self(uuid.into_bytes()))
     }
 
+    /// The workflow_id of the execution with this key: what its caller gave, else this key's text.
+    pub(crate) fn workflow_id(&self, given: Option<&str>) -> String {
+        given.map_or_else(|| self.to_string(), str::to_owned)
+    }
+
     /// The 16 bytes.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0

@@ -4,8 +4,10 @@
 //! This crate is the engine and the [`Store`] contract; it knows no SQL and no network.
 
 mod adopt;
+pub mod attributes;
 mod branch;
 mod builder;
+pub mod bulk;
 mod call;
 mod child;
 mod client;
@@ -16,7 +18,9 @@ pub mod counters;
 #[cfg(feature = "crash-points")]
 #[doc(hidden)]
 pub mod crash;
+pub mod debounce;
 mod delivery;
+pub mod depth;
 mod disagreement;
 mod ear;
 mod engine;
@@ -49,6 +53,7 @@ pub mod schema;
 mod shutdown;
 mod signals;
 mod start;
+mod start_options;
 mod step;
 mod step_call;
 pub mod store;
@@ -86,7 +91,7 @@ macro_rules! crash_point {
 
 pub use branch::{Branch, Either, Elapsed};
 pub use builder::EngineBuilder;
-pub use child::{Child, ChildHandle};
+pub use child::{Child, ChildHandle, StartChild, StartDetached};
 pub use client::Client;
 pub use commit::LaneLoad;
 pub use context::Context;
@@ -97,11 +102,11 @@ pub use handle::Handle;
 pub use key::Key;
 pub use memory::MemoryStore;
 pub use name::Name;
-pub use order::Due;
 pub use path::Path;
 pub use payload::Payload;
 pub use record::Status;
-pub use start::{RunToEnd, Start};
+pub use start::{RunToEnd, Start, StartMany};
+pub use start_options::Due;
 pub use step::{RetryPolicy, Step, StepOptions};
 pub use store::Store;
 pub use workflow::Workflow;

@@ -3,89 +3,28 @@
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context as TaskContext, Poll};
-use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
 
-use crate::clock::Timestamp;
 use crate::commit::{Durable, Fate, Lsn, Slot, Staged};
+use crate::debounce::{FOREVER, held_as};
 use crate::engine::Core;
 use crate::error::Error;
 use crate::handle::{Handle, decode};
 use crate::id_claim::{Claimed, IdClaim};
 use crate::key::Key;
 use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
-use crate::queue::{OnDuplicate, Ticket, check_queue_key, check_queue_name};
+use crate::queue::{OnDuplicate, OnFull, Ticket};
 use crate::record::{Detail, Execution, ExecutionId, Status};
 use crate::run::{Conclusion, NewRun, Run};
+use crate::start_options::{ID_LIMIT, StartOptions};
 use crate::task::RunTask;
 use crate::value::Place;
 use crate::workflow::{Definition, check_name, check_text};
-use crate::write::{self, Existing, Outcome, State, Write};
-
-/// Longest workflow_id, in bytes.
-const WORKFLOW_ID_LIMIT: usize = 1024;
-
-/// What is told about an execution when it is started.
-#[derive(Clone, Debug, Default)]
-pub struct StartOptions {
-    /// The execution's id, given by the caller.
-    pub workflow_id: Option<Arc<str>>,
-    /// After this time it is cancelled.
-    pub timeout: Option<Duration>,
-    /// So long after it has begun it is cancelled, unless it has ended.
-    pub run_timeout: Option<Duration>,
-    /// Longest wait for the database.
-    pub patience: Option<Duration>,
-    /// The queue that it waits in.
-    pub queue: Option<Arc<str>>,
-    /// Its key within the queue.
-    pub key: Option<Arc<str>>,
-    /// Smaller comes first within its key; 0 unless given.
-    pub priority: Option<i32>,
-    /// It begins not before this time.
-    pub due: Option<Due>,
-    /// In its queue there is one at most that has this and has not ended.
-    pub dedup_id: Option<Arc<str>>,
-    /// What happens if there is one.
-    pub on_duplicate: OnDuplicate,
-}
-
-/// When an execution may begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
-    /// So long after it was accepted.
-    After(Duration),
-    /// At this time.
-    At(Timestamp),
-}
-
-impl StartOptions {
-    /// Where it stands whenever it is queued.
-    fn ticket(&self) -> Result<Option<Arc<Ticket>>, Error> {
-        let Self { queue, key, priority, dedup_id, .. } = self;
-        let Some(queue) = queue else {
-            let given =
-                [("key", key.is_some()), ("priority", priority.is_some()), ("dedup_id", dedup_id.is_some())];
-            return match given.into_iter().find(|(_, is_given)| *is_given) {
-                None => Ok(None),
-                Some((what, _)) => {
-                    Err(Error::Invalid { what, reason: "needs a queue: give `queue` too".into() })
-                }
-            };
-        };
-        check_queue_name(queue)?;
-        if let Some(key) = key {
-            check_queue_key(key)?;
-        }
-        if let Some(id) = dedup_id {
-            check_text("dedup_id", id, WORKFLOW_ID_LIMIT)?;
-        }
-        let key = key.clone().unwrap_or_default();
-        Ok(Some(Arc::new(Ticket { queue: queue.clone(), key, priority: priority.unwrap_or_default() })))
-    }
-}
+use crate::write::{self, Existing, Outcome, Write};
 
 /// Something shared that whoever starts an execution has: for as long as that takes, or his own.
 pub(crate) enum Held<'e, T> {
@@ -111,6 +50,8 @@ pub(crate) struct Order<'e> {
     pub(crate) input: Payload,
     /// `None` for the defaults.
     pub(crate) options: Option<Box<StartOptions>>,
+    /// True while its queue is full.
+    waits_for_room: AtomicBool,
 }
 
 /// A run whose caller may go away: dropped before its conclusion, it goes on in a task of its own.
@@ -153,14 +94,31 @@ enum Started<O> {
     Here(Attended, Arc<Run>),
     /// It was there before, or somebody else runs it.
     Elsewhere(Handle<O>),
-    /// It has to be started once more: what stood in its way has ended since.
-    Again,
+}
+
+/// Why a start has to be tried once more.
+enum Obstacle {
+    /// What stood in its way has ended since.
+    Gone,
+    /// Its queue is full: when there may be room.
+    Full,
 }
 
 /// Why something cannot be prepared at once.
 pub(crate) enum TryNow {
     Later,
     Never(Error),
+}
+
+impl<'e> Order<'e> {
+    pub(crate) fn new(
+        core: Held<'e, Core>,
+        definition: Held<'e, Definition>,
+        input: Payload,
+        options: Option<Box<StartOptions>>,
+    ) -> Self {
+        Self { core, definition, input, options, waits_for_room: AtomicBool::new(false) }
+    }
 }
 
 impl Order<'_> {
@@ -200,8 +158,10 @@ impl Order<'_> {
     /// Prepares any start, waiting for what it needs.
     async fn prepare(&self) -> Result<Prepared, Error> {
         self.check()?;
-        let core = &*self.core;
-        let ticket = self.options.as_ref().map(|options| options.ticket()).transpose()?.flatten();
+        let (core, options) = (&*self.core, self.told());
+        let ticket = options.ticket()?;
+        options.check_debounce(&self.definition.name, &self.input)?;
+        options.attributes.check()?;
         if let Some(ticket) = &ticket {
             core.queues.check(core, &ticket.queue).await?;
         }
@@ -209,7 +169,7 @@ impl Order<'_> {
         let mut claim = None;
         let id = self.id();
         if let Some(id) = &id {
-            check_text("workflow_id", id, WORKFLOW_ID_LIMIT)?;
+            check_text("workflow_id", id, ID_LIMIT)?;
             claim = Some(IdClaim::take(core, id).await);
         }
         let lane = core.lane_of(key);
@@ -225,7 +185,7 @@ impl Order<'_> {
 
     /// True if it may begin here at once, as far as is known here.
     fn may_begin(&self, ticket: Option<&Ticket>, has_id: bool) -> bool {
-        let Some(options) = self.options.as_deref() else { return true };
+        let options = self.told();
         let is_timed = options.timeout.is_some() || options.run_timeout.is_some();
         let is_plain = !has_id && !is_timed && options.dedup_id.is_none();
         options.due.is_none() && ticket.is_none_or(|ticket| is_plain && self.core.may_begin_in(&ticket.queue))
@@ -239,15 +199,14 @@ impl Order<'_> {
         input: Payload,
         is_local: bool,
     ) -> Box<write::Start> {
-        let created_at = self.core.now();
-        let armed = Vec::new();
-        let (timeout, run_timeout) =
-            self.options.as_ref().map_or((None, None), |options| (options.timeout, options.run_timeout));
-        // what runs here begins now
-        let (from_now, run_timeout) = if is_local { (run_timeout, None) } else { (None, run_timeout) };
-        let deadline = timeout.into_iter().chain(from_now).min();
-        let due = self.options.as_ref().and_then(|options| options.due);
-        let dedup_id = self.options.as_ref().and_then(|options| options.dedup_id.clone());
+        let (created_at, options) = (self.core.now(), self.told());
+        let (dedup_id, merge_within) = match &options.debounce {
+            Some(id) => {
+                (Some(held_as(&self.definition.name, id)), Some(options.max_delay.unwrap_or(FOREVER)))
+            }
+            None => (options.dedup_id.clone(), None),
+        };
+        let (deadline_at, run_timeout) = options.time_limits(created_at, is_local);
         Box::new(write::Start {
             key,
             root: key,
@@ -260,23 +219,20 @@ impl Order<'_> {
             yields: is_local && ticket.is_some(),
             ticket,
             dedup_id,
+            merge_within,
             input,
             created_at,
-            deadline_at: deadline.map(|timeout| created_at.plus(timeout)),
+            deadline_at,
             run_timeout,
+            attributes: options.attributes.clone(),
             has_begun: false,
-            state: match due {
-                Some(Due::After(delay)) => State::Scheduled { due_at: created_at.plus(delay) },
-                Some(Due::At(due_at)) => State::Scheduled { due_at },
-                None if is_local => State::Running { armed },
-                None => State::Queued { armed },
-            },
+            state: options.state(created_at, is_local),
         })
     }
+}
 
-    fn patience(&self) -> Option<Duration> {
-        self.options.as_ref().and_then(|options| options.patience)
-    }
+fn text(option: Option<&str>) -> String {
+    option.unwrap_or_default().to_owned()
 }
 
 pub(crate) fn unknown_workflow(core: &Core, name: &str) -> Error {
@@ -312,40 +268,75 @@ pub(crate) fn local_run_of(
 
 impl Order<'_> {
     pub(crate) async fn start<O>(self) -> Result<Handle<O>, Error> {
-        patiently(self.patience(), self.start_in_time()).await
+        self.patiently(self.start_in_time()).await
     }
 
     async fn start_in_time<O>(&self) -> Result<Handle<O>, Error> {
-        loop {
-            match self.start_prepared(self.prepare().await?).await? {
-                Started::Here(attended, run) => {
-                    // the run goes on in a task of its own
-                    drop(attended);
-                    return Ok(Handle::running(run, self.id()));
-                }
-                Started::Elsewhere(handle) => return Ok(handle),
-                Started::Again => {}
+        match self.started(self.prepare().await?).await? {
+            Started::Here(attended, run) => {
+                // the run goes on in a task of its own
+                drop(attended);
+                Ok(Handle::running(run, self.id()))
             }
+            Started::Elsewhere(handle) => Ok(handle),
         }
     }
 
-    fn id(&self) -> Option<Arc<str>> {
-        self.options.as_ref().and_then(|options| options.workflow_id.clone())
+    /// Starts it, as often as it has to be.
+    async fn started<O>(&self, mut prepared: Prepared) -> Result<Started<O>, Error> {
+        loop {
+            // from before the queue is found full: what leaves it meanwhile is heard of
+            let room = self.waits_if_full().then(|| self.core.queues.room());
+            match self.start_prepared(prepared).await? {
+                Ok(started) => return Ok(started),
+                Err(Obstacle::Gone) => {}
+                Err(Obstacle::Full) => {
+                    self.waits_for_room.store(true, Relaxed);
+                    OptionFuture::from(room).await;
+                    self.waits_for_room.store(false, Relaxed);
+                }
+            }
+            prepared = self.prepare().await?;
+        }
     }
 
-    async fn start_prepared<O>(&self, prepared: Prepared) -> Result<Started<O>, Error> {
+    fn told(&self) -> &StartOptions {
+        self.options.as_deref().unwrap_or(StartOptions::PLAIN)
+    }
+
+    fn waits_if_full(&self) -> bool {
+        self.told().on_full == OnFull::Wait
+    }
+
+    /// Does `work`, for as long as its caller waits.
+    async fn patiently<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let Some(patience) = self.told().patience else {
+            return work.await;
+        };
+        tokio::time::timeout(patience, work).await.unwrap_or_else(|_| {
+            Err(if self.waits_for_room.load(Relaxed) {
+                self.full()
+            } else {
+                Error::Unavailable(format!("the database did not answer within {patience:?}"))
+            })
+        })
+    }
+
+    fn full(&self) -> Error {
+        Error::QueueFull { queue: text(self.told().queue.as_deref()) }
+    }
+
+    fn id(&self) -> Option<Arc<str>> {
+        self.told().workflow_id.clone()
+    }
+
+    async fn start_prepared<O>(&self, prepared: Prepared) -> Result<Result<Started<O>, Obstacle>, Error> {
         let (core, definition) = (&*self.core, &*self.definition);
         let Prepared { start, room, claim, is_local } = prepared;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         if !is_local {
-            let outcome = match queue(core, start, room, claim).await? {
-                Outcome::Deduplicated(None) => return Ok(Started::Again),
-                Outcome::Deduplicated(Some(existing)) => {
-                    return self.deduplicated(*existing).map(Started::Elsewhere);
-                }
-                outcome => outcome,
-            };
-            return settled(core, outcome, definition, key, id, fingerprint).map(Started::Elsewhere);
+            let outcome = queue(core, start, room, claim).await?;
+            return self.came_to(outcome, key, id, fingerprint);
         }
         let run = local_run(core, definition, &start, None);
         run.register();
@@ -364,33 +355,56 @@ impl Order<'_> {
         attended.claim = None;
         if outcome != Outcome::Applied {
             attended.task = None;
-            return settled(core, outcome, definition, key, id, fingerprint).map(Started::Elsewhere);
+            return self.came_to(outcome, key, id, fingerprint);
         }
-        Ok(Started::Here(attended, run))
+        Ok(Ok(Started::Here(attended, run)))
+    }
+
+    /// What a start that does not run here has come to.
+    fn came_to<O>(
+        &self,
+        outcome: Outcome,
+        key: Key,
+        id: Option<Arc<str>>,
+        fingerprint: Option<u64>,
+    ) -> Result<Result<Started<O>, Obstacle>, Error> {
+        let handle = match outcome {
+            Outcome::Deduplicated(None) if self.told().debounce.is_some() => Err(Error::Unavailable(
+                "an answer of the database was lost; what was started has begun since, or was put into what has".into(),
+            )),
+            Outcome::Deduplicated(None) => return Ok(Err(Obstacle::Gone)),
+            Outcome::Full if self.waits_if_full() => return Ok(Err(Obstacle::Full)),
+            Outcome::Full => Err(self.full()),
+            Outcome::Deduplicated(Some(existing)) => self.deduplicated(*existing),
+            outcome => settled(&self.core, outcome, &self.definition, key, id, fingerprint),
+        };
+        handle.map(|handle| Ok(Started::Elsewhere(handle)))
     }
 
     /// Another one has its dedup_id.
     fn deduplicated<O>(&self, existing: Existing) -> Result<Handle<O>, Error> {
-        let options = self.options.as_deref().cloned().unwrap_or_default();
+        let options = self.told();
         let is_same = *existing.workflow == *self.definition.name;
-        if options.on_duplicate == OnDuplicate::ReturnExisting && is_same {
+        if is_same && options.on_duplicate == OnDuplicate::ReturnExisting {
             let is_running = existing.status == Status::Running;
             return Ok(Handle::of((*self.core).clone(), existing.key, existing.given_id, |_| is_running));
         }
-        let text = |it: Option<Arc<str>>| it.as_deref().unwrap_or_default().to_owned();
-        let workflow_id = existing.given_id.map_or_else(|| existing.key.to_string(), |id| id.to_string());
-        Err(Error::Deduplicated { queue: text(options.queue), dedup_id: text(options.dedup_id), workflow_id })
+        Err(Error::Deduplicated {
+            queue: text(options.queue.as_deref()),
+            dedup_id: text(options.dedup_id.as_deref()),
+            workflow_id: existing.workflow_id(),
+        })
     }
 
     pub(crate) async fn run_to_end<O: FromPayload>(self) -> Result<O, Error> {
-        patiently(self.patience(), self.run_to_end_in_time()).await
+        self.patiently(self.run_to_end_in_time()).await
     }
 
     async fn run_to_end_in_time<O: FromPayload>(&self) -> Result<O, Error> {
         let (core, definition) = (&*self.core, &*self.definition);
         let prepared = self.prepare().await?;
         if !prepared.is_local || prepared.start.yields {
-            return match self.start_prepared::<O>(prepared).await? {
+            return match self.started::<O>(prepared).await? {
                 // its code may be the caller's to run: who waits polls it to its end
                 Started::Here(mut attended, run) => match poll_fn(|cx| attended.poll_conclusion(cx)).await {
                     Conclusion::Ended(status, outcome) => decode(core, run.key, status, outcome).await,
@@ -400,7 +414,6 @@ impl Order<'_> {
                     }
                 },
                 Started::Elsewhere(handle) => handle.output().await,
-                Started::Again => self.start_in_time::<O>().await?.output().await,
             };
         }
         let Prepared { start, room, claim, .. } = prepared;
@@ -455,18 +468,6 @@ impl Order<'_> {
         };
         check_same(&existing, definition, id.as_deref(), fingerprint)?;
         Handle::<O>::of(core.clone(), existing_key, id, |run| run.run_no == run_no).output().await
-    }
-}
-
-async fn patiently<T>(
-    patience: Option<Duration>,
-    work: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    match patience {
-        None => work.await,
-        Some(patience) => tokio::time::timeout(patience, work).await.unwrap_or_else(|_| {
-            Err(Error::Unavailable(format!("the database did not answer within {patience:?}")))
-        }),
     }
 }
 

@@ -30,6 +30,16 @@ pub enum OnDuplicate {
     ReturnExisting,
 }
 
+/// What a start comes to whose queue is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFull {
+    /// To an error, [`Error::QueueFull`].
+    #[default]
+    Reject,
+    /// It waits until there is room.
+    Wait,
+}
+
 /// Where an execution stands whenever it is queued.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
@@ -68,6 +78,8 @@ pub struct Limits {
     pub rate: Option<Rate>,
     /// How often those of any one key begin.
     pub key_rate: Option<Rate>,
+    /// Most executions that wait for their beginning; what more is started is refused, or waits outside.
+    pub max_depth: Option<u32>,
 }
 
 /// A queue as it is stored.
@@ -147,6 +159,15 @@ impl Queue {
         self
     }
 
+    /// At most so many executions wait in it for their beginning, delayed ones included. What more is started is refused
+    /// or waits, as its caller [says](OnFull); what a workflow starts in it is never refused. Nothing begins without
+    /// having been in it.
+    #[must_use]
+    pub fn max_depth(mut self, executions: u32) -> Self {
+        self.limits.max_depth = Some(executions);
+        self
+    }
+
     /// An error if it cannot be stored.
     pub(crate) fn check(&self) -> Result<(), Error> {
         check_queue_name(&self.name)?;
@@ -155,11 +176,13 @@ impl Queue {
                 format!("{DEFAULT_QUEUE:?} is what has no queue; it has no limits: choose another name");
             return Err(Error::Invalid { what: "queue name", reason });
         }
-        let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate } = &self.limits;
+        let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
+            &self.limits;
         for (what, limit) in [
             ("concurrency", concurrency),
             ("worker_concurrency", worker_concurrency),
             ("key_concurrency", key_concurrency),
+            ("max_depth", max_depth),
         ] {
             if *limit == Some(0) {
                 let reason =
@@ -185,6 +208,14 @@ fn refused(rate: &Rate) -> Option<String> {
         Some(format!("its period is {:?}; it must be between 1 ms and 366 days", rate.period))
     } else {
         None
+    }
+}
+
+impl QueueRow {
+    /// True if what is put into it may begin at once, without a claim.
+    pub fn lets_begin(&self) -> bool {
+        let limits = &self.queue.limits;
+        !self.is_paused && !limits.is_serial() && limits.max_depth.is_none()
     }
 }
 
@@ -235,6 +266,7 @@ mod tests {
             (Queue::new("x".repeat(256)), "at most 255"),
             (Queue::new("emails").concurrency(0), "pause it"),
             (Queue::new("emails").key_concurrency(0), "pause it"),
+            (Queue::new("emails").max_depth(0), "must be at least 1"),
             (Queue::new("emails").rate(Rate::new(0, SHORTEST)), "pause it"),
             (Queue::new("emails").key_rate(Rate::new(1, SHORTEST).burst(0)), "pause it"),
             (Queue::new("emails").rate(Rate::new(1, Duration::ZERO)), "between 1 ms and 366 days"),

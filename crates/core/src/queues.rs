@@ -2,16 +2,25 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use crate::engine::{Core, Engine};
 use crate::error::Error;
 use crate::queue::{DEFAULT_QUEUE, Limits, OnConflict, Queue, QueueChange, QueueRow};
 use crate::store::{Store, StoreError};
 
-/// Names of queues that are stored. Nobody deletes a queue, so what is known once is known for good.
+/// When it is seen whether there is room in a full queue, whatever has been heard.
+const LOOK_FOR_ROOM_AFTER: Duration = Duration::from_secs(1);
+
+/// What the engine knows of queues.
 #[derive(Default)]
 pub(crate) struct Queues {
+    /// Names of queues that are stored. Nobody deletes a queue, so what is known once is known for good.
     known: RwLock<HashSet<Arc<str>>>,
+    /// Something has left a queue, here or elsewhere.
+    left: Notify,
 }
 
 impl Queues {
@@ -22,6 +31,19 @@ impl Queues {
     /// There is a queue of this name.
     pub(crate) fn learn(&self, name: &Arc<str>) {
         self.known.write().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
+    }
+
+    /// Something may have left a queue: who waits for room may try again.
+    pub(crate) fn has_left(&self) {
+        self.left.notify_waiters();
+    }
+
+    /// Ends when there may be room in a queue that is full now.
+    pub(crate) fn room(&self) -> impl Future<Output = ()> {
+        let left = self.left.notified();
+        async {
+            let _ = tokio::time::timeout(LOOK_FOR_ROOM_AFTER, left).await;
+        }
     }
 
     /// An error if there is no such queue.
@@ -143,8 +165,9 @@ impl Engine {
         wanted: impl Fn(Option<&QueueRow>) -> Result<Option<(Limits, bool)>, Error>,
     ) -> Result<QueueRow, Error> {
         let row = change(&*self.core.store, name, wanted).await?;
-        // there may be room now
+        // there may be room now, for what waits in it and for what waits outside
         self.core.wake_worker(true);
+        self.core.queues.has_left();
         row.ok_or_else(|| Error::Corrupt(format!("queue {name:?} is gone")))
     }
 }

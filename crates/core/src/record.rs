@@ -5,11 +5,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::attributes::Attributes;
 use crate::clock::Timestamp;
+use crate::debounce::debounce_id;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
-use crate::queue::Ticket;
+use crate::queue::{DEFAULT_QUEUE, Ticket};
 use crate::write::{Attempt, Checkpoint, Parent, RequestKind, WorkerId};
 
 /// The status of an execution.
@@ -170,7 +172,8 @@ pub struct Execution {
     pub app_version: Option<Arc<str>>,
     /// Where it stands whenever it is queued; `None` for the default queue.
     pub ticket: Option<Arc<Ticket>>,
-    /// In its queue it is the only one that has this; `None` once it has ended.
+    /// In its queue it is the only one that has this; `None` once it has ended. Of what is debounced it is made of its
+    /// [id](Self::debounce_id), and gone when it is due.
     pub dedup_id: Option<Arc<str>>,
     /// When it was accepted.
     pub created_at: Timestamp,
@@ -180,6 +183,8 @@ pub struct Execution {
     pub deadline_at: Option<Timestamp>,
     /// So long after it begins, at the latest; `None` once it has begun.
     pub run_timeout: Option<Duration>,
+    /// What it is found by; it may be missing in claims, and where only the outcome is loaded.
+    pub attributes: Attributes,
     /// Earliest time at which a timer wakes it, while it waits.
     pub wake_at: Option<Timestamp>,
     /// Due times of its sleeps.
@@ -187,6 +192,11 @@ pub struct Execution {
 }
 
 impl Execution {
+    /// The queue that it stands in whenever it is queued.
+    pub fn queue(&self) -> &str {
+        self.ticket.as_ref().map_or(DEFAULT_QUEUE, |ticket| &ticket.queue)
+    }
+
     /// It begins at this time, if it has not begun before: from here on its deadline stands.
     pub fn begin(&mut self, now: Timestamp) {
         if let Some(timeout) = self.run_timeout.take() {
@@ -197,7 +207,17 @@ impl Execution {
 
     /// Its workflow_id: the caller's, or the text of its key.
     pub fn workflow_id(&self) -> String {
-        self.given_id.as_ref().map_or_else(|| self.key.to_string(), ToString::to_string)
+        self.key.workflow_id(self.given_id.as_deref())
+    }
+
+    /// The dedup_id that its caller gave, unless it has ended.
+    pub fn given_dedup_id(&self) -> Option<&str> {
+        self.dedup_id.as_deref().filter(|held| debounce_id(held).is_none())
+    }
+
+    /// What the starts have in common that it is debounced by, until it is due.
+    pub fn debounce_id(&self) -> Option<&str> {
+        self.dedup_id.as_deref().and_then(debounce_id)
     }
 }
 
@@ -247,6 +267,10 @@ pub struct Filter {
     pub id_prefix: Option<Arc<str>>,
     /// Only those that are pinned to this version of the code.
     pub app_version: Option<Arc<str>>,
+    /// Only those that stand in this queue whenever they are queued.
+    pub queue: Option<Arc<str>>,
+    /// Only those that have all of these.
+    pub attributes: Attributes,
     /// Only those created at or after this time.
     pub created_from: Option<Timestamp>,
     /// Only those created before this time.
@@ -270,6 +294,8 @@ impl Default for Filter {
             parent: None,
             id_prefix: None,
             app_version: None,
+            queue: None,
+            attributes: Attributes::NONE,
             created_from: None,
             created_before: None,
             after: None,

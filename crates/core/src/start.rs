@@ -1,11 +1,14 @@
 //! Starting executions: [`Engine::start`] and [`Engine::run`].
 
 use std::future::IntoFuture;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::clock::Timestamp;
@@ -13,33 +16,53 @@ use crate::engine::{Core, Engine};
 use crate::error::Error;
 use crate::handle::{Handle, decode, decode_here};
 use crate::key::Key;
-use crate::order::{
-    Attended, Due, Held, Order, Prepared, StartOptions, TryNow, local_run, local_run_of, settled, started,
-};
+use crate::order::{Attended, Held, Order, Prepared, TryNow, local_run, local_run_of, settled, started};
 use crate::payload::{FromPayload, Payload};
-use crate::queue::OnDuplicate;
+use crate::queue::{OnDuplicate, OnFull};
 use crate::run::Conclusion;
+use crate::start_options::{Due, StartOptions, forward_options};
 use crate::task::RunTask;
-use crate::workflow::Workflow;
+use crate::workflow::{Definition, Workflow};
 use crate::write::Outcome;
 
 /// An execution about to be started; `.await` it for its [`Handle`].
 #[must_use = "nothing is started until this is awaited"]
 pub struct Start<'e, I, O> {
     engine: &'e Engine,
-    workflow: &'e Workflow<I, O>,
+    definition: &'e Arc<Definition>,
     input: I,
     options: Option<Box<StartOptions>>,
+    output: PhantomData<fn() -> O>,
 }
 
 /// An execution about to be run; `.await` it for its output.
 #[must_use = "nothing runs until this is awaited"]
 pub struct RunToEnd<'e, I, O>(Start<'e, I, O>);
 
+/// Executions about to be started; `.await` it for their [`Handle`]s.
+#[must_use = "nothing is started until this is awaited"]
+pub struct StartMany<'e, I, O>(Start<'e, Vec<I>, O>);
+
+/// So many of one call are started at a time.
+const AT_A_TIME: usize = 4_096;
+
 impl Engine {
     /// Starts an execution. When this returns, it is durable that it will run to its end.
     pub fn start<'e, I, O>(&'e self, workflow: &'e Workflow<I, O>, input: I) -> Start<'e, I, O> {
-        Start { engine: self, workflow, input, options: None }
+        let definition = &workflow.definition;
+        Start { engine: self, definition, input, options: None, output: PhantomData }
+    }
+
+    /// Starts one execution for each input, all with the same options: many share a flush, as they do when many callers
+    /// start one each. When this returns, all of them are durable; if it comes to an error, some may be.
+    pub fn start_many<'e, I, O>(
+        &'e self,
+        workflow: &'e Workflow<I, O>,
+        inputs: impl IntoIterator<Item = I>,
+    ) -> StartMany<'e, I, O> {
+        let input = inputs.into_iter().collect();
+        let definition = &workflow.definition;
+        StartMany(Start { engine: self, definition, input, options: None, output: PhantomData })
     }
 
     /// Starts an execution and waits for its output: one flush, where nothing else has to be durable before.
@@ -107,6 +130,30 @@ impl<I, O> Start<'_, I, O> {
         self
     }
 
+    /// What this comes to if its queue is [full](crate::queue::Queue::max_depth): [`Error::QueueFull`], unless told
+    /// otherwise. One that waits does so for as long as [`wait_at_most`](Start::wait_at_most) says, and then comes to
+    /// that error.
+    pub fn on_full(mut self, on_full: OnFull) -> Self {
+        self.options().on_full = on_full;
+        self
+    }
+
+    /// Starts of this workflow in this queue that have this id are one execution, until that may begin: each lets it begin
+    /// its [`delay`](Start::delay) later than it comes itself, and the input of the last one counts, as do its key, its
+    /// priority and its run_timeout. Each comes to a handle to that execution. Its input has at most 64 KiB, and
+    /// it has no attributes.
+    pub fn debounce(mut self, id: impl AsRef<str>) -> Self {
+        self.options().debounce = Some(id.as_ref().into());
+        self
+    }
+
+    /// However often it is put off, what is [debounced](Start::debounce) may begin so long after the first start. No limit
+    /// by default.
+    pub fn max_delay(mut self, most: Duration) -> Self {
+        self.options().max_delay = Some(most);
+        self
+    }
+
     /// It begins not before this long after it was accepted; in a queue, it stands there from then on.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.options().due = Some(Due::After(delay));
@@ -119,6 +166,13 @@ impl<I, O> Start<'_, I, O> {
         self
     }
 
+    /// An attribute that it is found by: [`Engine::list`] filters by them. It keeps them for good; what it starts has its
+    /// own. Called again for another one; at most 64, with names of at most 128 bytes and values of at most 1,024.
+    pub fn attribute(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
+        self.options().attributes.set(name.as_ref(), value.as_ref());
+        self
+    }
+
     /// Waits at most this long for the database, then fails with [`Error::Unavailable`]: the start stays
     /// staged and may happen; repeating it with the same workflow_id is safe.
     pub fn wait_at_most(mut self, patience: Duration) -> Self {
@@ -127,61 +181,68 @@ impl<I, O> Start<'_, I, O> {
     }
 }
 
+forward_options!(RunToEnd of Start {
+    workflow_id(id: impl AsRef<str>),
+    execution_timeout(timeout: Duration),
+    run_timeout(timeout: Duration),
+    queue(queue: impl AsRef<str>),
+    key(key: impl AsRef<str>),
+    priority(priority: i32),
+    dedup_id(id: impl AsRef<str>),
+    on_duplicate(on_duplicate: OnDuplicate),
+    on_full(on_full: OnFull),
+    debounce(id: impl AsRef<str>),
+    max_delay(most: Duration),
+    delay(delay: Duration),
+    start_at(time: Timestamp),
+    attribute(name: impl AsRef<str>, value: impl AsRef<str>),
+});
+
+forward_options!(StartMany of Start {
+    execution_timeout(timeout: Duration),
+    run_timeout(timeout: Duration),
+    queue(queue: impl AsRef<str>),
+    key(key: impl AsRef<str>),
+    priority(priority: i32),
+    on_full(on_full: OnFull),
+    delay(delay: Duration),
+    start_at(time: Timestamp),
+    attribute(name: impl AsRef<str>, value: impl AsRef<str>),
+    wait_at_most(patience: Duration),
+});
+
 impl<I, O> RunToEnd<'_, I, O> {
-    /// See [`Start::workflow_id`].
-    pub fn workflow_id(self, id: impl AsRef<str>) -> Self {
-        Self(self.0.workflow_id(id))
-    }
-
-    /// See [`Start::execution_timeout`].
-    pub fn execution_timeout(self, timeout: Duration) -> Self {
-        Self(self.0.execution_timeout(timeout))
-    }
-
-    /// See [`Start::run_timeout`].
-    pub fn run_timeout(self, timeout: Duration) -> Self {
-        Self(self.0.run_timeout(timeout))
-    }
-
-    /// See [`Start::queue`].
-    pub fn queue(self, queue: impl AsRef<str>) -> Self {
-        Self(self.0.queue(queue))
-    }
-
-    /// See [`Start::key`].
-    pub fn key(self, key: impl AsRef<str>) -> Self {
-        Self(self.0.key(key))
-    }
-
-    /// See [`Start::priority`].
-    pub fn priority(self, priority: i32) -> Self {
-        Self(self.0.priority(priority))
-    }
-
-    /// See [`Start::dedup_id`].
-    pub fn dedup_id(self, id: impl AsRef<str>) -> Self {
-        Self(self.0.dedup_id(id))
-    }
-
-    /// See [`Start::on_duplicate`].
-    pub fn on_duplicate(self, on_duplicate: OnDuplicate) -> Self {
-        Self(self.0.on_duplicate(on_duplicate))
-    }
-
-    /// See [`Start::delay`].
-    pub fn delay(self, delay: Duration) -> Self {
-        Self(self.0.delay(delay))
-    }
-
-    /// See [`Start::start_at`].
-    pub fn start_at(self, time: Timestamp) -> Self {
-        Self(self.0.start_at(time))
-    }
-
     /// Waits at most this long for the output, then fails with [`Error::Unavailable`]; the execution goes on.
     pub fn wait_at_most(self, patience: Duration) -> Self {
         Self(self.0.wait_at_most(patience))
     }
+}
+
+impl<'e, I, O> IntoFuture for StartMany<'e, I, O>
+where
+    I: Serialize + Send + 'e,
+    O: Send + 'e,
+{
+    type Output = Result<Vec<Handle<O>>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'e>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Start { engine, definition, input, options, .. } = self.0;
+        let order = |input: I| {
+            let (core, definition) = (Held::Own(engine.core.clone()), Held::Own(definition.clone()));
+            Ok(Order::new(core, definition, Payload::encode(&input)?, options.clone()))
+        };
+        let orders: Result<Vec<_>, Error> = input.into_iter().map(order).collect();
+        Box::pin(async move { start_all(orders?).await })
+    }
+}
+
+/// Starts all of these, so many at a time that they fill flushes.
+pub(crate) fn start_all<'o, O: Send + 'o>(
+    orders: Vec<Order<'static>>,
+) -> BoxFuture<'o, Result<Vec<Handle<O>>, Error>> {
+    let start = |order: Order<'static>| -> BoxFuture<'o, _> { order.start().boxed() };
+    stream::iter(orders.into_iter().map(start)).buffered(AT_A_TIME).try_collect().boxed()
 }
 
 impl<'e, I, O> IntoFuture for Start<'e, I, O>
@@ -193,10 +254,10 @@ where
     type IntoFuture = Starting<'e, O>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Start { engine, workflow, input, options } = self;
-        let (core, definition) = (Held::Lent(&engine.core), Held::Lent(&workflow.definition));
+        let Start { engine, definition, input, options, .. } = self;
+        let (core, definition) = (Held::Lent(&engine.core), Held::Lent(definition));
         match Payload::encode(&input) {
-            Ok(input) => Starting::of(Order { core, definition, input, options }),
+            Ok(input) => Starting::of(Order::new(core, definition, input, options)),
             Err(error) => Starting(StartState::Failed(error)),
         }
     }
@@ -211,10 +272,10 @@ where
     type IntoFuture = Running<'e, O>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Start { engine, workflow, input, options } = self.0;
-        let (core, definition) = (Held::Lent(&engine.core), Held::Lent(&workflow.definition));
+        let Start { engine, definition, input, options, .. } = self.0;
+        let (core, definition) = (Held::Lent(&engine.core), Held::Lent(definition));
         match Payload::encode(&input) {
-            Ok(input) => Running::of(Order { core, definition, input, options }),
+            Ok(input) => Running::of(Order::new(core, definition, input, options)),
             Err(error) => Running(RunState::Failed(error)),
         }
     }

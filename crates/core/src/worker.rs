@@ -230,6 +230,7 @@ impl Looks {
         if !changed.has_more {
             return;
         }
+        core.queues.has_left();
         if core.watch.count() > FEW {
             // thousands of waiters make a look long: the rest of the time is for what else there is to do
             tokio::time::sleep_until(self.may_look_at.min(next)).await;
@@ -487,6 +488,7 @@ impl Claims {
                 }
                 if !records.is_empty() {
                     crate::crash_point!("claimed");
+                    core.queues.has_left();
                 }
                 self.count += 1;
                 let is_full = has_more || records.len() >= claim.limit;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::name::Name;
@@ -70,7 +71,8 @@ pub enum Write {
 /// Creates an execution.
 ///
 /// Outcome: [`Applied`](Outcome::Applied), [`Queued`](Outcome::Queued), [`Duplicate`](Outcome::Duplicate) if the key
-/// or the workflow_id is there already, else [`Deduplicated`](Outcome::Deduplicated) if another has the dedup_id.
+/// or the workflow_id is there already, else [`Deduplicated`](Outcome::Deduplicated) if another has the dedup_id, else
+/// [`Full`](Outcome::Full) if its queue is.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// Key of the new row.
@@ -91,6 +93,10 @@ pub struct Start {
     pub ticket: Option<Arc<Ticket>>,
     /// In its queue there is one at most that has this and has not ended.
     pub dedup_id: Option<Arc<str>>,
+    /// It is debounced: if another has its dedup_id, that gets its input, and comes when this would, but not later than so
+    /// long after it was accepted. Then the outcome is [`Duplicate`](Outcome::Duplicate). For one that is `Scheduled`, with
+    /// nothing else special about it.
+    pub merge_within: Option<Duration>,
     /// The encoded input.
     pub input: Payload,
     /// When it was accepted.
@@ -99,6 +105,8 @@ pub struct Start {
     pub deadline_at: Option<Timestamp>,
     /// So long after the claim that lets it begin, at the latest.
     pub run_timeout: Option<Duration>,
+    /// What it is found by.
+    pub attributes: Attributes,
     /// True if the key or id may be in the database already: nothing else of the tree may then enter a
     /// flush before the outcome is known.
     pub is_guarded: bool,
@@ -344,6 +352,8 @@ pub enum Outcome {
     Duplicate(Box<Existing>),
     /// A Start whose dedup_id another has that has not ended; `None` if it has ended since.
     Deduplicated(Option<Box<Existing>>),
+    /// A Start whose queue has reached its maximal depth.
+    Full,
     /// A request's answer, and the parent of an execution that it ended.
     Answered(Answer, Option<Key>),
     /// Its guard does not hold: there is no such row, or it is not ours.
@@ -371,6 +381,13 @@ pub struct Existing {
     pub parent: Option<Key>,
     /// Its status when the Start lost.
     pub status: Status,
+}
+
+impl Existing {
+    /// Its id for people: what its caller gave, else its key's text.
+    pub fn workflow_id(&self) -> String {
+        self.key.workflow_id(self.given_id.as_deref())
+    }
 }
 
 impl Write {
@@ -418,6 +435,33 @@ impl Write {
             Write::Chunk(chunk) => chunk.bytes.len(),
             Write::Wake(_) | Write::Request(_) | Write::Answer(_) | Write::Discard(_) => 0,
         }
+    }
+}
+
+impl Start {
+    /// True if its queue decides whether it runs: it [yields](Self::yields), and has not ended meanwhile.
+    pub fn yields_now(&self) -> bool {
+        self.yields && matches!(self.state, State::Running { .. })
+    }
+
+    /// Where it waits for its beginning, if it has to.
+    pub fn waits_in(&self) -> Option<&Ticket> {
+        let waits = match &self.state {
+            State::Queued { .. } => !self.has_begun,
+            State::Scheduled { .. } => true,
+            _ => self.yields_now(),
+        };
+        self.ticket.as_deref().filter(|_| waits)
+    }
+
+    /// True if its queue may [refuse](Outcome::Full) it: what a workflow starts enters a full one too, and what is debounced.
+    pub fn is_refusable(&self) -> bool {
+        self.parent.is_none() && self.merge_within.is_none()
+    }
+
+    /// The dedup_id that nobody else of its queue can have while it is there: none any more if it has ended.
+    pub fn held_dedup_id(&self) -> Option<&Arc<str>> {
+        self.dedup_id.as_ref().filter(|_| !self.state.status().is_terminal())
     }
 }
 

@@ -1,6 +1,7 @@
 ALTER TABLE executions ADD COLUMN priority integer, ADD COLUMN queue text COLLATE "C", ADD COLUMN queue_key text COLLATE "C",
                        ADD COLUMN dedup_id text COLLATE "C", ADD COLUMN run_timeout_ms bigint;
 CREATE UNIQUE INDEX executions_dedup ON executions (queue, dedup_id) WHERE dedup_id IS NOT NULL;
+CREATE INDEX executions_delayed ON executions (queue) WHERE status = 0 AND queue IS NOT NULL;
 
 COMMENT ON COLUMN executions.priority IS 'Smaller comes first among those of its key; null for 0';
 COMMENT ON COLUMN executions.queue IS 'Queue that it stands in whenever it is queued; null for the default one';
@@ -57,6 +58,79 @@ COMMENT ON COLUMN queues.key_rate_burst IS 'How many of a key begin at once afte
 COMMENT ON COLUMN queues.is_paused IS 'True while nothing leaves it';
 COMMENT ON COLUMN queues.is_serial IS 'True if its limits need one claim after the other';
 COMMENT ON COLUMN queues.name IS 'Its name';
+
+CREATE TABLE depths (
+    bound     bigint NOT NULL,
+    max_depth integer NOT NULL,
+    queue     text COLLATE "C" NOT NULL,
+    CONSTRAINT depths_key PRIMARY KEY (queue)
+) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0);
+
+COMMENT ON TABLE depths IS 'One row per queue that limits how many wait in it; whoever puts something into it locks the row';
+COMMENT ON COLUMN depths.bound IS 'So many wait for their beginning, or fewer';
+COMMENT ON COLUMN depths.max_depth IS 'Most that may';
+COMMENT ON COLUMN depths.queue IS 'The queue';
+
+CREATE TABLE inbox (
+    id             bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    put_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    due_at         timestamptz,
+    deadline_at    timestamptz,
+    fingerprint    bigint,
+    run_timeout_ms bigint,
+    priority       integer,
+    shard          smallint NOT NULL,
+    key            uuid NOT NULL,
+    workflow       text COLLATE "C" NOT NULL,
+    workflow_id    text COLLATE "C",
+    app_version    text,
+    queue          text COLLATE "C",
+    queue_key      text COLLATE "C",
+    dedup_id       text COLLATE "C",
+    attributes     jsonb,
+    input          bytea NOT NULL,
+    CONSTRAINT inbox_id PRIMARY KEY (id),
+    -- a row that cannot become an execution would stand in the way of all behind it
+    CONSTRAINT inbox_workflow CHECK (octet_length(workflow) BETWEEN 1 AND 255),
+    CONSTRAINT inbox_workflow_id CHECK (octet_length(workflow_id) BETWEEN 1 AND 1024),
+    CONSTRAINT inbox_attributes CHECK (jsonb_typeof(attributes) = 'object'),
+    CONSTRAINT inbox_queue CHECK (octet_length(queue) BETWEEN 1 AND 255 AND queue <> 'default'),
+    CONSTRAINT inbox_queue_key CHECK (queue_key IS NULL OR octet_length(queue_key) <= 1024 AND queue IS NOT NULL),
+    CONSTRAINT inbox_dedup_id CHECK (dedup_id IS NULL OR octet_length(dedup_id) BETWEEN 1 AND 1024 AND queue IS NOT NULL)
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_limit = 2000);
+
+COMMENT ON TABLE inbox IS 'One row per start that a foreign transaction has put here; the next claim makes an execution of it';
+COMMENT ON COLUMN inbox.id IS 'Order in which they become executions';
+COMMENT ON COLUMN inbox.put_at IS 'When it was put here';
+COMMENT ON COLUMN inbox.due_at IS 'When it may begin; null for at once';
+COMMENT ON COLUMN inbox.deadline_at IS 'As in executions';
+COMMENT ON COLUMN inbox.fingerprint IS 'As in executions';
+COMMENT ON COLUMN inbox.run_timeout_ms IS 'As in executions';
+COMMENT ON COLUMN inbox.priority IS 'As in executions';
+COMMENT ON COLUMN inbox.shard IS 'As in executions';
+COMMENT ON COLUMN inbox.key IS 'As in executions';
+COMMENT ON COLUMN inbox.workflow IS 'As in executions';
+COMMENT ON COLUMN inbox.workflow_id IS 'As in executions';
+COMMENT ON COLUMN inbox.app_version IS 'As in executions';
+COMMENT ON COLUMN inbox.queue IS 'As in executions';
+COMMENT ON COLUMN inbox.queue_key IS 'As in executions';
+COMMENT ON COLUMN inbox.dedup_id IS 'As in executions';
+COMMENT ON COLUMN inbox.attributes IS 'As in the table of that name: an object of texts; null for none';
+COMMENT ON COLUMN inbox.input IS 'As in executions';
+
+CREATE TABLE attributes (
+    execution uuid NOT NULL,
+    name      text COLLATE "C" NOT NULL,
+    value     text COLLATE "C" NOT NULL,
+    CONSTRAINT attributes_key PRIMARY KEY (execution, name)
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_limit = 2000);
+-- what has a value, by its age
+CREATE INDEX attributes_by_value ON attributes (name, value, execution);
+
+COMMENT ON TABLE attributes IS 'One row per name with a value that an execution is found by';
+COMMENT ON COLUMN attributes.execution IS 'Key of the execution';
+COMMENT ON COLUMN attributes.name IS 'The name';
+COMMENT ON COLUMN attributes.value IS 'Its value';
 
 CREATE TABLE slots (
     worker_id bigint NOT NULL,

@@ -1,5 +1,6 @@
 -- What stands in a queue of its own, and is due, stands in that queue: again if it has waited, for the first time if it was
--- scheduled. Parameters as in due.sql. What another transaction has locked is passed over.
+-- scheduled; and what was debounced is free for the next start. Parameters as in due.sql. What another transaction has
+-- locked is passed over.
 WITH due AS MATERIALIZED (
     SELECT e.key, e.status, t.due_at
     FROM (SELECT t.execution, t.due_at FROM timers AS t
@@ -15,7 +16,7 @@ WITH due AS MATERIALIZED (
     LIMIT 5000
 ), moved AS (
     UPDATE executions AS e
-    SET status = 1
+    SET status = 1, dedup_id = CASE WHEN d.status = 0 AND starts_with(e.dedup_id, E'\x01') THEN NULL ELSE e.dedup_id END
     FROM due AS d
     WHERE e.key = d.key
     RETURNING e.key, e.workflow, e.app_version, e.queue, e.queue_key, e.priority, e.created_at, d.status AS was, d.due_at

@@ -1,5 +1,6 @@
--- The time, and whether something that stands in a queue of its own is due. $1: the workflows, $2: the time now, null for the server's,
--- $3: the version of the code, null for any, $4: the queues that are served, null for all.
+-- The time, whether something that stands in a queue of its own is due, and whether something is in the inbox. $1: the
+-- workflows, $2: the time now, null for the server's, $3: the version of the code, null for any, $4: the queues that are
+-- served, null for all.
 SELECT coalesce($2::timestamptz, clock_timestamp()),
        (SELECT true
         FROM (SELECT t.execution FROM timers AS t
@@ -11,4 +12,5 @@ SELECT coalesce($2::timestamptz, clock_timestamp()),
                               AND (e.app_version = $3::text OR e.app_version IS NULL OR $3::text IS NULL)
                               AND ($4::text[] IS NULL OR e.queue = ANY($4::text[]))
                             OFFSET 0) AS e
-        LIMIT 1) IS TRUE
+        LIMIT 1) IS TRUE,
+       (SELECT true FROM inbox ORDER BY id LIMIT 1) IS TRUE

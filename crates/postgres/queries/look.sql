@@ -38,7 +38,8 @@ SELECT clock.now,
                  AND (SELECT true FROM ready AS r
                       WHERE r.queue = h.queue AND r.workflow = ANY($6::text[])
                         AND (r.app_version = $7::text OR r.app_version IS NULL OR $7::text IS NULL)
-                      LIMIT 1) IS NOT NULL),
+                      LIMIT 1) IS NOT NULL)
+       OR (SELECT true FROM inbox ORDER BY id LIMIT 1) IS NOT NULL,
        (SELECT t.due_at
         FROM (SELECT due_at, execution FROM timers ORDER BY due_at OFFSET 0) AS t
         CROSS JOIN LATERAL (SELECT FROM executions AS e

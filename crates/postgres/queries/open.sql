@@ -1,8 +1,11 @@
 -- The queues of which something is ready, found by hopping from one to the next along the index, and those of which
--- something was ready a moment ago, over which it need not hop, with the limits of those that were declared. Whoever claims holds a lock on the row of each: alone where its limits need one claim after the
--- other; with other claims where there are none to heed, so that no limit is set meanwhile.
+-- something was ready a moment ago, over which it need not hop, with the limits of those that were declared. Whoever
+-- claims holds a lock on the row of each: alone where its limits need one claim after the other; with other claims where
+-- there are none to heed, so that no limit is set meanwhile. Of these too one claims after the other where both know of it:
+-- two at a time would look at the same rows, and lock what the other has just taken. A few locks stand for all queues;
+-- nothing but speed depends on them.
 -- $1: the queues that are served, null for all, $2: where given, these queues instead of those of which something is ready,
--- $3: those of a moment ago.
+-- $3: those of a moment ago, $4: false to claim with others.
 WITH RECURSIVE known AS MATERIALIZED (
     SELECT k.queue COLLATE "C" AS queue FROM unnest($3::text[]) AS k (queue) WHERE $2::text[] IS NULL
 ), gaps (behind, before) AS (
@@ -32,6 +35,13 @@ WITH RECURSIVE known AS MATERIALIZED (
           UNION ALL
           SELECT unnest($2::text[])) AS n
     WHERE $1::text[] IS NULL OR n.queue = ANY($1::text[])
+), turns AS MATERIALIZED (
+    SELECT s.queue,
+           CASE WHEN $4::boolean
+                THEN pg_try_advisory_xact_lock(1400139878, hashtext(current_schema() || '.' || s.queue) & 63)
+                ELSE true END AS is_ours
+    FROM served AS s
+    WHERE NOT EXISTS (SELECT FROM queues AS q WHERE q.name = s.queue AND (q.is_serial OR q.is_paused))
 ), locked AS MATERIALIZED (
     SELECT q.*
     FROM served AS s
@@ -53,8 +63,9 @@ WITH RECURSIVE known AS MATERIALIZED (
 )
 SELECT s.queue,
        h.name IS NOT NULL AS is_held,
-       h.name IS NULL AND (SELECT NOT q.is_paused FROM queues AS q WHERE q.name = s.queue) IS TRUE AS is_busy,
+       h.name IS NULL AND (SELECT NOT q.is_paused FROM queues AS q WHERE q.name = s.queue) IS TRUE AS is_locked,
        h.name IS NULL AND (SELECT true FROM queues AS q WHERE q.name = s.queue) IS NULL AS is_free,
+       (SELECT NOT t.is_ours FROM turns AS t WHERE t.queue = s.queue) IS TRUE AS is_awaited,
        h.concurrency, h.worker_concurrency, h.key_concurrency, h.rate_starts, h.rate_period_ms, h.rate_burst,
        h.key_rate_starts, h.key_rate_period_ms, h.key_rate_burst,
        (SELECT true FROM ready AS r WHERE r.queue = s.queue AND r.queue_key > '' LIMIT 1) IS TRUE AS has_keys,

@@ -1,5 +1,6 @@
--- $1: name, $2: version, $3: the time now, null for the server's, $4: is_paused, $5: is_serial, $6 to $14: limits. It waits
--- for claims that are under way. Rates that are other than before begin anew.
+-- $1: name, $2: version, $3: the time now, null for the server's, $4: is_paused, $5: is_serial, $6 to $14: limits, $15:
+-- max_depth. It waits for claims that are under way, and for what is being put into it. Rates that are other than before
+-- begin anew.
 WITH before AS (
     SELECT name FROM queues
     WHERE name = $1::text AND version = $2::bigint - 1
@@ -7,6 +8,15 @@ WITH before AS (
           IS DISTINCT FROM ($9::integer, $10::bigint, $11::integer, $12::integer, $13::bigint, $14::integer)
 ), forgotten AS (
     DELETE FROM rates WHERE queue IN (SELECT name FROM before)
+), changing AS (
+    SELECT $1::text AS name
+    WHERE (SELECT version FROM queues WHERE name = $1::text) IS NOT DISTINCT FROM nullif($2::bigint - 1, 0)
+), deep AS (
+    INSERT INTO depths (queue, max_depth, bound)
+    SELECT name, $15::integer, 9223372036854775807 FROM changing WHERE $15::integer IS NOT NULL
+    ON CONFLICT (queue) DO UPDATE SET max_depth = excluded.max_depth, bound = excluded.bound
+), boundless AS (
+    DELETE FROM depths WHERE queue IN (SELECT name FROM changing) AND $15::integer IS NULL
 )
 INSERT INTO queues (name, version, changed_at, is_paused, is_serial, concurrency, worker_concurrency, key_concurrency,
                     rate_starts, rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst)

@@ -1,12 +1,14 @@
 -- Roots with a place in a queue, and nothing else special about them, that run at once if that has no limits and is not
 -- paused, and are queued if it is. What begins without a claim has is_alone = false: so it is known for this if the answer
--- is lost. $1: the worker, $2 to $10: arrays as in start_running.sql, $11: whether each may run, $12: their queues. Whoever gives a queue limits waits for the lock, and then counts what runs; a queue that somebody
--- has locked for that is passed over. Answers the queues that have let theirs begin, and how many rows there are.
+-- is lost. $1: the worker, $2 to $10: arrays as in start_running.sql, $11: whether each may run, $12: their queues. Whoever
+-- gives a queue limits waits for the lock, and then counts what runs; a queue that somebody has locked for that is passed
+-- over. Answers the queues that have let theirs begin, and how many rows there are.
 WITH free AS MATERIALIZED (
     SELECT q.name
     FROM unnest($12::text[]) AS u (queue)
     CROSS JOIN LATERAL (SELECT q.name FROM queues AS q
                         WHERE q.name = u.queue AND NOT q.is_serial AND NOT q.is_paused
+                          AND NOT EXISTS (SELECT FROM depths AS d WHERE d.queue = q.name)
                         OFFSET 0 FOR SHARE SKIP LOCKED) AS q
 ), started AS (
     INSERT INTO executions (created_at, shard, status, started_by, is_alone, key, workflow, app_version, input, queue,

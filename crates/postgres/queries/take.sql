@@ -1,9 +1,10 @@
 -- $1: the worker, $2: its workflows, $3: at most so many, $4: at most so many bytes, $5: the time now, null for
 -- the server's, $6: its version of the code, null for any, $7: whether it takes what is due and has no queue, $8 to $11:
--- how much of which queue and key, and whether only of what has waited, or of the rest, null for all, $12: the number of the
--- claim, $13 to $17: what is looked through of which of them (see heads.rs). What another transaction has locked is passed over: a claim waits for nobody. Whoever deletes a row of ready has
--- locked its execution; so these rows need no lock. But one that others have deleted since the statement began may have
--- come back as another: the claim is good only if it deleted all that it saw.
+-- how much of which queue and key, and whether only of what has waited, or of the rest, null for all, $12: the number of
+-- the claim, $13 to $17: what is looked through of which of them (see heads.rs). What another transaction has locked is
+-- passed over: a claim waits for nobody. Whoever deletes a row of ready has locked its execution; so these rows need no
+-- lock. But one that others have deleted since the statement began may have come back as another: the claim is good only
+-- if it deleted all that it saw.
 -- The OFFSETs keep the plan as it is written: in the order of the index, one look-up per row, no more than wanted.
 -- Rows are locked, so they are found again by their place. Of what has not begun (seq above 0) nothing can be recorded.
 WITH due AS MATERIALIZED (
@@ -78,7 +79,8 @@ WITH due AS MATERIALIZED (
     WHERE w.is_woken
     LIMIT (SELECT $3::bigint - count(*) FROM due) - (SELECT count(*) FROM queued)
 ), candidates AS (
-    SELECT key, place, bytes, NULL::tid AS ready, NULL::bigint AS seq, true AS has_begun, row_number() OVER (ORDER BY due_at, key) AS n
+    SELECT key, place, bytes, NULL::tid AS ready, NULL::bigint AS seq, true AS has_begun,
+           row_number() OVER (ORDER BY due_at, key) AS n
     FROM due
   UNION ALL
     SELECT key, place, bytes, ready, seq, seq < 0,

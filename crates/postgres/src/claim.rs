@@ -16,24 +16,18 @@ use stepfast_core::record::Record;
 use stepfast_core::store::{Claim, Claimed, StoreError};
 use stepfast_core::turns::{Portion, Turns};
 
-use crate::apply::{column, count, one, replan};
+use crate::applied::count;
+use crate::apply::replan;
 use crate::connect::Connector;
 use crate::error::{Trouble, damaged};
 use crate::heads::{Heads, Name, Step, Walk};
 use crate::lane::{Lane, Lanes, state_of};
-use crate::pipeline::{self, Answer, Job, Param, Part};
-use crate::queue::{self, Line};
-use crate::rows::{Columns, Details, bare, execution};
+use crate::pipeline::{self, Answer, Job, Param, Part, column, one};
+use crate::queue::{self, Access, Line};
+use crate::rows::{Columns, Details, TakenRow, bare};
 use crate::statements::{CLAIM, Sql};
 use crate::types::{Instant, uuid};
 use crate::window::Windows;
-
-/// Position of the column that says whether there is more than the row; see take.sql.
-const HAS_MORE: usize = 26;
-/// Position of the column with the place of the row of ready.
-const SEQ: usize = 28;
-/// Position of the column that says whether every row of ready was there that made the claim take something.
-const IS_WHOLE: usize = 27;
 
 /// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim).
 pub(crate) async fn claim(
@@ -55,9 +49,20 @@ pub(crate) async fn claim(
         jobs: Vec::new(),
         answers: Vec::new(),
         asked: Vec::new(),
+        taken: Vec::new(),
         serial: Vec::new(),
+        in_turn: true,
+        is_awaiting_turn: false,
     };
-    let result = claiming.run(counters).await;
+    let mut result = claiming.run(counters).await;
+    if claiming.is_awaiting_turn && result.is_err() && pipeline::roll_back(&claiming.lane.session).await {
+        // who is in front has stopped, as it seems: nobody has to wait for that
+        claiming.in_turn = false;
+        claiming.is_awaiting_turn = false;
+        claiming.jobs.clear();
+        claiming.answers.clear();
+        result = claiming.run(counters).await;
+    }
     // a claim that took nothing, or not for sure, leaves nothing behind
     let is_over = matches!(&result, Ok((_, true)));
     let is_clean = is_over || pipeline::roll_back(&claiming.lane.session).await;
@@ -118,8 +123,13 @@ struct Claiming<'a> {
     answers: Vec<Answer>,
     /// Queues and keys of which something was to be taken, and what was looked through.
     asked: Vec<(Name, Walk)>,
+    /// Of each record of the claim: whether something is recorded of it, and its place in ready.
+    taken: Vec<(bool, Option<i64>)>,
     /// Queues with limits that one claim after the other has to heed.
     serial: Vec<Arc<str>>,
+    /// One claim after the other, also where nothing speaks against two at a time.
+    in_turn: bool,
+    is_awaiting_turn: bool,
 }
 
 impl<'a> Claiming<'a> {
@@ -135,7 +145,7 @@ impl<'a> Claiming<'a> {
             return Ok((Claimed::default(), false));
         }
         let mut due = Columns::of(due.rows.first().ok_or_else(|| damaged("an answer"))?);
-        let (now, has_due): (Timestamp, bool) = (due.time()?, due.next()?);
+        let (now, has_due, has_mail): (Timestamp, bool, bool) = (due.time()?, due.next()?, due.next()?);
         let mut claimed = Claimed::default();
         let mut is_admitted = false;
         if claim.from_quarantine {
@@ -143,11 +153,14 @@ impl<'a> Claiming<'a> {
             self.try_out(candidates, now, &mut claimed).await?;
         } else {
             let mut lines = lines(first)?;
-            if has_due {
+            if has_due || has_mail {
                 is_admitted = true;
-                let answers = self.send(Part::Middle, vec![self.admit(), self.open(None)]).await?;
-                let [_, opened] = answers else { return Err(damaged("an answer").into()) };
-                lines = self::lines(opened)?;
+                let mut jobs = Vec::new();
+                jobs.extend(has_mail.then(|| self.receive()));
+                jobs.extend(has_due.then(|| self.admit()));
+                jobs.push(self.open(None));
+                let answers = self.send(Part::Middle, jobs).await?;
+                lines = self::lines(answers.last().ok_or_else(|| damaged("an answer"))?)?;
             }
             if !self.take_ready(lines, now, &mut claimed).await? {
                 return Ok((claimed, false));
@@ -157,7 +170,7 @@ impl<'a> Claiming<'a> {
             return Ok((claimed, false));
         }
         self.end(&mut claimed).await?;
-        self.remember(&claimed, now)?;
+        self.remember(&claimed, now);
         count(counters, &self.jobs, &self.answers)?;
         counters.claimed();
         self.lane.fenced(&self.jobs, &self.answers);
@@ -174,14 +187,16 @@ impl<'a> Claiming<'a> {
     ) -> Result<bool, Trouble> {
         if let Some(busy) = only_busy(&lines) {
             // somebody claims from it: he will have done in a moment
+            self.is_awaiting_turn = busy.access == Access::Awaited;
             let wait = Job {
-                sql: Sql::LockQueue,
+                sql: if self.is_awaiting_turn { Sql::AwaitTurn } else { Sql::LockQueue },
                 what: "waiting for another claim",
-                params: vec![one(busy.to_string())],
+                params: vec![one(busy.name.to_string())],
             };
             let answers = self.send(Part::Middle, vec![wait, self.open(None)]).await?;
             let [_, opened] = answers else { return Err(damaged("an answer").into()) };
             lines = self::lines(opened)?;
+            self.is_awaiting_turn = false;
         }
         let serial = lines.iter().filter(|line| line.limits.is_serial());
         self.serial = serial.map(|line| line.name.clone()).collect();
@@ -210,7 +225,7 @@ impl<'a> Claiming<'a> {
             claimed.has_more |= is_rated || which == Some(Which::Woken) || is_used_up && portion.is_cut;
             claimed.is_limited |= is_used_up && !portion.is_cut;
         }
-        claimed.has_more |= lines.iter().any(|line| line.is_busy);
+        claimed.has_more |= lines.iter().any(Line::is_busy);
         claimed.has_more &= !claimed.records.is_empty();
         claimed.is_limited |= left.is_limited;
         claimed.again_at = left.again_at;
@@ -229,10 +244,10 @@ impl<'a> Claiming<'a> {
             let line = lines.iter().find(|line| line.name == portion.queue);
             line.and_then(|line| line.which.is_woken())
         };
-        let steps =
-            |(n, walk): (i64, &Walk)| walk.steps.iter().map(move |step| (n, *step)).collect::<Vec<_>>();
-        let steps: Vec<(i64, Step)> =
-            (1..).zip(self.asked.iter().map(|(_, walk)| walk)).flat_map(steps).collect();
+        let steps: Vec<(i64, Step)> = (1..)
+            .zip(&self.asked)
+            .flat_map(|(n, (_, walk))| walk.steps.iter().map(move |step| (n, *step)))
+            .collect();
         let job = Job {
             sql: Sql::Take,
             what: "claiming executions",
@@ -258,10 +273,16 @@ impl<'a> Claiming<'a> {
         };
         let answers = self.send(Part::Middle, vec![job]).await?;
         let [taken] = answers else { return Err(damaged("an answer").into()) };
-        claimed.records = records(taken)?;
+        let rows = taken_rows(taken)?;
         // what became ready again after the statement had looked must not be taken for what was ready before
-        let is_whole = taken.rows.first().is_none_or(|row| row.try_get(IS_WHOLE).unwrap_or_default());
+        let is_whole = rows.iter().all(|row| row.is_whole);
+        self.keep(rows, claimed);
         Ok(is_whole)
+    }
+
+    fn keep(&mut self, rows: Vec<TakenRow>, claimed: &mut Claimed) {
+        self.taken = rows.iter().map(|row| (row.has_more, row.seq)).collect();
+        claimed.records = rows.into_iter().map(|row| bare(row.execution)).collect();
     }
 
     /// Takes what may be tried of the quarantine, as far as their queues have room for them.
@@ -288,7 +309,7 @@ impl<'a> Claiming<'a> {
         let mut chosen = Vec::new();
         for Candidate { execution, queue: name, key } in candidates {
             let line = lines.iter_mut().find(|line| line.name == name);
-            let Some(line) = line.filter(|line| line.is_open && line.room > 0) else { continue };
+            let Some(line) = line.filter(|line| line.is_open() && line.room > 0) else { continue };
             let room = queue::room_of(&self.lane.session, line, &key, now).await?;
             // one of a key with limits at a time: what was chosen before is not counted yet
             let is_alone = !line.has_key_limits() || line.tried.insert(key);
@@ -301,7 +322,8 @@ impl<'a> Claiming<'a> {
         let params = vec![one(self.claim.worker.0), one(chosen)];
         let answers = self.send(Part::Middle, vec![Job { sql: Sql::TakeQuarantined, what, params }]).await?;
         let [answer] = answers else { return Err(damaged("an answer").into()) };
-        claimed.records = records(answer)?;
+        let rows = taken_rows(answer)?;
+        self.keep(rows, claimed);
         let taken = taken(claimed);
         self.enter(&lines, &taken, now, claimed).await
     }
@@ -347,14 +369,9 @@ impl<'a> Claiming<'a> {
             more.push(replan());
         }
         more.push(self.lane.fence(self.claim.epoch, self.claim.number, true));
-        let taken = self.jobs.iter().position(|job| matches!(job.sql, Sql::Take | Sql::TakeQuarantined));
-        let rows = taken.and_then(|i| self.answers.get(i)).map_or(&[][..], |answer| &answer.rows);
-        let mut keys = Vec::new();
-        for (row, record) in rows.iter().zip(&claimed.records) {
-            if row.try_get(HAS_MORE).map_err(|_| damaged("a row"))? {
-                keys.push(uuid(record.execution.key));
-            }
-        }
+        let taken = self.taken.iter().zip(&claimed.records);
+        let with_more = taken.filter(|((has_more, _), _)| *has_more);
+        let keys: Vec<_> = with_more.map(|(_, record)| uuid(record.execution.key)).collect();
         if !keys.is_empty() {
             for (sql, what) in [
                 (Sql::Checkpoints, "reading checkpoints"),
@@ -385,20 +402,15 @@ impl<'a> Claiming<'a> {
     }
 
     /// Keeps for the next claim what this one has taken, and from where.
-    fn remember(&mut self, claimed: &Claimed, now: Timestamp) -> Result<(), Trouble> {
-        let take = self.jobs.iter().position(|job| job.sql == Sql::Take).and_then(|i| self.answers.get(i));
-        let mut taken = Vec::new();
-        for (row, record) in take.map_or(&[][..], |answer| &answer.rows).iter().zip(&claimed.records) {
-            let seq: Option<i64> = row.try_get(SEQ).map_err(|_| damaged("a row"))?;
-            if let Some(seq) = seq {
-                let ticket = record.execution.ticket.as_deref();
-                taken.push((name(ticket), (ticket.map_or(0, |ticket| ticket.priority), seq)));
-            }
-        }
+    fn remember(&mut self, claimed: &Claimed, now: Timestamp) {
+        let place = |(&(_, seq), record): (&(bool, Option<i64>), &Record)| {
+            let ticket = record.execution.ticket.as_deref();
+            Some((name(ticket), (ticket.map_or(0, |ticket| ticket.priority), seq?)))
+        };
+        let taken = self.taken.iter().zip(&claimed.records).filter_map(place).collect();
         let walks = std::mem::take(&mut self.asked);
         let is_serial = |queue: &Arc<str>| self.serial.contains(queue);
         self.remembered.heads.walked(walks, taken, is_serial, now);
-        Ok(())
     }
 
     /// Nothing came, and nothing stood in the way: removes what made it seem that there was something.
@@ -431,7 +443,8 @@ impl<'a> Claiming<'a> {
 
     fn open(&self, names: Option<Vec<String>>) -> Job<'a> {
         let known: Vec<String> = self.remembered.heads.queues().iter().map(ToString::to_string).collect();
-        let params = vec![self.served(), one(names), one(known)];
+        let in_turn = self.in_turn && names.is_none();
+        let params = vec![self.served(), one(names), one(known), one(in_turn)];
         Job { sql: Sql::Open, what: "looking what is ready", params }
     }
 
@@ -453,14 +466,17 @@ impl<'a> Claiming<'a> {
         self.about_due(Sql::Admit, "queueing what is due")
     }
 
+    fn receive(&self) -> Job<'a> {
+        Job { sql: Sql::Receive, what: "emptying the inbox", params: vec![one(self.now)] }
+    }
+
     fn quarantined(&self) -> Job<'a> {
         self.about_due(Sql::Quarantined, "looking into the quarantine")
     }
 }
 
-/// What take.sql or take_quarantined.sql has taken, without what is recorded of it.
-fn records(answer: &Answer) -> Result<Vec<Record>, StoreError> {
-    answer.rows.iter().map(|row| execution(row).map(bare)).collect()
+fn taken_rows(answer: &Answer) -> Result<Vec<TakenRow>, StoreError> {
+    answer.rows.iter().map(TakenRow::of).collect()
 }
 
 /// The queues that an answer of open.sql tells of.
@@ -469,9 +485,8 @@ fn lines(answer: &Answer) -> Result<Vec<Line>, StoreError> {
 }
 
 /// One of the queues, if somebody else claims from each of them.
-fn only_busy(lines: &[Line]) -> Option<Arc<str>> {
-    let first = lines.first()?;
-    lines.iter().all(|line| line.is_busy).then(|| first.name.clone())
+fn only_busy(lines: &[Line]) -> Option<&Line> {
+    lines.first().filter(|_| lines.iter().all(Line::is_busy))
 }
 
 fn quarantined(answer: &Answer) -> Result<Vec<Candidate>, StoreError> {

@@ -4,6 +4,9 @@ use stepfast_core::store::StoreError;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
+/// What the statement is for that fails if a queue has a maximal depth.
+pub(crate) const BOUNDLESS: &str = "seeing that queues have no maximal depth";
+
 /// What went wrong with a statement, before it is known what it means for the whole.
 #[derive(Debug)]
 pub(crate) enum Trouble {
@@ -11,6 +14,8 @@ pub(crate) enum Trouble {
     Fence,
     /// The transaction lost against another one and may be tried again as it is.
     Again(String),
+    /// It puts something into a queue whose maximal depth was not known of.
+    Deep,
     /// The role may not do that. A worker tries on: it may be granted.
     Denied(String),
     /// Anything else.
@@ -23,6 +28,7 @@ impl Trouble {
         match self {
             Trouble::Fence => StoreError::Fenced,
             Trouble::Again(reason) => StoreError::Blocked(reason),
+            Trouble::Deep => StoreError::Blocked("a queue has a maximal depth now".into()),
             Trouble::Denied(reason) => StoreError::Unavailable(reason),
             Trouble::Store(error) => error,
         }
@@ -55,6 +61,9 @@ pub(crate) fn trouble(what: &str, error: &Error) -> Trouble {
     }
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
         return Trouble::Denied(reason);
+    }
+    if *code == SqlState::DIVISION_BY_ZERO && what == BOUNDLESS {
+        return Trouble::Deep;
     }
     Trouble::Store(match class {
         // data exceptions, constraints, program limits, checks and triggers that somebody added

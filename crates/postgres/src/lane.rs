@@ -8,10 +8,9 @@ use stepfast_core::write::WorkerId;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
 
-use crate::apply::one;
 use crate::connect::{Connector, Role, Session};
 use crate::error::{Trouble, damaged};
-use crate::pipeline::{self, Answer, Job, Part};
+use crate::pipeline::{self, Answer, Job, Part, one};
 use crate::rows::Columns;
 use crate::statements::Sql;
 

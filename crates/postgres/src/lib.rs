@@ -6,12 +6,14 @@
 //! transaction in one round trip, `writer` and `apply` turn a flush into one, `claim`, `look`, `takeover`
 //! and `read` do the rest; the SQL is in `queries/`.
 
+mod applied;
 mod apply;
 mod background;
 mod check;
 mod claim;
 mod connect;
 mod continuity;
+mod depths;
 mod dial;
 mod error;
 mod heads;
@@ -33,6 +35,7 @@ mod rows;
 mod schema;
 mod session;
 mod standing;
+mod starts;
 #[doc(hidden)]
 pub mod statements;
 mod survey;
@@ -60,6 +63,7 @@ use stepfast_core::turns::Turns;
 use stepfast_core::write::{Flush, Outcome, WorkerId};
 use stepfast_core::{Key, Store};
 
+pub use crate::notify::hint_channel;
 pub use crate::options::{Pooling, PostgresOptions};
 pub use crate::tls::SslMode;
 
@@ -77,6 +81,7 @@ pub struct PostgresStore {
     /// Whose turn it is at the next claim.
     turns: Mutex<Turns>,
     heads: Heads,
+    depths: Depths,
     control: Control,
     reader: Reader,
     hints: Arc<Hints>,
@@ -85,6 +90,7 @@ pub struct PostgresStore {
 use crate::background::Background;
 use crate::claim::Remembered;
 use crate::connect::{Connector, Role};
+use crate::depths::Depths;
 use crate::dial::Target;
 use crate::heads::Heads;
 use crate::lane::Lanes;
@@ -128,6 +134,7 @@ impl PostgresStore {
             windows,
             turns: Mutex::default(),
             heads: Heads::default(),
+            depths: Depths::default(),
             reader: Reader::new(&connector, &background),
             hints: Arc::new(Hints::new(connector.clone())),
             connector,
@@ -230,7 +237,8 @@ impl Store for PostgresStore {
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
         let outcomes =
-            writer::commit(&self.connector, &self.lanes, &self.windows, &self.counters, flush).await?;
+            writer::commit(&self.connector, &self.lanes, &self.windows, &self.depths, &self.counters, flush)
+                .await?;
         self.hints.tell(&self.background, notify::of_concern(flush, &outcomes));
         Ok(outcomes)
     }

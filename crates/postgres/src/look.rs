@@ -13,13 +13,12 @@ use stepfast_core::write::WorkerId;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use crate::apply::one;
 use crate::background::Background;
 use crate::claim::{maybe_texts, texts};
 use crate::connect::{Connector, Role, Session};
 use crate::continuity::Continuity;
 use crate::error::{Trouble, damaged, unanswered, unavailable};
-use crate::pipeline::{self, Answer, Job, Part};
+use crate::pipeline::{self, Answer, Job, Part, one};
 use crate::queue;
 use crate::read::Reader;
 use crate::rows::{Columns, request_kind};

@@ -36,6 +36,12 @@ pub(crate) const READY: Changed = Changed { has_ready: true, has_more: false };
 /// Anything may have changed.
 const ANYTHING: Changed = Changed { has_ready: true, has_more: true };
 
+/// The channel of those who work with a schema. Whoever puts something there for them tells `<name> ready`, with any name
+/// that has no blank.
+pub fn hint_channel(schema: &str) -> String {
+    format!("stepfast_{:016x}", xxh3_64(schema.as_bytes()))
+}
+
 /// What the process tells others, and hears from them.
 pub(crate) struct Hints {
     connector: Arc<Connector>,
@@ -59,7 +65,7 @@ pub(crate) struct Hints {
 
 impl Hints {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
-        let channel = format!("stepfast_{:016x}", xxh3_64(connector.options().schema.as_bytes()));
+        let channel = hint_channel(&connector.options().schema);
         Self {
             connector,
             is_running: AtomicBool::new(false),

@@ -1,62 +1,62 @@
 //! Outcomes that are read after the fact: of Starts that lost, and of a flush that proved to be applied.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use stepfast_core::Key;
-use stepfast_core::clock::Timestamp;
 use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{
-    Answer as Answered, Existing, Flush, Outcome, Request, RequestKind, Start, WorkerId, Write,
+    Answer as Answered, Existing, Flush, Outcome, Request, RequestKind, Start, Write,
 };
 
-use crate::apply::one;
 use crate::connect::Session;
 use crate::error::Trouble;
-use crate::pipeline::{self, Job, Part};
-use crate::rows::{Columns, found};
+use crate::pipeline::{self, Job, Part, one};
+use crate::rows::{Columns, Found, found};
+use crate::starts::held;
 use crate::statements::Sql;
 use crate::types::uuid;
 
-/// Executions by key and by the caller's id.
+/// Executions by key, by the caller's id, and by queue and dedup_id.
 #[derive(Default)]
 struct Known {
-    by_key: HashMap<Key, (Existing, Timestamp)>,
-    /// Of what runs without a claim, who runs it.
-    owners: HashMap<Key, WorkerId>,
-    by_id: HashMap<String, Key>,
+    by_key: HashMap<Key, Found>,
+    by_id: HashMap<Arc<str>, Key>,
     by_dedup_id: HashMap<(String, String), Key>,
 }
 
 impl Known {
+    fn of(&self, key: &Key) -> Option<&Existing> {
+        self.by_key.get(key).map(|found| &found.existing)
+    }
+
     fn winner(&self, start: &Start) -> Option<&Existing> {
-        let key = if self.by_key.contains_key(&start.key) {
-            &start.key
-        } else {
-            self.by_id.get(start.workflow_id.as_deref()?)?
-        };
-        self.by_key.get(key).map(|(existing, _)| existing)
+        self.of(&start.key).or_else(|| self.of(self.by_id.get(start.workflow_id.as_deref()?)?))
     }
 
-    fn duplicate(&self, start: &Start) -> Result<Outcome, StoreError> {
-        if let (None, Some(dedup)) = (self.winner(start), dedup(start)) {
-            let key = self.by_dedup_id.get(&(dedup.0.to_owned(), dedup.1.to_owned()));
-            let existing = key.and_then(|key| self.by_key.get(key));
-            return Ok(Outcome::Deduplicated(existing.map(|(existing, _)| Box::new(existing.clone()))));
+    /// What a Start has come to that was not inserted; `is_refused` if its queue is known to have been full.
+    fn loser(&self, start: &Start, is_refused: bool) -> Result<Outcome, StoreError> {
+        if let Some(winner) = self.winner(start) {
+            return Ok(Outcome::Duplicate(Box::new(winner.clone())));
         }
-        let existing = self.winner(start).ok_or_else(|| {
-            StoreError::Corrupt(format!(
-                "execution {} could not be inserted, but nothing has its key or workflow_id",
-                start.key
-            ))
-        })?;
-        Ok(Outcome::Duplicate(Box::new(existing.clone())))
+        let holder = held(start)
+            .and_then(|(queue, id)| self.by_dedup_id.get(&(queue.to_owned(), id.to_owned())))
+            .and_then(|key| self.of(key));
+        if let Some(holder) = holder.filter(|_| start.merge_within.is_some()) {
+            return Ok(Outcome::Duplicate(Box::new(holder.clone())));
+        }
+        if holder.is_some() || start.dedup_id.is_some() && !is_refused {
+            return Ok(Outcome::Deduplicated(holder.cloned().map(Box::new)));
+        }
+        if start.waits_in().is_some() && start.is_refusable() {
+            return Ok(Outcome::Full);
+        }
+        Err(StoreError::Corrupt(format!(
+            "execution {} could not be inserted, but nothing has its key or workflow_id",
+            start.key
+        )))
     }
-}
-
-/// Its queue and what it alone is to have there.
-fn dedup(start: &Start) -> Option<(&str, &str)> {
-    Some((&start.ticket.as_deref()?.queue, start.dedup_id.as_deref()?))
 }
 
 async fn known<'a>(
@@ -66,19 +66,17 @@ async fn known<'a>(
 ) -> Result<Known, Trouble> {
     let keys: Vec<_> = keys.map(uuid).collect();
     let ids: Vec<&str> = starts.clone().filter_map(|start| start.workflow_id.as_deref()).collect();
-    let (queues, dedup_ids): (Vec<&str>, Vec<&str>) = starts.filter_map(dedup).unzip();
+    let (queues, dedup_ids): (Vec<&str>, Vec<&str>) = starts.filter_map(held).unzip();
     let params = vec![one(keys), one(ids), one(queues), one(dedup_ids)];
     let job = Job { sql: Sql::Existing, what: "reading executions", params };
     let answers = pipeline::run(session, Part::Apart, &[job]).await?;
     let mut known = Known::default();
     for row in answers.iter().flat_map(|answer| &answer.rows) {
         let found = found(row)?;
-        if let Some(id) = found.given_id {
-            known.by_id.insert(id, found.existing.key);
-        }
-        known.by_dedup_id.extend(found.dedup.map(|dedup| (dedup, found.existing.key)));
-        known.owners.extend(found.owner.map(|owner| (found.existing.key, owner)));
-        known.by_key.insert(found.existing.key, (found.existing, found.created_at));
+        let key = found.existing.key;
+        known.by_id.extend(found.existing.given_id.clone().map(|id| (id, key)));
+        known.by_dedup_id.extend(found.dedup.clone().map(|dedup| (dedup, key)));
+        known.by_key.insert(key, found);
     }
     Ok(known)
 }
@@ -88,6 +86,7 @@ pub(crate) async fn losers(
     session: &Session,
     flush: &Flush,
     losers: &[usize],
+    refused: &HashSet<usize>,
 ) -> Result<Vec<(usize, Outcome)>, Trouble> {
     let starts = || {
         losers.iter().filter_map(|&i| match flush.writes.get(i) {
@@ -97,7 +96,7 @@ pub(crate) async fn losers(
     };
     let all = starts().map(|(_, start)| start);
     let known = known(session, all.clone().map(|start| start.key), all).await?;
-    starts().map(|(i, start)| Ok((i, known.duplicate(start)?))).collect()
+    starts().map(|(i, start)| Ok((i, known.loser(start, refused.contains(&i))?))).collect()
 }
 
 /// The outcomes of a flush that was applied before, as far as its rows still show them.
@@ -119,21 +118,21 @@ pub(crate) async fn applied_before(
         match write {
             // its own row is known by its time; any other was there first
             Write::Start(start) => match known.by_key.get(&start.key) {
-                Some((_, created_at)) if *created_at == start.created_at => {
+                Some(found) if found.created_at == start.created_at => {
                     // it has begun, or somebody has claimed it meanwhile, who runs it
-                    if start.yields && known.owners.get(&start.key) != Some(&flush.worker) {
+                    if start.yields && found.owner != Some(flush.worker) {
                         outcomes.push((i, Outcome::Queued));
                     }
                 }
-                _ => outcomes.push((i, known.duplicate(start)?)),
+                _ => outcomes.push((i, known.loser(start, false)?)),
             },
             // woken, and perhaps gone on since; still waiting means that there was no reason to wake it
-            Write::Wake(key) => match known.by_key.get(key) {
-                Some((existing, _)) if existing.status != Status::Waiting => {}
+            Write::Wake(key) => match known.of(key) {
+                Some(existing) if existing.status != Status::Waiting => {}
                 _ => outcomes.push((i, Outcome::NotFound)),
             },
             Write::Request(request) => {
-                let existing = known.by_key.get(&request.execution).map(|(existing, _)| existing);
+                let existing = known.of(&request.execution);
                 let is_asked = asked.contains(&(request.execution, request.n));
                 outcomes.push((i, answer(request, existing, is_asked)));
             }

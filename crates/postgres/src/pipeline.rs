@@ -18,6 +18,19 @@ use crate::statements::{COMMIT, Sql};
 /// A value bound to a statement.
 pub(crate) type Param<'a> = Box<dyn ToSql + Send + Sync + 'a>;
 
+/// One column of `items`.
+pub(crate) fn column<'a, T, V>(items: &[T], value: impl Fn(&T) -> V) -> Param<'a>
+where
+    V: ToSql + Send + Sync + 'a,
+{
+    Box::new(items.iter().map(value).collect::<Vec<V>>())
+}
+
+/// One value.
+pub(crate) fn one<'a>(value: impl ToSql + Send + Sync + 'a) -> Param<'a> {
+    Box::new(value)
+}
+
 /// A statement to execute.
 pub(crate) struct Job<'a> {
     /// Which.

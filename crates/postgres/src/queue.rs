@@ -13,10 +13,9 @@ use stepfast_core::turns::{Candidate, Turns};
 use stepfast_core::write::WorkerId;
 use tokio_postgres::Row;
 
-use crate::apply::{column, one};
 use crate::connect::Session;
 use crate::error::Trouble;
-use crate::pipeline::{self, Job, Part};
+use crate::pipeline::{self, Job, Part, column, one};
 use crate::read::Reader;
 use crate::rows::Columns;
 use crate::statements::Sql;
@@ -54,6 +53,7 @@ pub(crate) async fn change(
             one(number(limits.key_rate.map(|rate| rate.starts))),
             one(limits.key_rate.map(|rate| rate.period_ms() as i64)),
             one(number(limits.key_rate.and_then(|rate| rate.burst))),
+            one(number(limits.max_depth)),
         ],
     };
     let answers = pipeline::run(session, Part::Begin, &[set]).await?;
@@ -91,10 +91,12 @@ fn queue(row: &Row) -> Result<QueueRow, StoreError> {
     let mut row = Columns::of(row);
     let name = row.next::<&str>()?.into();
     let (version, changed_at, is_paused) = (row.next()?, row.time()?, row.next()?);
-    Ok(QueueRow { queue: Queue { name, limits: limits(&mut row)? }, is_paused, version, changed_at })
+    let mut limits = limits(&mut row)?;
+    limits.max_depth = count_of(&mut row)?;
+    Ok(QueueRow { queue: Queue { name, limits }, is_paused, version, changed_at })
 }
 
-/// Limits, as queries select them.
+/// The limits of what leaves a queue, as queries select them.
 fn limits(row: &mut Columns<'_>) -> Result<Limits, StoreError> {
     Ok(Limits {
         concurrency: count_of(row)?,
@@ -102,6 +104,7 @@ fn limits(row: &mut Columns<'_>) -> Result<Limits, StoreError> {
         key_concurrency: count_of(row)?,
         rate: rate(row)?,
         key_rate: rate(row)?,
+        max_depth: None,
     })
 }
 
@@ -116,13 +119,22 @@ fn rate(row: &mut Columns<'_>) -> Result<Option<Rate>, StoreError> {
     Ok(starts.zip(period).map(|(starts, period)| Rate { starts, period, burst }))
 }
 
+/// Whether a claim may take of a queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Open,
+    /// Somebody else has locked it at the moment.
+    Locked,
+    /// Somebody else claims from it at the moment, although nothing speaks against two claims at a time.
+    Awaited,
+    /// It is paused.
+    Closed,
+}
+
 /// A queue of which something is ready.
 pub(crate) struct Line {
     pub(crate) name: Arc<str>,
-    /// Somebody else claims from it at the moment.
-    pub(crate) is_busy: bool,
-    /// This claim may take of it.
-    pub(crate) is_open: bool,
+    pub(crate) access: Access,
     has_keys: bool,
     pub(crate) limits: Limits,
     pub(crate) which: Which,
@@ -167,8 +179,9 @@ impl Line {
         let mut row = Columns::of(row);
         let name = row.next::<&str>()?.into();
         let is_held: bool = row.next()?;
-        let is_busy = row.next()?;
+        let is_locked: bool = row.next()?;
         let is_free: bool = row.next()?;
+        let is_awaited: bool = row.next()?;
         let limits = limits(&mut row)?;
         let has_keys = row.next()?;
         let has_woken: bool = row.next()?;
@@ -179,8 +192,12 @@ impl Line {
         };
         Ok(Self {
             name,
-            is_busy,
-            is_open: is_held || is_free,
+            access: match (is_locked, is_awaited) {
+                (true, _) => Access::Locked,
+                (_, true) => Access::Awaited,
+                _ if is_held || is_free => Access::Open,
+                _ => Access::Closed,
+            },
             has_keys,
             limits,
             which,
@@ -189,6 +206,16 @@ impl Line {
             used_of: HashMap::new(),
             tried: HashSet::new(),
         })
+    }
+
+    /// Something may be taken of it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.access == Access::Open
+    }
+
+    /// Nothing is taken of it because of somebody else.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.access, Access::Locked | Access::Awaited)
     }
 
     /// How many more of one of its keys may run, of which so many do.
@@ -211,7 +238,7 @@ pub(crate) async fn count(
     let mut left_over = Left::default();
     let is_counted =
         |line: &Line| line.limits.concurrency.is_some() || line.limits.worker_concurrency.is_some();
-    let counted = lines.iter().filter(|line| line.is_open && is_counted(line));
+    let counted = lines.iter().filter(|line| line.is_open() && is_counted(line));
     let counted: Vec<String> = counted.map(|line| line.name.to_string()).collect();
     if !counted.is_empty() {
         let job = Job { sql: Sql::Slots, what: "counting slots", params: vec![one(counted), one(worker.0)] };
@@ -228,7 +255,7 @@ pub(crate) async fn count(
         }
     }
     let mut rated: Vec<(&mut Line, Rate)> = (lines.iter_mut())
-        .filter(|line| line.is_open && line.which == Which::Starts)
+        .filter(|line| line.is_open() && line.which == Which::Starts)
         .filter_map(|line| line.limits.rate.map(|rate| (line, rate)))
         .collect();
     let asked =
@@ -331,7 +358,7 @@ pub(crate) async fn candidates(
     now: Timestamp,
     left_over: &mut Left,
 ) -> Result<Vec<Candidate>, Trouble> {
-    let mut open: Vec<&mut Line> = lines.iter_mut().filter(|line| line.is_open).collect();
+    let mut open: Vec<&mut Line> = lines.iter_mut().filter(|line| line.is_open()).collect();
     let mut candidates: Vec<Candidate> = (open.iter())
         .map(|line| Candidate {
             queue: line.name.clone(),

@@ -12,13 +12,12 @@ use stepfast_core::store::StoreError;
 use stepfast_core::write::WorkerId;
 use tokio_postgres::Row;
 
-use crate::apply::one;
 use crate::background::Background;
 use crate::connect::Connector;
 use crate::error::{damaged, unanswered};
-use crate::pipeline::{self, Job, Part};
+use crate::pipeline::{self, Job, Part, one};
 use crate::readers::Readers;
-use crate::rows::{Columns, Details, bare, execution};
+use crate::rows::{Columns, Details, bare, execution, listed};
 use crate::statements::Sql;
 use crate::types::{Instant, uuid};
 
@@ -69,14 +68,17 @@ impl Reader {
         let mut records = bares(&answers.first().ok_or_else(|| damaged("an answer"))?.rows)?;
         let found: Vec<_> = records.iter().map(|record| uuid(record.execution.key)).collect();
         let read = |sql| Job { sql, what, params: vec![one(found.clone())] };
-        let more = [read(Sql::Checkpoints), read(Sql::Attempts), read(Sql::Requests)];
+        let more = [Sql::Checkpoints, Sql::Attempts, Sql::Requests, Sql::Attributes].map(read);
         let answers = pipeline::run(lent.session(), Part::End, &more).await.map_err(unanswered)?;
         lent.give_back();
-        let [checkpoints, attempts, requests] = answers.as_slice() else { return Err(damaged("an answer")) };
+        let [checkpoints, attempts, requests, attributes] = answers.as_slice() else {
+            return Err(damaged("an answer"));
+        };
         let details = Details::new(&records);
         details.checkpoints(&checkpoints.rows, &mut records)?;
         details.attempts(&attempts.rows, &mut records)?;
         details.requests(&requests.rows, &mut records)?;
+        details.attributes(&attributes.rows, &mut records)?;
         Ok(in_order(ids, &records))
     }
 
@@ -117,8 +119,10 @@ impl Reader {
 
     /// See [`Store::list`](stepfast_core::Store::list).
     pub(crate) async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
-        let has_nul = |text: &Option<Arc<str>>| text.as_ref().is_some_and(|text| text.contains('\0'));
-        if [&filter.workflow, &filter.id_prefix, &filter.app_version].into_iter().any(has_nul) {
+        let texts = [&filter.workflow, &filter.id_prefix, &filter.app_version, &filter.queue];
+        let texts = texts.into_iter().flatten().map(|text| &**text);
+        let (names, values): (Vec<&str>, Vec<&str>) = filter.attributes.iter().unzip();
+        if texts.chain(names.iter().chain(&values).copied()).any(|text| text.contains('\0')) {
             return Ok(Page { executions: Vec::new(), total: (filter.limit == 0).then_some(0) });
         }
         let statuses: Option<Vec<i16>> = (!filter.statuses.is_empty())
@@ -132,16 +136,22 @@ impl Reader {
             one(filter.created_from.map(Instant)),
             one(filter.created_before.map(Instant)),
             one(filter.app_version.as_deref()),
+            one(filter.queue.as_deref()),
+            one(filter.after.filter(|_| filter.limit > 0).map(uuid)),
+            one(names),
+            one(values),
         ];
+        let has_attributes = !filter.attributes.is_empty();
         if filter.limit == 0 {
-            let rows = self.ask(Job { sql: Sql::Count, what: "counting executions", params }).await?;
+            let sql = if has_attributes { Sql::CountByAttribute } else { Sql::Count };
+            let rows = self.ask(Job { sql, what: "counting executions", params }).await?;
             let total = Columns::of(rows.first().ok_or_else(|| damaged("a count"))?).next::<i64>()? as u64;
             return Ok(Page { executions: Vec::new(), total: Some(total) });
         }
-        params.push(one(filter.after.map(uuid)));
         params.push(one(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
-        let rows = self.ask(Job { sql: Sql::List, what: "listing executions", params }).await?;
-        let executions = rows.iter().map(execution).collect::<Result<_, _>>()?;
+        let sql = if has_attributes { Sql::ListByAttribute } else { Sql::List };
+        let rows = self.ask(Job { sql, what: "listing executions", params }).await?;
+        let executions = rows.iter().map(listed).collect::<Result<_, _>>()?;
         Ok(Page { executions, total: None })
     }
 }

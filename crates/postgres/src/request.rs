@@ -8,9 +8,9 @@ use stepfast_core::store::StoreError;
 use stepfast_core::write::{Answer as Answered, Outcome, Request, RequestKind};
 use uuid::Uuid;
 
-use crate::apply::{column, reason};
+use crate::apply::reason;
 use crate::error::{damaged, store_error};
-use crate::pipeline::{Answer, Job};
+use crate::pipeline::{Answer, Job, column};
 use crate::statements::Sql;
 use crate::types::{Instant, key, uuid};
 

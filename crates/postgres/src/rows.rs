@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Ticket;
 use stepfast_core::record::{Execution, Record, Status, decode_armed};
@@ -76,9 +77,45 @@ impl<'a> Columns<'a> {
     }
 }
 
+/// A row of list.sql.
+pub(crate) fn listed(row: &Row) -> Result<Execution, StoreError> {
+    let mut row = Columns::of(row);
+    let mut execution = leading_execution(&mut row)?;
+    let attributes: Vec<&str> = row.next()?;
+    execution.attributes = attributes.as_chunks().0.iter().map(|[name, value]| (*name, *value)).collect();
+    Ok(execution)
+}
+
 /// An execution, from the columns that load, list and claim have in common.
 pub(crate) fn execution(row: &Row) -> Result<Execution, StoreError> {
-    let mut row = Columns::of(row);
+    leading_execution(&mut Columns::of(row))
+}
+
+/// What a claim has taken: the columns of an execution, and what take.sql adds to them.
+pub(crate) struct TakenRow {
+    pub execution: Execution,
+    /// True if something is recorded of it.
+    pub has_more: bool,
+    /// True, in each row, if every row of ready was there that made the claim take something.
+    pub is_whole: bool,
+    /// Its place in ready, if it had one.
+    pub seq: Option<i64>,
+}
+
+impl TakenRow {
+    /// A row of take.sql or take_quarantined.sql.
+    pub(crate) fn of(row: &Row) -> Result<Self, StoreError> {
+        let mut row = Columns::of(row);
+        Ok(Self {
+            execution: leading_execution(&mut row)?,
+            has_more: row.next()?,
+            is_whole: row.next()?,
+            seq: row.next()?,
+        })
+    }
+}
+
+fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
     let key = row.key()?;
     let root = row.opt_key()?.unwrap_or(key);
     let parent = row.opt_key()?;
@@ -107,9 +144,10 @@ pub(crate) fn execution(row: &Row) -> Result<Execution, StoreError> {
         wake_at: row.opt_time()?,
         strikes: row.next::<Option<i32>>()?.unwrap_or_default().cast_unsigned(),
         app_version: row.next::<Option<&str>>()?.map(Into::into),
-        ticket: ticket(&mut row)?,
+        ticket: ticket(row)?,
         dedup_id: row.next::<Option<&str>>()?.map(Into::into),
         run_timeout: row.next::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        attributes: Attributes::NONE,
     })
 }
 
@@ -129,8 +167,6 @@ fn ticket(row: &mut Columns<'_>) -> Result<Option<Arc<Ticket>>, StoreError> {
 pub(crate) struct Found {
     /// What it is to a Start that lost.
     pub existing: Existing,
-    /// The id that its caller gave.
-    pub given_id: Option<String>,
     /// When it was accepted.
     pub created_at: Timestamp,
     /// Who runs it, if that began without a claim.
@@ -142,19 +178,18 @@ pub(crate) struct Found {
 /// What Starts lost against.
 pub(crate) fn found(row: &Row) -> Result<Found, StoreError> {
     let mut row = Columns::of(row);
-    let key = row.key()?;
-    let given_id: Option<&str> = row.next()?;
-    let workflow = row.next::<&str>()?.into();
-    let fingerprint = row.fingerprint()?;
-    let parent = row.opt_key()?;
-    let status = row.status()?;
+    let existing = Existing {
+        key: row.key()?,
+        given_id: row.next::<Option<&str>>()?.map(Into::into),
+        workflow: row.next::<&str>()?.into(),
+        fingerprint: row.fingerprint()?,
+        parent: row.opt_key()?,
+        status: row.status()?,
+    };
     let created_at = row.time()?;
     let owner = row.next::<Option<i64>>()?.map(WorkerId);
     let (queue, dedup_id): (Option<String>, Option<String>) = (row.next()?, row.next()?);
-    let given = given_id.map(Into::into);
-    let existing = Existing { key, given_id: given, workflow, fingerprint, parent, status };
-    let given_id = given_id.map(ToOwned::to_owned);
-    Ok(Found { existing, given_id, created_at, owner, dedup: queue.zip(dedup_id) })
+    Ok(Found { existing, created_at, owner, dedup: queue.zip(dedup_id) })
 }
 
 /// What was recorded of executions, put to its execution.
@@ -209,6 +244,18 @@ impl Details {
             };
             if let Some(record) = self.record(execution, records) {
                 record.attempts.push(attempt);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds attributes: key, name and value.
+    pub(crate) fn attributes(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
+        for row in rows {
+            let mut row = Columns::of(row);
+            let (execution, name, value): (_, &str, &str) = (row.key()?, row.next()?, row.next()?);
+            if let Some(record) = self.record(execution, records) {
+                record.execution.attributes.set(name, value);
             }
         }
         Ok(())

@@ -55,6 +55,8 @@ statements! {
     StartQueued = include_str!("../queries/start_queued.sql");
     /// Creates executions.
     Start = include_str!("../queries/start.sql");
+    /// What executions are found by.
+    Attribute = include_str!("../queries/attribute.sql");
     /// Records deliveries.
     Checkpoint = include_str!("../queries/checkpoint.sql");
     /// Records failed attempts.
@@ -89,13 +91,26 @@ statements! {
     Untimer = "DELETE FROM timers WHERE execution = ANY($1::uuid[])";
     /// Deletes children to wait for.
     Unwait = "DELETE FROM waits WHERE execution = ANY($1::uuid[])";
+    /// Inserts executions that are debounced, or puts them into those that are there.
+    Merge = include_str!("../queries/merge.sql");
     /// The executions that Starts lost against.
     Existing = include_str!("../queries/existing.sql");
     /// Which requests are there.
     Asked = "SELECT execution, n FROM requests WHERE execution = ANY($1::uuid[])";
 
+    /// Fails if one of these queues has a maximal depth.
+    Boundless = "SELECT 1 / (count(*) = 0)::integer FROM depths WHERE queue = ANY($1::text[])";
+    /// Locks and reads the depths of queues that have a maximum.
+    Depths = include_str!("../queries/depths.sql");
+    /// Counts what waits in queues for its beginning.
+    CountDepths = include_str!("../queries/count_depths.sql");
+    /// Keeps the depths of queues.
+    KeepDepths = include_str!("../queries/keep_depths.sql");
+
     /// Locks the queues of which something is ready.
     Open = include_str!("../queries/open.sql");
+    /// Waits until nobody else claims from a queue without limits; see open.sql.
+    AwaitTurn = "SELECT pg_advisory_xact_lock(1400139878, hashtext(current_schema() || '.' || $1::text) & 63)";
     /// Waits until nobody else claims from a queue.
     LockQueue = "SELECT FROM queues WHERE name = $1::text FOR NO KEY UPDATE";
     /// Counts what runs of queues.
@@ -110,6 +125,8 @@ statements! {
     Keys = include_str!("../queries/keys.sql");
     /// Whether something that stands in a queue of its own is due.
     Due = include_str!("../queries/due.sql");
+    /// Makes executions of what is in the inbox.
+    Receive = include_str!("../queries/receive.sql");
     /// Queues that.
     Admit = include_str!("../queries/admit.sql");
     /// What was claimed counts for the limits of its queue.
@@ -128,6 +145,9 @@ statements! {
     Attempts = include_str!("../queries/attempts.sql");
     /// Requests to executions.
     Requests = "SELECT execution, kind FROM requests WHERE execution = ANY($1::uuid[]) ORDER BY execution, n";
+
+    /// What executions are found by.
+    Attributes = "SELECT execution, name, value FROM attributes WHERE execution = ANY($1::uuid[])";
 
     /// Renews a worker and looks around.
     Look = include_str!("../queries/look.sql");
@@ -167,9 +187,27 @@ statements! {
     /// Loads executions.
     Load = include_str!("../queries/load.sql");
     /// Lists executions.
-    List = include_str!("../queries/list.sql");
+    List = concat!(
+        include_str!("../queries/list.sql"),
+        "FROM executions AS e\n",
+        include_str!("../queries/matches.sql"),
+        "ORDER BY e.key DESC LIMIT $13::bigint"
+    );
+    /// Lists executions that have attributes.
+    ListByAttribute = concat!(
+        include_str!("../queries/list.sql"),
+        include_str!("../queries/by_attribute.sql"),
+        include_str!("../queries/matches.sql"),
+        "ORDER BY a.execution DESC LIMIT $13::bigint"
+    );
     /// Counts executions.
-    Count = include_str!("../queries/count.sql");
+    Count = concat!("SELECT count(*)\nFROM executions AS e\n", include_str!("../queries/matches.sql"));
+    /// Counts executions that have attributes.
+    CountByAttribute = concat!(
+        "SELECT count(*)\n",
+        include_str!("../queries/by_attribute.sql"),
+        include_str!("../queries/matches.sql")
+    );
     /// Lists queues.
     Queues = include_str!("../queries/queues.sql");
     /// Creates or changes a queue.
@@ -199,6 +237,10 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::Replan,
     Sql::Fence,
     Sql::Lane,
+    Sql::Boundless,
+    Sql::Depths,
+    Sql::CountDepths,
+    Sql::KeepDepths,
     Sql::Lock,
     Sql::MoveEnded,
     Sql::Move,
@@ -210,11 +252,13 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::StartNamed,
     Sql::StartQueued,
     Sql::StartYielding,
+    Sql::Merge,
     Sql::Start,
     Sql::Checkpoint,
     Sql::Attempt,
     Sql::Chunk,
     Sql::Discard,
+    Sql::Attribute,
     Sql::Ready,
     Sql::ReadyAgain,
     Sql::Unslot,
@@ -238,6 +282,7 @@ pub(crate) const CLAIM: &[Sql] = &[
     Sql::Fence,
     Sql::Lane,
     Sql::Open,
+    Sql::AwaitTurn,
     Sql::LockQueue,
     Sql::Slots,
     Sql::KeySlots,
@@ -245,6 +290,7 @@ pub(crate) const CLAIM: &[Sql] = &[
     Sql::EnterStarts,
     Sql::Keys,
     Sql::Due,
+    Sql::Receive,
     Sql::Admit,
     Sql::Slot,
     Sql::Quarantined,
@@ -283,8 +329,11 @@ pub(crate) const READ: &[Sql] = &[
     Sql::Checkpoints,
     Sql::Attempts,
     Sql::Requests,
+    Sql::Attributes,
     Sql::List,
+    Sql::ListByAttribute,
     Sql::Count,
+    Sql::CountByAttribute,
     Sql::Lost,
     Sql::Queues,
     Sql::Workers,

@@ -6,8 +6,7 @@ use stepfast_core::survey::{Survey, Waiting, WorkerInfo, WorkerRow};
 use stepfast_core::write::WorkerId;
 use tokio_postgres::Row;
 
-use crate::apply::one;
-use crate::pipeline::Job;
+use crate::pipeline::{Job, one};
 use crate::read::Reader;
 use crate::rows::Columns;
 use crate::statements::Sql;

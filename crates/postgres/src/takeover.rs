@@ -9,10 +9,9 @@ use stepfast_core::store::StoreError;
 use stepfast_core::write::WorkerId;
 use uuid::Uuid;
 
-use crate::apply::one;
 use crate::connect::Session;
 use crate::error::{Trouble, damaged};
-use crate::pipeline::{self, Job, Part};
+use crate::pipeline::{self, Job, Part, one};
 use crate::rows::Columns;
 use crate::statements::Sql;
 use crate::types::{Instant, uuid};

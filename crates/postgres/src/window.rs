@@ -97,6 +97,13 @@ pub(crate) fn merged(windows: &[(WorkerId, Range<Key>)]) -> Vec<(Vec<i64>, Range
     merged
 }
 
+impl Window {
+    /// It is known of these claims now whether they have happened.
+    fn know(&mut self, numbers: &[i64]) {
+        self.unsure.retain(|unsure| !numbers.contains(unsure));
+    }
+}
+
 impl Windows {
     fn with<R>(&self, worker: WorkerId, f: impl FnOnce(&mut Window) -> R) -> Option<R> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&worker).map(f)
@@ -125,11 +132,11 @@ impl Windows {
     /// stays on it until [`landed`](Self::landed) or [`failed`](Self::failed), for good if neither is ever known.
     pub(crate) fn enter(&self, flush: &Flush, sorted: &mut Sorted<'_>) {
         let entered = self.with(flush.worker, |window| {
-            sorted.start_within(&window.keys);
-            window.sent.insert(flush.lane, sorted.running_keys().collect());
+            sorted.starts.within(&window.keys);
+            window.sent.insert(flush.lane, sorted.starts.running_keys().collect());
         });
         if entered.is_none() {
-            sorted.start_within(&(Key::default()..Key::default()));
+            sorted.starts.within(&(Key::default()..Key::default()));
         }
     }
 
@@ -140,7 +147,7 @@ impl Windows {
             (Some(Write::Start(start)), Outcome::Duplicate(existing)) if existing.key != start.key => {
                 Some(start.key)
             }
-            (Some(Write::Start(start)), Outcome::Queued) => Some(start.key),
+            (Some(Write::Start(start)), Outcome::Queued | Outcome::Full) => Some(start.key),
             _ => None,
         });
         self.with(flush.worker, |window| {
@@ -165,7 +172,7 @@ impl Windows {
     /// A claim is durable.
     pub(crate) fn claimed(&self, worker: WorkerId, number: i64, keys: impl Iterator<Item = Key>) {
         self.with(worker, |window| {
-            window.unsure.retain(|unsure| *unsure != number);
+            window.know(&[number]);
             window.claims.push_back((number, window.renewals));
             window.claimed.extend(keys.map(|key| (key, window.renewals)));
         });
@@ -173,13 +180,13 @@ impl Windows {
 
     /// A claim has changed nothing and will not.
     pub(crate) fn unclaimed(&self, worker: WorkerId, number: i64) {
-        self.with(worker, |window| window.unsure.retain(|unsure| *unsure != number));
+        self.with(worker, |window| window.know(&[number]));
     }
 
     /// Claims that were unsure are known now, with all that they have taken.
     pub(crate) fn found(&self, worker: WorkerId, numbers: &[i64], keys: impl Iterator<Item = Key>) {
         self.with(worker, |window| {
-            window.unsure.retain(|unsure| !numbers.contains(unsure));
+            window.know(numbers);
             // since when does not matter: it may have ended long since
             window.claimed.extend(keys.map(|key| (key, 0)));
             window.claims.extend(numbers.iter().map(|number| (*number, 0)));

@@ -4,8 +4,10 @@ use stepfast_core::counters::Counters;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{Flush, Outcome};
 
-use crate::apply::{Applied, Sorted, count, replan};
+use crate::applied::{Applied, count};
+use crate::apply::{Sorted, replan};
 use crate::connect::Connector;
+use crate::depths::{Depths, Entries, Gates};
 use crate::error::{Trouble, damaged};
 use crate::lane::{Lane, Lanes};
 use crate::outcome;
@@ -25,6 +27,7 @@ pub(crate) async fn commit(
     connector: &Connector,
     lanes: &Lanes,
     windows: &Windows,
+    depths: &Depths,
     counters: &Counters,
     flush: &Flush,
 ) -> Result<Vec<(usize, Outcome)>, StoreError> {
@@ -35,7 +38,12 @@ pub(crate) async fn commit(
     let mut tries = 0;
     loop {
         let mut lane = Lane::open(connector, place.take(), (flush.worker, flush.lane), FLUSH).await?;
-        let result = attempt(connector, &mut lane, counters, flush, &sorted).await;
+        if !sorted.starts.refused.is_empty() {
+            // there may be room by now
+            sorted = Sorted::new(flush);
+            windows.enter(flush, &mut sorted);
+        }
+        let result = attempt(connector, &mut lane, depths, counters, flush, &mut sorted).await;
         let is_clean = result.is_ok() || pipeline::roll_back(&lane.session).await;
         let result = match result {
             // the fence did not match: its row says why
@@ -54,6 +62,7 @@ pub(crate) async fn commit(
                 windows.landed(flush, &sorted, &outcomes);
                 return Ok(outcomes);
             }
+            Err(Trouble::Deep) if tries < TRIES => depths.suspect(&Entries::of(flush)),
             Err(Trouble::Again(reason)) if tries < TRIES => {
                 tracing::debug!(lane = flush.lane, number = flush.number, reason, "flush is tried again");
             }
@@ -72,31 +81,58 @@ pub(crate) async fn commit(
 }
 
 /// One try. After an error its transaction may still be open.
-async fn attempt(
+async fn attempt<'a>(
     connector: &Connector,
     lane: &mut Lane,
+    depths: &Depths,
     counters: &Counters,
-    flush: &Flush,
-    sorted: &Sorted<'_>,
+    flush: &'a Flush,
+    sorted: &mut Sorted<'a>,
 ) -> Result<Vec<(usize, Outcome)>, Trouble> {
     let now = connector.options().clock.as_ref().map(|clock| clock.now());
-    let mut jobs = vec![lane.fence(flush.epoch, flush.number, false)];
-    jobs.extend(sorted.jobs(flush, now));
     let session = &lane.session;
+    let mut jobs = Vec::new();
     if session.needs_new_plans(flush.writes.len()) {
-        jobs.insert(0, replan());
+        jobs.push(replan());
     }
-    let (whole, begin) = if flush.is_bisecting {
+    jobs.push(lane.fence(flush.epoch, flush.number, false));
+    let (mut whole, mut begin) = if flush.is_bisecting {
         (Part::WholeBriefly, Part::BeginBriefly)
     } else {
         (Part::Whole, Part::Begin)
     };
     let mut outcomes = Vec::new();
+    let mut answers = Vec::new();
     stepfast_core::crash_point!("postgres before flush");
+    let entries = Entries::of(flush);
+    if depths.concern(&entries) {
+        jobs.push(entries.lock());
+        answers = pipeline::run(session, begin, &jobs).await?;
+        (whole, begin) = (Part::End, Part::Middle);
+        let mut gates = Gates::read(&entries, depths, answers.last().ok_or_else(|| damaged("an answer"))?)?;
+        let refused = loop {
+            match gates.refused(&entries) {
+                Ok(refused) => break refused,
+                Err(count) => {
+                    let counted = pipeline::run(session, Part::Middle, std::slice::from_ref(&count)).await?;
+                    gates.counted(counted.first().ok_or_else(|| damaged("an answer"))?)?;
+                    answers.extend(counted);
+                    jobs.push(count);
+                }
+            }
+        };
+        sorted.starts.refuse(refused);
+        jobs.push(gates.keep());
+    } else if !entries.queues.is_empty() {
+        jobs.push(entries.check());
+    }
+    jobs.extend(sorted.jobs(flush, now));
+    let unsent = answers.len();
     let answers = if sorted.requests.is_empty() {
-        pipeline::run(session, whole, &jobs).await?
+        answers.extend(pipeline::run(session, whole, &jobs[unsent..]).await?);
+        answers
     } else {
-        let mut answers = pipeline::run(session, begin, &jobs).await?;
+        answers.extend(pipeline::run(session, begin, &jobs[unsent..]).await?);
         stepfast_core::crash_point!("postgres flush open");
         // What a cancel reaches is only known for sure once it is locked: descendants may have been started
         // while the lock was awaited. So look again until nothing new turns up.
@@ -129,10 +165,12 @@ async fn attempt(
     count(counters, &jobs, &answers)?;
     counters.flushed(flush.writes.len() as u64);
     lane.fenced(&jobs, &answers);
-    let applied = Applied::read(sorted, &jobs, &answers)?;
+    let mut applied = Applied::read(sorted, &jobs, &answers)?;
     outcomes.extend(applied.outcomes);
+    let refused = &sorted.starts.refused;
+    applied.losers.extend(refused);
     if !applied.losers.is_empty() {
-        outcomes.extend(outcome::losers(&lane.session, flush, &applied.losers).await?);
+        outcomes.extend(outcome::losers(&lane.session, flush, &applied.losers, refused).await?);
     }
     outcomes.sort_by_key(|(i, _)| *i);
     Ok(outcomes)

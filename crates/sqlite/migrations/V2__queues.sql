@@ -45,6 +45,7 @@ CREATE INDEX executions_by_owner ON executions (owner) WHERE owner IS NOT NULL;
 CREATE INDEX executions_by_parent ON executions (parent) WHERE parent IS NOT NULL;
 CREATE UNIQUE INDEX executions_by_workflow_id ON executions (workflow_id) WHERE workflow_id IS NOT NULL;
 CREATE UNIQUE INDEX executions_by_dedup_id ON executions (queue, dedup_id) WHERE dedup_id IS NOT NULL;
+CREATE INDEX executions_delayed ON executions (queue) WHERE status = 0 AND queue IS NOT NULL;
 
 DROP INDEX ready_by_age;
 CREATE TABLE ready_2 (
@@ -80,8 +81,42 @@ CREATE TABLE queues (
     rate_burst INTEGER, -- how many begin at once after a pause, where they are spaced evenly
     key_rate_starts INTEGER, -- the same for any one key
     key_rate_period_ms INTEGER, -- the length of that period
-    key_rate_burst INTEGER -- how many begin at once after a pause, where they are spaced evenly
+    key_rate_burst INTEGER, -- how many begin at once after a pause, where they are spaced evenly
+    max_depth INTEGER, -- most executions that wait for their beginning
+    depth_bound INTEGER NOT NULL DEFAULT 9223372036854775807 -- where there is a maximum: so many wait, or fewer
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE inbox (
+    -- One row per start that somebody has put here in a transaction of his own: the next claim makes an execution of it. A row
+    -- that cannot become one would stand in the way of all behind it.
+    id INTEGER PRIMARY KEY, -- order in which they become executions
+    put_at INTEGER NOT NULL, -- when it was put here
+    due_at INTEGER, -- when it may begin; NULL for at once
+    deadline_at INTEGER, -- as in executions
+    fingerprint INTEGER, -- as in executions
+    run_timeout_ms INTEGER, -- as in executions
+    priority INTEGER, -- as in executions
+    shard INTEGER NOT NULL, -- as in executions
+    key BLOB NOT NULL CHECK (length(key) = 16), -- as in executions
+    workflow TEXT NOT NULL CHECK (length(CAST(workflow AS BLOB)) BETWEEN 1 AND 255), -- as in executions
+    workflow_id TEXT CHECK (length(CAST(workflow_id AS BLOB)) BETWEEN 1 AND 1024), -- as in executions
+    app_version TEXT, -- as in executions
+    queue TEXT CHECK (length(CAST(queue AS BLOB)) BETWEEN 1 AND 255 AND queue <> 'default'), -- as in executions
+    queue_key TEXT CHECK (length(CAST(queue_key AS BLOB)) <= 1024 AND (queue_key IS NULL OR queue IS NOT NULL)), -- as in executions
+    dedup_id TEXT CHECK (length(CAST(dedup_id AS BLOB)) BETWEEN 1 AND 1024 AND (dedup_id IS NULL OR queue IS NOT NULL)), -- as in executions
+    attributes TEXT CHECK (attributes IS NULL OR json_valid(attributes) AND json_type(attributes) = 'object'), -- as in the table: an object of texts; NULL for none
+    input BLOB NOT NULL -- as in executions
+) STRICT;
+
+CREATE TABLE attributes (
+    -- One row per name with a value that an execution is found by.
+    execution BLOB NOT NULL, -- key of the execution
+    name TEXT NOT NULL, -- the name
+    value TEXT NOT NULL, -- its value
+    PRIMARY KEY (execution, name)
+) STRICT, WITHOUT ROWID;
+-- what has a value, by its age
+CREATE INDEX attributes_by_value ON attributes (name, value, execution);
 
 CREATE TABLE rates (
     -- Starts that count for the rates of queues and keys.

@@ -12,7 +12,7 @@ use stepfast_core::write::{
 };
 
 use crate::error::{Tried, Trouble};
-use crate::queue::stored_queue;
+use crate::queue::Gate;
 use crate::row::{blob, key, key_of, maybe_text, payload, status_of, text};
 use crate::rows::{ROWS, Rows, Shape};
 use crate::shared::Shared;
@@ -28,8 +28,8 @@ pub(crate) struct Apply<'c, 'f> {
     has_requests: Option<bool>,
     /// Rows gathered for statements that insert many.
     pub(crate) rows: Rows<'f>,
-    /// Queues that Starts of the flush yield to, and whether they let them begin.
-    queues: Vec<(&'f str, bool)>,
+    /// Queues that something of the flush is put into.
+    gates: Vec<(&'f str, Gate)>,
     /// True to apply one row at a time.
     is_single: bool,
 }
@@ -44,7 +44,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     ) -> Self {
         // too few for company
         let is_single = is_single || flush.writes.len() < ROWS;
-        Self { sql, flush, now, shared, has_requests: None, rows: Rows::new(), queues: Vec::new(), is_single }
+        Self { sql, flush, now, shared, has_requests: None, rows: Rows::new(), gates: Vec::new(), is_single }
     }
 
     /// Applies all Writes; the outcomes that are not `Applied`, by index.
@@ -78,6 +78,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             }
         }
         self.insert_rest(&mut outcomes)?;
+        self.keep_bounds()?;
         self.leave_proof()?;
         outcomes.retain(|(_, outcome)| !matches!(outcome, Outcome::Applied));
         outcomes.sort_unstable_by_key(|(i, _)| *i);
@@ -85,11 +86,23 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     pub(crate) fn start(&mut self, start: &'f Start) -> Tried<Outcome> {
-        if start.yields && matches!(start.state, State::Running { .. }) && !self.lets_begin(start)? {
+        if let Some(merged) = self.merge(start)? {
+            return Ok(merged);
+        }
+        let gate = start.waits_in().map(|ticket| self.gate(&ticket.queue)).transpose()?;
+        let begins = start.yields_now() && gate.is_some_and(|i| self.gates[i].1.lets_begin);
+        if let Some(i) = gate.filter(|_| !begins) {
+            let (queue, gate) = &mut self.gates[i];
+            if !gate.enter(&mut self.sql, start, queue)? {
+                return self.refused(start);
+            }
+        }
+        if start.yields_now() && !begins {
             let queued = Start { state: State::Queued { armed: Vec::new() }, ..start.clone() };
             if self.start_any(&queued)? == 0 {
                 return self.existing(start);
             }
+            self.enter_attributes(start)?;
             self.enter_ready(start)?;
             return Ok(Outcome::Queued);
         }
@@ -100,6 +113,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         if inserted == 0 {
             return self.existing(start);
         }
+        self.enter_attributes(start)?;
         match &start.state {
             State::Queued { .. } if !start.has_begun => self.enter_ready(start)?,
             state => self.enter_roles(start.key, state)?,
@@ -107,16 +121,59 @@ impl<'c, 'f> Apply<'c, 'f> {
         Ok(Outcome::Applied)
     }
 
-    /// True if what is put into its queue may run at once.
-    fn lets_begin(&mut self, start: &'f Start) -> Tried<bool> {
-        let Some(ticket) = start.ticket.as_deref() else { return Ok(false) };
-        if let Some((_, lets_begin)) = self.queues.iter().find(|(queue, _)| **queue == *ticket.queue) {
-            return Ok(*lets_begin);
+    /// Puts what is debounced into the one that is there, if there is one.
+    fn merge(&mut self, start: &Start) -> Tried<Option<Outcome>> {
+        let (Some(most), State::Scheduled { due_at }) = (start.merge_within, &start.state) else {
+            return Ok(None);
+        };
+        // sent again under another number, it may be there itself
+        if self.find_existing(start)?.is_some() {
+            return Ok(None);
         }
-        let row = stored_queue(&mut self.sql, &ticket.queue)?;
-        let lets_begin = row.is_some_and(|row| !row.is_paused && !row.queue.limits.is_serial());
-        self.queues.push((&ticket.queue, lets_begin));
-        Ok(lets_begin)
+        let ticket = start.ticket.as_deref();
+        let params = params![
+            ticket.map(|ticket| &*ticket.queue),
+            start.dedup_id.as_deref(),
+            payload(&start.input),
+            ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
+            ticket.map(|ticket| ticket.priority).filter(|priority| *priority != 0),
+            start.app_version.as_deref(),
+            start.run_timeout.map(|timeout| timeout.as_millis() as i64),
+        ];
+        let found = self.sql.get(Sql::Merge)?.query_row(params, |row| Ok(existing(row))).optional()?;
+        let Some((other, created_at)) = found.transpose()? else { return Ok(None) };
+        self.sql.tally.updated[Table::Executions as usize] += 1;
+        let due_at = (*due_at).min(Timestamp::from_micros(created_at).plus(most));
+        self.sql.run(Sql::PutOff, (key(&other.key), due_at.as_micros()))?;
+        Ok(Some(Outcome::Duplicate(Box::new(other))))
+    }
+
+    /// Where it stands in `gates` what is known of a queue.
+    fn gate(&mut self, queue: &'f str) -> Tried<usize> {
+        if let Some(i) = self.gates.iter().position(|(known, _)| *known == queue) {
+            return Ok(i);
+        }
+        let gate = Gate::of(&mut self.sql, queue)?;
+        self.gates.push((queue, gate));
+        Ok(self.gates.len() - 1)
+    }
+
+    /// What a Start comes to whose queue is full.
+    fn refused(&mut self, start: &Start) -> Tried<Outcome> {
+        if let Some((existing, _)) = self.find_existing(start)? {
+            return Ok(Outcome::Duplicate(Box::new(existing)));
+        }
+        let other = if start.dedup_id.is_some() { self.find_deduplicated(start)? } else { None };
+        Ok(other.map_or(Outcome::Full, |other| Outcome::Deduplicated(Some(other))))
+    }
+
+    fn keep_bounds(&mut self) -> Tried<()> {
+        for (queue, gate) in &self.gates {
+            if let Some(bound) = gate.bound() {
+                self.sql.run(Sql::SetDepthBound, (queue, bound))?;
+            }
+        }
+        Ok(())
     }
 
     fn start_any(&mut self, start: &Start) -> Tried<u64> {
@@ -151,12 +208,19 @@ impl<'c, 'f> Apply<'c, 'f> {
             ticket.map(|ticket| &*ticket.queue),
             ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
             ticket.map(|ticket| ticket.priority).filter(|priority| *priority != 0),
-            start.dedup_id.as_deref().filter(|_| !matches!(state, State::Ended { .. })),
+            start.held_dedup_id().map(|dedup_id| &**dedup_id),
             start.run_timeout.map(|timeout| timeout.as_millis() as i64),
             // it begins without a claim
-            (start.yields && owner.is_some()).then_some(false),
+            start.yields_now().then_some(false),
         ];
         self.sql.insert(Table::Executions, Sql::Start, params)
+    }
+
+    fn enter_attributes(&mut self, start: &Start) -> Tried<()> {
+        for (name, value) in start.attributes.iter() {
+            self.sql.insert(Table::Attributes, Sql::Attribute, (key(&start.key), name, value))?;
+        }
+        Ok(())
     }
 
     /// Whoever was there before a Start.

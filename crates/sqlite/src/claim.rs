@@ -15,6 +15,7 @@ use stepfast_core::turns::{Portion, Turns};
 use stepfast_core::write::WorkerId;
 
 use crate::error::Tried;
+use crate::inbox::receive;
 use crate::queue::{Room, ready_queues};
 use crate::row::{execution, key, key_of, maybe_text, status_of, text};
 use crate::shared::Shared;
@@ -36,6 +37,7 @@ impl Inner {
             if claim.from_quarantine {
                 claiming.quarantined()?;
             } else {
+                receive(&mut claiming.sql, shared, now)?;
                 claiming.due()?;
                 claiming.ready(&mut self.turns.lock())?;
             }
@@ -111,7 +113,8 @@ impl Claiming<'_, '_> {
     }
 
     fn admit(&mut self, id: Key, status: Status) -> Tried<bool> {
-        if self.sql.update(Table::Executions, Sql::Admit, [key(&id)])? == 0 {
+        let admit = if status == Status::Scheduled { Sql::AdmitNew } else { Sql::Admit };
+        if self.sql.update(Table::Executions, admit, [key(&id)])? == 0 {
             return Ok(false);
         }
         if status == Status::Scheduled {

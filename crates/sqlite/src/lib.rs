@@ -13,6 +13,7 @@ mod connect;
 mod error;
 #[doc(hidden)]
 pub mod forked;
+mod inbox;
 mod look;
 mod migrate;
 mod notify;

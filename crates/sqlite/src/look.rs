@@ -307,6 +307,7 @@ impl Inner {
 
         let version = look.app_version.as_deref();
         let is_ours = |pinned: Option<&str>| is_same_version(version, pinned);
+        seen.has_ready = sql.exists(Sql::Inbox, [1])?;
         for workflow in look.workflows.iter() {
             seen.has_ready = seen.has_ready || is_ready(&mut sql, workflow, look)?;
         }

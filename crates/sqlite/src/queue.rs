@@ -5,11 +5,13 @@ use std::sync::Arc;
 use rusqlite::{OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
+use stepfast_core::depth::{Depth, Entry};
 use stepfast_core::key::Key;
 use stepfast_core::queue::{Limits, QueueChange, QueueRow, left};
 use stepfast_core::rate::{Rate, Used, Which};
 use stepfast_core::store::StoreError;
 use stepfast_core::turns::Candidate;
+use stepfast_core::write::Start;
 
 use crate::error::Tried;
 use crate::row::{key, queue, text};
@@ -28,7 +30,7 @@ impl Inner {
             let mut sql = Statements::new(conn);
             let before =
                 stored_queue(&mut sql, &row.queue.name)?.map(|row| row.queue.limits).unwrap_or_default();
-            let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate } =
+            let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
                 row.queue.limits;
             if (before.rate, before.key_rate) != (rate, key_rate) {
                 // another rate begins anew
@@ -48,6 +50,7 @@ impl Inner {
                 key_rate.map(|rate| rate.starts),
                 key_rate.map(|rate| rate.period_ms() as i64),
                 key_rate.and_then(|rate| rate.burst),
+                max_depth,
             ];
             let changed = sql.run(Sql::SetQueue, params)?;
             if changed > 0 && row.queue.limits.has_slots() {
@@ -75,6 +78,51 @@ impl Inner {
             }
             Ok(found)
         })
+    }
+}
+
+/// What a flush has to know of a queue that something is put into.
+#[derive(Clone, Copy)]
+pub(crate) struct Gate {
+    /// What is put into it may begin at once.
+    pub(crate) lets_begin: bool,
+    /// How many wait in it, where that is limited; as it was when the flush began, and as it is now.
+    depth: Option<(Depth, Depth)>,
+}
+
+impl Gate {
+    /// Of the queue of this name.
+    pub(crate) fn of(sql: &mut Statements<'_>, name: &str) -> Tried<Self> {
+        let Some(row) = stored_queue(sql, name)? else { return Ok(Self { lets_begin: false, depth: None }) };
+        let mut depth = None;
+        if let Some(max) = row.queue.limits.max_depth {
+            let bound: i64 = sql.get(Sql::DepthBound)?.query_row([name], |row| row.get(0))?;
+            let stored = Depth::new(max, bound.unsigned_abs());
+            depth = Some((stored, stored));
+        }
+        Ok(Self { lets_begin: row.lets_begin(), depth })
+    }
+
+    /// One more is put into it; false if it is full.
+    pub(crate) fn enter(&mut self, sql: &mut Statements<'_>, start: &Start, name: &str) -> Tried<bool> {
+        let Some((_, depth)) = &mut self.depth else { return Ok(true) };
+        if !start.is_refusable() {
+            depth.enter_anyway();
+            return Ok(true);
+        }
+        let mut entry = depth.enter();
+        if entry == Entry::Count {
+            let waiting: i64 = sql.get(Sql::CountDepth)?.query_row([name], |row| row.get(0))?;
+            depth.counted(waiting.unsigned_abs());
+            entry = depth.enter();
+        }
+        Ok(entry == Entry::Admitted)
+    }
+
+    /// What is to be stored of it, where that has changed.
+    pub(crate) fn bound(&self) -> Option<i64> {
+        let (stored, depth) = self.depth?;
+        (stored.bound() != depth.bound()).then(|| i64::try_from(depth.bound()).unwrap_or(i64::MAX))
     }
 }
 

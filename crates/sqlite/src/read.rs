@@ -4,6 +4,7 @@
 use bytes::{Bytes, BytesMut};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
+use stepfast_core::attributes::Attributes;
 use stepfast_core::key::Key;
 use stepfast_core::payload::{CHUNK_SIZE, ChunkRef, DEFAULT_VALUE_LIMIT};
 use stepfast_core::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
@@ -12,7 +13,7 @@ use stepfast_core::store::StoreError;
 use crate::connect;
 use crate::error::{Tried, Trouble};
 use crate::forked::InSqlite;
-use crate::row::{attempt, blob, checkpoint, execution, key, request_kind};
+use crate::row::{attempt, blob, checkpoint, execution, key, request_kind, text};
 use crate::statements::{Sql, Statements};
 use crate::writer::Inner;
 
@@ -98,23 +99,34 @@ impl Inner {
         self.counters.read();
         self.read("listing executions", |conn| {
             let mut conditions = Conditions::of(filter);
+            let (from, place) = if filter.attributes.is_empty() {
+                ("", "key")
+            } else {
+                // in the order of the index
+                (" JOIN attributes AS a ON a.execution = executions.key", "a.execution")
+            };
             if filter.limit == 0 {
-                let sql = format!("SELECT count(*) FROM executions{}", conditions.text());
+                let sql = format!("SELECT count(*) FROM executions{from}{}", conditions.text());
                 let total: i64 =
                     conn.query_row(&sql, params_from_iter(conditions.values), |row| row.get(0))?;
                 return Ok(Page { executions: Vec::new(), total: Some(total as u64) });
             }
             if let Some(after) = filter.after {
-                conditions.add("key < ?", [Value::Blob(after.as_bytes().to_vec())]);
+                conditions.add(&format!("{place} < ?"), [Value::Blob(after.as_bytes().to_vec())]);
             }
             let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
             let list = include_str!("../queries/list.sql");
-            let sql = format!("{list}{} ORDER BY key DESC LIMIT {limit}", conditions.text());
+            let sql = format!("{list}{from}{} ORDER BY {place} DESC LIMIT {limit}", conditions.text());
             let mut statement = conn.prepare(&sql)?;
             let mut rows = statement.query(params_from_iter(conditions.values))?;
             let mut executions = Vec::new();
             while let Some(row) = rows.next()? {
                 executions.push(execution(row, false)?);
+            }
+            drop(rows);
+            let mut sql = Statements::new(conn);
+            for execution in &mut executions {
+                execution.attributes = attributes(&mut sql, execution.key)?;
             }
             Ok(Page { executions, total: None })
         })
@@ -148,6 +160,7 @@ pub(crate) fn find(sql: &mut Statements<'_>, id: &ExecutionId, with_input: bool)
 pub(crate) fn record(sql: &mut Statements<'_>, execution: Execution) -> Tried<Record> {
     let id = execution.key;
     let mut record = row_only(execution);
+    record.execution.attributes = attributes(sql, id)?;
     let mut rows = sql.get(Sql::Checkpoints)?.query([key(&id)])?;
     while let Some(row) = rows.next()? {
         record.checkpoints.push(checkpoint(row, id)?);
@@ -165,6 +178,16 @@ pub(crate) fn record(sql: &mut Statements<'_>, execution: Execution) -> Tried<Re
     Ok(record)
 }
 
+/// What an execution is found by.
+fn attributes(sql: &mut Statements<'_>, id: Key) -> Tried<Attributes> {
+    let mut attributes = Attributes::NONE;
+    let mut rows = sql.get(Sql::Attributes)?.query([key(&id)])?;
+    while let Some(row) = rows.next()? {
+        attributes.set(text(row, 0)?, text(row, 1)?);
+    }
+    Ok(attributes)
+}
+
 pub(crate) fn row_only(execution: Execution) -> Record {
     Record { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new() }
 }
@@ -178,6 +201,17 @@ struct Conditions {
 impl Conditions {
     fn of(filter: &Filter) -> Self {
         let mut all = Conditions { texts: Vec::new(), values: Vec::new() };
+        for (n, (name, value)) in filter.attributes.iter().enumerate() {
+            let [name, value] = [name, value].map(|text| Value::Text(text.to_owned()));
+            // the first is found by its index, see `list`
+            let text = match n {
+                0 => "a.name = ? AND a.value = ?",
+                _ => {
+                    "EXISTS (SELECT 1 FROM attributes WHERE execution = executions.key AND name = ? AND value = ?)"
+                }
+            };
+            all.add(text, [name, value]);
+        }
         if !filter.statuses.is_empty() {
             let numbers: Vec<String> =
                 filter.statuses.iter().map(|status| (*status as u8).to_string()).collect();
@@ -194,6 +228,9 @@ impl Conditions {
         }
         if let Some(version) = &filter.app_version {
             all.add("app_version = ?", [Value::Text(version.to_string())]);
+        }
+        if let Some(queue) = &filter.queue {
+            all.add("ifnull(queue, 'default') = ?", [Value::Text(queue.to_string())]);
         }
         if let Some(from) = filter.created_from {
             all.add("created_at >= ?", [Value::Integer(from.as_micros())]);

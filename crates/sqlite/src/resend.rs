@@ -4,7 +4,7 @@
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::record::Status;
-use stepfast_core::write::{Answer, Flush, Outcome, Request, RequestKind, State, Write};
+use stepfast_core::write::{Answer, Flush, Outcome, Request, RequestKind, Start, State, Write};
 
 use crate::apply::Apply;
 use crate::error::Tried;
@@ -27,7 +27,7 @@ impl Apply<'_, '_> {
         let inserted = |table: Table| self.sql.tally.inserted[table as usize] > 0;
         let flush = self.flush;
         let has_proof = [Table::Executions, Table::Checkpoints, Table::Attempts].into_iter().any(inserted);
-        if !has_proof || has_dedup_ids(flush) {
+        if !has_proof || has_passing_losers(flush) {
             self.sql.run(Sql::SetNumber, (flush.worker.0, flush.lane, flush.number))?;
         }
         Ok(())
@@ -42,7 +42,7 @@ impl Apply<'_, '_> {
         if self.sql.exists(Sql::HasNumber, (flush.worker.0, flush.lane, flush.number))? {
             return Ok(true);
         }
-        if has_dedup_ids(flush) {
+        if has_passing_losers(flush) {
             // what a Start has lost against may have gone since
             return Ok(false);
         }
@@ -79,7 +79,13 @@ impl Apply<'_, '_> {
                 {
                     Outcome::Duplicate(Box::new(existing))
                 }
-                None if start.dedup_id.is_some() => self.existing(start)?,
+                None if start.dedup_id.is_some() => match self.existing(start)? {
+                    Outcome::Deduplicated(Some(other)) if start.merge_within.is_some() => {
+                        Outcome::Duplicate(other)
+                    }
+                    outcome => outcome,
+                },
+                None if start.waits_in().is_some() => Outcome::Full,
                 // it has begun, or somebody has claimed it meanwhile, who runs it
                 Some(_) if start.yields && !self.runs_here(start.key)? => Outcome::Queued,
                 _ => Outcome::Applied,
@@ -124,6 +130,9 @@ impl Apply<'_, '_> {
     }
 }
 
-fn has_dedup_ids(flush: &Flush) -> bool {
-    flush.writes.iter().any(|write| matches!(write, Write::Start(start) if start.dedup_id.is_some()))
+/// True if a Start may lose against something that passes: another's dedup_id, or a full queue.
+fn has_passing_losers(flush: &Flush) -> bool {
+    let may_lose =
+        |start: &Start| start.dedup_id.is_some() || start.waits_in().is_some() && start.is_refusable();
+    flush.writes.iter().any(|write| matches!(write, Write::Start(start) if may_lose(start)))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
+use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
@@ -113,6 +114,7 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         ticket: ticket(row, 21)?,
         dedup_id: maybe_text(row, 24)?,
         run_timeout: row.get::<_, Option<i64>>(25)?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        attributes: Attributes::NONE,
         armed,
     })
 }
@@ -143,6 +145,7 @@ pub(crate) fn queue(row: &Row<'_>) -> Tried<QueueRow> {
                 key_concurrency: row.get(6)?,
                 rate: rate(row, 7)?,
                 key_rate: rate(row, 10)?,
+                max_depth: row.get(13)?,
             },
         },
         version: row.get(1)?,

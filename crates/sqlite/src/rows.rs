@@ -48,6 +48,7 @@ impl Shape {
             && start.app_version.is_none()
             && start.ticket.is_none()
             && start.dedup_id.is_none()
+            && start.attributes.is_empty()
             && start.root == start.key;
         match &start.state {
             State::Running { armed } if is_plain && armed.is_empty() => Some(Shape::Running),

@@ -19,6 +19,8 @@ pub(crate) enum Sql {
     StartsRunning,
     StartsEnded,
     Start,
+    Attribute,
+    Attributes,
     Existing,
     ExistingById,
     ExistingByDedupId,
@@ -46,6 +48,9 @@ pub(crate) enum Sql {
     RunningIn,
     SetQueue,
     Queue,
+    DepthBound,
+    SetDepthBound,
+    CountDepth,
     ForgetRates,
     Used,
     ForgetStarts,
@@ -58,6 +63,14 @@ pub(crate) enum Sql {
     NextKey,
     IsReady,
     Admit,
+    AdmitNew,
+    Inbox,
+    Receive,
+    ReceiveAttributes,
+    ForgetMail,
+    DeepenQueue,
+    Merge,
+    PutOff,
     Timer,
     Untimer,
     Wait,
@@ -103,6 +116,8 @@ impl Sql {
             Sql::StartsRunning => &rows::START_RUNNING,
             Sql::StartsEnded => &rows::START_ENDED,
             Sql::Start => include_str!("../queries/start.sql"),
+            Sql::Attribute => "INSERT INTO attributes (execution, name, value) VALUES (?1, ?2, ?3)",
+            Sql::Attributes => "SELECT name, value FROM attributes WHERE execution = ?1",
             Sql::Existing => include_str!("../queries/existing.sql"),
             Sql::ExistingById => include_str!("../queries/existing_by_id.sql"),
             Sql::Checkpoint => include_str!("../queries/checkpoint.sql"),
@@ -152,6 +167,9 @@ impl Sql {
             Sql::RunningIn => include_str!("../queries/running_in.sql"),
             Sql::SetQueue => include_str!("../queries/set_queue.sql"),
             Sql::Queue => include_str!("../queries/queue.sql"),
+            Sql::DepthBound => "SELECT depth_bound FROM queues WHERE name = ?1",
+            Sql::SetDepthBound => "UPDATE queues SET depth_bound = ?2 WHERE name = ?1",
+            Sql::CountDepth => include_str!("../queries/count_depth.sql"),
             Sql::ForgetRates => "DELETE FROM rates WHERE queue = ?1",
             Sql::Used => include_str!("../queries/used.sql"),
             Sql::ForgetStarts => {
@@ -175,7 +193,15 @@ impl Sql {
                 "SELECT 1 FROM ready WHERE workflow = ?1 AND queue = ?2 AND queue_key = ?3
                  AND (app_version = ?4 OR app_version IS NULL OR ?4 IS NULL)"
             }
-            Sql::Admit => "UPDATE executions SET status = 1 WHERE key = ?1 AND status IN (0, 3)",
+            Sql::Admit => "UPDATE executions SET status = 1 WHERE key = ?1 AND status = 3",
+            Sql::AdmitNew => include_str!("../queries/admit_new.sql"),
+            Sql::Merge => include_str!("../queries/merge.sql"),
+            Sql::Inbox => include_str!("../queries/inbox.sql"),
+            Sql::Receive => include_str!("../queries/receive.sql"),
+            Sql::ReceiveAttributes => include_str!("../queries/receive_attributes.sql"),
+            Sql::ForgetMail => "DELETE FROM inbox WHERE id <= ?1",
+            Sql::DeepenQueue => "UPDATE queues SET depth_bound = 9223372036854775807 WHERE name = ?1",
+            Sql::PutOff => "UPDATE timers SET due_at = ?2 WHERE execution = ?1",
             Sql::Timer => "INSERT INTO timers (execution, due_at) VALUES (?1, ?2)",
             Sql::Untimer => "DELETE FROM timers WHERE execution = ?1",
             Sql::Wait => "INSERT INTO waits (execution, child) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
@@ -273,9 +299,9 @@ impl<'c> Statements<'c> {
 /// What a transaction did, to be added to the totals once it is committed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    pub(crate) inserted: [u64; 9],
-    pub(crate) updated: [u64; 9],
-    pub(crate) deleted: [u64; 9],
+    pub(crate) inserted: [u64; Table::COUNT],
+    pub(crate) updated: [u64; Table::COUNT],
+    pub(crate) deleted: [u64; Table::COUNT],
     pub(crate) statements: u64,
 }
 

@@ -150,12 +150,18 @@ async fn hot_statements_never_scan_a_table() {
         let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let plan: Vec<String> =
             statement.raw_query().mapped(|row| row.get(3)).collect::<Result<_, _>>().unwrap();
-        let scans: Vec<_> =
-            plan.iter().filter(|line| line.starts_with("SCAN") && !line.contains("CONSTANT ROW")).collect();
+        let scans: Vec<_> = plan
+            .iter()
+            // a virtual table is what json_each makes of a text
+            .filter(|line| line.starts_with("SCAN") && !line.contains("VIRTUAL TABLE"))
+            .filter(|line| !["CONSTANT ROW", "w"].contains(&&line[5..]))
+            .collect();
         // `list` is what its filters make of it; `requests` is small, and all of it is wanted; all that waits
-        // is looked through when a worker was lost, and only then; surveys are for people
-        let is_meant = ["list.sql", "asked.sql", "called.sql", "workers.sql", "queues.sql", "waiting.sql"]
-            .contains(&&*name);
+        // is looked through when a worker was lost, and only then; surveys are for people; of the inbox the first are
+        // wanted; and `w` is no table
+        let meant =
+            ["list.sql", "asked.sql", "called.sql", "workers.sql", "queues.sql", "waiting.sql", "inbox.sql"];
+        let is_meant = meant.contains(&&*name);
         assert!(is_meant || scans.is_empty(), "{name}: {plan:?}");
         assert!(!plan.iter().any(|line| line.contains("AUTOMATIC")), "{name}: {plan:?}");
     }

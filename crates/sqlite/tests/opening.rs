@@ -151,7 +151,7 @@ fn every_table_and_column_has_a_comment() {
         .unwrap();
     let tables: Vec<String> =
         statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
-    assert_eq!(tables.len(), 14);
+    assert_eq!(tables.len(), 16);
     for table in tables {
         let mut lines = table.lines().skip(1).map(str::trim).peekable();
         assert!(lines.peek().is_some_and(|line| line.starts_with("-- ")), "{table}");

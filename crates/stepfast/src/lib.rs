@@ -72,7 +72,7 @@ use std::sync::Arc;
 
 pub use stepfast_core::*;
 #[cfg(feature = "postgres")]
-pub use stepfast_postgres::{Pooling, PostgresOptions, PostgresStore, SslMode};
+pub use stepfast_postgres::{Pooling, PostgresOptions, PostgresStore, SslMode, hint_channel};
 #[cfg(feature = "sqlite")]
 pub use stepfast_sqlite::{SqliteOptions, SqliteStore};
 

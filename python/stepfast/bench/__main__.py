@@ -11,7 +11,7 @@ from stepfast.bench.wire import hear, say
 from stepfast.errors import Error
 
 #: Each is a module, imported only when it is wanted: an engine then has no other workflows.
-EXPERIMENTS = ("memory", "payload", "workflows")
+EXPERIMENTS = ("memory", "payload", "queue", "workflows")
 
 
 def main() -> None:

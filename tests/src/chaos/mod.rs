@@ -11,6 +11,7 @@ use futures_util::future::LocalBoxFuture;
 
 use crate::chaos::report::Report;
 
+mod backlog;
 mod clocks;
 mod culprit;
 mod foreign;
@@ -85,9 +86,11 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!("racing takeovers", takeover::races),
     scenario!("stopped on sqlite", processes::stopped_on_sqlite),
     scenario!("clocks", clocks::skewed),
+    scenario!("backlog on postgres", backlog::on_postgres),
     scenario!("killed on sqlite", processes::killed_on_sqlite),
     scenario!("lossy network", outages::lossy),
     scenario!("terminated", outages::terminated),
+    scenario!("backlog on sqlite", backlog::on_sqlite),
     scenario!("neighbours on sqlite", neighbours::four_and_one),
     scenario!("thousand lost", takeover::thousand, short: false),
     // pauses grow from strike to strike, and on Postgres each costs a lease

@@ -10,10 +10,13 @@ use crate::cases::{cases, nouns};
 /// Runs a case on a fresh database; panics if the store misbehaves.
 pub type Run = for<'a> fn(&'a dyn StoreFixture) -> BoxFuture<'a, ()>;
 
+mod attributes;
 mod checkpoint;
 mod chunk;
 mod claim;
+mod debounce;
 mod dedup;
+mod depth;
 mod fence;
 mod flush;
 mod hint;
@@ -35,6 +38,7 @@ mod wake;
 mod yielding;
 
 nouns![
-    checkpoint, chunk, claim, dedup, fence, flush, hint, list, load, look, moves, quarantine, queue, race,
-    request, resend, start, survey, takeover, timeout, version, wake, yielding
+    attributes, checkpoint, chunk, claim, debounce, dedup, depth, fence, flush, hint, list, load, look,
+    moves, quarantine, queue, race, request, resend, start, survey, takeover, timeout, version, wake,
+    yielding
 ];

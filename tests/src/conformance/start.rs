@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
@@ -91,7 +92,9 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
         has_begun: false,
         yields: false,
         dedup_id: None,
+        merge_within: None,
         run_timeout: None,
+        attributes: Attributes::NONE,
         state: running(),
     };
     worker.apply(vec![write(given.clone())]).await;

@@ -19,6 +19,7 @@ pub mod kit;
 pub type Run = for<'a> fn(&'a dyn StoreFixture) -> LocalBoxFuture<'a, ()>;
 
 mod attempt;
+mod attributes;
 mod budget;
 mod cancel;
 mod changed_code;
@@ -29,6 +30,7 @@ mod fault;
 mod fence;
 mod killer;
 mod queue;
+mod queued_child;
 mod refusal;
 mod request;
 mod room;
@@ -53,6 +55,7 @@ pub fn faults() -> impl Iterator<Item = (&'static str, Run)> {
 
 nouns![
     attempt,
+    attributes,
     budget,
     cancel,
     changed_code,
@@ -61,6 +64,7 @@ nouns![
     drain,
     killer,
     queue,
+    queued_child,
     request,
     several,
     starting,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use stepfast_core::queue::{DEFAULT_QUEUE, OnConflict, OnDuplicate, Queue};
+use stepfast_core::queue::{DEFAULT_QUEUE, OnConflict, OnDuplicate, OnFull, Queue};
 use stepfast_core::rate::Rate;
 use stepfast_core::record::Status;
 use stepfast_core::{Context, Engine, Error, Workflow};
@@ -31,6 +31,10 @@ super::cases![
     what_is_delayed_begins_when_it_is_due,
     what_is_rated_begins_as_often_as_it_may,
     one_of_a_dedup_id_at_a_time,
+    a_full_queue_refuses_or_lets_wait,
+    many_are_started_in_one_call,
+    what_is_debounced_begins_once_with_the_last_input,
+    who_waits_for_room_is_told_when_somebody_is_cancelled,
     a_timeout_may_begin_with_the_execution,
 ];
 
@@ -438,6 +442,115 @@ async fn one_of_a_dedup_id_at_a_time(fixture: &dyn StoreFixture) {
     assert_eq!(count.get(), 2);
     shut_down(one).await;
     shut_down(two).await;
+}
+
+async fn a_full_queue_refuses_or_lets_wait(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (one, _) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a").max_depth(2))).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&noop).serve([DEFAULT_QUEUE])).await;
+    one.pause_queue("a").await.unwrap();
+    let first = one.start(&noop, 1).queue("a").await.unwrap();
+    let second = two.start(&noop, 2).queue("a").delay(Duration::from_millis(1)).await.unwrap();
+    let full =
+        |error: Error| assert!(matches!(&error, Error::QueueFull { queue } if queue == "a"), "{error}");
+    full(one.start(&noop, 3).queue("a").workflow_id("third").await.unwrap_err());
+    full(two.run(&noop, 3).queue("a").await.unwrap_err());
+    assert!(matches!(one.get::<i64>("third").await, Err(Error::NotFound { .. })));
+    // who waits does so for as long as he likes
+    let briefly = Duration::from_millis(1);
+    let error = one.start(&noop, 4).queue("a").on_full(OnFull::Wait).wait_at_most(briefly).await;
+    assert!(matches!(error, Err(Error::QueueFull { .. } | Error::Unavailable(_))));
+    let waits = |by: &Engine, x| {
+        let (by, noop) = (by.clone(), noop.clone());
+        tokio::spawn(async move { by.run(&noop, x).queue("a").on_full(OnFull::Wait).await })
+    };
+    let waiting: Vec<_> = (0..20).map(|x| waits(if x % 2 == 0 { &one } else { &two }, x)).collect();
+    one.resume_queue("a").await.unwrap();
+    assert_eq!((first.result().await.unwrap(), second.result().await.unwrap()), (1, 2));
+    for (x, waiting) in (0..).zip(waiting) {
+        assert_eq!(waiting.await.unwrap().unwrap(), x);
+    }
+    // an id that is there already is no refusal, however full it is
+    one.pause_queue("a").await.unwrap();
+    let there = one.start(&noop, 5).queue("a").workflow_id("fifth").await.unwrap();
+    one.start(&noop, 6).queue("a").await.unwrap();
+    let again = two.start(&noop, 5).queue("a").workflow_id("fifth").await.unwrap();
+    assert_eq!(there.key(), again.key());
+    shut_down(two).await;
+    shut_down(one).await;
+}
+
+async fn many_are_started_in_one_call(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, store) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a").concurrency(50))).await;
+    let handles = engine.start_many(&noop, 0..500).queue("a").key("k").priority(2).await.unwrap();
+    assert_eq!(handles.len(), 500);
+    for (x, handle) in (0..).zip(&handles) {
+        assert_eq!(handle.result().await.unwrap(), x);
+    }
+    let row = row(&engine, &handles[7].workflow_id()).await;
+    let ticket = row.ticket.unwrap();
+    assert_eq!((&*ticket.queue, &*ticket.key, ticket.priority), ("a", "k", 2));
+    // they share flushes
+    assert!(store.flushes().into_iter().max().unwrap() >= 50);
+    assert!(engine.start_many(&noop, []).await.unwrap().is_empty());
+    let error = engine.start_many(&noop, 0..3).queue("nowhere").await.unwrap_err();
+    assert!(matches!(error, Error::UnknownQueue { .. }), "{error}");
+    shut_down(engine).await;
+}
+
+async fn what_is_debounced_begins_once_with_the_last_input(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (one, _) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a"))).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&noop)).await;
+    let most = Duration::from_secs(100);
+    let put = async |by: &Engine, x: i64, seconds: u64| {
+        let start = by.start(&noop, x).queue("a").delay(Duration::from_secs(seconds)).debounce("doc 7");
+        start.max_delay(most).await
+    };
+    let first = put(&one, 1, 60).await.unwrap();
+    let second = put(&two, 2, 60).await.unwrap();
+    assert_eq!((first.key(), first.status().await.unwrap()), (second.key(), Status::Scheduled));
+    let all = join_all((3..50).map(|x| put(if x % 2 == 0 { &one } else { &two }, x, 70))).await;
+    assert!(all.iter().all(|handle| handle.as_ref().unwrap().key() == first.key()));
+    assert_eq!(put(&one, 77, 100).await.unwrap().key(), first.key());
+    let shown = one.show(&first.workflow_id()).await.unwrap().execution;
+    assert_eq!((shown.debounce_id(), shown.given_dedup_id()), (Some("doc 7"), None));
+    // not later than that after the first
+    assert_eq!(shown.wake_at, Some(shown.created_at.plus(most)));
+    fixture.clock().advance(most);
+    assert_eq!(first.result().await.unwrap(), 77);
+    let next = put(&two, 4, 60).await.unwrap();
+    assert_ne!(next.key(), first.key());
+    let refused = |error: Error, says: &str| assert!(error.to_string().contains(says), "{error}");
+    let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
+    let place = || one.start(&noop, 1).queue("a").debounce("x");
+    refused(place().await.unwrap_err(), "needs a delay");
+    refused(place().delay(minute).max_delay(second).await.unwrap_err(), "shorter than the delay");
+    refused(place().delay(minute).workflow_id("w").await.unwrap_err(), "does not go with workflow_id");
+    refused(place().delay(minute).dedup_id("w").await.unwrap_err(), "does not go with dedup_id");
+    refused(place().delay(minute).execution_timeout(minute).await.unwrap_err(), "run_timeout does");
+    refused(one.start(&noop, 1).debounce("x").delay(minute).await.unwrap_err(), "needs a queue");
+    refused(one.start(&noop, 1).delay(minute).max_delay(minute).await.unwrap_err(), "goes with `debounce`");
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn who_waits_for_room_is_told_when_somebody_is_cancelled(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (one, _) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a").max_depth(1))).await;
+    one.pause_queue("a").await.unwrap();
+    let first = one.start(&noop, 1).queue("a").await.unwrap();
+    let (by, workflow) = (one.clone(), noop.clone());
+    let waiting = tokio::spawn(async move { by.start(&workflow, 2).queue("a").on_full(OnFull::Wait).await });
+    first.cancel().await.unwrap();
+    let second = waiting.await.unwrap().unwrap();
+    assert_eq!(second.status().await.unwrap(), Status::Queued);
+    // and when the engine ends
+    let (by, workflow) = (one.clone(), noop.clone());
+    let waiting = tokio::spawn(async move { by.start(&workflow, 3).queue("a").on_full(OnFull::Wait).await });
+    shut_down(one).await;
+    assert!(matches!(waiting.await.unwrap(), Err(Error::Shutdown | Error::Unavailable(_))));
 }
 
 async fn a_timeout_may_begin_with_the_execution(fixture: &dyn StoreFixture) {

@@ -42,14 +42,21 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Existing, &[]),
     (Sql::Asked, &[]),
     // the first of an order
+    (Sql::Merge, &[]),
+    (Sql::Boundless, &[]),
+    (Sql::Depths, &[]),
+    (Sql::CountDepths, &[]),
+    (Sql::KeepDepths, &[]),
     (Sql::Open, &["ready_order"]),
+    (Sql::AwaitTurn, &[]),
     (Sql::LockQueue, &[]),
     (Sql::Slots, &[]),
     (Sql::KeySlots, &[]),
     (Sql::Used, &[]),
     (Sql::EnterStarts, &[]),
     (Sql::Keys, &[]),
-    (Sql::Due, &["timers_due"]),
+    (Sql::Due, &["timers_due", "inbox_id"]),
+    (Sql::Receive, &["inbox_id"]),
     (Sql::Admit, &["timers_due"]),
     (Sql::Take, &["timers_due"]),
     (Sql::Slot, &[]),
@@ -61,7 +68,15 @@ const HOT: &[(Sql, &[&str])] = &[
     // small tables, the first of an order, and owners hopped over
     (
         Sql::Look,
-        &["on requests", "on ready", "timers_due", "quarantine_due", "on workers", "executions_owner"],
+        &[
+            "inbox_id",
+            "on requests",
+            "on ready",
+            "timers_due",
+            "quarantine_due",
+            "on workers",
+            "executions_owner",
+        ],
     ),
     (Sql::Owned, &[]),
     (Sql::Enter, &[]),
@@ -70,6 +85,10 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::ForgetAllClaims, &[]),
     (Sql::ClaimedBy, &[]),
     (Sql::Load, &[]),
+    (Sql::Attribute, &[]),
+    (Sql::Attributes, &[]),
+    (Sql::ListByAttribute, &[]),
+    (Sql::CountByAttribute, &[]),
     (Sql::LockWorker, &[]),
     (Sql::LockLanes, &[]),
     (Sql::BumpLanes, &[]),
@@ -112,13 +131,16 @@ async fn fill(db: &Fixture, rows: u32) {
              SELECT now(), 1, i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
                     CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
              FROM generate_series(1, {rows}) i; \
-             TRUNCATE checkpoints, attempts, chunks, ready, timers, waits, requests, queues, slots, rates, claims; \
+             TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, claims, inbox; \
              INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1, key, 'a', 's', 'o' FROM executions; \
              INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
+             INSERT INTO attributes SELECT key, 'n', 'v' FROM executions; \
              INSERT INTO chunks SELECT 1, 1, key, 'x' FROM executions; \
              INSERT INTO ready (execution, workflow) SELECT key, 'order' FROM executions; \
              INSERT INTO queues (version, changed_at, is_paused, is_serial, name) \
              SELECT 1, now(), false, true, key::text FROM executions; \
+             INSERT INTO inbox (shard, key, workflow, input) SELECT 1, key, 'order', '' FROM executions; \
+             INSERT INTO depths SELECT 1, 1, key::text FROM executions; \
              INSERT INTO rates SELECT now(), 1, true, 'default', key::text FROM executions; \
              INSERT INTO slots SELECT 1, key, 'default', key::text FROM executions; \
              INSERT INTO claims SELECT 1, row_number() OVER (ORDER BY key), ARRAY[key] FROM executions; \
@@ -134,7 +156,10 @@ async fn fill(db: &Fixture, rows: u32) {
 async fn every_hot_statement_finds_its_rows_by_index() {
     let db = Fixture::new().await;
     db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
-    for table in TABLES.iter().chain(&["workers", "lanes", "queues", "slots", "rates", "claims"]) {
+    // somebody may look after a table when it is to be changed
+    db.sql.batch_execute("SET lock_timeout = 0").await.unwrap();
+    let more = ["workers", "lanes", "queues", "depths", "slots", "rates", "claims", "inbox", "attributes"];
+    for table in TABLES.iter().chain(&more) {
         let no_surprises = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
         db.sql.batch_execute(&no_surprises).await.unwrap();
     }
@@ -152,8 +177,8 @@ async fn every_hot_statement_finds_its_rows_by_index() {
             fill(&db, rows).await;
         }
         if statistics.contains("while they were empty") {
-            let roles =
-                "TRUNCATE attempts, chunks, ready, timers, waits, requests, queues, slots, rates, claims";
+            let roles = "TRUNCATE attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, \
+                 claims";
             db.sql.batch_execute(roles).await.unwrap();
         }
         if analyze {

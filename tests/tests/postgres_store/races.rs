@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::record::Status;
-use stepfast_core::store::StoreError;
+use stepfast_core::store::{Claim, Claimed, StoreError};
 use stepfast_core::write::{Outcome, Write};
 use stepfast_core::{Key, Store};
 use tokio_postgres::Client;
@@ -180,4 +180,43 @@ async fn starts_of_the_same_ids_on_two_lanes_do_not_deadlock() {
         assert_eq!(left.unwrap().len() + right.unwrap().len(), 50);
     }
     assert_eq!(db.count("ready").await, 1000);
+}
+
+#[tokio::test]
+async fn a_claim_comes_after_the_one_before_it() {
+    let db = patient().await;
+    let keys: Vec<Key> = (0..4).map(|_| Key::mint()).collect();
+    db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
+    let other = db.other().await;
+    let second = other.register(3, &info(&[])).await.unwrap();
+    let mine = db.claim(2);
+    let theirs = Claim { worker: second.worker, epoch: second.epoch, ..mine.clone() };
+    let holder = hold(&db, "claims").await;
+    let claiming = tokio::spawn({
+        let db = db.clone();
+        async move { db.store.claim(&mine).await }
+    });
+    until_blocked(&db.sql, "-- $1: the worker, $2: its workflows").await;
+    let waiting = tokio::spawn(async move { other.claim(&theirs).await });
+    until_blocked(&db.sql, "SELECT pg_advisory_xact_lock").await;
+    release(&holder).await;
+    let taken = |claimed: Claimed| -> Vec<Key> {
+        claimed.records.iter().map(|record| record.execution.key).collect()
+    };
+    assert_eq!(taken(claiming.await.unwrap().unwrap()), keys[..2]);
+    assert_eq!(taken(waiting.await.unwrap().unwrap()), keys[2..]);
+}
+
+#[tokio::test]
+async fn a_claim_that_hangs_does_not_keep_others_from_claiming() {
+    let db = Fixture::with(|options| options.lock_timeout(Duration::from_millis(50))).await;
+    let key = Key::mint();
+    db.write(vec![start(key, QUEUED)]).await;
+    let hanging = client(&db.schema).await;
+    hanging.batch_execute("BEGIN").await.unwrap();
+    let locked = "SELECT pg_advisory_xact_lock(1400139878, bucket) FROM generate_series(0, 63) AS bucket";
+    hanging.query(locked, &[]).await.unwrap();
+    let taken = db.take(1).await;
+    assert_eq!(taken.len(), 1);
+    hanging.batch_execute("ROLLBACK").await.unwrap();
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::Serialize;
+use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::{ManualClock, Timestamp};
 use stepfast_core::record::{Detail, ExecutionId, Record, Status};
 use stepfast_core::store::{Claim, Look, Registration, StoreError};
@@ -213,7 +214,9 @@ pub(crate) fn start_of(key: Key, state: State) -> Start {
         has_begun: false,
         yields: false,
         dedup_id: None,
+        merge_within: None,
         run_timeout: None,
+        attributes: Attributes::NONE,
         state,
     }
 }

@@ -1,10 +1,12 @@
 //! `stepfast bench`: runs an experiment, shows a table, writes the JSON.
 
+mod backlog;
 mod history;
 mod idle;
 mod memory;
 mod payload;
 mod queue;
+mod rate;
 mod sweep;
 mod takeover;
 mod writes;
@@ -41,6 +43,10 @@ pub(crate) enum Bench {
     Idle(idle::Idle),
     /// No-op workflows by way of queues.
     Queue(queue::Queue),
+    /// No-op workflows of a queue in which more and more others wait.
+    Backlog(backlog::Backlog),
+    /// How evenly a rate spaces what it lets begin.
+    Rate(rate::Rate),
     /// How long the executions of a killed worker stand still.
     Takeover(takeover::Takeover),
     #[command(hide = true)]
@@ -59,6 +65,8 @@ impl Bench {
             Bench::History(history) => history.run().await,
             Bench::Idle(idle) => idle.run().await,
             Bench::Queue(queue) => queue.run().await,
+            Bench::Backlog(backlog) => backlog.run().await,
+            Bench::Rate(rate) => rate.run().await,
             Bench::Takeover(takeover) => takeover.run().await,
             Bench::Worker(worker) => worker.run().await,
         }

@@ -1,10 +1,11 @@
 //! `stepfast bench queue`.
 
+use anyhow::bail;
 use clap::Args;
 use stepfast_benchmarks::queue::{self, Parameters};
 use stepfast_benchmarks::table;
 
-use super::{Common, Sdk, bar};
+use super::{Common, Python, Sdk, bar, pass_on};
 
 #[derive(Args)]
 pub(crate) struct Queue {
@@ -19,17 +20,31 @@ pub(crate) struct Queue {
     /// Queues; a list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     queues: Vec<usize>,
-    /// Worker processes beside the one that puts workflows into the queues; 0: that one works itself. A list sweeps.
-    #[arg(long, value_delimiter = ',', default_value = "0,1,2")]
+    /// Worker processes beside the one that puts workflows into the queues; 0: that one works itself. A list sweeps [default:
+    /// 0,1,2; with --sdk python 0].
+    #[arg(long, value_delimiter = ',')]
     workers: Vec<usize>,
     /// Most that run at a time in each queue [default: no limit].
     #[arg(long)]
     limit: Option<u32>,
+    /// Which language's API is driven; Python's in one process.
+    #[arg(long, value_enum, default_value = "rust")]
+    sdk: Sdk,
+    #[command(flatten)]
+    python: Python,
 }
 
 impl Queue {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let Self { common, iterations, concurrency, queues, workers, limit } = self;
+        let Self { common, iterations, concurrency, queues, workers, limit, sdk, python } = self;
+        let workers = match (sdk, workers.is_empty()) {
+            (Sdk::Rust, true) => vec![0, 1, 2],
+            (Sdk::Python, true) => vec![0],
+            (Sdk::Python, false) if workers != [0] => {
+                bail!("--workers is for --sdk rust: in Python one process puts in and runs")
+            }
+            _ => workers,
+        };
         let mut rows = Vec::new();
         let sweep = workers.iter().flat_map(|workers| queues.iter().map(|queues| (*queues, *workers)));
         for (queues, workers) in sweep {
@@ -45,11 +60,19 @@ impl Queue {
             let progress = |done| bar.set_position(done);
             let place = common.place();
             let target = if workers > 0 { place.fresh().await? } else { place.target().await? };
-            rows.extend(queue::run(&target, parameters, &progress).await?);
+            match sdk {
+                Sdk::Rust => rows.extend(queue::run(&target, parameters, &progress).await?),
+                Sdk::Python => {
+                    let (measured, said) =
+                        queue::run_in_python(&python.find(), &target, parameters, &progress).await?;
+                    pass_on(&said);
+                    rows.extend(measured);
+                }
+            }
             target.close().await?;
             bar.finish_and_clear();
         }
-        let report = common.report("queue", Sdk::Rust, rows, Vec::new()).await?;
+        let report = common.report("queue", sdk, rows, Vec::new()).await?;
         common.show(&report, &table::rows(&report.rows))
     }
 }

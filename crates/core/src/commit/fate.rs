@@ -40,6 +40,7 @@ mod tests {
     use super::super::durable::Watermark;
     use super::super::staging::{Slot, Staged, Staging, Taken};
     use super::*;
+    use crate::attributes::Attributes;
     use crate::clock::Timestamp;
     use crate::key::Key;
     use crate::payload::Payload;
@@ -68,7 +69,9 @@ mod tests {
             has_begun: false,
             yields: false,
             dedup_id: None,
+            merge_within: None,
             run_timeout: None,
+            attributes: Attributes::NONE,
             state,
         }))
     }

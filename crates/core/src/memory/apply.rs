@@ -1,5 +1,7 @@
 //! Applying a flush: one function per Write.
 
+use std::time::Duration;
+
 use super::tables::Tables;
 use crate::clock::Timestamp;
 use crate::counters::{Counters, Table};
@@ -85,11 +87,18 @@ impl Tables {
         if let Some(existing) = self.executions.get(&start.key).or_else(|| self.executions.get(taken?)) {
             return Outcome::Duplicate(Box::new(existing_of(existing)));
         }
-        let dedup = start.dedup_id.as_ref().zip(start.ticket.as_ref());
+        let dedup = start.held_dedup_id().zip(start.ticket.as_ref());
         let dedup = dedup.map(|(id, ticket)| (ticket.queue.clone(), id.clone()));
-        if let Some(other) = dedup.as_ref().and_then(|dedup| self.dedups.get(dedup)) {
-            let existing = self.executions.get(other);
+        if let Some(other) = dedup.as_ref().and_then(|dedup| self.dedups.get(dedup).copied()) {
+            if let (Some(most), State::Scheduled { due_at }) = (start.merge_within, &start.state) {
+                return self.merge(other, start, most, *due_at, counters);
+            }
+            let existing = self.executions.get(&other);
             return Outcome::Deduplicated(existing.map(|row| Box::new(existing_of(row))));
+        }
+        let is_full = start.waits_in().is_some_and(|ticket| self.is_full(&ticket.queue));
+        if is_full && start.is_refusable() {
+            return Outcome::Full;
         }
         let row = Execution {
             key: start.key,
@@ -104,10 +113,11 @@ impl Tables {
             strikes: 0,
             app_version: start.app_version.clone(),
             ticket: start.ticket.clone(),
-            dedup_id: start.dedup_id.clone(),
+            dedup_id: start.held_dedup_id().cloned(),
             created_at: start.created_at,
             deadline_at: start.deadline_at,
             run_timeout: start.run_timeout,
+            attributes: start.attributes.clone(),
             wake_at: None,
             // what follows is the state's
             status: Status::Queued,
@@ -123,13 +133,32 @@ impl Tables {
         self.children.extend(start.parent.as_ref().map(|parent| (parent.key, start.key)));
         counters.inserted(Table::Executions, 1);
         let queued = State::Queued { armed: Vec::new() };
-        let waits = start.yields
-            && start.state.status() == Status::Running
-            && !start.ticket.as_ref().is_some_and(|ticket| self.lets_begin(&ticket.queue));
+        let waits =
+            start.yields_now() && !start.ticket.as_ref().is_some_and(|ticket| self.lets_begin(&ticket.queue));
         let state = if waits { &queued } else { &start.state };
         self.write_state(start.key, state, Some(worker));
         self.enter_roles(start.key, state, !start.has_begun, counters);
         if waits { Outcome::Queued } else { Outcome::Applied }
+    }
+
+    /// Puts what is debounced into the one that is there.
+    fn merge(
+        &mut self,
+        key: Key,
+        start: &Start,
+        most: Duration,
+        due_at: Timestamp,
+        counters: &Counters,
+    ) -> Outcome {
+        let Some(row) = self.executions.get_mut(&key) else { return Outcome::Deduplicated(None) };
+        row.input = start.input.clone();
+        row.ticket = start.ticket.clone();
+        row.app_version = start.app_version.clone();
+        row.run_timeout = start.run_timeout;
+        let existing = existing_of(row);
+        let due_at = due_at.min(row.created_at.plus(most));
+        self.enter(key, &State::Scheduled { due_at }, None, counters);
+        Outcome::Duplicate(Box::new(existing))
     }
 
     fn checkpoint(&mut self, checkpoint: &Checkpoint, counters: &Counters) -> Outcome {

@@ -28,6 +28,8 @@ fn matches(row: &Execution, filter: &Filter) -> bool {
         && filter.parent.is_none_or(|parent| row.parent.as_ref().is_some_and(|it| it.key == parent))
         && filter.id_prefix.as_ref().is_none_or(|prefix| row.workflow_id().starts_with(&**prefix))
         && filter.app_version.as_ref().is_none_or(|version| row.app_version.as_ref() == Some(version))
+        && filter.queue.as_ref().is_none_or(|queue| **queue == *row.queue())
+        && row.attributes.has_all(&filter.attributes)
         && filter.created_from.is_none_or(|from| row.created_at >= from)
         && filter.created_before.is_none_or(|before| row.created_at < before)
 }

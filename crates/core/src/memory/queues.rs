@@ -9,6 +9,7 @@ use crate::counters::{Counters, Table};
 use crate::key::Key;
 use crate::queue::{Limits, QueueChange, QueueRow, left};
 use crate::rate::{Allowance, Rate, Used};
+use crate::record::{Execution, Status};
 use crate::turns::Candidate;
 use crate::write::WorkerId;
 
@@ -81,9 +82,20 @@ impl Tables {
         self.queues.get(queue).map(|row| row.queue.limits.clone()).unwrap_or_default()
     }
 
+    /// True if as many wait in a queue for their beginning as may.
+    pub(super) fn is_full(&self, queue: &str) -> bool {
+        let Some(max) = self.limits(queue).max_depth else { return false };
+        let is_scheduled = |row: &&Execution| {
+            row.status == Status::Scheduled
+                && row.ticket.as_ref().is_some_and(|ticket| *ticket.queue == *queue)
+        };
+        let queued = self.ready.keys().filter(|spot| spot.is_new && *spot.ticket.queue == *queue).count();
+        queued + self.executions.values().filter(is_scheduled).count() >= max as usize
+    }
+
     /// True if what is put into a queue may run at once.
     pub(super) fn lets_begin(&self, queue: &str) -> bool {
-        self.queues.get(queue).is_some_and(|row| !row.is_paused && !row.queue.limits.is_serial())
+        self.queues.get(queue).is_some_and(QueueRow::lets_begin)
     }
 
     /// True if nothing leaves the execution's queue.

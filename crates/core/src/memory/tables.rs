@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::clock::Timestamp;
 use crate::counters::{Counters, Table};
+use crate::debounce::debounce_id;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
@@ -70,7 +71,7 @@ pub(super) type Starts = BTreeMap<Timestamp, u64>;
 pub(super) struct Spot {
     pub(super) ticket: Arc<Ticket>,
     /// What has begun before is in front of what has not.
-    is_new: bool,
+    pub(super) is_new: bool,
     /// Order of arrival; of what has begun before, of its start.
     seq: i64,
     key: Key,
@@ -229,7 +230,7 @@ impl Tables {
         }
         row.status = state.status();
         if let Some((id, ticket)) =
-            row.dedup_id.take_if(|_| state.status().is_terminal()).zip(row.ticket.as_ref())
+            row.dedup_id.take_if(|held| is_released(held, state.status())).zip(row.ticket.as_ref())
         {
             self.dedups.remove(&(ticket.queue.clone(), id));
         }
@@ -357,4 +358,9 @@ impl Tables {
         let attempts = self.attempts_of(key).cloned().collect();
         Some(Record { execution, checkpoints, attempts, requests: self.requests_of(key).collect() })
     }
+}
+
+/// True if an execution of this status has no longer what it alone had in its queue.
+fn is_released(held: &str, status: Status) -> bool {
+    status.is_terminal() || status != Status::Scheduled && debounce_id(held).is_some()
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
+use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::{Clock, ManualClock, Timestamp};
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
@@ -196,7 +197,9 @@ pub fn start(key: Key, state: State) -> Start {
         has_begun: false,
         yields: false,
         dedup_id: None,
+        merge_within: None,
         run_timeout: None,
+        attributes: Attributes::NONE,
         state,
     }
 }

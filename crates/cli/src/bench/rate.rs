@@ -1,0 +1,47 @@
+//! `stepfast bench rate`.
+
+use clap::Args;
+use stepfast_benchmarks::rate::{self, Parameters};
+use stepfast_benchmarks::table;
+
+use super::{Common, Sdk, bar};
+
+#[derive(Args)]
+pub(crate) struct Rate {
+    #[command(flatten)]
+    common: Common,
+    /// How many begin in a second, spaced evenly; a list sweeps.
+    #[arg(long, value_delimiter = ',', default_value = "10,50,200", value_parser = clap::value_parser!(u32).range(1..))]
+    per_second: Vec<u32>,
+    /// Worker processes beside the one that puts workflows into the queue; 0: that one works itself. A list sweeps.
+    #[arg(long, value_delimiter = ',', default_value = "0,2")]
+    workers: Vec<usize>,
+    /// For how many seconds.
+    #[arg(long, default_value_t = 10)]
+    seconds: usize,
+}
+
+impl Rate {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let Self { common, per_second, workers, seconds } = self;
+        let (mut rows, mut figures) = (Vec::new(), Vec::new());
+        let bar = bar((per_second.len() * workers.len()) as u64);
+        for workers in workers {
+            for &per_second in &per_second {
+                bar.set_message(format!("{per_second} in a second, {workers} workers"));
+                let place = common.place();
+                let target = if workers > 0 { place.fresh().await? } else { place.target().await? };
+                let iterations = (per_second as usize * seconds).max(2);
+                let measured = rate::run(&target, Parameters { per_second, workers, iterations }).await;
+                target.close().await?;
+                let (row, found) = measured?;
+                rows.push(row);
+                figures.extend(found);
+                bar.inc(1);
+            }
+        }
+        bar.finish_and_clear();
+        let report = common.report("rate", Sdk::Rust, rows, figures).await?;
+        common.show(&report, &table::times(&report.rows))
+    }
+}

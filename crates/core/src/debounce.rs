@@ -1,0 +1,35 @@
+//! Debouncing: starts that come soon after one another are one, with the input of the last.
+//!
+//! Until it may begin, such an execution has in its queue what no other has, as one with a dedup_id does: a text made of its
+//! workflow and the id that its starts have in common. What other starts have given nobody takes for it, for no dedup_id has
+//! control characters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Begins the text, and stands between the name of the workflow and the id.
+const MARK: char = '\u{1}';
+
+/// A wait that nobody sees the end of, for what has no cap.
+pub(crate) const FOREVER: Duration = Duration::from_hours(100 * 366 * 24);
+
+/// What an execution that is debounced has in the place of a dedup_id.
+pub(crate) fn held_as(workflow: &str, id: &str) -> Arc<str> {
+    format!("{MARK}{workflow}{MARK}{id}").into()
+}
+
+/// The id by which an execution is debounced that has this in the place of a dedup_id, if it is.
+pub fn debounce_id(held: &str) -> Option<&str> {
+    held.strip_prefix(MARK)?.split_once(MARK).map(|(_, id)| id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_comes_back() {
+        assert_eq!(debounce_id(&held_as("index", "doc 7")), Some("doc 7"));
+        assert_eq!(debounce_id("doc 7"), None);
+    }
+}

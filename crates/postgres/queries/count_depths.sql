@@ -1,0 +1,5 @@
+-- How many executions of queues wait for their beginning: ready without having begun, or delayed. $1: queues.
+SELECT u.queue,
+       (SELECT count(*) FROM ready AS r WHERE r.queue = u.queue AND r.seq > 0)
+       + (SELECT count(*) FROM executions AS e WHERE e.queue = u.queue AND e.status = 0 AND e.queue IS NOT NULL)
+FROM unnest($1::text[]) AS u (queue)

@@ -1,0 +1,217 @@
+//! What a flush has come to: outcomes, and counts of what has changed.
+
+use std::collections::{HashMap, HashSet};
+
+use stepfast_core::Key;
+use stepfast_core::counters::{Counters, Table};
+use stepfast_core::record::Status;
+use stepfast_core::store::StoreError;
+use stepfast_core::write::{Existing, Outcome, Start};
+use uuid::Uuid;
+
+use crate::apply::Sorted;
+use crate::error::{damaged, store_error};
+use crate::pipeline::{Answer, Job};
+use crate::rows::Columns;
+use crate::starts::{held, queue};
+use crate::statements::Sql;
+use crate::types::key;
+
+/// What the statements of a flush did.
+#[derive(Default)]
+pub(crate) struct Applied {
+    /// Outcomes other than `Applied`, Duplicates excepted, in no order.
+    pub outcomes: Vec<(usize, Outcome)>,
+    /// Starts that lost.
+    pub losers: Vec<usize>,
+}
+
+impl Applied {
+    /// Reads the answers to [`Sorted::jobs`].
+    pub(crate) fn read(
+        sorted: &Sorted<'_>,
+        jobs: &[Job<'_>],
+        answers: &[Answer],
+    ) -> Result<Self, StoreError> {
+        let mut applied = Self::default();
+        for (job, answer) in jobs.iter().zip(answers) {
+            match job.sql {
+                Sql::MoveEnded => {
+                    let Some(ended) = ended(answer)?.0 else { continue };
+                    let missing = sorted.ends.iter().filter(|(_, change)| !ended.contains(&change.key));
+                    applied.outcomes.extend(missing.map(|(i, _)| (*i, Outcome::NotFound)));
+                }
+                Sql::Move => {
+                    let missing = missing(sorted.moves.iter().map(|(i, change)| (*i, change.key)), answer)?;
+                    applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
+                }
+                Sql::Wake => {
+                    let missing = missing(sorted.wakes.iter().copied(), answer)?;
+                    applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
+                }
+                Sql::StartYielding => {
+                    let free: Vec<&str> = Columns::of(first(answer)?).next()?;
+                    let begins = |start: &Start| queue(start).is_some_and(|queue| free.contains(&queue));
+                    let waits = sorted
+                        .starts
+                        .yielding
+                        .iter()
+                        .filter(|(_, start, may_begin)| !*may_begin || !begins(start));
+                    applied.outcomes.extend(waits.map(|(i, _, _)| (*i, Outcome::Queued)));
+                }
+                Sql::Merge => applied.read_merged(sorted, answer)?,
+                Sql::StartNamed | Sql::Start => {
+                    let starts =
+                        if job.sql == Sql::Start { &sorted.starts.special } else { &sorted.starts.named };
+                    let lost = missing(starts.iter().map(|(i, start)| (*i, start.key)), answer)?;
+                    applied.losers.extend(lost);
+                }
+                _ => {}
+            }
+        }
+        Ok(applied)
+    }
+}
+
+impl Applied {
+    fn read_merged(&mut self, sorted: &Sorted<'_>, answer: &Answer) -> Result<(), StoreError> {
+        let mut there = HashMap::new();
+        for row in &answer.rows {
+            let mut row = Columns::of(row);
+            let (key, queue, id): (Key, &str, &str) = (row.key()?, row.next()?, row.next()?);
+            there.insert((queue, id), key);
+        }
+        for (i, start) in sorted.starts.merging.iter().chain(&sorted.starts.overtaken) {
+            match held(start).and_then(|held| there.get(&held)) {
+                Some(key) if *key == start.key => {}
+                Some(key) => {
+                    let existing = Existing {
+                        key: *key,
+                        given_id: None,
+                        workflow: start.workflow.clone(),
+                        fingerprint: None,
+                        parent: None,
+                        status: Status::Scheduled,
+                    };
+                    self.outcomes.push((*i, Outcome::Duplicate(Box::new(existing))));
+                }
+                None => self.losers.push(*i),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn first(answer: &Answer) -> Result<&tokio_postgres::Row, StoreError> {
+    answer.rows.first().ok_or_else(|| damaged("an answer"))
+}
+
+/// Which executions have ended, if those are not all, and how many.
+fn ended(answer: &Answer) -> Result<(Option<HashSet<Key>>, u64), StoreError> {
+    let mut row = Columns::of(first(answer)?);
+    let keys: Option<Vec<Uuid>> = row.next()?;
+    let count: i64 = row.next()?;
+    Ok((keys.map(|keys| keys.into_iter().map(key).collect()), count as u64))
+}
+
+/// Those of `expected` whose keys the answer does not have.
+fn missing(
+    expected: impl ExactSizeIterator<Item = (usize, Key)>,
+    answer: &Answer,
+) -> Result<Vec<usize>, StoreError> {
+    if answer.rows.len() == expected.len() {
+        return Ok(Vec::new());
+    }
+    let mut found = HashSet::with_capacity(answer.rows.len());
+    for row in &answer.rows {
+        found.insert(key(row.try_get(0).map_err(|error| store_error("reading a key", &error))?));
+    }
+    Ok(expected.filter(|(_, key)| !found.contains(key)).map(|(i, _)| i).collect())
+}
+
+/// Counts what a committed transaction changed.
+pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -> Result<(), StoreError> {
+    counters.statements(jobs.len() as u64 + 2);
+    for (job, answer) in jobs.iter().zip(answers) {
+        let rows = answer.affected;
+        match job.sql {
+            Sql::MoveEnded => counters.updated(Table::Executions, ended(answer)?.1),
+            Sql::Move | Sql::Heed | Sql::Cancel | Sql::Resume => {
+                counters.updated(Table::Executions, rows);
+            }
+            Sql::StartRunning | Sql::StartEnded | Sql::StartNamed | Sql::Start => {
+                counters.inserted(Table::Executions, rows);
+            }
+            Sql::Checkpoint => counters.inserted(Table::Checkpoints, rows),
+            Sql::Attribute => counters.inserted(Table::Attributes, rows),
+            Sql::Attempt => counters.inserted(Table::Attempts, rows),
+            Sql::Chunk => counters.inserted(Table::Chunks, rows),
+            Sql::Discard => counters.deleted(Table::Chunks, rows),
+            Sql::StartQueued => {
+                counters.inserted(Table::Executions, rows);
+                counters.inserted(Table::Ready, rows);
+            }
+            Sql::Receive => {
+                let mut row = Columns::of(first(answer)?);
+                let (picked, started): (i64, i64) = (row.next()?, row.next()?);
+                counters.inserted(Table::Executions, started.unsigned_abs());
+                counters.inserted(Table::Ready, row.next::<i64>()?.unsigned_abs());
+                counters.inserted(Table::Timers, row.next::<i64>()?.unsigned_abs());
+                counters.inserted(Table::Attributes, row.next::<i64>()?.unsigned_abs());
+                if picked > started {
+                    tracing::info!(starts = picked - started, "what was in the inbox was there already");
+                }
+            }
+            Sql::Merge => {
+                let mut new = 0;
+                for row in &answer.rows {
+                    new += u64::from(row.try_get::<_, bool>("is_new").map_err(|_| damaged("an answer"))?);
+                }
+                counters.inserted(Table::Executions, new);
+                counters.inserted(Table::Timers, new);
+                counters.updated(Table::Executions, answer.rows.len() as u64 - new);
+            }
+            Sql::StartYielding => {
+                let mut row = Columns::of(first(answer)?);
+                let _: Vec<&str> = row.next()?;
+                counters.inserted(Table::Executions, row.next::<i64>()? as u64);
+                counters.inserted(Table::Ready, row.next::<i64>()? as u64);
+            }
+            Sql::Ready | Sql::ReadyAgain => counters.inserted(Table::Ready, rows),
+            Sql::Slot => counters.inserted(Table::Slots, rows),
+            Sql::Unslot => counters.deleted(Table::Slots, rows),
+            Sql::Timer => counters.inserted(Table::Timers, rows),
+            Sql::Wait => counters.inserted(Table::Waits, rows),
+            Sql::Request => counters.inserted(Table::Requests, rows),
+            Sql::Answer | Sql::Forget => counters.deleted(Table::Requests, rows),
+            Sql::Unready => counters.deleted(Table::Ready, rows),
+            Sql::Untimer => counters.deleted(Table::Timers, rows),
+            Sql::Unwait => counters.deleted(Table::Waits, rows),
+            Sql::Wake | Sql::Admit | Sql::Take | Sql::TakeQuarantined => {
+                count_taken(counters, job.sql, answer)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Wakes and claims change several tables in one statement; each row carries the totals at its end.
+fn count_taken(counters: &Counters, sql: Sql, answer: &Answer) -> Result<(), StoreError> {
+    let Some(row) = answer.rows.first() else { return Ok(()) };
+    let total = |back: usize| -> Result<u64, StoreError> {
+        let column = row.len().checked_sub(back).ok_or_else(|| damaged("a count"))?;
+        let count: i64 = row.try_get(column).map_err(|error| store_error("reading a count", &error))?;
+        Ok(count as u64)
+    };
+    let rows = answer.rows.len() as u64;
+    counters.updated(Table::Executions, rows);
+    if matches!(sql, Sql::Wake | Sql::Admit) {
+        counters.inserted(Table::Ready, rows);
+    } else {
+        counters.deleted(Table::Ready, total(3)?);
+    }
+    counters.deleted(Table::Timers, total(2)?);
+    counters.deleted(Table::Waits, total(1)?);
+    Ok(())
+}

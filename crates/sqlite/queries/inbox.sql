@@ -1,0 +1,2 @@
+-- The first rows of the inbox. 1 limit
+SELECT id, key, workflow, app_version, queue, queue_key, priority, due_at, attributes IS NOT NULL FROM inbox ORDER BY id LIMIT ?1

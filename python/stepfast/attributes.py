@@ -1,0 +1,33 @@
+"""Attributes: names with values by which executions are found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from stepfast import bounds
+from stepfast.errors import Invalid
+
+#: Most bytes of a name, of a value, and most attributes of an execution.
+NAME: Final = 128
+VALUE: Final = 1024
+COUNT: Final = 64
+
+
+def checked(attributes: Any) -> dict[str, str]:
+    """These attributes.
+
+    Raises:
+        Invalid: They are no mapping of texts, or one is out of its bounds, or there are too many.
+    """
+    if not isinstance(attributes, Mapping):
+        raise Invalid(f"attributes is {attributes!r}, and must be a dict of texts")
+    found = dict(cast("dict[Any, Any]", attributes))
+    if len(found) > COUNT:
+        raise Invalid(f"attributes has {len(found)} names, and an execution at most {COUNT}")
+    for name, value in found.items():
+        bounds.name("the name of an attribute", name, NAME)
+        if "=" in name:
+            raise Invalid(f"the name of an attribute is {name!r}, and must not contain '='")
+        bounds.name(f"attributes[{name!r}]", value, VALUE)
+    return found

@@ -1,0 +1,61 @@
+"""What an outbox puts into the inbox of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from stepfast import _native
+from stepfast.errors import Invalid
+
+if TYPE_CHECKING:
+    from stepfast.outbox import Place
+
+#: The most bytes that the arguments may have.
+LARGEST: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """An execution that is to be.
+
+    Attributes:
+        key: Its key, as 16 bytes.
+        key_text: The same as text.
+        shard: Where it is kept.
+        workflow: The name of its workflow.
+        fingerprint: Of its arguments, where it has an id of its caller's.
+        input: Its arguments, encoded.
+        place: What it is told besides.
+    """
+
+    key: bytes
+    key_text: str
+    shard: int
+    workflow: str
+    fingerprint: int | None
+    input: bytes
+    place: Place
+
+    @property
+    def workflow_id(self) -> str:
+        """Its workflow_id."""
+        return self.place.workflow_id or self.key_text
+
+
+def letter_of(workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> Letter:
+    """The letter that starts a workflow with these arguments.
+
+    Raises:
+        EncodeError: An argument cannot be recorded.
+        Invalid: Together they are too large.
+    """
+    key, key_text, shard, encoded, fingerprint = _native.letter(args, kwargs)
+    if len(encoded) > LARGEST:
+        raise Invalid(
+            f"the input of workflow {workflow!r} has {len(encoded)} bytes; an outbox takes {LARGEST}: keep "
+            "large values elsewhere and pass on where",
+            "SF-0007",
+        )
+    given = fingerprint if place.workflow_id is not None else None
+    return Letter(key, key_text, shard, workflow, given, encoded, place)
