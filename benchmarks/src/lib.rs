@@ -1,9 +1,10 @@
 //! The experiments that `stepfast bench` runs, and what they report.
 //!
-//! [`workflows`](workflows::run), [`steps`](workflows::run), [`payload`], [`memory`] and [`history`] drive an engine,
+//! [`workflows`](workflows::run), [`steps`](workflows::run), [`payload`], [`memory`], [`history`], [`queue`], [`rate`] and [`backlog`] drive an engine,
 //! from Rust or from [`python`]; [`flush`] and [`writes`] measure what the device and the database allow without one;
 //! [`idle`] and [`takeover`] start [workers](worker) that are processes of their own. [`bound`] tells what bounds a run.
 
+pub mod backlog;
 pub mod bound;
 pub mod flush;
 pub mod history;
@@ -14,6 +15,7 @@ pub mod payload;
 pub mod peers;
 pub mod python;
 pub mod queue;
+pub mod rate;
 pub mod readme;
 pub mod report;
 pub mod table;

@@ -32,6 +32,8 @@ pub struct Line {
     callers: Option<String>,
     per_second: Option<f64>,
     p50_ms: Option<f64>,
+    bytes_each: Option<f64>,
+    flushes_each: Option<f64>,
     killed_with: Option<usize>,
     steps_begun_meanwhile: Option<usize>,
     after_seconds: Option<f64>,
@@ -82,17 +84,16 @@ pub fn update(text: &str, results: &Results) -> Result<String, String> {
 type Cells = (String, [Option<String>; 3]);
 
 fn table(results: &Results) -> String {
-    let Some(about) = results.lines.iter().find(|line| line.experiment == "about") else {
-        return "run `make bench-peers`\n".to_owned();
-    };
-    let (peer, version) = (&about.peer, about.version.as_deref().unwrap_or_default());
-    let mut text =
-        format!("| | {peer} {version}, Python | Stepfast, Python | Stepfast, Rust |\n|---|---:|---:|---:|\n");
+    // the first has all experiments
+    let peers = peers(results);
+    let Some((_, peer)) = peers.first() else { return "run `make bench-peers`\n".to_owned() };
+    let mut text = format!("| | {peer} | Stepfast, Python | Stepfast, Rust |\n|---|---:|---:|---:|\n");
     for (name, cells) in workflows(results).into_iter().chain(payload(results)).chain(takeover(results)) {
         let [theirs, python, rust] = cells.map(Option::unwrap_or_default);
         // writing to a String does not fail
         let _ = writeln!(text, "| {name} | {theirs} | {python} | {rust} |");
     }
+    text += &queues(results, &peers);
     if let Some(Report { machine, store, version, .. }) = results.reports.first() {
         let (cores, processor) = (machine.cores, &machine.processor);
         let _ = writeln!(
@@ -103,16 +104,71 @@ fn table(results: &Results) -> String {
     text
 }
 
+/// The peers, with the names of their columns.
+fn peers(results: &Results) -> Vec<(&str, String)> {
+    let mut peers = Vec::new();
+    for line in results.lines.iter().filter(|line| line.experiment == "about") {
+        let column = format!("{} {}, Python", line.peer, line.version.as_deref().unwrap_or_default());
+        if !peers.iter().any(|(peer, _)| *peer == line.peer) {
+            peers.push((&*line.peer, column));
+        }
+    }
+    peers
+}
+
+/// A table of no-op workflows by way of a queue, in one process that puts them in and runs them.
+fn queues(results: &Results, peers: &[(&str, String)]) -> String {
+    let columns: Vec<&str> = peers.iter().map(|(_, column)| &**column).collect();
+    let mut text = format!("\n| through a queue | {} |", columns.join(" | "));
+    text += " Stepfast, Python | Stepfast, Rust |\n|---|";
+    text += &"---:|".repeat(columns.len() + 2);
+    text += "\n";
+    type Of = (fn(&Line) -> Option<f64>, fn(&Row) -> Option<f64>);
+    const RATE: Of = (|line| line.per_second, |row| Some(row.per_second));
+    const TIME: Of = (|line| line.p50_ms, |row| Some(row.p50_ms));
+    const BYTES: Of = (|line| line.bytes_each, |row| each(row, row.bytes_written));
+    const FLUSHES: Of = (|line| line.flushes_each, |row| each(row, row.flushes));
+    for (name, mode, (theirs, ours), digits) in [
+        ("enqueued per second, while nothing leaves it", "enqueue", RATE, 0),
+        ("run per second, of those that wait", "drain", RATE, 0),
+        ("per second, both at once", "both", RATE, 0),
+        ("one at a time, until it begins (p50), ms", "one at a time, to start", TIME, 2),
+        ("one at a time, until the result (p50), ms", "one at a time, to result", TIME, 2),
+        ("bytes of log for each, both at once", "both", BYTES, 0),
+        ("flushes for each, both at once", "both", FLUSHES, 4),
+    ] {
+        let mut cells = Vec::new();
+        for (peer, _) in peers {
+            let is_it = |line: &&Line| {
+                line.peer == *peer && line.experiment == "queue" && line.mode.as_deref() == Some(mode)
+            };
+            cells.push(median(&results.lines.iter().filter(is_it).filter_map(theirs).collect::<Vec<_>>()));
+        }
+        for sdk in ["python", "rust"] {
+            let rows = of(results, sdk, "queue").filter(|row| row.mode.as_deref() == Some(mode));
+            cells.push(median(&rows.filter_map(ours).collect::<Vec<_>>()));
+        }
+        let shown = |value: &Option<f64>| match value {
+            Some(value) if digits == 0 => grouped(*value as u64),
+            Some(value) => format!("{value:.digits$}"),
+            None => String::new(),
+        };
+        // writing to a String does not fail
+        let _ = writeln!(text, "| {name} | {} |", cells.iter().map(shown).collect::<Vec<_>>().join(" | "));
+    }
+    text
+}
+
+fn each(row: &Row, count: u64) -> Option<f64> {
+    (count > 0).then(|| count as f64 / row.completed.max(1) as f64)
+}
+
 fn workflows(results: &Results) -> Vec<Cells> {
     type Kind = (usize, Option<String>);
     let mut theirs: BTreeMap<Kind, Vec<(f64, f64)>> = BTreeMap::new();
-    let mut queues: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for line in &results.lines {
         let Some(per_second) = line.per_second else { continue };
-        if line.experiment == "queue" {
-            let mode = if line.mode.as_deref() == Some("backlog") { "backlog" } else { "one by one" };
-            queues.entry(mode).or_default().push(per_second);
-        } else if let ("workflows", Some(concurrency)) = (&*line.experiment, line.concurrency) {
+        if let ("workflows", Some(concurrency)) = (&*line.experiment, line.concurrency) {
             let kind = (concurrency, line.callers.clone().filter(|it| it != "tasks"));
             theirs.entry(kind).or_default().push((per_second, line.p50_ms.unwrap_or_default()));
         }
@@ -128,10 +184,6 @@ fn workflows(results: &Results) -> Vec<Cells> {
         let callers = kind.1.as_deref().unwrap_or(if kind.0 == 1 { "task" } else { "tasks" });
         let name = format!("workflows per second (p50), {} {callers}", kind.0);
         cells.push((name, [rate(runs), ours("python", kind), ours("rust", kind)]));
-    }
-    for (mode, rates) in queues {
-        let theirs = median(&rates).map(|rate| grouped(rate as u64));
-        cells.push((format!("through a queue, {mode}: per second"), [theirs, None, None]));
     }
     cells
 }
@@ -213,7 +265,7 @@ mod tests {
             ..Line::default()
         };
         let about = Line { experiment: "about".into(), version: Some("1.2".into()), ..line(0.0) };
-        let queue = Line { experiment: "queue".into(), mode: Some("backlog".into()), ..line(44.0) };
+        let queue = Line { experiment: "queue".into(), mode: Some("both".into()), ..line(44.0) };
         let lost = Line {
             experiment: "takeover".into(),
             killed_with: Some(10),
@@ -239,7 +291,7 @@ mod tests {
         assert!(table.contains("| | other 1.2, Python |"), "{table}");
         let workflows = "| workflows per second (p50), 32 tasks | 80 (2.0 ms) |  | 12,345 (1.0 ms) |";
         assert!(table.contains(workflows), "{table}");
-        assert!(table.contains("| through a queue, backlog: per second | 44 |  |  |"), "{table}");
+        assert!(table.contains("| per second, both at once | 44 |  |  |"), "{table}");
         assert!(table.contains("| none of 10 within 60 s |"), "{table}");
     }
 }

@@ -1,9 +1,11 @@
 //! `bench queue`: callers put no-op workflows into queues, and workers run them.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use serde_json::json;
 use stepfast::clock::{Clock, SystemClock};
 use stepfast::queue::Queue;
 use stepfast::{Context, Engine, Error, Failure, Workflow};
@@ -12,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::bound::Probe;
 use crate::measure::{Latencies, Samples, ms_since};
+use crate::python::Python;
 use crate::report::Row;
 use crate::target::Target;
 use crate::worker::{Told, What, Worker};
@@ -75,12 +78,12 @@ pub fn workflow(ran: &Arc<Ran>) -> Workflow<u32, i64> {
     })
 }
 
-fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     SystemClock.now().as_micros()
 }
 
 /// Whoever runs what is put into queues.
-enum Runners {
+pub(crate) enum Runners {
     /// This process.
     Here(Arc<Ran>),
     /// Other processes, and how many each has run.
@@ -88,7 +91,7 @@ enum Runners {
 }
 
 impl Runners {
-    async fn start(url: &str, count: usize) -> Result<Self, Error> {
+    pub(crate) async fn start(url: &str, count: usize) -> Result<Self, Error> {
         let (tell, mut told) = mpsc::unbounded_channel();
         let start = |number| Worker::start(url, number, tell.clone());
         let workers = (0..count).map(start).collect::<Result<Vec<_>, Error>>()?;
@@ -128,7 +131,7 @@ impl Runners {
         Ok(())
     }
 
-    async fn end(self) -> Result<(), Error> {
+    pub(crate) async fn end(self) -> Result<(), Error> {
         if let Runners::There { workers, .. } = self {
             for worker in workers {
                 worker.ended().await?;
@@ -167,6 +170,58 @@ pub async fn run(target: &Target, parameters: Parameters, progress: &dyn Fn(u64)
     rows
 }
 
+/// The same in one process of Python, which puts in and runs.
+pub async fn run_in_python(
+    python: &Path,
+    target: &Target,
+    parameters: Parameters,
+    progress: &dyn Fn(u64),
+) -> anyhow::Result<(Vec<Row>, String)> {
+    let Parameters { queues, concurrency, iterations, limit, .. } = parameters;
+    let asked = json!({
+        "url": target.url,
+        "queues": queues,
+        "concurrency": concurrency,
+        "total": iterations,
+        "limit": limit,
+    });
+    let mut python = Python::start(python, "queue", asked)?;
+    let mut measured = Vec::new();
+    for mode in [Mode::Enqueue, Mode::Drain, Mode::Both] {
+        let probe = Probe::start(target, None).await?;
+        let row: Row = python.go("row", progress)?;
+        measured.push((mode, row, probe.stop(None).await?.by_another_process()));
+    }
+    let told: Vec<(f64, f64)> = python.go("waits", &|_| {})?;
+    let mut waits = Waits::default();
+    for (start, result) in told {
+        waits.starts.push(start);
+        waits.results.push(result);
+    }
+    let said = python.end()?;
+    let mut rows = Vec::new();
+    for (mode, row, seen) in measured {
+        let mut row = Row { concurrency: Some(concurrency), ..in_queues(row, mode.as_str(), parameters) };
+        seen.fill(target, &mut row).await?;
+        rows.push(row);
+    }
+    rows.extend(latencies("one at a time", &waits, parameters));
+    Ok((rows, said))
+}
+
+fn in_queues(row: Row, mode: &str, parameters: Parameters) -> Row {
+    let Parameters { queues, workers, .. } = parameters;
+    Row { mode: Some(mode.to_owned()), queues: Some(queues), workers: Some(workers), ..row }
+}
+
+fn latencies(mode: &str, waits: &Waits, parameters: Parameters) -> [Row; 2] {
+    let row = |samples: &Samples, what: &str| {
+        let mode = format!("{mode}, {what}");
+        Row { concurrency: Some(1), ..in_queues(samples.row(&mode), &mode, parameters) }
+    };
+    [row(&waits.starts, "to start"), row(&waits.results, "to result")]
+}
+
 struct Bench<'t> {
     target: &'t Target,
     parameters: Parameters,
@@ -190,17 +245,18 @@ impl Bench<'_> {
         rows.push(self.measured(Mode::Drain, progress).await?.0);
         let (row, under_load) = self.measured(Mode::Both, progress).await?;
         rows.push(row);
-        rows.extend(self.latencies("under load", &under_load));
+        rows.extend(latencies("under load", &under_load, self.parameters));
         // one at a time, with nothing else to do
         let alone = self.one_by_one(200, &AtomicBool::new(false)).await?;
-        rows.extend(self.latencies("one at a time", &alone));
+        rows.extend(latencies("one at a time", &alone, self.parameters));
         Ok(rows)
     }
 
     /// One mode; for both at once, also what some of the callers had to wait.
     async fn measured(&mut self, mode: Mode, progress: &dyn Fn(u64)) -> Result<(Row, Waits), Error> {
         let Parameters { concurrency, iterations, .. } = self.parameters;
-        let mut row = self.row(mode.as_str());
+        let row = Row { concurrency: Some(concurrency), ..Row::default() };
+        let mut row = in_queues(row, mode.as_str(), self.parameters);
         let probe = Probe::start(self.target, Some(self.engine.store())).await?;
         let counted = self.engine.store().counters().counted();
         let bytes = self.target.bytes_written().await;
@@ -233,27 +289,6 @@ impl Bench<'_> {
         row.bytes_written = self.target.bytes_written().await - bytes;
         seen.fill(self.target, &mut row).await?;
         Ok((row, waits))
-    }
-
-    fn row(&self, mode: &str) -> Row {
-        Row {
-            mode: Some(mode.to_owned()),
-            concurrency: Some(self.parameters.concurrency),
-            queues: Some(self.parameters.queues),
-            workers: Some(self.parameters.workers),
-            ..Row::default()
-        }
-    }
-
-    fn latencies(&self, mode: &str, waits: &Waits) -> [Row; 2] {
-        let Parameters { queues, workers, .. } = self.parameters;
-        let row = |samples: &Samples, what: &str| Row {
-            concurrency: Some(1),
-            queues: Some(queues),
-            workers: Some(workers),
-            ..samples.row(&format!("{mode}, {what}"))
-        };
-        [row(&waits.starts, "to start"), row(&waits.results, "to result")]
     }
 
     /// A caller beside the others, who waits for each of his.

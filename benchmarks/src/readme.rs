@@ -138,11 +138,14 @@ fn table(page: Page, reports: &[(String, Report)]) -> String {
     text
 }
 
-/// The experiments that are not of a language's: writes, history, idle engines, takeover. Returns one of them.
+/// The experiments that have no table of their own: writes, history, queues, idle engines, takeover. Returns one of them.
 fn others<'r>(of: &dyn Fn(&[&str]) -> Vec<Found<'r>>, text: &mut String) -> Option<Found<'r>> {
-    const TITLES: [(&str, &str); 5] = [
+    const TITLES: [(&str, &str); 8] = [
         ("writes", "Rows one by one, and by an engine"),
         ("history", "With finished executions stored"),
+        ("queue", "By way of queues"),
+        ("rate", "By way of a queue that spaces evenly"),
+        ("backlog", "With others waiting in the queue"),
         ("idle", "With nothing to do"),
         ("takeover", "When a worker is killed"),
         ("drain", "When a worker is asked to end"),
@@ -150,13 +153,14 @@ fn others<'r>(of: &dyn Fn(&[&str]) -> Vec<Found<'r>>, text: &mut String) -> Opti
     let mut last = None;
     for (experiment, title) in TITLES {
         for &found in &of(&[experiment]) {
-            let Report { store, durability, rows, figures, .. } = found.1;
-            let rows = if matches!(experiment, "writes" | "history") {
+            let Report { sdk, store, durability, rows, figures, .. } = found.1;
+            let language = if sdk == "python" { ", from Python" } else { "" };
+            let rows = if matches!(experiment, "writes" | "history" | "queue" | "backlog") {
                 table::rows(rows)
             } else {
                 table::times(rows)
             };
-            let _ = write!(text, "**{title}**, {store}, durability {durability}\n\n{rows}\n\n");
+            let _ = write!(text, "**{title}{language}**, {store}, durability {durability}\n\n{rows}\n\n");
             if !figures.is_empty() {
                 let _ = write!(text, "{}\n\n", table::figures(figures));
             }

@@ -122,7 +122,8 @@ pub struct Row {
     pub writes_per_flush: f64,
     /// Bytes the store wrote: by this process to its disk for SQLite, of the server's log for Postgres.
     pub bytes_written: u64,
-    /// Finished executions that the store had when the run began, where that was varied.
+    /// Finished executions that the store had when the run began, or executions that waited in its queue, where that was
+    /// varied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<usize>,
     /// Operations that took longer than a bound that matters, where there is one.

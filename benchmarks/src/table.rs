@@ -14,11 +14,13 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
 
 /// A line for each row.
 pub fn rows(rows: &[Row]) -> Table {
+    let has_queues = rows.iter().any(|row| row.queues.is_some());
+    let varied = if has_queues { ["queues", "workers"] } else { ["steps", "size"] };
     let mut table = table([
         "mode",
         "callers",
-        "steps",
-        "size",
+        varied[0],
+        varied[1],
         "completed",
         "failed",
         "per second",
@@ -35,8 +37,8 @@ pub fn rows(rows: &[Row]) -> Table {
         table.add_row([
             row.mode.clone().unwrap_or_default() + &stored(row),
             number(row.concurrency) + &callers,
-            number(row.steps),
-            number(row.size),
+            number(if has_queues { row.queues } else { row.steps }),
+            number(if has_queues { row.workers } else { row.size }),
             row.completed.to_string(),
             row.failed.to_string(),
             format!("{:.0}", row.per_second),
@@ -116,9 +118,10 @@ pub fn bounds(rows: &[Row]) -> Option<Table> {
     Some(table)
 }
 
-/// How full the store was, where that was varied.
+/// How full the store, or its queue, was, where that was varied.
 fn stored(row: &Row) -> String {
-    row.stored.map_or(String::new(), |stored| format!(", {stored} stored"))
+    let word = if row.queues.is_some() { "waiting" } else { "stored" };
+    row.stored.map_or(String::new(), |stored| format!(", {stored} {word}"))
 }
 
 /// A line for each figure, and whether its target was met.

@@ -1,0 +1,40 @@
+"""Mails by way of a queue: one at a time for each customer, urgent ones first, and a pause: python queues.py"""
+
+from stepfast import Engine, Queue, step, workflow
+
+# whoever puts mails there and whoever sends them, in whatever process: these limits hold for all of them
+mails = Queue("mails", concurrency=10, key_concurrency=1)
+
+sent: list[str] = []
+
+
+@step
+def deliver(customer: str, text: str) -> None:
+    sent.append(f"{customer}: {text}")  # a call of some service
+
+
+@workflow
+def send(customer: str, text: str) -> None:
+    deliver(customer, text)
+
+
+with Engine("sqlite://queues.db", queues=[mails]) as engine:
+    engine.pause_queue(mails)  # nothing leaves it, and more may be put into it
+    to_ann = engine.options(queue=mails, key="ann").start_many(send, [("ann", f"news {n}") for n in range(3)])
+    to_ann.append(engine.options(queue=mails, key="ann", priority=-1).start(send, "ann", "your parcel is here"))
+
+    # who presses a button twice gets one report
+    report = engine.options(queue=mails, key="bob", dedup_id="report", on_duplicate="return_existing")
+    first, second = report.start(send, "bob", "a report"), report.start(send, "bob", "a report")
+    print("one report:", first.workflow_id == second.workflow_id)
+
+    # what is no longer wanted is found by its attributes
+    promotion = engine.options(queue=mails, key="eve", attributes={"campaign": "summer"})
+    promotion.start_many(send, [("eve", "buy 1"), ("eve", "buy 2")])
+    print("cancelled:", engine.cancel_all(attributes={"campaign": "summer"}).done)
+
+    engine.resume_queue(mails)
+    engine.results(to_ann)
+    print([mail for mail in sent if mail.startswith("ann")])
+    first.result()
+    print(len(sent), "mails are sent")
