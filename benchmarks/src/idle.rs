@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use stepfast::queue::Queue;
 use stepfast::{Client, Error};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
@@ -23,16 +24,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Is told what goes on, and how far it is: in seconds, then in workflows on top.
 type Progress<'a> = &'a dyn Fn(&'static str, u64);
 
-/// An engine that is idle for so many seconds, after as many as it takes to settle ([`SETTLED`]); then so many workflows,
-/// one at a time: in one process, and by a worker that is another process.
+/// An engine that is idle for so many seconds, after as many as it takes to settle ([`SETTLED`]), with so many queues that
+/// are empty; then so many workflows, one at a time: in one process, and by a worker that is another process.
 pub async fn run(
     place: &Place,
     seconds: u64,
+    queues: usize,
     many: usize,
     progress: Progress<'_>,
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     let target = place.fresh().await?;
-    let measured = on(&target, seconds, many, progress).await;
+    let measured = on(&target, seconds, queues, many, progress).await;
     target.close().await?;
     measured
 }
@@ -40,10 +42,14 @@ pub async fn run(
 async fn on(
     target: &Target,
     seconds: u64,
+    queues: usize,
     many: usize,
     progress: Progress<'_>,
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     let (engine, workflow) = workflows::open(target, 1).await?;
+    for n in 0..queues {
+        engine.set_queue(&Queue::new(format!("queue {n}"))).await?;
+    }
     let mut figures = nothing(target, seconds, progress).await?;
     let waited = SETTLED.as_secs() + seconds;
     progress("workflow by workflow, in one process", waited);

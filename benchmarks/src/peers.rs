@@ -116,6 +116,13 @@ fn peers(results: &Results) -> Vec<(&str, String)> {
     peers
 }
 
+/// A figure: of a line of a peer, and of a row of ours.
+type Of = (fn(&Line) -> Option<f64>, fn(&Row) -> Option<f64>);
+const RATE: Of = (|line| line.per_second, |row| Some(row.per_second));
+const TIME: Of = (|line| line.p50_ms, |row| Some(row.p50_ms));
+const BYTES: Of = (|line| line.bytes_each, |row| each(row, row.bytes_written));
+const FLUSHES: Of = (|line| line.flushes_each, |row| each(row, row.flushes));
+
 /// A table of no-op workflows by way of a queue, in one process that puts them in and runs them.
 fn queues(results: &Results, peers: &[(&str, String)]) -> String {
     let columns: Vec<&str> = peers.iter().map(|(_, column)| &**column).collect();
@@ -123,11 +130,6 @@ fn queues(results: &Results, peers: &[(&str, String)]) -> String {
     text += " Stepfast, Python | Stepfast, Rust |\n|---|";
     text += &"---:|".repeat(columns.len() + 2);
     text += "\n";
-    type Of = (fn(&Line) -> Option<f64>, fn(&Row) -> Option<f64>);
-    const RATE: Of = (|line| line.per_second, |row| Some(row.per_second));
-    const TIME: Of = (|line| line.p50_ms, |row| Some(row.p50_ms));
-    const BYTES: Of = (|line| line.bytes_each, |row| each(row, row.bytes_written));
-    const FLUSHES: Of = (|line| line.flushes_each, |row| each(row, row.flushes));
     for (name, mode, (theirs, ours), digits) in [
         ("enqueued per second, while nothing leaves it", "enqueue", RATE, 0),
         ("run per second, of those that wait", "drain", RATE, 0),

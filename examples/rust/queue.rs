@@ -20,9 +20,11 @@ async fn main() -> Result<(), Error> {
         Workflow::new("send", move |mut cx: Context, text: String| {
             let is_up = is_up.clone();
             async move {
-                let deliver = async || match is_up.load(SeqCst) {
-                    true => Ok(format!("sent: {text}")),
-                    false => Err(Failure::new("the mail server is down").permanent()),
+                let deliver = async || {
+                    let is_up = is_up.load(SeqCst);
+                    is_up
+                        .then(|| format!("sent: {text}"))
+                        .ok_or_else(|| Failure::new("the mail server is down"))
                 };
                 cx.step("deliver", deliver).await
             }
@@ -39,15 +41,17 @@ async fn main() -> Result<(), Error> {
         let start = engine.start(&send, "a report".to_owned()).queue("mails").key("bob");
         start.dedup_id("report").on_duplicate(OnDuplicate::ReturnExisting)
     };
-    println!("one report: {}", report().await?.workflow_id() == report().await?.workflow_id());
+    let (first, second) = (report().await?, report().await?);
+    println!("one report: {}", first.workflow_id() == second.workflow_id());
     let in_mails = Filter { queue: Some("mails".into()), ..Filter::default() };
     println!("{} mails wait", engine.count(&in_mails).await?);
 
     engine.resume_queue("mails").await?;
-    for handle in handles.iter().chain([&urgent]) {
-        println!("{}", handle.result().await.unwrap_err());
+    for handle in handles.iter().chain([&urgent, &first]) {
+        if let Err(error) = handle.result().await {
+            println!("{error}");
+        }
     }
-    let _ = report().await;
     is_up.store(true, SeqCst);
     let failed = Filter { statuses: vec![Status::Failed], ..in_mails };
     let again = engine.resume_all(&failed, |_| ()).await?;

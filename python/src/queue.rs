@@ -1,5 +1,6 @@
 //! Queues: from Python as tuples, and as plain tuples for `stepfast.queue`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -7,15 +8,23 @@ use stepfast::queue::{Limits, OnConflict, Queue, QueueRow};
 use stepfast::rate::Rate;
 
 /// A queue from Python: its name; its limits in all processes, in any one worker, of any one key; its rate, and that of
-/// any one key; how many may wait in it.
-pub(crate) type PyQueue =
-    (String, Option<u32>, Option<u32>, Option<u32>, Option<PyRate>, Option<PyRate>, Option<u32>);
+/// any one key; how many may wait in it; the weights of its keys.
+pub(crate) type PyQueue = (
+    String,
+    Option<u32>,
+    Option<u32>,
+    Option<u32>,
+    Option<PyRate>,
+    Option<PyRate>,
+    Option<u32>,
+    BTreeMap<String, u32>,
+);
 
 /// A rate: starts, in so many milliseconds, and the burst of one that is even.
 pub(crate) type PyRate = (u32, u64, Option<u32>);
 
 pub(crate) fn queue(told: PyQueue) -> Queue {
-    let (name, concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth) = told;
+    let (name, concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, weights) = told;
     let mut queue = Queue::new(name);
     queue.limits.rate = rate.map(rate_of);
     queue.limits.key_rate = key_rate.map(rate_of);
@@ -23,6 +32,7 @@ pub(crate) fn queue(told: PyQueue) -> Queue {
     queue.limits.worker_concurrency = worker_concurrency;
     queue.limits.key_concurrency = key_concurrency;
     queue.limits.max_depth = max_depth;
+    queue.limits.key_weights = weights.into_iter().collect();
     queue
 }
 
@@ -50,10 +60,18 @@ pub(crate) fn rows(py: Python<'_>, rows: &[QueueRow]) -> PyResult<Py<PyAny>> {
 
 /// In the order of the fields of `stepfast.queue.QueueInfo`; the instant in microseconds.
 pub(crate) fn row(py: Python<'_>, row: &QueueRow) -> PyResult<Py<PyAny>> {
-    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
-        row.queue.limits;
+    let Limits {
+        concurrency,
+        worker_concurrency,
+        key_concurrency,
+        rate,
+        key_rate,
+        max_depth,
+        ref key_weights,
+    } = row.queue.limits;
     let (name, changed_at) = (&*row.queue.name, row.changed_at.as_micros());
     let (rate, key_rate) = (rate.map(told), key_rate.map(told));
-    let limits = (concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth);
+    let weights: BTreeMap<_, _> = key_weights.iter().collect();
+    let limits = (concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, weights);
     Ok((name, limits, row.is_paused, row.version, changed_at).into_pyobject(py)?.into_any().unbind())
 }

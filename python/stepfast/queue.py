@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, cast, get_args
 
@@ -15,11 +16,24 @@ DEFAULT: Final = "default"
 #: What may be done where a queue is stored with other limits.
 POLICIES: Final = ("update", "keep", "refuse")
 
+#: The largest weight of a key, and how many keys of a queue may have one.
+WEIGHT: Final = 1_000
+WEIGHTED_KEYS: Final = 1_000
+
 #: A rate as the engine takes it: starts, milliseconds, burst.
 ToldRate = tuple[int, int, int | None]
 #: A queue as the engine takes it: its name; its limits in all processes, in a worker, of a key; its rate,
-#: and that of a key; how many may wait in it.
-Told = tuple[str, int | None, int | None, int | None, ToldRate | None, ToldRate | None, int | None]
+#: and that of a key; how many may wait in it; the weights of its keys.
+Told = tuple[
+    str,
+    int | None,
+    int | None,
+    int | None,
+    ToldRate | None,
+    ToldRate | None,
+    int | None,
+    dict[str, int],
+]
 #: What a start comes to whose dedup_id another execution of the queue has that has not ended.
 OnDuplicate = Literal["reject", "return_existing"]
 #: What a start comes to whose queue is full.
@@ -73,6 +87,8 @@ class Queue:
         max_depth: Most executions that wait in it for their beginning, delayed ones included, at least 1; no
             limit by default. What more is started raises `QueueFull`, or waits for room, as its caller says;
             what a workflow starts in it is never refused.
+        key_weights: Keys that have more turns than others, which have one, and how many, 1 to 1,000: where
+            places are short, so many times their share. At most 1,000 keys.
         on_conflict: What happens where the queue is stored with other limits when an engine opens that
             declares it: `update` stores these, for all processes at once; `keep` leaves what is stored;
             `refuse` raises `Conflict`.
@@ -89,6 +105,7 @@ class Queue:
     rate: Rate | None = None
     key_rate: Rate | None = None
     max_depth: int | None = None
+    key_weights: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
     on_conflict: Literal["update", "keep", "refuse"] = "update"
 
     def __post_init__(self) -> None:
@@ -113,11 +130,31 @@ class Queue:
                 raise Invalid(
                     f"{what} of queue {self.name!r} is {given!r}, and must be a Rate: write Rate(100, per=60)"
                 )
+        self._check_weights()
         if self.on_conflict not in POLICIES:
             raise Invalid(
                 f"on_conflict of queue {self.name!r} is {self.on_conflict!r}, and must be one of "
                 f"{', '.join(map(repr, POLICIES))}"
             )
+
+
+    def _check_weights(self) -> None:
+        if not isinstance(self.key_weights, Mapping):
+            raise Invalid(
+                f"key_weights of queue {self.name!r} is {self.key_weights!r}, and must be a dict: write "
+                "{'ann': 5}"
+            )
+        if len(self.key_weights) > WEIGHTED_KEYS:
+            raise Invalid(
+                f"key_weights of queue {self.name!r} has {len(self.key_weights)} keys: give at most "
+                f"{WEIGHTED_KEYS} a weight"
+            )
+        for key, weight in self.key_weights.items():
+            if key != "":
+                bounds.name(f"a key of key_weights of queue {self.name!r}", key, bounds.KEY)
+            bounds.count(f"the weight of key {key!r} of queue {self.name!r}", weight, 1, WEIGHT)
+        # a copy, so that it stays as it was checked
+        object.__setattr__(self, "key_weights", dict(self.key_weights))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +169,7 @@ class QueueInfo:
         rate: How often its executions begin; `None` for as often as they can.
         key_rate: How often those of any one key begin.
         max_depth: Most executions that wait in it for their beginning; `None` for no limit.
+        key_weights: Keys that have more turns than others, and how many.
         is_paused: True while nothing leaves it.
         version: How often it was changed, its creation included.
         changed_at: When it was changed last.
@@ -144,6 +182,7 @@ class QueueInfo:
     rate: Rate | None
     key_rate: Rate | None
     max_depth: int | None
+    key_weights: dict[str, int]
     is_paused: bool
     version: int
     changed_at: datetime
@@ -152,7 +191,7 @@ class QueueInfo:
 def info_of(row: Any) -> QueueInfo:
     """The queue of a row of the engine."""
     name, limits, is_paused, version, changed_at = row
-    concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth = limits
+    concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, key_weights = limits
     return QueueInfo(
         name=name,
         concurrency=concurrency,
@@ -161,6 +200,7 @@ def info_of(row: Any) -> QueueInfo:
         rate=rate_of(rate),
         key_rate=rate_of(key_rate),
         max_depth=max_depth,
+        key_weights=key_weights,
         is_paused=is_paused,
         version=version,
         changed_at=instant(changed_at),
@@ -196,6 +236,7 @@ def told(queue: Any) -> Told:
         told_rate(queue.rate),
         told_rate(queue.key_rate),
         queue.max_depth,
+        dict(queue.key_weights),
     )
 
 

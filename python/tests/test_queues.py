@@ -163,6 +163,35 @@ def test_urgent_ones_come_first_and_keys_take_turns(file: str) -> None:
         assert gauge.order.index("bob") < 2
 
 
+def test_a_key_has_as_many_turns_as_its_weight(file: str) -> None:
+    weighted = Queue("emails", concurrency=1, key_weights={"ann": 3})
+    with Engine(file, queues=[weighted]) as engine:
+        assert engine.queues()[0].key_weights == {"ann": 3}
+        engine.pause_queue("emails")
+        handles = [
+            engine.options(queue="emails", key=key).start(queue_measured, key)
+            for key in [*["ann"] * 6, *["bob"] * 2]
+        ]
+        engine.resume_queue("emails")
+        engine.results(handles)
+        assert "".join(name[0] for name in gauge.order) == "aaabaaab"
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        ({"ann": 0}, "the weight of key 'ann' of queue 'emails' is 0, and must be from 1 to 1000"),
+        ({"ann": 1.5}, "must be a whole number"),
+        ({"a\nn": 2}, "a key of key_weights of queue 'emails'"),
+        (["ann"], "must be a dict"),
+        ({str(n): 2 for n in range(1001)}, "has 1001 keys"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(weights: Any, says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        Queue("emails", key_weights=weights)
+
+
 def test_a_sleeper_holds_no_place(file: str) -> None:
     with Engine(file, queues=[Queue("emails", concurrency=1)], suspend_after=0.001) as engine:
         asleep = engine.enqueue("emails", queue_sleeps, 3600)

@@ -46,6 +46,7 @@ pub enum Op {
         rate: Option<u32>,
         key_rate: Option<u32>,
         max_depth: Option<u32>,
+        weight: u32,
     },
     /// A queue stands still, or goes on.
     Pause { queue: usize, is_paused: bool },
@@ -75,9 +76,9 @@ pub fn histories() -> impl Strategy<Value = Vec<Op>> {
         8 => (0..100_usize, how).prop_map(|(nth, how)| Op::Leave { nth, how }),
         1 => (0..WORKERS).prop_map(|worker| Op::Lose { worker }),
         1 => (0..100_usize).prop_map(|nth| Op::Cancel { nth }),
-        2 => (0..2_usize, limit(), limit(), limit(), limit(), limit(), proptest::option::of(1..12_u32)).prop_map(
-            |(queue, concurrency, of_worker, of_key, rate, key_rate, max_depth)| Op::Limit {
-                queue, concurrency, of_worker, of_key, rate, key_rate, max_depth
+        2 => (0..2_usize, limit(), limit(), limit(), limit(), limit(), proptest::option::of(1..12_u32), 1..4_u32).prop_map(
+            |(queue, concurrency, of_worker, of_key, rate, key_rate, max_depth, weight)| Op::Limit {
+                queue, concurrency, of_worker, of_key, rate, key_rate, max_depth, weight
             }
         ),
         1 => (0..2_usize, any::<bool>()).prop_map(|(queue, is_paused)| Op::Pause { queue, is_paused }),
@@ -178,7 +179,7 @@ impl Model<'_> {
             Op::Leave { nth, how } => self.leave(nth, how).await,
             Op::Lose { worker } => self.lose(worker).await,
             Op::Cancel { nth } => self.cancel(nth).await,
-            Op::Limit { queue, concurrency, of_worker, of_key, rate, key_rate, max_depth } => {
+            Op::Limit { queue, concurrency, of_worker, of_key, rate, key_rate, max_depth, weight } => {
                 let per_second = |starts: Option<u32>| starts.map(|starts| Rate::new(starts, PERIOD));
                 let limits = Limits {
                     concurrency,
@@ -187,6 +188,7 @@ impl Model<'_> {
                     rate: per_second(rate),
                     key_rate: per_second(key_rate),
                     max_depth,
+                    key_weights: [(KEYS[1], weight)].into_iter().collect(),
                 };
                 let before = std::mem::replace(&mut self.limits[queue], limits);
                 if (before.rate, before.key_rate) != (self.limits[queue].rate, self.limits[queue].key_rate) {

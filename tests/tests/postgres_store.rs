@@ -11,6 +11,7 @@ mod postgres_store {
     mod fence;
     mod flush;
     mod heads;
+    mod idle;
     mod inbox;
     mod look;
     mod plans;

@@ -1,5 +1,6 @@
 //! `stepfast queue`: what queues there are, their limits, and whether they are paused.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -66,6 +67,9 @@ pub(crate) struct Set {
     /// no limit.
     #[arg(long, value_name = "N|none", value_parser = limit)]
     max_depth: Option<Limit>,
+    /// Gives a key so many turns where others have one; 1 takes that away again. May be given several times.
+    #[arg(long, value_name = "KEY=N", value_parser = weight)]
+    key_weight: Vec<(String, u32)>,
 }
 
 /// A rate that is given; `None` inside for none.
@@ -156,8 +160,8 @@ impl Named {
                 (_, true) => done,
                 (_, false) => already,
             };
-            let names = ["concurrency", "per worker", "per key", "rate", "rate per key", "depth"];
-            let limits = names.into_iter().zip(limits(&row));
+            let names = ["concurrency", "per worker", "per key", "rate", "rate per key", "depth", "weights"];
+            let limits = names.into_iter().zip(limits(&row).into_iter().chain([weights(&row)]));
             let limits = limits.filter(|(_, limit)| limit != "none");
             let limits = limits.map(|(what, limit)| format!("{what} {limit}"));
             let told: Vec<String> = limits.chain([state(&row).to_owned()]).collect();
@@ -169,8 +173,16 @@ impl Named {
 
 impl Set {
     async fn run(self) -> anyhow::Result<Exit> {
-        let Self { named, concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
-            self;
+        let Self {
+            named,
+            concurrency,
+            worker_concurrency,
+            key_concurrency,
+            rate,
+            key_rate,
+            max_depth,
+            key_weight,
+        } = self;
         let change = |mut limits: Limits| {
             for (limit, given) in [
                 (&mut limits.concurrency, concurrency),
@@ -182,6 +194,9 @@ impl Set {
             }
             for (stored, given) in [(&mut limits.rate, rate), (&mut limits.key_rate, key_rate)] {
                 *stored = given.map_or(*stored, |given| given.0);
+            }
+            for (key, weight) in &key_weight {
+                limits.key_weights.set(key, *weight);
             }
             limits
         };
@@ -195,6 +210,12 @@ fn limit(text: &str) -> Result<Limit, String> {
         return Ok(Limit(None));
     }
     text.parse().map(|limit| Limit(Some(limit))).map_err(|_| "give a whole number, or \"none\"".to_owned())
+}
+
+/// A key, which may have equals signs in it, and its weight.
+fn weight(text: &str) -> Result<(String, u32), String> {
+    let parts = text.rsplit_once('=').and_then(|(key, weight)| Some((key.to_owned(), weight.parse().ok()?)));
+    parts.ok_or_else(|| "give a key and a whole number, as in \"ann=5\"".to_owned())
 }
 
 fn rate(text: &str) -> Result<Often, String> {
@@ -230,8 +251,9 @@ fn text(row: &QueueRow) -> String {
     let [concurrency, per_worker, per_key, rate, key_rate, depth] = limits(row);
     format!(
         "queue {}\nconcurrency  {concurrency}\nper worker   {per_worker}\nper key      {per_key}\nrate         \
-         {rate}\nrate per key {key_rate}\ndepth        {depth}\nstate        {}\nchanged      {}",
+         {rate}\nrate per key {key_rate}\ndepth        {depth}\nweights      {}\nstate        {}\nchanged      {}",
         row.queue.name,
+        weights(row),
         state(row),
         output::at(row.changed_at)
     )
@@ -239,7 +261,7 @@ fn text(row: &QueueRow) -> String {
 
 /// In all processes, per worker, per key; the rate, and that per key; how many may wait.
 fn limits(row: &QueueRow) -> [String; 6] {
-    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
+    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, .. } =
         row.queue.limits;
     let count = |limit: Option<u32>| limit.map_or("none".to_owned(), |limit| limit.to_string());
     let often = |rate: Option<Rate>| rate.map_or("none".to_owned(), |rate| rate.to_string());
@@ -248,14 +270,21 @@ fn limits(row: &QueueRow) -> [String; 6] {
     [all, of_worker, of_key, often(rate), often(key_rate), depth]
 }
 
+/// The weights of keys.
+fn weights(row: &QueueRow) -> String {
+    let all: Vec<String> =
+        row.queue.limits.key_weights.iter().map(|(key, weight)| format!("{key}={weight}")).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(" ") }
+}
+
 fn state(row: &QueueRow) -> &'static str {
     if row.is_paused { "paused" } else { "open" }
 }
 
 fn json(row: &QueueRow) -> Value {
-    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
-        row.queue.limits;
-    let often = |rate: Option<Rate>| {
+    let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, key_weights } =
+        &row.queue.limits;
+    let often = |rate: &Option<Rate>| {
         rate.map(|rate| json!({ "starts": rate.starts, "period_ms": rate.period_ms(), "burst": rate.burst }))
     };
     json!({
@@ -266,6 +295,7 @@ fn json(row: &QueueRow) -> Value {
         "rate": often(rate),
         "key_rate": often(key_rate),
         "max_depth": max_depth,
+        "key_weights": key_weights.iter().collect::<BTreeMap<_, _>>(),
         "is_paused": row.is_paused,
         "version": row.version,
         "changed_at": output::at(row.changed_at),

@@ -78,6 +78,11 @@ async fn queues_are_made_shown_and_changed() {
     assert_eq!(said, "emails: changed (per worker 10, per key 1, depth 500, open)\n");
     assert_eq!(told(&store, &["show", "emails"])["max_depth"], 500);
     printed(&store, &["set", "emails", "--max-depth", "none"]);
+    let said = printed(&store, &["set", "emails", "--key-weight", "a=b=5", "--key-weight", "ann=2"]);
+    assert_eq!(said, "emails: changed (per worker 10, per key 1, weights a=b=5 ann=2, open)\n");
+    assert_eq!(told(&store, &["show", "emails"])["key_weights"], json!({ "a=b": 5, "ann": 2 }));
+    assert!(printed(&store, &["show", "emails"]).contains("\nweights      a=b=5 ann=2\n"));
+    printed(&store, &["set", "emails", "--key-weight", "a=b=1", "--key-weight", "ann=1"]);
     let said = printed(&store, &["set", "emails", "--worker-concurrency", "10"]);
     assert_eq!(said, "emails: unchanged (per worker 10, per key 1, open)\n");
     let shown = told(&store, &["set", "plain"]);

@@ -65,6 +65,7 @@ mod task;
 pub mod turns;
 mod value;
 mod watch;
+pub mod weights;
 mod worker;
 mod worker_signals;
 mod workflow;

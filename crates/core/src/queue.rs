@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::rate::Rate;
+use crate::weights::Weights;
 use crate::workflow::check_text;
 
 /// The queue of every execution that was given no other: what is started without one and cannot run at once, and what
@@ -65,7 +66,8 @@ pub struct Queue {
     pub limits: Limits,
 }
 
-/// What limits how executions leave a queue; `None` for no limit. A waiting execution counts for none of them.
+/// How executions leave a queue: what limits it, `None` for no limit, and how its keys share it. A waiting execution
+/// counts for no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Most executions that run at a time, in all processes together.
@@ -80,6 +82,8 @@ pub struct Limits {
     pub key_rate: Option<Rate>,
     /// Most executions that wait for their beginning; what more is started is refused, or waits outside.
     pub max_depth: Option<u32>,
+    /// How many turns keys have.
+    pub key_weights: Weights,
 }
 
 /// A queue as it is stored.
@@ -168,6 +172,13 @@ impl Queue {
         self
     }
 
+    /// This key has so many turns where others have one, 1 to 1,000: where places are short, so many times their share.
+    #[must_use]
+    pub fn key_weight(mut self, key: impl AsRef<str>, weight: u32) -> Self {
+        self.limits.key_weights.set(key.as_ref(), weight);
+        self
+    }
+
     /// An error if it cannot be stored.
     pub(crate) fn check(&self) -> Result<(), Error> {
         check_queue_name(&self.name)?;
@@ -176,8 +187,15 @@ impl Queue {
                 format!("{DEFAULT_QUEUE:?} is what has no queue; it has no limits: choose another name");
             return Err(Error::Invalid { what: "queue name", reason });
         }
-        let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
-            &self.limits;
+        let Limits {
+            concurrency,
+            worker_concurrency,
+            key_concurrency,
+            rate,
+            key_rate,
+            max_depth,
+            key_weights,
+        } = &self.limits;
         for (what, limit) in [
             ("concurrency", concurrency),
             ("worker_concurrency", worker_concurrency),
@@ -196,7 +214,11 @@ impl Queue {
                 return Err(Error::Invalid { what, reason });
             }
         }
-        Ok(())
+        if let Some(reason) = key_weights.refused() {
+            let reason = format!("queue {:?}: {reason}", &*self.name);
+            return Err(Error::Invalid { what: "key_weights", reason });
+        }
+        key_weights.iter().filter(|(key, _)| !key.is_empty()).try_for_each(|(key, _)| check_queue_key(key))
     }
 }
 
@@ -267,6 +289,13 @@ mod tests {
             (Queue::new("emails").concurrency(0), "pause it"),
             (Queue::new("emails").key_concurrency(0), "pause it"),
             (Queue::new("emails").max_depth(0), "must be at least 1"),
+            (Queue::new("emails").key_weight("ann", 0), "must be between 1 and 1000"),
+            (Queue::new("emails").key_weight("ann", 1001), "that of key \"ann\" is 1001"),
+            (Queue::new("emails").key_weight("a\nn", 2), "control character"),
+            (
+                (0..1001).fold(Queue::new("emails"), |it, n| it.key_weight(format!("{n}"), 2)),
+                "there are 1001",
+            ),
             (Queue::new("emails").rate(Rate::new(0, SHORTEST)), "pause it"),
             (Queue::new("emails").key_rate(Rate::new(1, SHORTEST).burst(0)), "pause it"),
             (Queue::new("emails").rate(Rate::new(1, Duration::ZERO)), "between 1 ms and 366 days"),

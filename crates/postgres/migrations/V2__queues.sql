@@ -40,6 +40,7 @@ CREATE TABLE queues (
     is_paused          boolean NOT NULL,
     is_serial          boolean NOT NULL,
     name               text COLLATE "C" NOT NULL,
+    key_weights        text,
     CONSTRAINT queues_key PRIMARY KEY (name)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0);
 
@@ -58,6 +59,7 @@ COMMENT ON COLUMN queues.key_rate_burst IS 'How many of a key begin at once afte
 COMMENT ON COLUMN queues.is_paused IS 'True while nothing leaves it';
 COMMENT ON COLUMN queues.is_serial IS 'True if its limits need one claim after the other';
 COMMENT ON COLUMN queues.name IS 'Its name';
+COMMENT ON COLUMN queues.key_weights IS 'How many turns which of its keys have, as a JSON object; null if all have one';
 
 CREATE TABLE depths (
     bound     bigint NOT NULL,

@@ -46,7 +46,8 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT q.*
     FROM served AS s
     CROSS JOIN LATERAL (SELECT name, concurrency, worker_concurrency, key_concurrency,
-                               rate_starts, rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst
+                               rate_starts, rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst,
+                               key_weights
                         FROM queues
                         WHERE name = s.queue AND is_serial AND NOT is_paused
                         OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) AS q
@@ -54,7 +55,8 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT q.*
     FROM served AS s
     CROSS JOIN LATERAL (SELECT name, concurrency, worker_concurrency, key_concurrency,
-                               rate_starts, rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst
+                               rate_starts, rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst,
+                               key_weights
                         FROM queues
                         WHERE name = s.queue AND NOT is_serial AND NOT is_paused
                         OFFSET 0 FOR SHARE SKIP LOCKED) AS q
@@ -67,7 +69,7 @@ SELECT s.queue,
        h.name IS NULL AND (SELECT true FROM queues AS q WHERE q.name = s.queue) IS NULL AS is_free,
        (SELECT NOT t.is_ours FROM turns AS t WHERE t.queue = s.queue) IS TRUE AS is_awaited,
        h.concurrency, h.worker_concurrency, h.key_concurrency, h.rate_starts, h.rate_period_ms, h.rate_burst,
-       h.key_rate_starts, h.key_rate_period_ms, h.key_rate_burst,
+       h.key_rate_starts, h.key_rate_period_ms, h.key_rate_burst, h.key_weights,
        (SELECT true FROM ready AS r WHERE r.queue = s.queue AND r.queue_key > '' LIMIT 1) IS TRUE AS has_keys,
        -- only rates ask
        coalesce(h.rate_starts, h.key_rate_starts) IS NOT NULL

@@ -1,5 +1,5 @@
 -- $1: name, $2: version, $3: the time now, null for the server's, $4: is_paused, $5: is_serial, $6 to $14: limits, $15:
--- max_depth. It waits for claims that are under way, and for what is being put into it. Rates that are other than before
+-- max_depth, $16: key_weights. It waits for claims that are under way, and for what is being put into it. Rates that are other than before
 -- begin anew.
 WITH before AS (
     SELECT name FROM queues
@@ -19,15 +19,17 @@ WITH before AS (
     DELETE FROM depths WHERE queue IN (SELECT name FROM changing) AND $15::integer IS NULL
 )
 INSERT INTO queues (name, version, changed_at, is_paused, is_serial, concurrency, worker_concurrency, key_concurrency,
-                    rate_starts, rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst)
+                    rate_starts, rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst,
+                    key_weights)
 VALUES ($1::text, $2::bigint, coalesce($3::timestamptz, clock_timestamp()), $4::boolean, $5::boolean, $6::integer,
-        $7::integer, $8::integer, $9::integer, $10::bigint, $11::integer, $12::integer, $13::bigint, $14::integer)
+        $7::integer, $8::integer, $9::integer, $10::bigint, $11::integer, $12::integer, $13::bigint, $14::integer,
+        $16::text)
 ON CONFLICT (name) DO UPDATE
 SET version = excluded.version, changed_at = excluded.changed_at, is_paused = excluded.is_paused,
     is_serial = excluded.is_serial, concurrency = excluded.concurrency,
     worker_concurrency = excluded.worker_concurrency, key_concurrency = excluded.key_concurrency,
     rate_starts = excluded.rate_starts, rate_period_ms = excluded.rate_period_ms, rate_burst = excluded.rate_burst,
     key_rate_starts = excluded.key_rate_starts, key_rate_period_ms = excluded.key_rate_period_ms,
-    key_rate_burst = excluded.key_rate_burst
+    key_rate_burst = excluded.key_rate_burst, key_weights = excluded.key_weights
 WHERE queues.version = $2::bigint - 1
 RETURNING changed_at

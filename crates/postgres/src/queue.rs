@@ -10,11 +10,12 @@ use stepfast_core::queue::{Limits, Queue, QueueChange, QueueRow, left};
 use stepfast_core::rate::{Rate, Used, Which};
 use stepfast_core::store::StoreError;
 use stepfast_core::turns::{Candidate, Turns};
+use stepfast_core::weights::Weights;
 use stepfast_core::write::WorkerId;
 use tokio_postgres::Row;
 
 use crate::connect::Session;
-use crate::error::Trouble;
+use crate::error::{Trouble, damaged};
 use crate::pipeline::{self, Job, Part, column, one};
 use crate::read::Reader;
 use crate::rows::Columns;
@@ -54,6 +55,7 @@ pub(crate) async fn change(
             one(limits.key_rate.map(|rate| rate.period_ms() as i64)),
             one(number(limits.key_rate.and_then(|rate| rate.burst))),
             one(number(limits.max_depth)),
+            one(limits.key_weights.to_json()),
         ],
     };
     let answers = pipeline::run(session, Part::Begin, &[set]).await?;
@@ -104,12 +106,18 @@ fn limits(row: &mut Columns<'_>) -> Result<Limits, StoreError> {
         key_concurrency: count_of(row)?,
         rate: rate(row)?,
         key_rate: rate(row)?,
+        key_weights: weights(row)?,
         max_depth: None,
     })
 }
 
 fn count_of(row: &mut Columns<'_>) -> Result<Option<u32>, StoreError> {
     Ok(row.next::<Option<i32>>()?.map(i32::cast_unsigned))
+}
+
+fn weights(row: &mut Columns<'_>) -> Result<Weights, StoreError> {
+    let Some(json) = row.next::<Option<&str>>()? else { return Ok(Weights::default()) };
+    Weights::of_json(json).ok_or_else(|| damaged("the column key_weights of a queue"))
 }
 
 fn rate(row: &mut Columns<'_>) -> Result<Option<Rate>, StoreError> {
@@ -365,6 +373,7 @@ pub(crate) async fn candidates(
             room: line.room,
             keys: if line.has_keys { Vec::new() } else { vec![("".into(), usize::MAX)] },
             has_more_keys: false,
+            weights: line.limits.key_weights.clone(),
         })
         .collect();
     let has_keys = |line: &Line| line.has_keys || line.has_key_limits();

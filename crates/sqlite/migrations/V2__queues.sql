@@ -83,7 +83,8 @@ CREATE TABLE queues (
     key_rate_period_ms INTEGER, -- the length of that period
     key_rate_burst INTEGER, -- how many begin at once after a pause, where they are spaced evenly
     max_depth INTEGER, -- most executions that wait for their beginning
-    depth_bound INTEGER NOT NULL DEFAULT 9223372036854775807 -- where there is a maximum: so many wait, or fewer
+    depth_bound INTEGER NOT NULL DEFAULT 9223372036854775807, -- where there is a maximum: so many wait, or fewer
+    key_weights TEXT -- how many turns which of its keys have, as a JSON object; NULL if all have one
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE inbox (

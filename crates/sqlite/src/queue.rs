@@ -30,8 +30,15 @@ impl Inner {
             let mut sql = Statements::new(conn);
             let before =
                 stored_queue(&mut sql, &row.queue.name)?.map(|row| row.queue.limits).unwrap_or_default();
-            let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth } =
-                row.queue.limits;
+            let Limits {
+                concurrency,
+                worker_concurrency,
+                key_concurrency,
+                rate,
+                key_rate,
+                max_depth,
+                key_weights,
+            } = row.queue.limits.clone();
             if (before.rate, before.key_rate) != (rate, key_rate) {
                 // another rate begins anew
                 sql.run(Sql::ForgetRates, [&*row.queue.name])?;
@@ -51,6 +58,7 @@ impl Inner {
                 key_rate.map(|rate| rate.period_ms() as i64),
                 key_rate.and_then(|rate| rate.burst),
                 max_depth,
+                key_weights.to_json(),
             ];
             let changed = sql.run(Sql::SetQueue, params)?;
             if changed > 0 && row.queue.limits.has_slots() {
@@ -313,6 +321,12 @@ impl Room {
                 at = Some(key);
             }
         }
-        Ok(Candidate { queue: self.queue.clone(), room: self.all, keys, has_more_keys })
+        Ok(Candidate {
+            queue: self.queue.clone(),
+            room: self.all,
+            keys,
+            has_more_keys,
+            weights: self.limits.key_weights.clone(),
+        })
     }
 }

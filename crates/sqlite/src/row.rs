@@ -13,6 +13,7 @@ use stepfast_core::payload::Payload;
 use stepfast_core::queue::{Limits, Queue, QueueRow, Ticket};
 use stepfast_core::rate::Rate;
 use stepfast_core::record::{Execution, Record, Status, decode_armed};
+use stepfast_core::weights::Weights;
 use stepfast_core::write::{Attempt, Checkpoint, CheckpointKind, Parent, RequestKind, WorkerId};
 
 use crate::error::{Tried, Trouble};
@@ -134,6 +135,12 @@ fn rate(row: &Row<'_>, i: usize) -> Tried<Option<Rate>> {
     Ok(Some(Rate { starts, period, burst: row.get(i + 2)? }))
 }
 
+/// Weights of keys; NULL for none.
+fn weights(row: &Row<'_>, i: usize) -> Tried<Weights> {
+    let Some(json) = row.get::<_, Option<String>>(i)? else { return Ok(Weights::default()) };
+    Weights::of_json(&json).ok_or_else(|| damaged(row, i))
+}
+
 /// A row of `queues`.
 pub(crate) fn queue(row: &Row<'_>) -> Tried<QueueRow> {
     Ok(QueueRow {
@@ -146,6 +153,7 @@ pub(crate) fn queue(row: &Row<'_>) -> Tried<QueueRow> {
                 rate: rate(row, 7)?,
                 key_rate: rate(row, 10)?,
                 max_depth: row.get(13)?,
+                key_weights: weights(row, 14)?,
             },
         },
         version: row.get(1)?,

@@ -25,6 +25,7 @@ super::cases![
     what_has_begun_comes_first_within_its_priority,
     queues_take_turns,
     keys_take_turns,
+    keys_have_as_many_turns_as_their_weights_say,
     a_few_of_one_key_do_not_wait_behind_many_of_another,
     concurrency_holds,
     concurrency_holds_for_several_workers,
@@ -82,6 +83,7 @@ async fn a_queue_comes_back_as_it_was_stored(fixture: &dyn StoreFixture) {
         Queue::new("mails; DROP TABLE \u{1f600}").concurrency(7).worker_concurrency(2).key_concurrency(1);
     let queue = queue.rate(Rate::new(5, Duration::from_mins(1)));
     let queue = queue.key_rate(Rate::new(3, Duration::from_millis(1_500)).burst(2));
+    let queue = queue.key_weight("gold \"1\"", 5).key_weight("", 1_000);
     let stored = set(&*store, &queue, false).await;
     let expected = QueueRow { queue: queue.clone(), is_paused: false, version: 1, changed_at: fixture.now() };
     assert_eq!(stored, expected);
@@ -162,6 +164,28 @@ async fn keys_take_turns(fixture: &dyn StoreFixture) {
         taken.extend(worker.claim_keys(1).await);
     }
     assert_eq!(taken, [x[0], y[0], z[0], bare[0], x[1], y[1], x[2], y[2]]);
+}
+
+async fn keys_have_as_many_turns_as_their_weights_say(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").key_weight("x", 2).key_weight("", 3)).await;
+    let x: [Key; 6] = put(&mut worker, "a", "x").await;
+    let y: [Key; 6] = put(&mut worker, "a", "y").await;
+    let bare: [Key; 6] = put(&mut worker, "a", "").await;
+    let mut taken = Vec::new();
+    for _ in 0..8 {
+        taken.extend(worker.claim_keys(1).await);
+    }
+    assert_eq!(taken, [x[0], x[1], y[0], bare[0], bare[1], bare[2], x[2], x[3]]);
+    // the rest of a round, and who has nothing left gives up its turns
+    let mut rest = worker.claim_keys(6).await;
+    rest.sort_unstable();
+    let mut expected = [y[1], bare[3], bare[4], bare[5], x[4], x[5]];
+    expected.sort_unstable();
+    assert_eq!(rest, expected);
+    // another worker hears of other weights with its next claim
+    declare(fixture, Queue::new("a")).await;
+    assert_eq!(worker.claim_keys(9).await, y[2..]);
 }
 
 async fn a_few_of_one_key_do_not_wait_behind_many_of_another(fixture: &dyn StoreFixture) {

@@ -1,7 +1,7 @@
-//! A proxy between a store and the server that loses or falsifies answers.
+//! A proxy between a store and the server that counts statements, and loses or falsifies answers.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,6 +15,8 @@ use super::support::url;
 /// What a proxy does, once, when it is armed.
 #[derive(Default)]
 pub(crate) struct Faults {
+    /// Statements that were asked for: those that are executed as prepared, and texts of any number of them.
+    pub(crate) statements: AtomicU64,
     /// Closes the connection instead of forwarding the answer to the next COMMIT, after the server gave it.
     pub(crate) lose_commit: AtomicBool,
     /// Closes the connection instead of forwarding the next COMMIT.
@@ -78,6 +80,9 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue, 
     let mut is_first = true;
     while let Some((kind, bytes)) = message(&mut from, !is_first).await {
         if !is_first {
+            if matches!(kind, b'E' | b'Q') {
+                faults.statements.fetch_add(1, SeqCst);
+            }
             let asked = match kind {
                 b'Q' => Some(Asked::Simple { is_commit: bytes.windows(6).any(|word| word == b"COMMIT") }),
                 b'S' => Some(Asked::Prepared),

@@ -12,6 +12,9 @@ pub(crate) struct Idle {
     /// How long the engine has nothing to do.
     #[arg(long, default_value_t = 30)]
     seconds: u64,
+    /// Queues that are declared, and in which there is never anything.
+    #[arg(long, default_value_t = 0)]
+    queues: usize,
     /// Workflows that are started one at a time, after that.
     #[arg(long, default_value_t = 200)]
     iterations: usize,
@@ -19,14 +22,14 @@ pub(crate) struct Idle {
 
 impl Idle {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let Self { common, seconds, iterations } = self;
+        let Self { common, seconds, queues, iterations } = self;
         let (seconds, many) = (seconds.max(1), iterations.max(1));
         let bar = bar(idle::SETTLED.as_secs() + seconds + many as u64);
         let progress = |doing: &'static str, done| {
             bar.set_message(doing);
             bar.set_position(done);
         };
-        let (rows, figures) = idle::run(&common.place(), seconds, many, &progress).await?;
+        let (rows, figures) = idle::run(&common.place(), seconds, queues, many, &progress).await?;
         bar.finish_and_clear();
         let report = common.report("idle", Sdk::Rust, rows, figures).await?;
         common.show(&report, &table::times(&report.rows))

@@ -172,6 +172,7 @@ impl Tables {
         for (queue, mut keys) in found {
             let limits = self.limits(&queue);
             let has_rate = limits.has_rate();
+            let weights = limits.key_weights;
             // what has waited comes first, by itself: it does not count
             if has_rate && self.woken.iter().any(|key| can_claim(*key) && self.ticket(*key).queue == queue) {
                 all.woken.insert(queue.clone());
@@ -197,7 +198,7 @@ impl Tables {
                 }
                 rooms.push((key, of_key));
             }
-            all.candidates.push(Candidate { queue, room, keys: rooms, has_more_keys: false });
+            all.candidates.push(Candidate { queue, room, keys: rooms, has_more_keys: false, weights });
         }
         all
     }

@@ -1,0 +1,62 @@
+//! Queues that have nothing to do cost nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use stepfast_core::queue::{Queue, QueueChange, Ticket};
+use stepfast_core::record::Status;
+use stepfast_core::write::{Move, Start, Write};
+use stepfast_core::{Key, Store};
+
+use super::proxy::Proxy;
+use super::support::*;
+
+fn ticket(queue: &str) -> Arc<Ticket> {
+    Arc::new(Ticket { queue: queue.into(), key: "".into(), priority: 0 })
+}
+
+impl Fixture {
+    /// Puts an execution there, takes it, and ends it.
+    async fn one_through(&self, queue: &str) {
+        let key = Key::mint();
+        let start = Start { ticket: Some(ticket(queue)), ..start_of(key, QUEUED) };
+        self.write(vec![Write::Start(Box::new(start))]).await;
+        assert_eq!(self.take(100).await.len(), 1);
+        let end = Move { key, ticket: Some(ticket(queue)), state: ended(Status::Completed) };
+        self.write(vec![Write::Move(end)]).await;
+    }
+}
+
+/// How many statements a worker needs for ten seconds in which nothing comes, and then for one execution of the first
+/// queue, where there are so many queues, all of which have been used.
+async fn statements(queues: usize, limit: fn(Queue) -> Queue) -> (u64, u64) {
+    let proxy = Proxy::start().await;
+    let db = Fixture::at(&proxy.url, |options| options).await;
+    let names: Vec<String> = (0..queues).map(|n| format!("queue {n}")).collect();
+    for name in &names {
+        let change =
+            QueueChange { queue: limit(Queue::new(name.as_str())), is_paused: false, seen_version: 0 };
+        db.store.change_queue(&change).await.unwrap().unwrap();
+        db.one_through(name).await;
+    }
+    let asked = || proxy.faults.statements.load(SeqCst);
+    let begun = asked();
+    for _ in 0..10 {
+        db.clock.advance(Duration::from_secs(1));
+        db.look().await;
+        assert!(db.take(100).await.is_empty());
+    }
+    let idle = asked() - begun;
+    db.one_through(&names[0]).await;
+    (idle, asked() - begun - idle)
+}
+
+#[tokio::test]
+async fn a_hundred_idle_queues_cost_no_more_statements_than_one() {
+    for limit in [|queue: Queue| queue, |queue: Queue| queue.concurrency(5).key_concurrency(1)] {
+        let one = statements(1, limit).await;
+        assert!(one.0 >= 20 && one.1 >= 10, "the proxy counts: {one:?}");
+        assert_eq!(statements(100, limit).await, one);
+    }
+}
