@@ -63,8 +63,9 @@ class Handle(Generic[R]):
         return is_done
 
     def resume(self) -> bool:
-        """Asks that it go on from what is recorded, if it is parked, failed or cancelled. A handle keeps the
-        end that it has seen: take a new one from the engine.
+        """Asks that it go on from what is recorded, if it is parked, failed or cancelled. Steps that failed
+        last, after which nothing else came to an end, are tried again. A handle keeps the end that it has
+        seen: take a new one from the engine.
 
         Returns:
             False if it is none of these.

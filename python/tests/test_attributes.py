@@ -38,11 +38,16 @@ def found_parent(x: int) -> int:
     return placed(x) + placed.start(x).result()
 
 
-@workflow
-def found_flaky(x: int) -> int:
+@step(retries=1, backoff=0.0)
+def found_call(x: int) -> int:
     if not healthy.is_set():
         raise ValueError("down")
     return x
+
+
+@workflow
+def found_flaky(x: int) -> int:
+    return found_call(x)
 
 
 @pytest.fixture

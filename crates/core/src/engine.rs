@@ -517,7 +517,8 @@ impl Engine {
         self.core.request(workflow_id, RequestKind::Cancel).await
     }
 
-    /// Continues an execution that is parked, failed or cancelled.
+    /// Continues an execution that is parked, failed or cancelled. What was recorded is kept, but the failures of steps that
+    /// ended an execution, after which nothing else was recorded: those steps are tried again.
     pub async fn resume(&self, workflow_id: &str) -> Result<Answer, Error> {
         self.core.request(workflow_id, RequestKind::Resume).await
     }

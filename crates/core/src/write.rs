@@ -289,7 +289,8 @@ pub enum RequestKind {
 /// [`Outcome::NotFound`].
 ///
 /// Resume moves a parked execution back to `queued`; a `failed` or `cancelled` one too, and bumps its
-/// `run_no` (its children get fresh keys), clears outcome, deadline and requests.
+/// `run_no` (its children get fresh keys), clears outcome, deadline and requests. Of a failed one it takes back the
+/// failures of steps after which nothing else was delivered, with their attempts: those steps are tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The execution.

@@ -143,6 +143,7 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
                 counters.inserted(Table::Executions, rows);
             }
             Sql::Checkpoint => counters.inserted(Table::Checkpoints, rows),
+            Sql::Withdraw => counters.deleted(Table::Checkpoints, rows),
             Sql::Attribute => counters.inserted(Table::Attributes, rows),
             Sql::Attempt => counters.inserted(Table::Attempts, rows),
             Sql::Chunk => counters.inserted(Table::Chunks, rows),

@@ -35,6 +35,7 @@ pub(crate) struct Targets {
 pub(crate) struct Decisions<'a> {
     ended: Vec<(Key, &'a Request)>,
     resumed: Vec<(Key, bool)>,
+    failed: Vec<Key>,
     asked: Vec<(Key, &'a Request)>,
     /// The answers, by index of the Write.
     pub outcomes: Vec<(usize, Outcome)>,
@@ -129,6 +130,9 @@ impl Targets {
             row.is_paused = false;
         }
         decisions.resumed.push((request.execution, had_ended));
+        if target.status == Status::Failed {
+            decisions.failed.push(request.execution);
+        }
         Outcome::Answered(Answered::Done, None)
     }
 }
@@ -166,6 +170,12 @@ impl<'a> Decisions<'a> {
             jobs.push(Job { sql: Sql::ReadyAgain, what: "making executions ready", params });
             let renewed: Vec<Key> =
                 resumed.iter().filter(|(_, had_ended)| *had_ended).map(|(key, _)| *key).collect();
+            if !self.failed.is_empty() {
+                let mut failed = self.failed.clone();
+                failed.sort_unstable();
+                let params = vec![column(&failed, |key| uuid(*key))];
+                jobs.push(Job { sql: Sql::Withdraw, what: "withdrawing failures", params });
+            }
             if !renewed.is_empty() {
                 let params = vec![column(&renewed, |key| uuid(*key))];
                 jobs.push(Job { sql: Sql::Answer, what: "deleting requests", params });

@@ -81,6 +81,7 @@ statements! {
     Cancel = include_str!("../queries/cancel.sql");
     /// Continues executions that were parked or have ended.
     Resume = include_str!("../queries/resume.sql");
+    Withdraw = include_str!("../queries/withdraw.sql");
     /// Records requests.
     Request = include_str!("../queries/request.sql");
     /// Makes executions unclaimable.
@@ -267,6 +268,7 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::Answer,
     Sql::Cancel,
     Sql::Resume,
+    Sql::Withdraw,
     Sql::Request,
     Sql::Unready,
     Sql::Unquarantine,

@@ -94,6 +94,17 @@ impl Apply<'_, '_> {
         Ok(())
     }
 
+    /// Takes back the failures of steps that come last in the record, with their attempts and what was abandoned since:
+    /// those steps are tried again.
+    fn withdraw_failures(&mut self, id: Key) -> Tried<()> {
+        let first: Option<i64> = self.sql.get(Sql::LastFailures)?.query_row([key(&id)], |row| row.get(0))?;
+        if let Some(first) = first {
+            self.sql.run(Sql::Untry, (key(&id), first))?;
+            self.sql.delete(Table::Checkpoints, Sql::Withdraw, (key(&id), first))?;
+        }
+        Ok(())
+    }
+
     fn resume(&mut self, id: Key, target: &Target) -> Tried<Outcome> {
         let is_parked = target.status == Status::Queued && target.is_paused;
         if !is_parked && !matches!(target.status, Status::Failed | Status::Cancelled) {
@@ -102,6 +113,9 @@ impl Apply<'_, '_> {
         self.sql.update(Table::Executions, Sql::Resume, (key(&id), i64::from(!is_parked)))?;
         if !is_parked {
             self.sql.delete(Table::Requests, Sql::Answer, [key(&id)])?;
+        }
+        if target.status == Status::Failed {
+            self.withdraw_failures(id)?;
         }
         self.ready(id, false)?;
         Ok(Outcome::Answered(Answer::Done, None))

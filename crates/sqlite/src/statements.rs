@@ -79,6 +79,9 @@ pub(crate) enum Sql {
     Children,
     Cancel,
     Resume,
+    LastFailures,
+    Untry,
+    Withdraw,
     Ask,
     HasAsked,
     AnyAsked,
@@ -213,6 +216,13 @@ impl Sql {
             }
             Sql::Cancel => include_str!("../queries/cancel.sql"),
             Sql::Resume => include_str!("../queries/resume.sql"),
+            Sql::LastFailures => include_str!("../queries/last_failures.sql"),
+            Sql::Untry => {
+                "DELETE FROM attempts
+                 WHERE execution = ?1
+                     AND path IN (SELECT path FROM checkpoints WHERE execution = ?1 AND kind = 2 AND order_no >= ?2)"
+            }
+            Sql::Withdraw => "DELETE FROM checkpoints WHERE execution = ?1 AND order_no >= ?2",
             Sql::Ask => {
                 "INSERT INTO requests (execution, n, kind, requested_at) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT DO NOTHING"

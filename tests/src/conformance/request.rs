@@ -3,11 +3,13 @@
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::record::{Detail, Execution, ExecutionId, Status};
-use stepfast_core::write::{Answer, Outcome, Parent, Request, RequestKind, Start, State, Write};
+use stepfast_core::write::{
+    Answer, Checkpoint, CheckpointKind, Outcome, Parent, Request, RequestKind, Start, State, Write,
+};
 
 use crate::make::{
-    armed, at, awaiting, cancel, checkpoint, child_of, completed, ended, keys, move_to, parked, payload,
-    queued, resume, running, sleeping, start, start_in, start_queued, start_running, write,
+    armed, at, attempt, awaiting, cancel, checkpoint, child_of, completed, ended, keys, move_to, parked,
+    payload, queued, resume, running, sleeping, start, start_in, start_queued, start_running, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -28,6 +30,7 @@ super::cases![
     the_same_request_is_recorded_once,
     resume_continues_a_parked_one,
     resume_runs_an_ended_one_again,
+    resume_withdraws_the_failures_that_come_last,
     a_cancel_answers_what_was_asked_before,
     a_stranger_deletes_no_request,
     resume_of_others_is_declined,
@@ -334,6 +337,55 @@ async fn resume_runs_an_ended_one_again(fixture: &dyn StoreFixture) {
         assert_eq!(worker.record(key).await, expected, "checkpoints are kept");
         assert_eq!(worker.claim_keys(10).await, [key]);
     }
+}
+
+async fn resume_withdraws_the_failures_that_come_last(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let neighbour = Key::mint();
+    let failed = Checkpoint { kind: CheckpointKind::Failed, ..checkpoint(neighbour, 1, "x") };
+    worker.apply(vec![start_running(neighbour), Write::Checkpoint(failed)]).await;
+    worker
+        .apply(vec![
+            Write::Attempt(attempt(neighbour, 1, 1)),
+            move_to(neighbour, ended(Status::Failed, "over")),
+        ])
+        .await;
+    let untouched = worker.record(neighbour).await;
+    // the kinds of what was recorded, and how many of them are left
+    for (kinds, status, left) in [
+        ("sfsf", Status::Failed, 3),
+        ("sf", Status::Cancelled, 2),
+        ("sffaf", Status::Failed, 1),
+        ("afa", Status::Failed, 1),
+        ("fa", Status::Failed, 0),
+        ("sfc", Status::Failed, 3),
+        ("sft", Status::Failed, 3),
+        ("saa", Status::Failed, 3),
+    ] {
+        let key = Key::mint();
+        let kind = |letter| match letter {
+            's' => CheckpointKind::Step,
+            'f' => CheckpointKind::Failed,
+            'a' => CheckpointKind::Abandoned,
+            'c' => CheckpointKind::Child,
+            _ => CheckpointKind::Timer,
+        };
+        let mut writes = vec![start_running(key)];
+        for (n, letter) in (1..).zip(kinds.chars()) {
+            writes.push(Write::Attempt(attempt(key, n, 1)));
+            writes.push(Write::Checkpoint(Checkpoint { kind: kind(letter), ..checkpoint(key, n, "x") }));
+        }
+        worker.apply(writes).await;
+        worker.apply(vec![move_to(key, ended(status, "over"))]).await;
+        let before = worker.record(key).await;
+        assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Done));
+        let after = worker.record(key).await;
+        assert_eq!(after.checkpoints, before.checkpoints[..left], "{kinds}");
+        let is_withdrawn = |n: usize| n > left && kinds.as_bytes()[n - 1] == b'f';
+        let kept = (1..=kinds.len()).filter(|n| !is_withdrawn(*n)).count();
+        assert_eq!(after.attempts.len(), kept, "{kinds}");
+    }
+    assert_eq!(worker.record(neighbour).await, untouched);
 }
 
 async fn a_cancel_answers_what_was_asked_before(fixture: &dyn StoreFixture) {

@@ -26,6 +26,9 @@ super::cases![
     a_cancel_of_a_waiting_parent_stops_its_children_everywhere,
     a_cancelled_one_is_resumed_with_what_it_had,
     a_failed_one_is_resumed_with_what_it_had,
+    a_step_that_ended_it_is_tried_again,
+    a_failure_that_was_dealt_with_stands,
+    a_parent_is_resumed_after_the_child_that_ended_it,
     a_resumed_one_starts_its_children_anew,
     what_goes_on_is_not_resumed,
     who_asks_for_a_resumed_one_hears_of_its_new_run,
@@ -321,6 +324,85 @@ async fn a_failed_one_is_resumed_with_what_it_had(fixture: &dyn StoreFixture) {
     assert_eq!(two.resume("x").await.unwrap(), Answer::Done);
     assert_eq!(two.get::<i64>("x").await.unwrap().result().await.unwrap(), 5);
     assert_eq!(bodies.get(), 1, "what was recorded is not repeated");
+    shut_down(two).await;
+}
+
+/// A workflow with a step that fails twice, and once more if it is tried again, unless `is_up`.
+fn calls(bodies: &Count, is_up: &Latch, is_caught: bool) -> Workflow<i64, i64> {
+    let (bodies, is_up) = (bodies.clone(), is_up.clone());
+    Workflow::new("calls", move |mut cx: Context, x: i64| {
+        let (bodies, is_up) = (bodies.clone(), is_up.clone());
+        async move {
+            let call = cx.step("call", || {
+                bodies.more();
+                let is_up = is_up.is_open();
+                async move { if is_up { Ok(x) } else { Err(Failure::new("it is down")) } }
+            });
+            let called = call.retries(1).backoff(BRIEF, BRIEF).await;
+            if !is_caught {
+                return called;
+            }
+            cx.step("make up for it", async || Returns::Ok(())).await?;
+            called
+        }
+    })
+}
+
+async fn a_step_that_ended_it_is_tried_again(fixture: &dyn StoreFixture) {
+    let (bodies, is_up) = (Count::new(), Latch::new());
+    let workflow = calls(&bodies, &is_up, false);
+    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    assert!(engine.run(&workflow, 5).workflow_id("x").await.is_err());
+    assert_eq!(bodies.get(), 2);
+    // with all of its attempts
+    assert_eq!(engine.resume("x").await.unwrap(), Answer::Done);
+    let error = engine.get::<i64>("x").await.unwrap().result().await.unwrap_err();
+    assert!(error.to_string().contains("it is down"), "{error}");
+    assert_eq!(bodies.get(), 4);
+    is_up.open();
+    assert_eq!(engine.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(engine.get::<i64>("x").await.unwrap().result().await.unwrap(), 5);
+    assert_eq!(bodies.get(), 5);
+    let record = record(&engine, "x").await;
+    assert_eq!((record.execution.run_no, record.checkpoints.len(), record.attempts.len()), (3, 1, 0));
+    shut_down(engine).await;
+}
+
+async fn a_failure_that_was_dealt_with_stands(fixture: &dyn StoreFixture) {
+    let (bodies, is_up) = (Count::new(), Latch::new());
+    let workflow = calls(&bodies, &is_up, true);
+    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    assert!(engine.run(&workflow, 5).workflow_id("x").await.is_err());
+    is_up.open();
+    assert_eq!(engine.resume("x").await.unwrap(), Answer::Done);
+    let error = engine.get::<i64>("x").await.unwrap().result().await.unwrap_err();
+    assert!(error.to_string().contains("it is down"), "{error}");
+    assert_eq!(bodies.get(), 2, "it was made up for");
+    shut_down(engine).await;
+}
+
+async fn a_parent_is_resumed_after_the_child_that_ended_it(fixture: &dyn StoreFixture) {
+    let (bodies, waits, latch, is_bad) = (Count::new(), Count::new(), Latch::new(), Latch::new());
+    is_bad.open();
+    let child = resumable(&bodies, &waits, &latch, &is_bad);
+    let parent = parent(&child);
+    let (one, _) = engine(fixture, |b| b.register(&parent).register(&child)).await;
+    assert!(one.run(&parent, 5).workflow_id("x").await.is_err());
+    let of = one.get::<i64>("x").await.unwrap().key();
+    let filter = Filter { parent: Some(of), limit: 9, ..Filter::default() };
+    let child_key = one.list(&filter).await.unwrap().executions[0].key;
+    shut_down(one).await;
+
+    let child = resumable(&bodies, &waits, &latch, &Latch::new());
+    let (two, store) = engine(fixture, |b| b.register(&parent).register(&child).suspend_after(BRIEF)).await;
+    assert_eq!(two.resume(&child_key.to_string()).await.unwrap(), Answer::Done);
+    waits.reaches(1).await;
+    assert_eq!(two.resume("x").await.unwrap(), Answer::Done);
+    // it waits for the child once more
+    store.until_landed(suspends(of)).await;
+    latch.open();
+    assert_eq!(two.get::<i64>("x").await.unwrap().result().await.unwrap(), 5);
+    assert_eq!((bodies.get(), waits.get()), (1, 1), "and starts no other");
     shut_down(two).await;
 }
 

@@ -17,14 +17,18 @@ fn ticket(queue: &str) -> Arc<Ticket> {
 }
 
 impl Fixture {
-    /// Puts an execution there, takes it, and ends it.
-    async fn one_through(&self, queue: &str) {
-        let key = Key::mint();
-        let start = Start { ticket: Some(ticket(queue)), ..start_of(key, QUEUED) };
-        self.write(vec![Write::Start(Box::new(start))]).await;
-        assert_eq!(self.take(100).await.len(), 1);
-        let end = Move { key, ticket: Some(ticket(queue)), state: ended(Status::Completed) };
-        self.write(vec![Write::Move(end)]).await;
+    /// Puts an execution into each, takes them, and ends them.
+    async fn one_through(&self, queues: &[String]) {
+        let tickets: Vec<(Key, Arc<Ticket>)> = queues.iter().map(|it| (Key::mint(), ticket(it))).collect();
+        let start = |(key, ticket): &(Key, Arc<Ticket>)| {
+            Write::Start(Box::new(Start { ticket: Some(ticket.clone()), ..start_of(*key, QUEUED) }))
+        };
+        self.write(tickets.iter().map(start).collect()).await;
+        assert_eq!(self.take(100).await.len(), queues.len());
+        let end = |(key, ticket): &(Key, Arc<Ticket>)| {
+            Write::Move(Move { key: *key, ticket: Some(ticket.clone()), state: ended(Status::Completed) })
+        };
+        self.write(tickets.iter().map(end).collect()).await;
     }
 }
 
@@ -38,8 +42,8 @@ async fn statements(queues: usize, limit: fn(Queue) -> Queue) -> (u64, u64) {
         let change =
             QueueChange { queue: limit(Queue::new(name.as_str())), is_paused: false, seen_version: 0 };
         db.store.change_queue(&change).await.unwrap().unwrap();
-        db.one_through(name).await;
     }
+    db.one_through(&names).await;
     let asked = || proxy.faults.statements.load(SeqCst);
     let begun = asked();
     for _ in 0..10 {
@@ -48,7 +52,7 @@ async fn statements(queues: usize, limit: fn(Queue) -> Queue) -> (u64, u64) {
         assert!(db.take(100).await.is_empty());
     }
     let idle = asked() - begun;
-    db.one_through(&names[0]).await;
+    db.one_through(&names[..1]).await;
     (idle, asked() - begun - idle)
 }
 

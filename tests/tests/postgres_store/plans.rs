@@ -34,6 +34,7 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Answer, &[]),
     (Sql::Cancel, &[]),
     (Sql::Resume, &[]),
+    (Sql::Withdraw, &[]),
     (Sql::Request, &[]),
     (Sql::Unready, &[]),
     (Sql::Unquarantine, &[]),

@@ -52,6 +52,9 @@ impl Proxy {
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect((host.as_str(), port)).await.unwrap();
+                // messages are forwarded one by one
+                client.set_nodelay(true).unwrap();
+                server.set_nodelay(true).unwrap();
                 let (client_in, client_out) = client.into_split();
                 let (server_in, server_out) = server.into_split();
                 let queue = Queue::default();

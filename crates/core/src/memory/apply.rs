@@ -9,8 +9,8 @@ use crate::key::Key;
 use crate::record::{Execution, Status};
 use crate::store::StoreError;
 use crate::write::{
-    Answer, Attempt, Checkpoint, Chunk, Discard, Existing, Flush, Move, Outcome, Request, RequestKind, Start,
-    State, WorkerId, Write,
+    Answer, Attempt, Checkpoint, CheckpointKind, Chunk, Discard, Existing, Flush, Move, Outcome, Request,
+    RequestKind, Start, State, WorkerId, Write,
 };
 
 /// What a row is to a Start that lost against it.
@@ -216,7 +216,10 @@ impl Tables {
                 }
             }
             RequestKind::Resume => match row.status {
-                Status::Failed | Status::Cancelled => {
+                status @ (Status::Failed | Status::Cancelled) => {
+                    if status == Status::Failed {
+                        self.withdraw_failures(request.execution, counters);
+                    }
                     self.continue_in_next_run(request.execution, counters);
                     self.forget_strikes(request.execution);
                     Outcome::Answered(Answer::Done, None)
@@ -247,6 +250,24 @@ impl Tables {
                 let state = State::Ended { status, outcome: request.reason.clone(), at: request.at };
                 self.enter(key, &state, None, counters);
                 self.clear_requests(key, counters);
+            }
+        }
+    }
+
+    /// Takes back the failures of steps that come last in the record, with their attempts and what was abandoned since:
+    /// those steps are tried again.
+    fn withdraw_failures(&mut self, key: Key, counters: &Counters) {
+        let mut recorded: Vec<Checkpoint> = self.checkpoints_of(key).cloned().collect();
+        recorded.sort_by_key(|checkpoint| checkpoint.order);
+        let is_over =
+            |it: &Checkpoint| !matches!(it.kind, CheckpointKind::Failed | CheckpointKind::Abandoned);
+        let last = recorded.split_off(recorded.iter().rposition(is_over).map_or(0, |at| at + 1));
+        let withdrawn = last.into_iter().skip_while(|it| it.kind != CheckpointKind::Failed);
+        for Checkpoint { path, kind, .. } in withdrawn {
+            self.checkpoints.remove(&(key, path.clone()));
+            counters.deleted(Table::Checkpoints, 1);
+            if kind == CheckpointKind::Failed {
+                self.attempts.retain(|(execution, of, _), _| (*execution, of) != (key, &path));
             }
         }
     }

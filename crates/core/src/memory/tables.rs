@@ -168,7 +168,7 @@ impl Tables {
         self.owned.range((worker, FIRST)..=(worker, LAST)).map(|(_, key)| *key)
     }
 
-    fn checkpoints_of(&self, key: Key) -> impl Iterator<Item = &Checkpoint> {
+    pub(super) fn checkpoints_of(&self, key: Key) -> impl Iterator<Item = &Checkpoint> {
         let from = self.checkpoints.range((key, Path::root())..);
         from.take_while(move |((execution, _), _)| *execution == key).map(|(_, checkpoint)| checkpoint)
     }
