@@ -1,10 +1,10 @@
-"""A web service that saves an order and its mail in one transaction: `uvicorn outbox:app` and `python outbox.py`, with
-fastapi, uvicorn and sqlalchemy installed.
+"""A web service that saves an order and its mail in one transaction: `uvicorn outbox:app` and
+`python outbox.py`, with fastapi, uvicorn and sqlalchemy installed.
 
 curl -X POST 'http://127.0.0.1:8000/orders/order-7?customer=ann'
 
-The first is the service, the second a worker, which sends the mails. Both are on a file in the current directory, or
-on the Postgres database of STEPFAST_STORE (with psycopg installed, too)."""
+The first is the service, the second a worker, which sends the mails. Both are on a file in the current
+directory, or on the Postgres database of STEPFAST_STORE (with psycopg installed, too)."""
 
 import os
 from collections.abc import AsyncGenerator

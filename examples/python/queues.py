@@ -1,4 +1,4 @@
-"""Mails by way of a queue: one at a time for each customer, urgent ones first, and a pause: python queues.py"""
+"""Mails by way of a queue: one at a time for each customer, urgent ones first, a pause: python queues.py"""
 
 from stepfast import Engine, Queue, step, workflow
 
@@ -21,7 +21,9 @@ def send(customer: str, text: str) -> None:
 with Engine("sqlite://queues.db", queues=[mails]) as engine:
     engine.pause_queue(mails)  # nothing leaves it, and more may be put into it
     to_ann = engine.options(queue=mails, key="ann").start_many(send, [("ann", f"news {n}") for n in range(3)])
-    to_ann.append(engine.options(queue=mails, key="ann", priority=-1).start(send, "ann", "your parcel is here"))
+    to_ann.append(
+        engine.options(queue=mails, key="ann", priority=-1).start(send, "ann", "your parcel is here")
+    )
 
     # who presses a button twice gets one report
     report = engine.options(queue=mails, key="bob", dedup_id="report", on_duplicate="return_existing")

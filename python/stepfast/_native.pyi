@@ -7,7 +7,9 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
 _R = TypeVar("_R")
 _Rate: TypeAlias = tuple[int, int, int | None]
-_Queue: TypeAlias = tuple[str, int | None, int | None, int | None, _Rate | None, _Rate | None, int | None]
+_Queue: TypeAlias = tuple[
+    str, int | None, int | None, int | None, _Rate | None, _Rate | None, int | None, dict[str, int]
+]
 _Filter: TypeAlias = tuple[
     list[str],
     str | None,

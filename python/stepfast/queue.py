@@ -130,31 +130,13 @@ class Queue:
                 raise Invalid(
                     f"{what} of queue {self.name!r} is {given!r}, and must be a Rate: write Rate(100, per=60)"
                 )
-        self._check_weights()
+        # a copy, so that it stays as it was checked
+        object.__setattr__(self, "key_weights", weights_of(self.name, self.key_weights))
         if self.on_conflict not in POLICIES:
             raise Invalid(
                 f"on_conflict of queue {self.name!r} is {self.on_conflict!r}, and must be one of "
                 f"{', '.join(map(repr, POLICIES))}"
             )
-
-
-    def _check_weights(self) -> None:
-        if not isinstance(self.key_weights, Mapping):
-            raise Invalid(
-                f"key_weights of queue {self.name!r} is {self.key_weights!r}, and must be a dict: write "
-                "{'ann': 5}"
-            )
-        if len(self.key_weights) > WEIGHTED_KEYS:
-            raise Invalid(
-                f"key_weights of queue {self.name!r} has {len(self.key_weights)} keys: give at most "
-                f"{WEIGHTED_KEYS} a weight"
-            )
-        for key, weight in self.key_weights.items():
-            if key != "":
-                bounds.name(f"a key of key_weights of queue {self.name!r}", key, bounds.KEY)
-            bounds.count(f"the weight of key {key!r} of queue {self.name!r}", weight, 1, WEIGHT)
-        # a copy, so that it stays as it was checked
-        object.__setattr__(self, "key_weights", dict(self.key_weights))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +168,26 @@ class QueueInfo:
     is_paused: bool
     version: int
     changed_at: datetime
+
+
+def weights_of(queue: str, given: Any) -> dict[str, int]:
+    """The weights of a queue's keys.
+
+    Raises:
+        Invalid: They are none.
+    """
+    if not isinstance(given, Mapping):
+        raise Invalid(f"key_weights of queue {queue!r} is {given!r}, and must be a dict: write {{'ann': 5}}")
+    weights = dict(cast("Mapping[str, int]", given))
+    if len(weights) > WEIGHTED_KEYS:
+        raise Invalid(
+            f"key_weights of queue {queue!r} has {len(weights)} keys: give at most {WEIGHTED_KEYS} a weight"
+        )
+    for key, weight in weights.items():
+        if key != "":
+            bounds.name(f"a key of key_weights of queue {queue!r}", key, bounds.KEY)
+        bounds.count(f"the weight of key {key!r} of queue {queue!r}", weight, 1, WEIGHT)
+    return weights
 
 
 def info_of(row: Any) -> QueueInfo:

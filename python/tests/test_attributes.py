@@ -20,6 +20,7 @@ from stepfast import (
     Queue,
     WorkflowCancelled,
     WorkflowFailed,
+    step,
     workflow,
 )
 

@@ -83,7 +83,9 @@ def test_an_order_and_its_mail_are_saved_together(url: str, tmp_path: pathlib.Pa
         assert server.ended() == -signal.SIGKILL
     command = [sys.executable, "outbox.py"]
     environment = {**os.environ, "STEPFAST_STORE": store}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as worker:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as worker:
         try:
             assert worker.stdout is not None
             assert worker.stdout.readline() == "to ann: we have got your order order-7\n"
