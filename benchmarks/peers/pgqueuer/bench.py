@@ -22,6 +22,8 @@ from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 from pgqueuer.queries import Queries
 
 NAME = "noop"
+#: Seconds after which the server knows what idle sessions have done: they tell it every ten.
+TOLD = 12
 
 
 def say(**result: object) -> None:
@@ -49,7 +51,6 @@ class Watch:
         self._connection = connection
 
     async def read(self) -> tuple[int, int]:
-        # sessions tell their statistics now and then only, so this one asks for all of them
         row = await self._connection.fetchrow(
             "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint, wal_sync FROM pg_stat_wal"
         )
@@ -110,11 +111,11 @@ async def measure(url: str, callers: int, total: int, batch: int) -> None:
     watch, queries, ran = Watch(await asyncpg.connect(url)), Queries(AsyncpgPoolDriver(pool)), Ran()
 
     async def measured(mode: str, work: Any) -> None:
-        await asyncio.sleep(1.1)  # sessions tell the server's statistics once a second
+        await asyncio.sleep(TOLD)
         (bytes_before, syncs_before), begun = await watch.read(), time.perf_counter()
         await work()
         seconds = time.perf_counter() - begun
-        await asyncio.sleep(1.1)
+        await asyncio.sleep(TOLD)
         written, syncs = await watch.read()
         say(
             experiment="queue",
