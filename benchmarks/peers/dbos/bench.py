@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from database import VERSION, configured, fresh, logged, say, settings
+from database import VERSION, configured, fresh, left, logged, say, settings
 from dbos import DBOS
 
 QUEUE = "bench"
@@ -22,6 +22,11 @@ TOLD = 12
 @DBOS.workflow()
 async def noop() -> None:
     pass
+
+
+@DBOS.workflow()
+async def noting() -> float:
+    return time.perf_counter()
 
 
 @DBOS.workflow()
@@ -137,19 +142,21 @@ def by_threads(clients: int, total: int) -> None:
 
 
 async def queued_at_once(url: str, total: int) -> None:
-    """All are enqueued, by many clients, while the queue's worker takes them, and awaited after that."""
+    """All are enqueued, by many clients, while the queue's worker takes them, until the last has ended."""
     limit = asyncio.Semaphore(64)
 
-    async def enqueue() -> object:
+    async def enqueue() -> None:
         async with limit:
-            return await DBOS.enqueue_workflow_async(QUEUE, noop)
+            await DBOS.enqueue_workflow_async(QUEUE, noop)
 
     await asyncio.sleep(TOLD)
     bytes_before, flushes_before = logged(url)
     begun = time.perf_counter()
-    handles = await asyncio.gather(*(enqueue() for _ in range(total)))
+    await asyncio.gather(*(enqueue() for _ in range(total)))
     enqueued = time.perf_counter() - begun
-    await asyncio.gather(*(handle.get_result() for handle in handles))
+    # one look at a time for all: thousands who ask for their results would be most of its work
+    while left(url, QUEUE):
+        await asyncio.sleep(0.01)
     seconds = time.perf_counter() - begun
     await asyncio.sleep(TOLD)
     written, flushes = logged(url)
@@ -168,14 +175,15 @@ async def queued_at_once(url: str, total: int) -> None:
 
 
 async def queued_one_by_one(many: int) -> None:
-    """One after the other, with nothing else to do: until the result is there."""
-    took = []
+    """One after the other, with nothing else to do: until it begins, and until the result is there."""
+    to_start, to_result = [], []
     for _ in range(many):
         begun = time.perf_counter()
-        await (await DBOS.enqueue_workflow_async(QUEUE, noop)).get_result()
-        took.append((time.perf_counter() - begun) * 1000)
-    mode = "one at a time, to result"
-    say(experiment="queue", mode=mode, concurrency=1, completed=many, p50_ms=statistics.median(took))
+        started = await (await DBOS.enqueue_workflow_async(QUEUE, noting)).get_result()
+        to_result.append((time.perf_counter() - begun) * 1000)
+        to_start.append((started - begun) * 1000)
+    for mode, took in [("one at a time, to start", to_start), ("one at a time, to result", to_result)]:
+        say(experiment="queue", mode=mode, concurrency=1, completed=many, p50_ms=statistics.median(took))
 
 
 def payload(rounds: int) -> None:

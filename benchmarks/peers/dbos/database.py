@@ -60,3 +60,13 @@ def logged(url: str) -> tuple[int, int]:
         ).fetchone()
     assert row is not None
     return row[0], row[1]
+
+
+def left(url: str, queue: str) -> int:
+    """How many of a queue's workflows have not ended."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM dbos.workflow_status WHERE queue_name = %s AND status <> 'SUCCESS'", (queue,)
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
