@@ -27,18 +27,20 @@ mod moves;
 mod quarantine;
 mod queue;
 mod race;
+mod rate;
 mod request;
 mod resend;
 mod start;
 mod survey;
 mod takeover;
 mod timeout;
+mod turns;
 mod version;
 mod wake;
 mod yielding;
 
 nouns![
     attributes, checkpoint, chunk, claim, debounce, dedup, depth, fence, flush, hint, list, load, look,
-    moves, quarantine, queue, race, request, resend, start, survey, takeover, timeout, version, wake,
-    yielding
+    moves, quarantine, queue, race, rate, request, resend, start, survey, takeover, timeout, turns, version,
+    wake, yielding
 ];

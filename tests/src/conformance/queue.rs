@@ -1,4 +1,4 @@
-//! Queues: whose turn it is, and what their limits leave room for.
+//! Queues: how they are stored, and what their limits leave room for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,17 +21,10 @@ use crate::{StoreFixture, Worker};
 super::cases![
     a_queue_comes_back_as_it_was_stored,
     a_change_of_what_has_changed_is_refused,
-    smaller_priorities_come_first,
-    what_has_begun_comes_first_within_its_priority,
-    queues_take_turns,
-    keys_take_turns,
-    keys_have_as_many_turns_as_their_weights_say,
-    a_few_of_one_key_do_not_wait_behind_many_of_another,
     concurrency_holds,
     concurrency_holds_for_several_workers,
     worker_concurrency_holds,
     key_concurrency_holds,
-    more_keys_than_one_claim_looks_at_all_have_their_turn,
     what_waits_has_no_slot,
     what_is_handed_back_or_parked_has_no_slot,
     what_is_due_stands_in_its_queue_again,
@@ -43,12 +36,6 @@ super::cases![
     what_was_cancelled_needs_no_slot,
     the_quarantine_heeds_limits,
     a_slot_is_freed_by_its_owner_alone,
-    a_rate_holds_in_every_window,
-    an_even_rate_spaces_starts,
-    a_rate_of_a_key_holds_for_each,
-    what_has_waited_needs_no_start,
-    what_was_lost_begins_again_and_counts,
-    a_changed_rate_begins_anew,
     what_is_scheduled_comes_when_it_is_due,
 ];
 
@@ -60,12 +47,12 @@ pub(super) async fn set(store: &dyn Store, queue: &Queue, is_paused: bool) -> Qu
     store.change_queue(&change).await.unwrap().expect("nobody else changes it")
 }
 
-async fn declare(fixture: &dyn StoreFixture, queue: Queue) {
+pub(super) async fn declare(fixture: &dyn StoreFixture, queue: Queue) {
     set(&*fixture.store(), &queue, false).await;
 }
 
 /// Puts `N` executions into a key of a queue, one flush each.
-async fn put<const N: usize>(worker: &mut Worker, queue: &str, key: &str) -> [Key; N] {
+pub(super) async fn put<const N: usize>(worker: &mut Worker, queue: &str, key: &str) -> [Key; N] {
     let all: [Key; N] = keys();
     for each in all {
         worker.apply(vec![enqueue(each, queue, key, 0)]).await;
@@ -75,6 +62,19 @@ async fn put<const N: usize>(worker: &mut Worker, queue: &str, key: &str) -> [Ke
 
 pub(super) async fn end(worker: &mut Worker, key: Key, queue: &str, of: &str) {
     worker.apply(vec![move_of(key, queue, of, completed())]).await;
+}
+
+/// Claims all that may be claimed now: as an engine does, again while there may be more. Also, when more may come.
+pub(super) async fn claim_all(worker: &mut Worker) -> (Vec<Key>, Option<Timestamp>) {
+    let mut keys = Vec::new();
+    for _ in 0..100 {
+        let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+        keys.extend(claimed.records.iter().map(|record| record.execution.key));
+        if !claimed.has_more && claimed.records.len() < 10 {
+            return (keys, claimed.again_at);
+        }
+    }
+    panic!("it claims for ever");
 }
 
 async fn a_queue_comes_back_as_it_was_stored(fixture: &dyn StoreFixture) {
@@ -108,95 +108,6 @@ async fn a_change_of_what_has_changed_is_refused(fixture: &dyn StoreFixture) {
         assert_eq!(store.change_queue(&change(seen)).await.unwrap(), None, "it has version 1");
     }
     assert_eq!(version(store.change_queue(&change(1)).await.unwrap()), Some(2));
-}
-
-async fn smaller_priorities_come_first(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let all: [Key; 6] = keys();
-    for (key, priority) in all.into_iter().zip([0, 5, -1, i32::MIN, 0, i32::MAX]) {
-        worker.apply(vec![enqueue(key, "a", "", priority)]).await;
-    }
-    let expected = [3, 2, 0, 4, 1, 5].map(|i| all[i]);
-    for key in expected {
-        assert_eq!(worker.claim_keys(1).await, [key]);
-    }
-}
-
-async fn what_has_begun_comes_first_within_its_priority(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let [low, high, begun] = keys();
-    worker.apply(vec![enqueue(begun, "a", "", 0)]).await;
-    assert_eq!(worker.claim_keys(1).await, [begun]);
-    worker.apply(vec![enqueue(low, "a", "", 0), enqueue(high, "a", "", -1)]).await;
-    worker.apply(vec![move_of(begun, "a", "", queued())]).await;
-    for key in [high, begun, low] {
-        assert_eq!(worker.claim_keys(1).await, [key]);
-    }
-}
-
-async fn queues_take_turns(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let many: [Key; 8] = put(&mut worker, "a", "").await;
-    let few: [Key; 2] = put(&mut worker, "b", "").await;
-    let plain = Key::mint();
-    worker.apply(vec![start_queued(plain)]).await;
-    let mut first = worker.claim_keys(3).await;
-    first.sort_unstable();
-    let mut expected = vec![many[0], few[0], plain];
-    expected.sort_unstable();
-    assert_eq!(first, expected);
-    let claimed = worker.try_claim_all(&worker.claim_of(4)).await.unwrap();
-    let taken: Vec<Key> = claimed.records.iter().map(|record| record.execution.key).collect();
-    // half of the places each, and one cannot use them
-    assert_eq!(taken, [many[1], many[2], few[1]]);
-    assert!(claimed.has_more, "the others may");
-    assert_eq!(worker.claim_keys(10).await, many[3..]);
-}
-
-async fn keys_take_turns(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let x: [Key; 3] = put(&mut worker, "a", "x").await;
-    let y: [Key; 3] = put(&mut worker, "a", "y").await;
-    let bare: [Key; 1] = put(&mut worker, "a", "").await;
-    let z: [Key; 1] = put(&mut worker, "a", "z").await;
-    let mut taken = Vec::new();
-    for _ in 0..8 {
-        taken.extend(worker.claim_keys(1).await);
-    }
-    assert_eq!(taken, [x[0], y[0], z[0], bare[0], x[1], y[1], x[2], y[2]]);
-}
-
-async fn keys_have_as_many_turns_as_their_weights_say(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").key_weight("x", 2).key_weight("", 3)).await;
-    let x: [Key; 6] = put(&mut worker, "a", "x").await;
-    let y: [Key; 6] = put(&mut worker, "a", "y").await;
-    let bare: [Key; 6] = put(&mut worker, "a", "").await;
-    let mut taken = Vec::new();
-    for _ in 0..8 {
-        taken.extend(worker.claim_keys(1).await);
-    }
-    assert_eq!(taken, [x[0], x[1], y[0], bare[0], bare[1], bare[2], x[2], x[3]]);
-    // the rest of a round, and who has nothing left gives up its turns
-    let mut rest = worker.claim_keys(6).await;
-    rest.sort_unstable();
-    let mut expected = [y[1], bare[3], bare[4], bare[5], x[4], x[5]];
-    expected.sort_unstable();
-    assert_eq!(rest, expected);
-    // another worker hears of other weights with its next claim
-    declare(fixture, Queue::new("a")).await;
-    assert_eq!(worker.claim_keys(9).await, y[2..]);
-}
-
-async fn a_few_of_one_key_do_not_wait_behind_many_of_another(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let many: Vec<Key> = (0..3_000).map(|_| Key::mint()).collect();
-    worker.apply(many.iter().map(|key| enqueue(*key, "a", "large", 0)).collect()).await;
-    let few: [Key; 10] = put(&mut worker, "a", "small").await;
-    let taken = worker.claim_keys(100).await;
-    let of_few: Vec<Key> = taken.iter().copied().filter(|key| few.contains(key)).collect();
-    assert_eq!((of_few, taken.len()), (few.to_vec(), 60));
-    assert_eq!(worker.claim_keys(100).await, many[50..150]);
 }
 
 async fn concurrency_holds(fixture: &dyn StoreFixture) {
@@ -268,30 +179,6 @@ async fn key_concurrency_holds(fixture: &dyn StoreFixture) {
     assert!(worker.claim_keys(10).await.is_empty(), "the rest is of keys of which one runs");
     end(&mut worker, bare[0], "a", "").await;
     assert_eq!(worker.claim_keys(10).await, [bare[1]]);
-}
-
-async fn more_keys_than_one_claim_looks_at_all_have_their_turn(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").key_concurrency(1)).await;
-    let all: Vec<Key> = (0..5_000).map(|_| Key::mint()).collect();
-    let writes = |all: &[Key]| {
-        let each = |(i, key): (usize, &Key)| enqueue(*key, "a", &format!("{:04}", i % 2_500), 0);
-        all.iter().enumerate().map(each).collect()
-    };
-    worker.apply(writes(&all)).await;
-    let mut taken = 0;
-    for _ in 0..20 {
-        taken += worker.claim_keys(1_000).await.len();
-    }
-    assert_eq!(taken, 2_500, "one of each");
-    end(&mut worker, all[2_400], "a", "2400").await;
-    end(&mut worker, all[7], "a", "0007").await;
-    let mut next = Vec::new();
-    for _ in 0..5 {
-        next.extend(worker.claim_keys(1_000).await);
-    }
-    next.sort_unstable();
-    assert_eq!(next, [all[2_507], all[4_900]]);
 }
 
 async fn what_waits_has_no_slot(fixture: &dyn StoreFixture) {
@@ -479,123 +366,6 @@ async fn a_slot_is_freed_by_its_owner_alone(fixture: &dyn StoreFixture) {
     let late = other.commit_one(move_of(all[0], "a", "", completed())).await;
     assert_eq!(late, Outcome::NotFound);
     assert!(other.claim_keys(9).await.is_empty());
-}
-
-/// Claims all that may be claimed now: as an engine does, again while there may be more. Also, when more may come.
-async fn claim_all(worker: &mut Worker) -> (Vec<Key>, Option<Timestamp>) {
-    let mut keys = Vec::new();
-    for _ in 0..100 {
-        let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
-        keys.extend(claimed.records.iter().map(|record| record.execution.key));
-        if !claimed.has_more && claimed.records.len() < 10 {
-            return (keys, claimed.again_at);
-        }
-    }
-    panic!("it claims for ever");
-}
-
-/// The same, and who is first does not matter.
-async fn claim_sorted(worker: &mut Worker) -> Vec<Key> {
-    let (mut keys, _) = claim_all(worker).await;
-    keys.sort_unstable();
-    keys
-}
-
-fn sorted<const N: usize>(mut keys: [Key; N]) -> [Key; N] {
-    keys.sort_unstable();
-    keys
-}
-
-async fn a_rate_holds_in_every_window(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(3, Duration::from_secs(10)))).await;
-    let all: [Key; 8] = put(&mut worker, "a", "").await;
-    assert_eq!(claim_all(&mut worker).await, (all[..3].to_vec(), Some(at(10_000_000))));
-    fixture.clock().advance(Duration::from_secs(4));
-    assert_eq!(claim_all(&mut other).await, (vec![], Some(at(10_000_000))));
-    fixture.clock().advance(Duration::from_secs(6));
-    // two of three, as there are places; the last one later
-    assert_eq!(other.claim_keys(2).await, all[3..5]);
-    fixture.clock().advance(Duration::from_secs(1));
-    assert_eq!(claim_all(&mut worker).await, (vec![all[5]], Some(at(20_000_000))));
-    fixture.clock().advance(Duration::from_secs(9));
-    assert_eq!(claim_all(&mut worker).await, (all[6..].to_vec(), None), "nothing is left to wait for");
-}
-
-async fn an_even_rate_spaces_starts(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(10, Duration::from_secs(1)).evenly())).await;
-    declare(fixture, Queue::new("b").rate(Rate::new(10, Duration::from_secs(1)).burst(2))).await;
-    let a: [Key; 3] = put(&mut worker, "a", "x").await;
-    let b: [Key; 4] = put(&mut worker, "b", "").await;
-    let (first, again_at) = claim_all(&mut worker).await;
-    assert_eq!((first, again_at), (vec![a[0], b[0], b[1]], Some(at(100_000))));
-    fixture.clock().advance(Duration::from_millis(99));
-    assert!(claim_all(&mut worker).await.0.is_empty());
-    fixture.clock().advance(Duration::from_millis(3));
-    assert_eq!(claim_all(&mut worker).await, (vec![a[1], b[2]], Some(at(200_000))), "late is not later");
-    fixture.clock().advance(Duration::from_millis(98));
-    assert_eq!(claim_all(&mut worker).await.0, [a[2], b[3]]);
-}
-
-async fn a_rate_of_a_key_holds_for_each(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let rate = |n| Rate::new(n, Duration::from_secs(10));
-    declare(fixture, Queue::new("a").key_rate(rate(2)).rate(rate(5))).await;
-    let x: [Key; 4] = put(&mut worker, "a", "x").await;
-    let y: [Key; 1] = put(&mut worker, "a", "y").await;
-    let z: [Key; 3] = put(&mut worker, "a", "z").await;
-    assert_eq!(claim_sorted(&mut worker).await, sorted([x[0], x[1], y[0], z[0], z[1]]));
-    assert_eq!(claim_all(&mut worker).await, (vec![], Some(at(10_000_000))));
-    fixture.clock().advance(Duration::from_secs(10));
-    assert_eq!(claim_sorted(&mut worker).await, sorted([x[2], x[3], z[2]]));
-}
-
-async fn what_has_waited_needs_no_start(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
-    let all: [Key; 2] = put(&mut worker, "a", "").await;
-    assert_eq!(claim_all(&mut worker).await.0, all[..1]);
-    worker.apply(vec![move_of(all[0], "a", "", sleeping(at(50)))]).await;
-    fixture.clock().advance(Duration::from_micros(60));
-    assert_eq!(claim_all(&mut worker).await, (vec![all[0]], Some(at(3_600_000_000))));
-    let child = Key::mint();
-    worker.apply(vec![start_queued(child), move_of(all[0], "a", "", awaiting(&[child]))]).await;
-    assert_eq!(claim_all(&mut worker).await.0, [child]);
-    worker.apply(vec![move_of(child, DEFAULT_QUEUE, "", completed())]).await;
-    worker.apply(vec![Write::Wake(all[0])]).await;
-    assert_eq!(claim_all(&mut worker).await.0, [all[0]]);
-    end(&mut worker, all[0], "a", "").await;
-    assert!(claim_all(&mut worker).await.0.is_empty());
-    fixture.clock().advance(Duration::from_hours(1));
-    assert_eq!(claim_all(&mut worker).await.0, all[1..]);
-}
-
-async fn what_was_lost_begins_again_and_counts(fixture: &dyn StoreFixture) {
-    let mut lost = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(2, Duration::from_secs(100)))).await;
-    let all: [Key; 3] = put(&mut lost, "a", "").await;
-    assert_eq!(claim_all(&mut lost).await.0, all[..2]);
-    fixture.lose(lost.id).await;
-    assert_eq!(other.look_for_lost().await, 2);
-    assert!(claim_all(&mut other).await.0.is_empty(), "what begins twice in a window would be too many");
-    fixture.clock().advance(Duration::from_secs(100));
-    assert_eq!(claim_sorted(&mut other).await, sorted([all[0], all[1]]));
-}
-
-async fn a_changed_rate_begins_anew(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
-    let all: [Key; 4] = put(&mut worker, "a", "").await;
-    assert_eq!(claim_all(&mut worker).await.0, all[..1]);
-    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1))).concurrency(9)).await;
-    assert!(claim_all(&mut worker).await.0.is_empty(), "the rate is the same");
-    declare(fixture, Queue::new("a").rate(Rate::new(2, Duration::from_hours(1)))).await;
-    assert_eq!(claim_all(&mut worker).await.0, all[1..3]);
-    declare(fixture, Queue::new("a")).await;
-    assert_eq!(claim_all(&mut worker).await, (all[3..].to_vec(), None));
 }
 
 async fn what_is_scheduled_comes_when_it_is_due(fixture: &dyn StoreFixture) {

@@ -1,0 +1,125 @@
+//! Rates: how often executions of a queue, and of its keys, begin.
+
+use std::time::Duration;
+
+use stepfast_core::key::Key;
+use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
+use stepfast_core::rate::Rate;
+use stepfast_core::write::Write;
+
+use super::queue::{claim_all, declare, end, put};
+use crate::make::{at, awaiting, completed, move_of, sleeping, start_queued};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    a_rate_holds_in_every_window,
+    an_even_rate_spaces_starts,
+    a_rate_of_a_key_holds_for_each,
+    what_has_waited_needs_no_start,
+    what_was_lost_begins_again_and_counts,
+    a_changed_rate_begins_anew,
+];
+
+/// The same, and who is first does not matter.
+async fn claim_sorted(worker: &mut Worker) -> Vec<Key> {
+    let (mut keys, _) = claim_all(worker).await;
+    keys.sort_unstable();
+    keys
+}
+
+fn sorted<const N: usize>(mut keys: [Key; N]) -> [Key; N] {
+    keys.sort_unstable();
+    keys
+}
+
+async fn a_rate_holds_in_every_window(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(3, Duration::from_secs(10)))).await;
+    let all: [Key; 8] = put(&mut worker, "a", "").await;
+    assert_eq!(claim_all(&mut worker).await, (all[..3].to_vec(), Some(at(10_000_000))));
+    fixture.clock().advance(Duration::from_secs(4));
+    assert_eq!(claim_all(&mut other).await, (vec![], Some(at(10_000_000))));
+    fixture.clock().advance(Duration::from_secs(6));
+    // two of three, as there are places; the last one later
+    assert_eq!(other.claim_keys(2).await, all[3..5]);
+    fixture.clock().advance(Duration::from_secs(1));
+    assert_eq!(claim_all(&mut worker).await, (vec![all[5]], Some(at(20_000_000))));
+    fixture.clock().advance(Duration::from_secs(9));
+    assert_eq!(claim_all(&mut worker).await, (all[6..].to_vec(), None), "nothing is left to wait for");
+}
+
+async fn an_even_rate_spaces_starts(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(10, Duration::from_secs(1)).evenly())).await;
+    declare(fixture, Queue::new("b").rate(Rate::new(10, Duration::from_secs(1)).burst(2))).await;
+    let a: [Key; 3] = put(&mut worker, "a", "x").await;
+    let b: [Key; 4] = put(&mut worker, "b", "").await;
+    let (first, again_at) = claim_all(&mut worker).await;
+    assert_eq!((first, again_at), (vec![a[0], b[0], b[1]], Some(at(100_000))));
+    fixture.clock().advance(Duration::from_millis(99));
+    assert!(claim_all(&mut worker).await.0.is_empty());
+    fixture.clock().advance(Duration::from_millis(3));
+    assert_eq!(claim_all(&mut worker).await, (vec![a[1], b[2]], Some(at(200_000))), "late is not later");
+    fixture.clock().advance(Duration::from_millis(98));
+    assert_eq!(claim_all(&mut worker).await.0, [a[2], b[3]]);
+}
+
+async fn a_rate_of_a_key_holds_for_each(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let rate = |n| Rate::new(n, Duration::from_secs(10));
+    declare(fixture, Queue::new("a").key_rate(rate(2)).rate(rate(5))).await;
+    let x: [Key; 4] = put(&mut worker, "a", "x").await;
+    let y: [Key; 1] = put(&mut worker, "a", "y").await;
+    let z: [Key; 3] = put(&mut worker, "a", "z").await;
+    assert_eq!(claim_sorted(&mut worker).await, sorted([x[0], x[1], y[0], z[0], z[1]]));
+    assert_eq!(claim_all(&mut worker).await, (vec![], Some(at(10_000_000))));
+    fixture.clock().advance(Duration::from_secs(10));
+    assert_eq!(claim_sorted(&mut worker).await, sorted([x[2], x[3], z[2]]));
+}
+
+async fn what_has_waited_needs_no_start(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
+    let all: [Key; 2] = put(&mut worker, "a", "").await;
+    assert_eq!(claim_all(&mut worker).await.0, all[..1]);
+    worker.apply(vec![move_of(all[0], "a", "", sleeping(at(50)))]).await;
+    fixture.clock().advance(Duration::from_micros(60));
+    assert_eq!(claim_all(&mut worker).await, (vec![all[0]], Some(at(3_600_000_000))));
+    let child = Key::mint();
+    worker.apply(vec![start_queued(child), move_of(all[0], "a", "", awaiting(&[child]))]).await;
+    assert_eq!(claim_all(&mut worker).await.0, [child]);
+    worker.apply(vec![move_of(child, DEFAULT_QUEUE, "", completed())]).await;
+    worker.apply(vec![Write::Wake(all[0])]).await;
+    assert_eq!(claim_all(&mut worker).await.0, [all[0]]);
+    end(&mut worker, all[0], "a", "").await;
+    assert!(claim_all(&mut worker).await.0.is_empty());
+    fixture.clock().advance(Duration::from_hours(1));
+    assert_eq!(claim_all(&mut worker).await.0, all[1..]);
+}
+
+async fn what_was_lost_begins_again_and_counts(fixture: &dyn StoreFixture) {
+    let mut lost = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(2, Duration::from_secs(100)))).await;
+    let all: [Key; 3] = put(&mut lost, "a", "").await;
+    assert_eq!(claim_all(&mut lost).await.0, all[..2]);
+    fixture.lose(lost.id).await;
+    assert_eq!(other.look_for_lost().await, 2);
+    assert!(claim_all(&mut other).await.0.is_empty(), "what begins twice in a window would be too many");
+    fixture.clock().advance(Duration::from_secs(100));
+    assert_eq!(claim_sorted(&mut other).await, sorted([all[0], all[1]]));
+}
+
+async fn a_changed_rate_begins_anew(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
+    let all: [Key; 4] = put(&mut worker, "a", "").await;
+    assert_eq!(claim_all(&mut worker).await.0, all[..1]);
+    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1))).concurrency(9)).await;
+    assert!(claim_all(&mut worker).await.0.is_empty(), "the rate is the same");
+    declare(fixture, Queue::new("a").rate(Rate::new(2, Duration::from_hours(1)))).await;
+    assert_eq!(claim_all(&mut worker).await.0, all[1..3]);
+    declare(fixture, Queue::new("a")).await;
+    assert_eq!(claim_all(&mut worker).await, (all[3..].to_vec(), None));
+}
