@@ -504,6 +504,9 @@ class Engine:
         Args:
             filter: Which ones, one condition at least: see `Filter`.
 
+        Returns:
+            How many are cancelled, will be by the engines that run them, or had ended.
+
         Raises:
             Invalid: There is no condition, or a value is none that it can have.
         """
@@ -516,6 +519,9 @@ class Engine:
 
         Args:
             filter: Which ones, `status` or `is_parked` among the conditions: see `Filter`.
+
+        Returns:
+            How many go on, and how many were in no state for that.
 
         Raises:
             Invalid: It is not said what is to be continued, or a value is none that it can have.

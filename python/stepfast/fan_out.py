@@ -146,8 +146,8 @@ def map(
         items: What it is called with, one by one.
         concurrency: So many at a time; in async code all at once by default, in sync code, where each takes a
             thread, 16. At least 1. A replay must find the same number.
-        progress: Called whenever an item is done, with how many are and how many there are. A replay calls it
-            again. What it raises fails the map. None by default.
+        progress: Called whenever an item is done, with how many are and how many there are; not for what a
+            replay repeats. What it raises fails the map. None by default.
 
     Returns:
         The outputs, in the order of the items.
@@ -174,6 +174,7 @@ async def _mapped(
     places: dict[asyncio.Future[R], int] = {}
     ended: asyncio.Queue[asyncio.Future[R]] = asyncio.Queue()
     left = iter(items)
+    branch = branch_here()
     try:
         while True:
             for item in islice(left, concurrency - len(places)):
@@ -189,7 +190,7 @@ async def _mapped(
                 failed = task
                 break
             outputs[place] = task.result()
-            if progress is not None:
+            if progress is not None and (branch is None or not branch.is_replaying):
                 progress(len(outputs) - len(places), len(items))
     finally:
         for task in places:

@@ -103,7 +103,8 @@ class _Fan:
         if self._progress is not None:
             with self._lock:
                 self._done += 1
-                self._progress(self._done, len(self._items))
+                if self._branch is None or not self._branch.is_replaying:
+                    self._progress(self._done, len(self._items))
 
     def _begin(self, i: int) -> None:
         if self._branch is not None:

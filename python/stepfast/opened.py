@@ -231,7 +231,8 @@ class Opened:
         """Cancels all that match, or continues them."""
         conditions = told(filter)
         if all(given is None or given == [] for given in conditions):
-            raise Invalid('give a condition at least, as in cancel_all(queue="emails")')
+            example = 'cancel_all(queue="emails")' if is_cancel else 'resume_all(status="failed")'
+            raise Invalid(f"give a condition at least, as in {example}")
         if not is_cancel and filter.get("status") is None and filter.get("is_parked") is None:
             raise Invalid(
                 'say what is to be continued: status="failed", status="cancelled" or is_parked=True'

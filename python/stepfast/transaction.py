@@ -64,13 +64,14 @@ def refuse_if_open(databases: Iterable[Any]) -> None:
     """
     files = [file for _, _, file in databases if file and os.path.exists(file)]
     for opened in list(open_engines):
-        held = None if opened.is_closed else opened.file
+        # while one is being closed, too
+        held = opened.file if opened.is_to_end else None
         if held is None or not os.path.exists(held):
             continue
         if any(os.path.samefile(file, held) for file in files):
             raise Invalid(
-                f"an engine of this process has the same file open, {held}: it has an SQLite of its own, and "
-                "two in one process take each other's locks away; use the outbox in another process"
+                f"an engine or client of this process has the same file open, {held}: it has an SQLite of "
+                "its own, and two in one process take each other's locks away; use the outbox in another one"
             )
 
 

@@ -145,9 +145,8 @@ def test_a_map_goes_over_a_queue(url: str) -> None:
             for over in (maps_over_a_queue, maps_over_a_queue_async):
                 told.clear()
                 assert await engine.run(over, 40) == [n * n + 1 for n in range(40)]
-                # it begins anew in a replay
-                following = [(before[0] + 1, 40) for before in told[:-1]]
-                assert all(now in {(1, 40), next} for now, next in zip(told[1:], following, strict=True))
+                # not for what a replay repeats
+                assert told == sorted(set(told))
                 assert (told[0], told[-1]) == ((1, 40), (40, 40))
             assert await engine.count(queue="jobs", attributes={"of": "map"}, status="completed") == 80
 

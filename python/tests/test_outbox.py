@@ -206,7 +206,7 @@ def test_another_process_puts_something_there(tmp_path: pathlib.Path) -> None:
 def test_a_sqlite_file_that_an_engine_has_open_is_refused(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "test.db"
     prepare(f"sqlite:{file}")
-    said = "an engine of this process has the same file open"
+    said = "an engine or client of this process has the same file open"
     for url in (f"sqlite:{file}", f"sqlite:///{file}", f"sqlite:{os.path.relpath(file)}"):
         connection = sqlite3.connect(file)
         with Engine(url):
@@ -287,3 +287,40 @@ def test_what_cannot_be_is_refused(tmp_path: pathlib.Path) -> None:
             asyncio.run(AsyncOutbox().start(connection, outbox_greet, "x"))
     with Engine(file) as engine:
         assert "in the code of a workflow" in engine.run(outbox_misuses)
+
+
+if sys.platform == "linux":  # tells what a process has open
+
+    def test_a_closed_engine_has_nothing_of_its_file_open(tmp_path: pathlib.Path) -> None:
+        def open_files() -> set[str]:
+            links = (os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
+            return {os.path.basename(os.readlink(link)) for link in links if os.path.lexists(link)}
+
+        database = {"shop.db", "shop.db-wal", "shop.db-shm"}
+        with Engine(f"sqlite:{tmp_path}/shop.db") as engine:
+            kept = engine.start(outbox_greet, "ann")
+            assert database & open_files()
+        assert not database & open_files(), "although a handle is still there"
+        assert kept.workflow_id
+
+
+def test_what_is_written_after_an_engine_was_closed_is_there(tmp_path: pathlib.Path) -> None:
+    # the two have an SQLite each: a late close of the one would take away the log of the other
+    for n in range(10):
+        path = tmp_path / f"shop-{n}.db"
+        with Engine(f"sqlite:{path}"):
+            pass
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE orders (n)")
+            connection.commit()
+            time.sleep(0.02)
+            connection.execute("INSERT INTO orders VALUES (1)")
+            connection.commit()
+            look = (
+                "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1]); "
+                "print(connection.execute('SELECT n FROM orders').fetchall())"
+            )
+            seen = subprocess.run(
+                [sys.executable, "-c", look, path], capture_output=True, text=True, timeout=HANGS
+            )
+            assert seen.stdout == "[(1,)]\n", seen.stderr

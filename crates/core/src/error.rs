@@ -55,7 +55,7 @@ pub enum Error {
     },
     /// No queue of this name has been declared.
     #[error(
-        "there is no queue {name:?} (there are {}); declare it in the builder of an engine, or create it with \
+        "there is no queue {name:?} (there are {}); declare it when an engine is opened, or create it with \
          `stepfast queue set {name}`",
         if known.is_empty() { "none" } else { known }
     )]

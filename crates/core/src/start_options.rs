@@ -162,7 +162,7 @@ impl StartOptions {
         if let Some(what) = first_of([
             ("workflow_id", self.workflow_id.is_some()),
             ("dedup_id", self.dedup_id.is_some()),
-            ("execution_timeout; run_timeout does", self.timeout.is_some()),
+            ("a timeout from when it is accepted; a run_timeout does", self.timeout.is_some()),
             ("attributes", !self.attributes.is_empty()),
         ]) {
             return refused("debounce", &format!("does not go with {what}"));

@@ -48,9 +48,7 @@ impl Weights {
     /// Why they cannot be, apart from what the keys are.
     pub(crate) fn refused(&self) -> Option<String> {
         if let Some((key, weight)) = self.iter().find(|(_, weight)| !(1..=LARGEST).contains(weight)) {
-            return Some(format!(
-                "that of key {key:?} is {weight}; it must be between 1 and {LARGEST}: to stop a queue, pause it"
-            ));
+            return Some(format!("that of key {key:?} is {weight}; it must be between 1 and {LARGEST}"));
         }
         let keys = self.iter().count();
         (keys > MOST_KEYS).then(|| format!("there are {keys}; give at most {MOST_KEYS} keys a weight"))

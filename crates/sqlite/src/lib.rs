@@ -134,7 +134,8 @@ impl SqliteStore {
             owes_wakes: AtomicBool::new(false),
             writer: Mutex::new(Some(writer)),
             readers: Mutex::default(),
-            reading: Semaphore::new(read::READERS),
+            is_at_rest: AtomicBool::new(false),
+            reading: Arc::new(Semaphore::new(read::READERS)),
             turns: Mutex::default(),
         };
         let inner = Arc::new(inner);
@@ -159,14 +160,15 @@ impl SqliteStore {
         read: impl FnOnce(&Inner) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let stopped = |_| StoreError::Unavailable("the runtime is shutting down".to_owned());
-        let _permit = self
-            .inner
-            .reading
-            .acquire()
-            .await
-            .map_err(|_| StoreError::Unavailable("the store is closed".to_owned()))?;
+        let permit = self.inner.reading.clone().acquire_owned().await;
+        let permit = permit.map_err(|_| StoreError::Unavailable("the store is closed".to_owned()))?;
         let inner = self.inner.clone();
-        tokio::task::spawn_blocking(move || read(&inner)).await.map_err(stopped)?
+        // the thread has the permit: it reads on if nobody waits for it any more
+        let reading = move || {
+            let _permit = permit;
+            read(&inner)
+        };
+        tokio::task::spawn_blocking(reading).await.map_err(stopped)?
     }
 }
 
@@ -185,7 +187,15 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
-        self.inner.close(worker.0)
+        self.inner.close(worker.0)?;
+        if self.inner.workers.lock().is_empty() {
+            // nothing of the file stays open: another SQLite of this process, which knows nothing of this one, may use it
+            // now, and closing it later would take away its locks
+            self.inner.rest();
+            let nobody_reads = self.inner.reading.acquire_many(read::READERS as u32);
+            drop(nobody_reads.await);
+        }
+        Ok(())
     }
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {

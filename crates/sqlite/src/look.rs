@@ -29,6 +29,7 @@ impl Inner {
     pub(crate) fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
         const EPOCH: i64 = 1; // the worker_id is new, so any epoch is
         self.shared.look_for_peers();
+        self.is_at_rest.store(false, SeqCst);
         let now = self.now();
         let mut entered = None;
         let registered = self.write("registering a worker", |conn| {

@@ -1,6 +1,8 @@
 //! Reading: `load`, `value` and `list`, on connections of their own that neither wait for the writer nor make
 //! it wait.
 
+use std::sync::atomic::Ordering::SeqCst;
+
 use bytes::{Bytes, BytesMut};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
@@ -36,7 +38,7 @@ impl Inner {
         .and_then(|conn| {
             let done = snapshot(&conn, work);
             let mut readers = self.readers.lock();
-            if conn.is_autocommit() && readers.len() < READERS {
+            if conn.is_autocommit() && readers.len() < READERS && !self.is_at_rest.load(SeqCst) {
                 readers.push(conn);
             }
             done

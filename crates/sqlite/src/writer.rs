@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
@@ -41,8 +42,10 @@ pub(crate) struct Inner {
     /// `None` after an error that leaves its view of the disk in doubt: the next use opens it anew.
     pub(crate) writer: Mutex<Option<Connection>>,
     pub(crate) readers: Mutex<Vec<Connection>>,
+    /// All of its registrations are closed: no connection stays open.
+    pub(crate) is_at_rest: AtomicBool,
     /// Bounds how many reads for async callers go on at once.
-    pub(crate) reading: Semaphore,
+    pub(crate) reading: Arc<Semaphore>,
     /// Whose turn it is at the next claim.
     pub(crate) turns: Mutex<Turns>,
 }
@@ -61,6 +64,15 @@ impl Drop for Inner {
 }
 
 impl Inner {
+    /// Closes all connections that are not in use; those that are close when they have been. Until somebody registers
+    /// again, each use opens one of its own.
+    pub(crate) fn rest(&self) {
+        self.is_at_rest.store(true, SeqCst);
+        let _in_sqlite = InSqlite::enter();
+        drop(self.writer.lock().take());
+        self.readers.lock().clear();
+    }
+
     /// Closes all connections, while none is in use; the next use opens others.
     pub(crate) fn disconnect(&self) {
         let writer = self.writer.lock().take();
@@ -151,7 +163,9 @@ impl Inner {
                 Err(trouble)
             }
         };
-        *slot = Some(conn);
+        if !self.is_at_rest.load(SeqCst) {
+            *slot = Some(conn);
+        }
         done
     }
 }

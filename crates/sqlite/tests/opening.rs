@@ -6,10 +6,12 @@ mod kit;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
-use kit::{place, put, running, start};
+use kit::{Worker, place, put, queued, running, start};
 use rusqlite::Connection;
 use stepfast_core::key::Key;
+use stepfast_core::record::Filter;
 use stepfast_core::store::{Durability, Store, StoreError};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
@@ -174,4 +176,42 @@ async fn a_file_has_one_registry_whatever_it_is_called() {
     one.commit(vec![put(start(Key::mint(), running()))]).await;
     assert_eq!(two.look().await.recovered, 0);
     assert!(!one.look().await.is_fenced);
+}
+
+/// Files of the database itself that this process has open.
+#[cfg(target_os = "linux")]
+fn open_files(path: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let own = |link: &std::path::Path| {
+        let link = link.to_string_lossy();
+        ["", "-wal", "-shm"].iter().any(|suffix| link.starts_with(&format!("{}{suffix}", path.display())))
+            && !["-presence", "-turnstile", "-wake"].iter().any(|suffix| link.ends_with(suffix))
+    };
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    let links = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
+    links.filter(|link| own(link)).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_store_whose_workers_are_closed_has_nothing_open() {
+    let (_dir, path) = place();
+    let one = Worker::at(&path).await;
+    let two = Worker::on(one.store.clone(), one.clock.clone()).await;
+    one.commit(vec![put(start(Key::mint(), queued()))]).await;
+    one.store.close(one.registration.worker).await.unwrap();
+    assert!(!open_files(&path).is_empty(), "the other one works on");
+    // somebody asks, and does not wait for the answer
+    let all = Filter { limit: 10, ..Filter::default() };
+    for _ in 0..20 {
+        let asked = one.store.list(&all);
+        let _ = tokio::time::timeout(Duration::ZERO, asked).await;
+    }
+    two.store.close(two.registration.worker).await.unwrap();
+    assert_eq!(open_files(&path), Vec::<std::path::PathBuf>::new());
+    // it can be used, and leaves nothing behind
+    assert_eq!(one.store.list(&all).await.unwrap().executions.len(), 1);
+    assert_eq!(open_files(&path), Vec::<std::path::PathBuf>::new());
+    let again = Worker::on(one.store.clone(), one.clock.clone()).await;
+    again.commit(vec![put(start(Key::mint(), queued()))]).await;
+    assert!(!open_files(&path).is_empty());
 }
