@@ -20,8 +20,11 @@ const RUNNING: u32 = 60;
 const OF_A_KEY: u32 = 3;
 const IN_A_WORKER: u32 = 25;
 const KEYS: u32 = 50;
-/// A worker lives at most so long, in milliseconds.
+/// How long it is from kill to kill, in milliseconds.
 const LIFE: std::ops::Range<u64> = 200..1_500;
+
+/// Something ends between two kills, unless that takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How many run at a time of all keys together, times a thousand, and the most that run of one.
 const OF_KEYS: &str = "SELECT CAST(coalesce(sum(n), 0) * 1000 + coalesce(max(n), 0) AS BIGINT) \
@@ -73,10 +76,16 @@ async fn killed(mut site: Site, mut rng: Rng) -> Report {
     site.hire_some(WORKERS, &terms);
     let (mut kills, mut samples, mut most) = (0, 0, [0, 0, 0]);
     let left = "SELECT count(*) FROM executions WHERE status < 4";
+    let over = "SELECT count(*) FROM executions WHERE status >= 4";
     // as long as there is a backlog
     while site.number(left).await.is_none_or(|left| left > i64::from(RUNNING)) {
+        let before = site.number(over).await;
         let until = tokio::time::Instant::now() + Duration::from_millis(rng.u64(LIFE));
-        while tokio::time::Instant::now() < until {
+        // where everything is slow nobody would get anywhere in so short a life
+        let at_last = until + PATIENCE;
+        while tokio::time::Instant::now() < until
+            || tokio::time::Instant::now() < at_last && site.number(over).await == before
+        {
             if let (Some(of_keys), Some(of_workers)) =
                 (site.number(OF_KEYS).await, site.number(OF_WORKERS).await)
             {
