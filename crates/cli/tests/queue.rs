@@ -96,13 +96,14 @@ async fn queues_are_made_shown_and_changed() {
     assert_eq!((&queues[0]["queue"], &queues[1]["queue"]), (&"emails".into(), &"plain".into()));
     let text = printed(&store, &["show", "emails"]);
     let start = "queue emails\nconcurrency  none\nper worker   10\nper key      1\nrate         none\nrate per key none\ndepth        none\n\
+         weights      none\n\
          state        open\n\
          changed      2";
     assert!(text.starts_with(start), "{text}");
     let shown = told(&store, &["show", "emails"]);
     assert_eq!(shown, queues[0]);
     assert_eq!((&shown["concurrency"], &shown["worker_concurrency"]), (&Value::Null, &10.into()));
-    assert_eq!((&shown["key_concurrency"], &shown["version"]), (&1.into(), &6.into()));
+    assert_eq!((&shown["key_concurrency"], &shown["version"]), (&1.into(), &8.into()));
     assert!(shown["changed_at"].as_str().unwrap().ends_with('Z'), "{shown}");
 }
 
