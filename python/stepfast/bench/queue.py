@@ -16,7 +16,7 @@ from stepfast.bench.workflows import counted, tell
 ALONE = 200
 
 
-class Ran:
+class _Ran:
     """How many have begun, and who waits for how many."""
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class Ran:
 
 
 #: Of the run of this process.
-ran = Ran()
+_ran = _Ran()
 
 
 @workflow
 async def queued(n: int) -> int:
-    ran.one()
+    _ran.one()
     return time.time_ns() // 1000
 
 
@@ -86,7 +86,7 @@ async def measure(asked: Parameters) -> None:
         for mode in ("enqueue", "drain", "both"):
             hear()
             row: dict[str, Any] = {}
-            written, tally, before = bytes_written(), Tally(asked.total), ran.count
+            written, tally, before = bytes_written(), Tally(asked.total), _ran.count
             telling = asyncio.create_task(tell(tally))
             with counted(row, engine):
                 begun = time.perf_counter()
@@ -96,7 +96,7 @@ async def measure(asked: Parameters) -> None:
                 else:
                     await put(places, asked.concurrency, tally)
                 if mode != "enqueue":
-                    await ran.until(before + asked.total)
+                    await _ran.until(before + asked.total)
                     await over(engine)
                 row |= tally.row(time.perf_counter() - begun)
             telling.cancel()
