@@ -555,14 +555,15 @@ async fn recorded<O: FromPayload>(call: &Call, kind: CheckpointKind, payload: Pa
         Some(record) => record.execution,
         None => call.park(format!("the child {key} is not in the database any more")).await,
     };
-    if !execution.status.is_terminal() {
+    let (status, outcome) = if execution.status.is_terminal() {
+        (execution.status, execution.outcome)
+    } else {
         // somebody has resumed it: what it comes to now is its end
         let end = elsewhere(call, key).await;
-        call.run.state().children.remove(&key);
-        return output(call, key, end.status, end.outcome).await;
-    }
+        (end.status, end.outcome)
+    };
     call.run.state().children.remove(&key);
-    output(call, key, execution.status, execution.outcome).await
+    output(call, key, status, outcome).await
 }
 
 async fn recorded_key(call: &Call, payload: &Payload) -> Key {

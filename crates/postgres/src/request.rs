@@ -34,8 +34,8 @@ pub(crate) struct Targets {
 #[derive(Debug, Default)]
 pub(crate) struct Decisions<'a> {
     ended: Vec<(Key, &'a Request)>,
-    resumed: Vec<(Key, bool)>,
-    failed: Vec<Key>,
+    /// With what they were.
+    resumed: Vec<(Key, Status)>,
     asked: Vec<(Key, &'a Request)>,
     /// The answers, by index of the Write.
     pub outcomes: Vec<(usize, Outcome)>,
@@ -129,10 +129,7 @@ impl Targets {
             row.status = Status::Queued;
             row.is_paused = false;
         }
-        decisions.resumed.push((request.execution, had_ended));
-        if target.status == Status::Failed {
-            decisions.failed.push(request.execution);
-        }
+        decisions.resumed.push((request.execution, target.status));
         Outcome::Answered(Answered::Done, None)
     }
 }
@@ -162,17 +159,17 @@ impl<'a> Decisions<'a> {
         }
         if !self.resumed.is_empty() {
             let mut resumed = self.resumed.clone();
-            resumed.sort_unstable();
+            resumed.sort_unstable_by_key(|(key, _)| *key);
             let params =
-                vec![column(&resumed, |(key, _)| uuid(*key)), column(&resumed, |(_, had_ended)| *had_ended)];
+                vec![column(&resumed, |(key, _)| uuid(*key)), column(&resumed, |(_, was)| was.is_terminal())];
             jobs.push(Job { sql: Sql::Resume, what: "resuming executions", params });
             let params = vec![column(&self.resumed, |(key, _)| uuid(*key))];
             jobs.push(Job { sql: Sql::ReadyAgain, what: "making executions ready", params });
             let renewed: Vec<Key> =
-                resumed.iter().filter(|(_, had_ended)| *had_ended).map(|(key, _)| *key).collect();
-            if !self.failed.is_empty() {
-                let mut failed = self.failed.clone();
-                failed.sort_unstable();
+                resumed.iter().filter(|(_, was)| was.is_terminal()).map(|(key, _)| *key).collect();
+            let failed: Vec<Key> =
+                resumed.iter().filter(|(_, was)| *was == Status::Failed).map(|(key, _)| *key).collect();
+            if !failed.is_empty() {
                 let params = vec![column(&failed, |key| uuid(*key))];
                 jobs.push(Job { sql: Sql::Withdraw, what: "withdrawing failures", params });
             }
