@@ -9,7 +9,7 @@ use stepfast::queue::Queue;
 use stepfast::{Engine, Error, Workflow};
 use tokio::time::Instant;
 
-use crate::measure::{Samples, median};
+use crate::measure::{Samples, ascending, median};
 use crate::queue::{Ran, now, workflow};
 use crate::report::{Figure, Row};
 use crate::target::{Place, Target, unanswered};
@@ -36,16 +36,9 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    fn steps(&self) -> Vec<usize> {
-        let mut steps = self.backlog.clone();
-        steps.sort_unstable();
-        steps.dedup();
-        steps
-    }
-
     /// How much is to be done: executions that are put into queues or run.
     pub fn total(&self) -> u64 {
-        let steps = self.steps();
+        let steps = ascending(&self.backlog);
         (steps.last().copied().unwrap_or(0) + 4 * steps.len() * self.runs.max(1) * self.iterations) as u64
     }
 }
@@ -78,7 +71,7 @@ async fn on(
         site.fill(sweep.iterations / 10).await?;
         site.drain(sweep.iterations / 10, false).await?;
     }
-    for step in sweep.steps() {
+    for step in ascending(&sweep.backlog) {
         let (mut slower, mut filled, mut waits) = (Vec::new(), Vec::new(), Samples::default());
         for round in 0..sweep.runs.max(1) {
             progress(done, &format!("{step} waiting"));

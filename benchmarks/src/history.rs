@@ -6,7 +6,7 @@ use std::time::Duration;
 use stepfast::Error;
 use tokio::time::Instant;
 
-use crate::measure::{Latencies, median};
+use crate::measure::{Latencies, ascending, median};
 use crate::report::{Figure, Row};
 use crate::target::{Place, Target, unanswered};
 use crate::workflows::{self, Ids, Mode, Parameters};
@@ -45,17 +45,9 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// How many finished executions are stored at each step, from the fewest.
-    fn steps(&self) -> Vec<usize> {
-        let mut steps = self.executions.clone();
-        steps.sort_unstable();
-        steps.dedup();
-        steps
-    }
-
     /// How much is to be done: executions that are stored or run.
     pub fn total(&self) -> u64 {
-        let steps = self.steps();
+        let steps = ascending(&self.executions);
         let measured = 2 * steps.len() * self.runs.max(1) * WAYS.len() * self.iterations;
         (steps.last().copied().unwrap_or(0) + measured) as u64
     }
@@ -128,7 +120,7 @@ async fn on(target: &Target, runs: &mut Runs<'_>) -> Result<(Vec<Row>, Vec<Figur
     let (sweep, progress) = (runs.sweep, runs.progress);
     let (mut on_empties, mut rows, mut figures) = (vec![Vec::new(); WAYS.len()], Vec::new(), Vec::new());
     let mut stored = 0;
-    for wanted in sweep.steps() {
+    for wanted in ascending(&sweep.executions) {
         let (missing, done) = (wanted.saturating_sub(stored), runs.done);
         fill(target, missing, &|n| progress(done + n, &format!("storing up to {wanted}"))).await?;
         stored += missing;

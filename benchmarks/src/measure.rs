@@ -8,6 +8,14 @@ use tokio::time::Instant;
 
 use crate::report::Row;
 
+/// The steps of a sweep that fills a store: from the least on, each once.
+pub(crate) fn ascending(steps: &[usize]) -> Vec<usize> {
+    let mut steps = steps.to_vec();
+    steps.sort_unstable();
+    steps.dedup();
+    steps
+}
+
 /// Latencies of a fixed number of operations, in microseconds, written by any thread.
 pub struct Latencies {
     begun: Instant,
