@@ -180,6 +180,7 @@ impl Told {
             format!("{id} ({}) is {status:?} in the end", row.workflow)
         });
         self.expect(!status.is_terminal() || row.owner.is_none(), || format!("{id} ended and has an owner"));
+        self.expect(status != Status::Running || row.owner.is_some(), || format!("nobody runs {id}"));
         self.check_calls(record, children);
     }
 

@@ -1,5 +1,6 @@
 -- $1: workers that can flush nothing more, $2 and $3: a range that covers their windows (see window.rs). Answers which
--- of them have something left that somebody has locked.
+-- of them have something left that somebody has locked, or has just entered. Two may do this at once: what the other was
+-- faster with has no started_by any more, which the lock must look at again, or the owner would be nobody.
 WITH found AS MATERIALIZED (
     SELECT e.key, e.started_by
     FROM executions AS e
@@ -15,7 +16,9 @@ WITH found AS MATERIALIZED (
 ), chosen AS MATERIALIZED (
     SELECT e.key
     FROM found AS f
-    CROSS JOIN LATERAL (SELECT e.key FROM executions AS e WHERE e.key = f.key OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+    CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
+                        WHERE e.key = f.key AND e.started_by = f.started_by AND e.status = 2
+                        OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
 ), entered AS (
     UPDATE executions AS e SET owner = e.started_by, started_by = NULL FROM chosen AS c WHERE e.key = c.key
     RETURNING e.key

@@ -13,14 +13,19 @@ use super::support::*;
 
 /// Makes every insert into `table` wait until the returned connection lets it pass.
 async fn hold(db: &Fixture, table: &str) -> Client {
+    hold_at(db, &format!("AFTER INSERT ON {table}")).await
+}
+
+/// The same of what a trigger speaks of.
+async fn hold_at(db: &Fixture, moment: &str) -> Client {
     let holder = client(&db.schema).await;
     // the connection's own number is one that no other test has
     let lock: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
     db.sql
         .batch_execute(&format!(
             "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS \
-             $$ BEGIN PERFORM pg_advisory_xact_lock({lock}); RETURN NULL; END $$; \
-             CREATE TRIGGER hold AFTER INSERT ON {table} EXECUTE FUNCTION hold()"
+             $$ BEGIN PERFORM pg_advisory_xact_lock({lock}); RETURN NEW; END $$; \
+             CREATE TRIGGER hold {moment} EXECUTE FUNCTION hold()"
         ))
         .await
         .unwrap();
@@ -62,6 +67,29 @@ async fn a_flush_on_its_way_during_a_takeover_is_waited_for_and_found() {
     }
     let zombie = db.commit(&db.flush(vec![moved(inflight, ended(Status::Completed))])).await;
     assert!(matches!(zombie, Err(StoreError::Fenced)), "{zombie:?}");
+}
+
+#[tokio::test]
+async fn what_two_take_over_at_once_is_taken_over() {
+    let db = patient().await;
+    let keys: Vec<Key> = (0..64).map(|_| Key::mint()).collect();
+    db.write(keys.iter().map(|key| start(*key, RUNNING)).collect()).await;
+    let moment = format!("BEFORE UPDATE ON executions FOR EACH ROW WHEN (NEW.key = '{}')", keys[0]);
+    let holder = hold_at(&db, &moment).await;
+    let (one, other, worker) = (db.other().await, db.other().await, db.worker.worker);
+    let slow = tokio::spawn(async move { one.end_registration(worker).await });
+    // it has seen what runs, and has come no further than to one of them: the others, another enters
+    until_blocked(&db.sql, "-- $1: workers that can flush nothing more").await;
+    assert!(other.end_registration(worker).await.unwrap());
+    release(&holder).await;
+    assert!(slow.await.unwrap().unwrap());
+    assert_eq!(other.requeue(worker).await.unwrap(), 64);
+    for key in keys {
+        assert_eq!(db.status(key).await, Status::Queued);
+    }
+    // what is left of its registration goes with the next look
+    assert!(other.end_registration(worker).await.unwrap());
+    assert_eq!(db.count("workers").await, 0);
 }
 
 #[tokio::test]

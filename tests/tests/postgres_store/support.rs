@@ -301,11 +301,12 @@ pub(crate) fn duplicate_of(outcome: &Outcome) -> Option<Key> {
 pub(crate) async fn until_blocked(sql: &Client, what: &str) {
     let query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE $1 AND pid IN \
                  (SELECT w.pid FROM pg_locks AS w JOIN pg_locks AS r USING (pid) \
-                  WHERE NOT w.granted AND r.relation IN ($2::text::regclass, $3::text::regclass))";
+                  JOIN pg_class AS c ON c.oid = r.relation \
+                  WHERE NOT w.granted AND c.relnamespace = current_schema()::regnamespace)";
     let like = format!("%{what}%");
     loop {
         // a connection of this schema has locked one of its tables
-        let blocked: i64 = sql.query_one(query, &[&like, &"lanes", &"lanes_key"]).await.unwrap().get(0);
+        let blocked: i64 = sql.query_one(query, &[&like]).await.unwrap().get(0);
         if blocked > 0 {
             return;
         }
