@@ -2,8 +2,8 @@
 -- something was ready a moment ago, over which it need not hop, with the limits of those that were declared. Whoever
 -- claims holds a lock on the row of each: alone where its limits need one claim after the other; with other claims where
 -- there are none to heed, so that no limit is set meanwhile. Of these too one claims after the other where both know of it:
--- two at a time would look at the same rows, and lock what the other has just taken. A few locks stand for all queues;
--- nothing but speed depends on them.
+-- two at a time would look at the same rows, and lock what the other has just taken. A few locks stand for all queues of
+-- a schema; nothing but speed depends on them.
 -- $1: the queues that are served, null for all, $2: where given, these queues instead of those of which something is ready,
 -- $3: those of a moment ago, $4: false to claim with others.
 WITH RECURSIVE known AS MATERIALIZED (
@@ -38,7 +38,7 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), turns AS MATERIALIZED (
     SELECT s.queue,
            CASE WHEN $4::boolean
-                THEN pg_try_advisory_xact_lock(1400139878, hashtext(current_schema() || '.' || s.queue) & 63)
+                THEN pg_try_advisory_xact_lock(hashtext('stepfast.' || current_schema()), hashtext(s.queue) & 63)
                 ELSE true END AS is_ours
     FROM served AS s
     WHERE NOT EXISTS (SELECT FROM queues AS q WHERE q.name = s.queue AND (q.is_serial OR q.is_paused))

@@ -111,7 +111,7 @@ statements! {
     /// Locks the queues of which something is ready.
     Open = include_str!("../queries/open.sql");
     /// Waits until nobody else claims from a queue without limits; see open.sql.
-    AwaitTurn = "SELECT pg_advisory_xact_lock(1400139878, hashtext(current_schema() || '.' || $1::text) & 63)";
+    AwaitTurn = "SELECT pg_advisory_xact_lock(hashtext('stepfast.' || current_schema()), hashtext($1::text) & 63)";
     /// Waits until nobody else claims from a queue.
     LockQueue = "SELECT FROM queues WHERE name = $1::text FOR NO KEY UPDATE";
     /// Counts what runs of queues.

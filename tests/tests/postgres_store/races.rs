@@ -242,7 +242,8 @@ async fn a_claim_that_hangs_does_not_keep_others_from_claiming() {
     db.write(vec![start(key, QUEUED)]).await;
     let hanging = client(&db.schema).await;
     hanging.batch_execute("BEGIN").await.unwrap();
-    let locked = "SELECT pg_advisory_xact_lock(1400139878, bucket) FROM generate_series(0, 63) AS bucket";
+    let locked = "SELECT pg_advisory_xact_lock(hashtext('stepfast.' || current_schema()), bucket) \
+                  FROM generate_series(0, 63) AS bucket";
     hanging.query(locked, &[]).await.unwrap();
     let taken = db.take(1).await;
     assert_eq!(taken.len(), 1);
