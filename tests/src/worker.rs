@@ -150,19 +150,6 @@ impl Worker {
         self.try_claim(&self.claim_of(limit)).await.unwrap()
     }
 
-    /// Claims so many, in as many claims as that takes: where several queues have something, one of them may be passed over
-    /// while somebody else claims from it, or from one that shares a lock with it.
-    pub async fn claim_so_many(&mut self, many: usize) -> Vec<Record> {
-        let mut records = Vec::new();
-        for _ in 0..1_000 {
-            records.extend(self.claim(many - records.len()).await);
-            if records.len() == many {
-                break;
-            }
-        }
-        records
-    }
-
     /// Claims up to `limit` executions of those in quarantine that may be tried.
     pub async fn claim_from_quarantine(&mut self, limit: usize) -> Vec<Record> {
         let claim = Claim { from_quarantine: true, ..self.claim_of(limit) };

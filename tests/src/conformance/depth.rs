@@ -218,7 +218,7 @@ async fn a_resent_flush_says_again_what_was_refused(fixture: &dyn StoreFixture) 
     assert_eq!(sent.iter().map(is_full).collect::<Vec<_>>(), [false, false, true, true, false]);
     let again = Flush { is_resent: true, ..flush };
     assert_eq!(worker.send(&again).await.unwrap(), sent);
-    assert_eq!(worker.claim_so_many(3).await.len(), 3);
+    assert_eq!(worker.claim(9).await.len(), 3);
     assert_eq!(worker.send(&again).await.unwrap(), sent);
     assert_eq!(worker.claim(9).await.len(), 0, "nothing is applied twice");
 }
@@ -234,7 +234,7 @@ async fn other_queues_have_room(fixture: &dyn StoreFixture) {
     let writes: Vec<Write> = into.into_iter().map(|(key, queue)| enqueue(key, queue, "", 0)).collect();
     assert_eq!(refused(&mut worker, writes).await, 1);
     assert!(!worker.exists(a2).await);
-    assert_eq!(worker.claim_so_many(5).await.len(), 5);
+    assert_eq!(worker.claim(9).await.len(), 5);
 }
 
 async fn several_lanes_and_workers_do_not_exceed_it(fixture: &dyn StoreFixture) {
