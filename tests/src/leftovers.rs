@@ -1,6 +1,8 @@
-//! What a finished database must not contain, asked in SQL past the store's own code.
+//! What a finished database must not contain, asked of the store, and in SQL past its own code.
 
 use rusqlite::{Connection, OpenFlags};
+use stepfast::Status;
+use stepfast::record::Filter;
 
 /// What to count, and what it is called. All are zero when every execution has ended.
 const QUESTIONS: &[(&str, &str)] = &[
@@ -38,6 +40,12 @@ const QUESTIONS: &[(&str, &str)] = &[
          HAVING min(order_no) <> 1 OR max(order_no) <> count(*)) gaps",
     ),
 ];
+
+/// Asks a store for what has not ended.
+pub fn unended() -> Filter {
+    let statuses = vec![Status::Scheduled, Status::Queued, Status::Running, Status::Waiting];
+    Filter { statuses, ..Filter::default() }
+}
 
 /// What is left in the database at `url` although all is done.
 pub async fn of(url: &str) -> Vec<String> {

@@ -14,8 +14,10 @@ use std::time::Duration;
 use stepfast::clock::{Clock, SystemClock};
 use stepfast::record::Filter;
 use stepfast::write::Answer;
-use stepfast::{Context, Engine, Error, Failure, Status, Store, Workflow};
+use stepfast::{Context, Engine, Error, Failure, Store, Workflow};
 use tokio::sync::{Notify, watch};
+
+use crate::leftovers;
 
 /// Who listens to what a victim tells.
 pub type Ear = Arc<dyn Fn(&str) + Send + Sync>;
@@ -96,8 +98,7 @@ pub async fn play(store: Arc<dyn Store>, ear: Ear, executions: u32, leave: Optio
 /// Waits for what none of the others has waited for: the child of a cancelled execution may end after it, and late if it
 /// has come into quarantine.
 async fn rest(engine: &Engine) {
-    let statuses = vec![Status::Scheduled, Status::Queued, Status::Running, Status::Waiting];
-    let filter = Filter { statuses, is_paused: Some(false), ..Filter::default() };
+    let filter = Filter { is_paused: Some(false), ..leftovers::unended() };
     loop {
         let going = engine.list(&filter).await.unwrap().executions;
         if going.is_empty() {

@@ -336,9 +336,7 @@ impl Site {
 
 /// How many executions have not ended.
 async fn going(store: &Arc<dyn Store>) -> Result<u64, StoreError> {
-    use stepfast::Status::{Queued, Running, Scheduled, Waiting};
-    let statuses = vec![Scheduled, Queued, Running, Waiting];
-    let page = store.list(&Filter { statuses, limit: 0, ..Filter::default() }).await?;
+    let page = store.list(&Filter { limit: 0, ..leftovers::unended() }).await?;
     Ok(page.total.unwrap_or_default())
 }
 
