@@ -132,6 +132,7 @@ impl Run {
             is_new = call.waiting_for.replace(waiting_for).is_none();
             call.waker = Some(waker.clone());
         }
+        state.waiting += u32::from(is_new);
         drop(state);
         if is_new && self.definition.is_guest {
             // the task does not poll the call: it has not seen that there is something to suspend for
@@ -156,7 +157,8 @@ impl Run {
             return None;
         }
         call.phase = Phase::Completed(kind, outcome, room);
-        call.waiting_for = None;
+        let waited = call.waiting_for.take().is_some();
+        state.waiting -= u32::from(waited);
         if is_alone {
             self.deliver(&mut state, id);
             return state.hear(id);
@@ -216,6 +218,7 @@ impl Run {
         let mut state = self.state();
         let Some(call) = state.calls.get_mut(id).and_then(Option::take) else { return };
         state.vacant.push(id);
+        state.waiting -= u32::from(call.waiting_for.is_some());
         if !call.is_awaited {
             // nobody has begun to wait for it: it was never made, whenever it goes away
             if let Some(replay) = &mut state.replay {
@@ -294,7 +297,7 @@ impl Run {
         if state.interrupt.is_some() || self.start_in(&mut state).is_none() {
             return Settling::Interrupted;
         }
-        if state.calls.iter().flatten().all(|call| call.waiting_for.is_none()) {
+        if state.waiting == 0 {
             return Settling::Busy;
         }
         let sleeps = state.calls.iter().flatten().filter_map(|call| match call.waiting_for {

@@ -14,7 +14,7 @@ use crate::key::Key;
 use crate::payload::Payload;
 use crate::record::Status;
 use crate::run::Interrupt;
-use crate::task::encoded;
+use crate::task::{cancel_failure, encoded};
 use crate::write::{
     Answer, Checkpoint, CheckpointKind, Discard, Move, Outcome, RequestKind, Start, State, WorkerId, Write,
 };
@@ -36,6 +36,12 @@ impl Sink for Ear {
             // a Start that lost, a row that is not ours any more: the run must stop. But a child whose Start
             // met an earlier one of the same parent may be running here.
             Outcome::Duplicate(existing) if existing.key == execution => {}
+            // before the Lsn that the next body waits for is settled
+            Outcome::CancelAsked => {
+                if let Some(run) = core.runs.get(execution) {
+                    run.interrupt(Interrupt::Cancel(cancel_failure().into()));
+                }
+            }
             Outcome::Answered(Answer::Done, parent) => {
                 core.watch.notify(execution);
                 core.queues.has_left();

@@ -26,11 +26,11 @@ use crate::shutdown::Shutdown;
 use crate::store::{About, Registration, Store, is_served};
 use crate::store_time::StoreTime;
 use crate::survey::{Survey, WorkerInfo};
-use crate::task::{cancel_failure, encoded};
+use crate::task::cancel_failure;
 use crate::watch::Watch;
 use crate::worker_signals::WorkerSignals;
 use crate::workflow::Definitions;
-use crate::write::{Answer, Outcome, Request, RequestKind, Write};
+use crate::write::{Answer, Outcome, Request, RequestKind, Write, cancel_outcome};
 
 /// What an engine is told when it is built.
 #[derive(Clone, Copy, Debug)]
@@ -447,7 +447,7 @@ impl Core {
     /// The same by its key; `None` if there is no such execution.
     pub(crate) async fn request_of(&self, key: Key, kind: RequestKind) -> Result<Option<Answer>, Error> {
         let reason = match kind {
-            RequestKind::Cancel => encoded(&cancel_failure()),
+            RequestKind::Cancel => cancel_outcome(),
             RequestKind::Resume => crate::Payload::empty(),
         };
         let request = Request { execution: key, n: Key::mint(), kind, at: self.now(), reason };

@@ -184,12 +184,12 @@ impl Gate {
     /// Adds to the number of calls that have been cancelled, and whose branches have not gone on yet: until then
     /// nothing is delivered.
     pub fn add_cancelled(&self, by: i32) {
-        let has_undelivered = {
+        let minds_rest = {
             let mut state = self.0.state();
             state.cancelled = state.cancelled.saturating_add_signed(by);
-            state.cancelled == 0 && state.has_undelivered()
+            state.cancelled == 0 && state.minds_rest()
         };
-        if has_undelivered {
+        if minds_rest {
             self.0.poke();
         }
     }

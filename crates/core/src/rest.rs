@@ -106,7 +106,7 @@ impl Run {
         let mut state = self.state();
         state.stir();
         state.leaves = state.leaves.saturating_add_signed(by);
-        if by < 0 && self.definition.is_guest && state.has_undelivered() {
+        if by < 0 && self.definition.is_guest && state.minds_rest() {
             drop(state);
             self.poke();
         }
@@ -122,10 +122,7 @@ impl Run {
     pub(crate) fn code_waits(&self) -> bool {
         let mut state = self.state();
         // a single branch concerns nobody else, unless something is to be done when it has come to rest
-        let is_alone = state.leaves <= 1
-            && state.start.is_none()
-            && state.replay.is_none()
-            && self.deadline_at.is_none();
+        let is_alone = state.leaves <= 1 && state.start.is_none() && state.replay.is_none();
         let is_at_rest = is_alone || state.is_closed || !state.is_restless();
         !is_at_rest && !std::mem::replace(&mut state.is_watched, true)
     }
@@ -133,11 +130,15 @@ impl Run {
     /// Changes with everything that branches of a guest do; `None` if nobody needs to watch them any more.
     pub(crate) fn activity(&self) -> Option<u32> {
         let mut state = self.state();
-        if state.is_closed || !state.is_restless() {
-            state.is_watched = false;
-            return None;
+        if !state.is_closed && state.is_restless() {
+            return Some(state.activity);
         }
-        Some(state.activity)
+        state.is_watched = false;
+        if !state.is_closed && state.minds_rest() {
+            drop(state);
+            self.poke();
+        }
+        None
     }
 
     /// True if it matters what the branches of a guest wait for: a recorded delivery cannot be made, or the run
@@ -219,6 +220,12 @@ impl RunState {
     /// True if something may be delivered once all branches are at rest.
     pub(crate) fn has_undelivered(&self) -> bool {
         self.replay.is_some() || !self.completed.is_empty()
+    }
+
+    /// True if the task of a guest's run has something to do now that a branch has come to rest: a delivery, or
+    /// a wait to record or to suspend for once all branches are at rest.
+    pub(crate) fn minds_rest(&self) -> bool {
+        self.has_undelivered() || (self.waiting > 0 && !self.is_restless())
     }
 
     /// A branch does something.

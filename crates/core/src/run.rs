@@ -128,6 +128,8 @@ pub(crate) struct RunState {
     pub(crate) outstanding: u32,
     /// Of these, delivered.
     pub(crate) unheard: u32,
+    /// Calls in a durable wait: for a timer or a child.
+    pub(crate) waiting: u32,
     /// Of code that somebody else polls: nothing of it has run for long enough, or can.
     pub(crate) is_quiet: bool,
     /// What it waits for while it is quiet.
@@ -270,6 +272,7 @@ impl Run {
                 leaves: 1,
                 outstanding: 0,
                 unheard: 0,
+                waiting: 0,
                 is_quiet: false,
                 waits: Waits::Outside,
                 is_watched: false,
@@ -335,6 +338,25 @@ impl Run {
             }
         }
         self.poke();
+    }
+
+    /// Interrupts the run if its deadline has passed; true if it is to stop.
+    pub(crate) fn heed_deadline(&self) -> bool {
+        let Some(deadline_at) = self.deadline_at else { return false };
+        let is_over = self.core.now() >= deadline_at;
+        if is_over {
+            self.interrupt(Interrupt::Cancel(crate::task::deadline_failure().into()));
+        }
+        is_over
+    }
+
+    /// True if a body of the run may begin now: nothing is to stop it. Read right before each body.
+    pub(crate) fn lets_begin(&self) -> bool {
+        if self.heed_deadline() || self.is_lost() {
+            return false;
+        }
+        let state = self.state();
+        !state.is_closed && state.interrupt.is_none()
     }
 
     /// Lets the task look again.

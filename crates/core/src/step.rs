@@ -323,7 +323,12 @@ async fn before_body(call: &Call, is_speculative: bool) {
     if let Some(barrier) = run.barrier(is_speculative)
         && may_begin(run, &run.lane().durable(barrier).await)
     {
-        return in_time(run).await;
+        in_time(run).await;
+        if run.lets_begin() {
+            return;
+        }
+        // cancelled, or its time is up: the task stops it
+        return std::future::pending().await;
     }
     // a Start that lost, a fence: there is no body to run any more
     run.interrupt(Interrupt::Lost);

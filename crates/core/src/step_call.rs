@@ -189,6 +189,11 @@ impl StepCall {
     }
 
     fn begin(&mut self) -> Poll<StepTurn> {
+        if !self.call.as_ref().is_some_and(|call| call.run.lets_begin()) {
+            // cancelled, or its time is up: the run's task stops the code
+            self.stage = Stage::Over;
+            return Poll::Pending;
+        }
         body_begins();
         self.outcome = None;
         self.stage = Stage::Body;

@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::call::{Settling, WaitingFor};
+use crate::clock::Timestamp;
 use crate::commit::{Durable, Lsn};
 use crate::context::{Context, LONGEST_NAP};
 use crate::error::Error;
@@ -23,7 +24,7 @@ use crate::record::{Execution, Filter, Status};
 use crate::rest::Rest;
 use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run, Stopped};
 use crate::workflow::BodyFuture;
-use crate::write::{Outcome, Request, RequestKind, State, Write};
+use crate::write::{Outcome, Request, RequestKind, State, Write, cancel_outcome};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -31,8 +32,10 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(crate) struct RunTask {
     run: Arc<Run>,
     stage: Stage,
-    /// Rings at the deadline, or when the run may have waited long enough to suspend.
+    /// Rings when the run may have waited long enough to suspend.
     alarm: Option<Pin<Box<tokio::time::Sleep>>>,
+    /// Rings at the deadline, whatever the code does then.
+    deadline: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
 enum Stage {
@@ -73,13 +76,13 @@ impl RunTask {
     /// A task that runs at once; its Start is staged when something depends on it.
     pub(crate) fn executing(run: Arc<Run>, input: &Payload) -> Self {
         let stage = Self::branches(&run, input);
-        Self { run, stage, alarm: None }
+        Self { run, stage, alarm: None, deadline: None }
     }
 
     /// A task that runs when its Start, staged as `lsn`, is durable and has won.
     pub(crate) fn starting(run: Arc<Run>, lsn: Lsn) -> Self {
         let stage = Stage::Starting(Durable::new(run.clone(), lsn));
-        Self { run, stage, alarm: None }
+        Self { run, stage, alarm: None, deadline: None }
     }
 
     pub(crate) fn run(&self) -> &Arc<Run> {
@@ -111,6 +114,7 @@ impl RunTask {
     fn execute_polled(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
         self.run.task.register(cx.waker());
         for _ in 0..POLLS {
+            self.heed_deadline(cx);
             if let Some(interrupt) = { self.run.state().take_interrupt() } {
                 self.stop(interrupt);
                 return Poll::Ready(());
@@ -147,25 +151,32 @@ impl RunTask {
         Poll::Pending
     }
 
+    /// Interrupts the run if its deadline has passed; else the task is woken at the deadline.
+    fn heed_deadline(&mut self, cx: &mut TaskContext<'_>) {
+        let Some(deadline_at) = self.run.deadline_at else { return };
+        while !self.run.heed_deadline() {
+            let due = tokio::time::Instant::now() + nap_until(deadline_at, self.run.core.now());
+            let alarm = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+            if alarm.poll_unpin(cx).is_pending() {
+                return;
+            }
+            // the store's clock may have been set meanwhile
+            self.deadline = None;
+        }
+    }
+
     /// Nothing to deliver: suspends if all branches wait for something far away, else sets the alarm.
     /// False if there is something to do after all.
     fn settle_down(&mut self, cx: &mut TaskContext<'_>) -> bool {
         let run = self.run.clone();
         let (all, unarmed) = match run.settle_down() {
             Settling::Interrupted => return false,
-            Settling::Busy if run.deadline_at.is_none() => return true,
-            Settling::Busy => (None, Vec::new()),
+            Settling::Busy => return true,
             Settling::Waiting { all, unarmed } => (all, unarmed),
         };
         let now = run.core.now();
-        if let Some(deadline_at) = run.deadline_at
-            && now >= deadline_at
-        {
-            run.interrupt(Interrupt::Cancel(deadline_failure().into()));
-            return false;
-        }
         let patience = run.core.options.suspend_after;
-        let mut look_at = run.deadline_at;
+        let mut look_at = None;
         if let Some(waits) = all {
             let is_far = waits.iter().all(|(_, waiting_for, _)| match waiting_for {
                 WaitingFor::Timer(due_at) => due_at.since(now) > patience,
@@ -178,7 +189,7 @@ impl RunTask {
                     WaitingFor::Timer(_) => None,
                 });
                 match since.max() {
-                    Some(at) if at > now => look_at = Some(look_at.map_or(at, |other| other.min(at))),
+                    Some(at) if at > now => look_at = Some(at),
                     _ => {
                         run.interrupt(Interrupt::Suspend);
                         return false;
@@ -195,8 +206,7 @@ impl RunTask {
             self.alarm = None;
             return true;
         };
-        let nap = at.since(now).min(LONGEST_NAP) + std::time::Duration::from_millis(1);
-        let due = tokio::time::Instant::now() + nap;
+        let due = tokio::time::Instant::now() + nap_until(at, now);
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         alarm.as_mut().reset(due);
         alarm.poll_unpin(cx).is_pending()
@@ -217,6 +227,7 @@ impl RunTask {
             Ok(output) => (Status::Completed, output),
             Err(failure) => (Status::Failed, encoded(&failure)),
         };
+        run.heed_deadline();
         {
             let mut state = run.state();
             let early = state.ends_early().map(|failure| Interrupt::Park(failure.into()));
@@ -377,12 +388,7 @@ impl RunTask {
     /// Ends a closed run as cancelled, after asking the same of the children it waits for.
     fn cancel(&mut self, failure: &Failure) {
         let run = self.run.clone();
-        let children = std::mem::take(&mut run.state().children);
-        let children: Vec<Key> = children
-            .into_iter()
-            .filter(|(_, child)| !matches!(child, ChildState::Ended(_)))
-            .map(|(key, _)| key)
-            .collect();
+        let children = unended_children(&run);
         if run.is_replayed {
             // its code may not have come to where an earlier run started a child
             self.stage = Stage::Asking(Box::pin(awaited_children(run, children)), failure.clone());
@@ -392,18 +398,8 @@ impl RunTask {
     }
 
     fn cancel_with(&mut self, children: Vec<Key>, failure: &Failure) {
-        let run = self.run.clone();
-        let reason = encoded(failure);
-        for execution in children {
-            let (n, at, kind) = (Key::mint(), run.core.now(), RequestKind::Cancel);
-            let request = Request { execution, n, kind, at, reason: reason.clone() };
-            run.stage_in(&mut run.state(), Write::Request(request), 0);
-            crate::crash_point!("child cancel staged");
-            if let Some(child) = run.core.runs.get(execution) {
-                child.interrupt(Interrupt::Cancel(failure.clone().into()));
-            }
-        }
-        self.end(Status::Cancelled, reason);
+        cancel_children(&self.run, children, failure);
+        self.end(Status::Cancelled, encoded(failure));
     }
 
     /// True if a parent in this process has taken note.
@@ -427,10 +423,24 @@ impl RunTask {
         else {
             return;
         };
-        if *outcome != Outcome::Applied {
-            self.conclude(Conclusion::Gone);
-            return;
-        }
+        let ending = match (outcome, ending) {
+            (Outcome::Applied, ending) => ending,
+            (Outcome::Cancelled, Ending::Ended(..)) => {
+                // a cancel met the end: the children that the execution waited for are asked the same
+                let run = self.run.clone();
+                run.core.runtime.clone().spawn(async move {
+                    let known = unended_children(&run);
+                    if let Ok(children) = awaited_children(run.clone(), known).await {
+                        cancel_children(&run, children, &cancel_failure());
+                    }
+                });
+                Ending::Ended(Status::Cancelled, cancel_outcome())
+            }
+            _ => {
+                self.conclude(Conclusion::Gone);
+                return;
+            }
+        };
         let run = self.run.clone();
         match ending {
             Ending::Ended(status, payload) => {
@@ -605,6 +615,27 @@ impl Branches {
     }
 }
 
+/// Returns the children that a run waits for and that are not known to have ended.
+fn unended_children(run: &Run) -> Vec<Key> {
+    let children = std::mem::take(&mut run.state().children);
+    let children = children.into_iter().filter(|(_, child)| !matches!(child, ChildState::Ended(_)));
+    children.map(|(key, _)| key).collect()
+}
+
+/// Stages a cancel of each of a run's children.
+fn cancel_children(run: &Run, children: Vec<Key>, failure: &Failure) {
+    let reason = encoded(failure);
+    for execution in children {
+        let (n, at, kind) = (Key::mint(), run.core.now(), RequestKind::Cancel);
+        let request = Request { execution, n, kind, at, reason: reason.clone() };
+        run.stage_in(&mut run.state(), Write::Request(request), 0);
+        crate::crash_point!("child cancel staged");
+        if let Some(child) = run.core.runs.get(execution) {
+            child.interrupt(Interrupt::Cancel(failure.clone().into()));
+        }
+    }
+}
+
 /// Children that the execution waits for and that have not ended: those that are `known`, and those that
 /// runs before this one have started. `Unavailable` if the engine ends before the database answers.
 async fn awaited_children(run: Arc<Run>, mut known: Vec<Key>) -> Result<Vec<Key>, Error> {
@@ -639,6 +670,11 @@ fn suspended(run: &Run, waits: Vec<(crate::Path, WaitingFor, crate::clock::Times
     }
     let for_children = !children.is_empty();
     (State::Waiting { wake_at, children, armed }, Ending::Suspended(for_children))
+}
+
+/// Returns how long to sleep until `at`, as far as is known `now`.
+fn nap_until(at: Timestamp, now: Timestamp) -> std::time::Duration {
+    at.since(now).min(LONGEST_NAP) + std::time::Duration::from_millis(1)
 }
 
 pub(crate) fn encoded(failure: &Failure) -> Payload {

@@ -136,8 +136,9 @@ pub struct Parent {
 ///
 /// A request may have been recorded since the owner last looked. So a Move to `Waiting` or `Parked` of an
 /// execution with requests that the flush does not [answer](Write::Answer) makes it `queued` instead, and
-/// whoever claims it answers; a Move to `Ended` deletes them. Whatever it is moved to, if that is not `Running` its
-/// slot in its queue is free.
+/// its next owner answers. A Move to `Ended` deletes them, and ends the execution as `cancelled` whatever end it
+/// asked for, which its outcome [`Cancelled`](Outcome::Cancelled) says. Whatever it is moved to, if that is not
+/// `Running` its slot in its queue is free.
 #[derive(Clone, Debug)]
 pub struct Move {
     /// The execution.
@@ -305,6 +306,14 @@ pub struct Request {
     pub reason: Payload,
 }
 
+/// Returns the outcome of an execution that ends as cancelled because a request asked for that: an encoded
+/// [`Failure`](crate::Failure).
+pub fn cancel_outcome() -> Payload {
+    static OUTCOME: std::sync::LazyLock<Payload> =
+        std::sync::LazyLock::new(|| crate::task::encoded(&crate::task::cancel_failure()));
+    OUTCOME.clone()
+}
+
 /// How a [`Request`] was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -357,6 +366,11 @@ pub enum Outcome {
     Full,
     /// A request's answer, and the parent of an execution that it ended.
     Answered(Answer, Option<Key>),
+    /// A Checkpoint or an Attempt is durable, and a cancel of its execution is asked for: the owner answers it
+    /// before another body begins.
+    CancelAsked,
+    /// A Move to an end met a cancel that was not answered: the execution has ended as `cancelled`.
+    Cancelled,
     /// Its guard does not hold: there is no such row, or it is not ours.
     NotFound,
     /// Another worker has taken over; nothing of this lane lands any more.

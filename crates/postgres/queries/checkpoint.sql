@@ -1,6 +1,12 @@
--- Arrays as in start_running.sql.
-INSERT INTO checkpoints (recorded_at, took_ms, order_no, fingerprint, run_no, kind, execution, path, step_name,
-                         outcome)
-SELECT unnest($1::timestamptz[]), unnest($2::bigint[]), unnest($3::bigint[]), unnest($4::bigint[]),
-       unnest($5::integer[]), unnest($6::smallint[]), unnest($7::uuid[]), unnest($8::bytea[]), unnest($9::text[]),
-       unnest($10::bytea[])
+-- Arrays as in start_running.sql. One row is answered: how many were inserted, and of which executions a request waits
+-- for an answer, null if of none. Most often there is no request at all: then that is all it looks at.
+WITH inserted AS (
+    INSERT INTO checkpoints (recorded_at, took_ms, order_no, fingerprint, run_no, kind, execution, path, step_name,
+                             outcome)
+    SELECT unnest($1::timestamptz[]), unnest($2::bigint[]), unnest($3::bigint[]), unnest($4::bigint[]),
+           unnest($5::integer[]), unnest($6::smallint[]), unnest($7::uuid[]), unnest($8::bytea[]),
+           unnest($9::text[]), unnest($10::bytea[])
+)
+SELECT cardinality($7::uuid[])::bigint,
+       (SELECT array_agg(DISTINCT r.execution) FROM requests AS r
+        WHERE r.execution = ANY($7::uuid[]) AND (SELECT EXISTS (SELECT FROM requests)))

@@ -6,7 +6,7 @@ use stepfast_core::Key;
 use stepfast_core::counters::{Counters, Table};
 use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
-use stepfast_core::write::{Existing, Outcome, Start};
+use stepfast_core::write::{Existing, Flush, Outcome, Start, Write};
 use uuid::Uuid;
 
 use crate::apply::Sorted;
@@ -29,6 +29,7 @@ pub(crate) struct Applied {
 impl Applied {
     /// Reads the answers to [`Sorted::jobs`].
     pub(crate) fn read(
+        flush: &Flush,
         sorted: &Sorted<'_>,
         jobs: &[Job<'_>],
         answers: &[Answer],
@@ -60,6 +61,20 @@ impl Applied {
                     applied.outcomes.extend(waits.map(|(i, _, _)| (*i, Outcome::Queued)));
                 }
                 Sql::Merge => applied.read_merged(sorted, answer)?,
+                Sql::Checkpoint | Sql::Attempt => {
+                    let Some(asked) = counted(answer)?.0 else { continue };
+                    let records = flush.writes.iter().enumerate().filter(|(_, write)| match job.sql {
+                        Sql::Checkpoint => matches!(write, Write::Checkpoint(_)),
+                        _ => matches!(write, Write::Attempt(_)),
+                    });
+                    let heard = records.filter(|(_, write)| asked.contains(&write.execution()));
+                    applied.outcomes.extend(heard.map(|(i, _)| (i, Outcome::CancelAsked)));
+                }
+                Sql::Forget => {
+                    let Some(cancelled) = counted(answer)?.0 else { continue };
+                    let met = sorted.ends.iter().filter(|(_, change)| cancelled.contains(&change.key));
+                    applied.outcomes.extend(met.map(|(i, _)| (*i, Outcome::Cancelled)));
+                }
                 Sql::StartNamed | Sql::Start => {
                     let starts =
                         if job.sql == Sql::Start { &sorted.starts.special } else { &sorted.starts.named };
@@ -106,6 +121,14 @@ fn first(answer: &Answer) -> Result<&tokio_postgres::Row, StoreError> {
     answer.rows.first().ok_or_else(|| damaged("an answer"))
 }
 
+/// Which executions an answer names, if any, and the count in front of them.
+fn counted(answer: &Answer) -> Result<(Option<HashSet<Key>>, u64), StoreError> {
+    let mut row = Columns::of(first(answer)?);
+    let count: i64 = row.next()?;
+    let keys: Option<Vec<Uuid>> = row.next()?;
+    Ok((keys.map(|keys| keys.into_iter().map(key).collect()), count.unsigned_abs()))
+}
+
 /// Which executions have ended, if those are not all, and how many.
 fn ended(answer: &Answer) -> Result<(Option<HashSet<Key>>, u64), StoreError> {
     let mut row = Columns::of(first(answer)?);
@@ -142,10 +165,10 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
             Sql::StartRunning | Sql::StartEnded | Sql::StartNamed | Sql::Start => {
                 counters.inserted(Table::Executions, rows);
             }
-            Sql::Checkpoint => counters.inserted(Table::Checkpoints, rows),
+            Sql::Checkpoint => counters.inserted(Table::Checkpoints, counted(answer)?.1),
             Sql::Withdraw => counters.deleted(Table::Checkpoints, rows),
             Sql::Attribute => counters.inserted(Table::Attributes, rows),
-            Sql::Attempt => counters.inserted(Table::Attempts, rows),
+            Sql::Attempt => counters.inserted(Table::Attempts, counted(answer)?.1),
             Sql::Chunk => counters.inserted(Table::Chunks, rows),
             Sql::Discard => counters.deleted(Table::Chunks, rows),
             Sql::StartQueued => {
@@ -184,7 +207,12 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
             Sql::Timer => counters.inserted(Table::Timers, rows),
             Sql::Wait => counters.inserted(Table::Waits, rows),
             Sql::Request => counters.inserted(Table::Requests, rows),
-            Sql::Answer | Sql::Forget => counters.deleted(Table::Requests, rows),
+            Sql::Answer => counters.deleted(Table::Requests, rows),
+            Sql::Forget => {
+                let (cancelled, deleted) = counted(answer)?;
+                counters.deleted(Table::Requests, deleted);
+                counters.updated(Table::Executions, cancelled.map_or(0, |keys| keys.len() as u64));
+            }
             Sql::Unready => counters.deleted(Table::Ready, rows),
             Sql::Untimer => counters.deleted(Table::Timers, rows),
             Sql::Unwait => counters.deleted(Table::Waits, rows),

@@ -4,7 +4,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Ticket;
 use stepfast_core::record::encode_armed;
 use stepfast_core::write::{
-    Attempt, Checkpoint, Chunk, Discard, Flush, Move, Request, State, WorkerId, Write,
+    Attempt, Checkpoint, Chunk, Discard, Flush, Move, Request, State, WorkerId, Write, cancel_outcome,
 };
 use stepfast_core::{Key, Payload};
 use uuid::Uuid;
@@ -103,7 +103,8 @@ impl<'a> Sorted<'a> {
                 column(ends, |(_, m)| ended_at(&m.state)),
             ];
             jobs.push(Job { sql: Sql::MoveEnded, what: "ending executions", params });
-            let params = vec![column(ends, |(_, m)| uuid(m.key))];
+            let cancelled = cancel_outcome().as_bytes().to_vec();
+            let params = vec![column(ends, |(_, m)| uuid(m.key)), one(cancelled)];
             jobs.push(Job { sql: Sql::Forget, what: "deleting requests", params });
         }
         if !self.moves.is_empty() {

@@ -7,7 +7,7 @@ use stepfast_core::Key;
 use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{
-    Answer as Answered, Existing, Flush, Outcome, Request, RequestKind, Start, Write,
+    Answer as Answered, Existing, Flush, Move, Outcome, Request, RequestKind, Start, State, Write,
 };
 
 use crate::connect::Session;
@@ -104,8 +104,11 @@ pub(crate) async fn applied_before(
     session: &Session,
     flush: &Flush,
 ) -> Result<Vec<(usize, Outcome)>, Trouble> {
-    let is_of_interest =
-        |write: &&Write| matches!(write, Write::Start(_) | Write::Wake(_) | Write::Request(_));
+    let is_of_interest = |write: &&Write| match write {
+        Write::Start(_) | Write::Wake(_) | Write::Request(_) => true,
+        Write::Move(change) => matches!(change.state, State::Ended { .. }),
+        _ => false,
+    };
     let keys = flush.writes.iter().filter(is_of_interest).map(Write::execution);
     let starts = flush.writes.iter().filter_map(|write| match write {
         Write::Start(start) => Some(&**start),
@@ -131,6 +134,12 @@ pub(crate) async fn applied_before(
                 Some(existing) if existing.status != Status::Waiting => {}
                 _ => outcomes.push((i, Outcome::NotFound)),
             },
+            Write::Move(Move { key, state: State::Ended { status, .. }, .. })
+                if *status != Status::Cancelled
+                    && known.of(key).is_some_and(|existing| existing.status == Status::Cancelled) =>
+            {
+                outcomes.push((i, Outcome::Cancelled));
+            }
             Write::Request(request) => {
                 let existing = known.of(&request.execution);
                 let is_asked = asked.contains(&(request.execution, request.n));

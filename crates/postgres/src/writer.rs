@@ -165,7 +165,7 @@ async fn attempt<'a>(
     count(counters, &jobs, &answers)?;
     counters.flushed(flush.writes.len() as u64);
     lane.fenced(&jobs, &answers);
-    let mut applied = Applied::read(sorted, &jobs, &answers)?;
+    let mut applied = Applied::read(flush, sorted, &jobs, &answers)?;
     outcomes.extend(applied.outcomes);
     let refused = &sorted.starts.refused;
     applied.losers.extend(refused);

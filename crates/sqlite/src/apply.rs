@@ -1,14 +1,16 @@
 //! One function per Write variant, in the enum's order. Each Write's guard is in its own statement: a row
 //! that is not changed is a guard that did not hold, so a loser never rolls back its neighbours.
 
+use std::collections::HashSet;
+
 use rusqlite::{OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
-use stepfast_core::record::{Armed, encode_armed};
+use stepfast_core::record::{Armed, Status, encode_armed};
 use stepfast_core::write::{
-    Attempt, Checkpoint, Chunk, Discard, Existing, Flush, Move, Outcome, Start, State, Write,
+    Attempt, Checkpoint, Chunk, Discard, Existing, Flush, Move, Outcome, Start, State, Write, cancel_outcome,
 };
 
 use crate::error::{Tried, Trouble};
@@ -26,6 +28,8 @@ pub(crate) struct Apply<'c, 'f> {
     shared: &'f Shared,
     /// Whether `requests` has any row; looked up when first needed.
     has_requests: Option<bool>,
+    /// Executions of its checkpoints and attempts that were asked for something before the flush.
+    asked: HashSet<Key>,
     /// Rows gathered for statements that insert many.
     pub(crate) rows: Rows<'f>,
     /// Queues that something of the flush is put into.
@@ -44,13 +48,24 @@ impl<'c, 'f> Apply<'c, 'f> {
     ) -> Self {
         // too few for company
         let is_single = is_single || flush.writes.len() < ROWS;
-        Self { sql, flush, now, shared, has_requests: None, rows: Rows::new(), gates: Vec::new(), is_single }
+        Self {
+            sql,
+            flush,
+            now,
+            shared,
+            has_requests: None,
+            asked: HashSet::new(),
+            rows: Rows::new(),
+            gates: Vec::new(),
+            is_single,
+        }
     }
 
     /// Applies all Writes; the outcomes that are not `Applied`, by index.
     pub(crate) fn all(&mut self) -> Tried<Vec<(usize, Outcome)>> {
         let mut outcomes = Vec::new();
         let flush = self.flush;
+        self.look_for_requests()?;
         for (i, write) in flush.writes.iter().enumerate() {
             let outcome = match write {
                 Write::Start(start) => match Shape::of(start) {
@@ -62,6 +77,9 @@ impl<'c, 'f> Apply<'c, 'f> {
                 },
                 Write::Checkpoint(checkpoint) if !self.is_single => {
                     self.gather_checkpoint(i, checkpoint)?;
+                    if self.asked.contains(&checkpoint.execution) {
+                        outcomes.push((i, Outcome::CancelAsked));
+                    }
                     continue;
                 }
                 Write::Checkpoint(checkpoint) => self.checkpoint(checkpoint)?,
@@ -255,7 +273,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     pub(crate) fn checkpoint(&mut self, checkpoint: &'f Checkpoint) -> Tried<Outcome> {
         let rows = self.insert_checkpoints(&[(0, checkpoint)])?;
         if rows == 1 || self.has_checkpoint(checkpoint)? == Some(true) {
-            return Ok(Outcome::Applied);
+            return Ok(self.heard(checkpoint.execution));
         }
         let (execution, path) = (checkpoint.execution, &checkpoint.path);
         Ok(Outcome::Refused(format!("execution {execution} has another checkpoint at path {path}").into()))
@@ -284,7 +302,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         );
         let rows = self.sql.insert(Table::Attempts, Sql::Attempt, params)?;
         if rows == 1 || self.has_attempt(attempt)? == Some(true) {
-            return Ok(Outcome::Applied);
+            return Ok(self.heard(attempt.execution));
         }
         let Attempt { execution, path, attempt, .. } = attempt;
         Ok(Outcome::Refused(
@@ -306,11 +324,19 @@ impl<'c, 'f> Apply<'c, 'f> {
 
     fn change(&mut self, change: &Move) -> Tried<Outcome> {
         let (id, owner) = (key(&change.key), self.flush.worker.0);
-        let queued; // what it becomes instead, if somebody has to answer
+        let instead; // the state of an execution with a request that is not answered
+        let mut outcome = Outcome::Applied;
         let state = match &change.state {
             State::Waiting { armed, .. } | State::Parked { armed, .. } if self.is_asked(change.key)? => {
-                queued = State::Queued { armed: armed.clone() };
-                &queued
+                instead = State::Queued { armed: armed.clone() };
+                &instead
+            }
+            State::Ended { status, at, .. }
+                if *status != Status::Cancelled && self.is_asked(change.key)? =>
+            {
+                instead = State::Ended { status: Status::Cancelled, outcome: cancel_outcome(), at: *at };
+                outcome = Outcome::Cancelled;
+                &instead
             }
             state => state,
         };
@@ -340,7 +366,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             self.sql.delete(Table::Slots, Sql::Unslot, (&*ticket.queue, &*ticket.key, id))?;
         }
         self.enter_roles(change.key, state)?;
-        Ok(Outcome::Applied)
+        Ok(outcome)
     }
 
     /// Inserts what the role tables hold of a state that was just entered.
@@ -423,6 +449,25 @@ impl<'c, 'f> Apply<'c, 'f> {
             from = after;
         }
         Ok(Outcome::Applied)
+    }
+
+    /// Finds the executions of the flush's checkpoints and attempts that are asked for something, before any of its
+    /// Writes is applied.
+    fn look_for_requests(&mut self) -> Tried<()> {
+        for write in &self.flush.writes {
+            if let Write::Checkpoint(Checkpoint { execution, .. }) | Write::Attempt(Attempt { execution, .. }) =
+                write
+                && self.is_asked(*execution)?
+            {
+                self.asked.insert(*execution);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the outcome of a checkpoint or an attempt of an execution that may be asked to cancel.
+    fn heard(&self, execution: Key) -> Outcome {
+        if self.asked.contains(&execution) { Outcome::CancelAsked } else { Outcome::Applied }
     }
 
     /// True if something is asked for with the execution, which this flush does not answer.

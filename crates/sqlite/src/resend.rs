@@ -93,6 +93,13 @@ impl Apply<'_, '_> {
             Write::Move(change) => match (&change.state, self.target(change.key)?) {
                 (_, None) => Outcome::NotFound,
                 (State::Ended { status, at, .. }, Some(target))
+                    if *status != Status::Cancelled
+                        && target.status == Status::Cancelled
+                        && target.ended_at == Some(*at) =>
+                {
+                    Outcome::Cancelled
+                }
+                (State::Ended { status, at, .. }, Some(target))
                     if target.status != *status || target.ended_at != Some(*at) =>
                 {
                     Outcome::NotFound

@@ -325,7 +325,7 @@ async fn what_was_cancelled_needs_no_slot(fixture: &dyn StoreFixture) {
     assert_eq!(worker.claim_keys(9).await, all[..1]);
     worker.commit(vec![cancel(all[0]), cancel(all[1])]).await;
     assert!(worker.claim_keys(9).await.is_empty(), "the first one runs until its owner ends it");
-    end(&mut worker, all[0], "a", "").await;
+    assert_eq!(worker.commit_one(move_of(all[0], "a", "", completed())).await, Outcome::Cancelled);
     assert_eq!(worker.claim_keys(9).await, all[2..]);
 }
 

@@ -5,8 +5,10 @@ use stepfast_core::payload::Payload;
 use stepfast_core::record::{Detail, Execution, ExecutionId, Status};
 use stepfast_core::write::{
     Answer, Checkpoint, CheckpointKind, Outcome, Parent, Request, RequestKind, Start, State, Write,
+    cancel_outcome,
 };
 
+use super::resend::resent;
 use crate::make::{
     armed, at, attempt, awaiting, cancel, checkpoint, child_of, completed, ended, keys, move_to, parked,
     payload, queued, resume, running, sleeping, start, start_in, start_queued, start_running, write,
@@ -16,6 +18,9 @@ use crate::{StoreFixture, Worker};
 super::cases![
     cancel_ends_what_nobody_runs,
     cancel_of_a_running_one_is_left_to_its_owner,
+    an_end_that_meets_a_cancel_ends_as_cancelled,
+    the_owners_answer_to_a_cancel_is_kept,
+    records_of_an_execution_tell_of_a_cancel,
     cancel_of_an_ended_one_is_declined,
     a_request_to_nobody_is_not_found,
     cancel_tells_the_parent,
@@ -87,10 +92,66 @@ async fn cancel_of_a_running_one_is_left_to_its_owner(fixture: &dyn StoreFixture
     assert_eq!(other.commit_one(cancel(key)).await, answered(Answer::Requested));
     let record = other.record(key).await;
     assert_eq!((record.execution, record.requests), (before, vec![RequestKind::Cancel]));
-    owner.apply(vec![move_to(key, completed())]).await;
+}
+
+async fn an_end_that_meets_a_cancel_ends_as_cancelled(fixture: &dyn StoreFixture) {
+    let mut owner = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    for end in [completed(), ended(Status::Failed, "no")] {
+        let [asked, innocent] = keys();
+        owner.apply(vec![start_running(asked), start_running(innocent)]).await;
+        assert_eq!(other.commit_one(cancel(asked)).await, answered(Answer::Requested));
+        let flush = owner.flush(vec![move_to(innocent, end.clone()), move_to(asked, end.clone())]);
+        let expected = [Outcome::Applied, Outcome::Cancelled];
+        assert_eq!(owner.send(&flush).await.unwrap(), expected);
+        assert_eq!(owner.send(&resent(&flush)).await.unwrap(), expected, "sent again");
+        let record = other.record(asked).await;
+        let State::Ended { at, .. } = &end else { panic!("{end:?}") };
+        assert_eq!((record.execution.status, record.execution.ended_at), (Status::Cancelled, Some(*at)));
+        assert_eq!(record.execution.outcome, cancel_outcome());
+        assert!(record.requests.is_empty());
+        assert_eq!(other.execution(innocent).await.status, end.status());
+        assert_eq!(other.commit_one(cancel(asked)).await, answered(Answer::Declined(Status::Cancelled)));
+    }
+}
+
+async fn the_owners_answer_to_a_cancel_is_kept(fixture: &dyn StoreFixture) {
+    let mut owner = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    let key = Key::mint();
+    owner.apply(vec![start_running(key)]).await;
+    other.commit(vec![cancel(key)]).await;
+    let answer = ended(Status::Cancelled, "its deadline");
+    assert_eq!(owner.commit_one(move_to(key, answer)).await, Outcome::Applied);
     let record = other.record(key).await;
-    assert_eq!(record.execution.status, Status::Completed, "what committed first wins");
-    assert!(record.requests.is_empty(), "what was asked came too late");
+    assert_eq!(record.execution.outcome, payload("its deadline"));
+    assert!(record.requests.is_empty());
+}
+
+async fn records_of_an_execution_tell_of_a_cancel(fixture: &dyn StoreFixture) {
+    let mut owner = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    let [asked, innocent] = keys();
+    owner.apply(vec![start_running(asked), start_running(innocent)]).await;
+    let records = |n: u32| {
+        let of =
+            |key| [Write::Checkpoint(checkpoint(key, n, "x")), Write::Attempt(attempt(key, n + 1_000, 1))];
+        [of(asked), of(innocent)].concat()
+    };
+    owner.apply(records(1)).await;
+    assert_eq!(other.commit_one(cancel(asked)).await, answered(Answer::Requested));
+    let heard = [Outcome::CancelAsked, Outcome::CancelAsked, Outcome::Applied, Outcome::Applied];
+    assert_eq!(owner.commit(records(2)).await, heard);
+    // in a flush whose rows are inserted many at a time
+    let many = owner.commit((3..43).flat_map(records).collect()).await;
+    assert_eq!(many, vec![heard.clone(); 40].concat());
+    owner.apply(vec![Write::Answer(asked)]).await;
+    owner.apply(records(50)).await;
+    // a request of the same flush is not heard yet
+    let outcomes = owner.commit([vec![cancel(asked)], records(51)].concat()).await;
+    assert_eq!(outcomes[0], answered(Answer::Requested));
+    assert_eq!(outcomes[1..], [const { Outcome::Applied }; 4]);
+    assert_eq!(owner.commit(records(52)).await, heard);
 }
 
 async fn cancel_of_an_ended_one_is_declined(fixture: &dyn StoreFixture) {

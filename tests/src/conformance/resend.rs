@@ -26,7 +26,7 @@ super::cases![
     what_went_on_meanwhile_is_left_alone,
 ];
 
-fn resent(flush: &Flush) -> Flush {
+pub(super) fn resent(flush: &Flush) -> Flush {
     Flush { is_resent: true, ..flush.clone() }
 }
 

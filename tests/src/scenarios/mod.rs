@@ -29,6 +29,7 @@ mod drain;
 mod fault;
 mod fence;
 mod killer;
+mod limit;
 mod queue;
 mod queued_child;
 mod refusal;
@@ -63,6 +64,7 @@ nouns![
     client,
     drain,
     killer,
+    limit,
     queue,
     queued_child,
     request,

@@ -188,7 +188,9 @@ impl Committer {
                 // nobody asks what became of it
                 continue;
             }
-            landed.outcomes.extend(meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
+            if outcome != Outcome::CancelAsked {
+                landed.outcomes.extend(meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
+            }
             self.tell(write, meta.tree, meta.lsns[0], &outcome);
         }
     }
@@ -410,19 +412,20 @@ fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::U
                 lane.0.staged.notify_one();
                 continue;
             }
-            let is_applied = outcome == Outcome::Applied;
+            let is_applied = matches!(outcome, Outcome::Applied | Outcome::CancelAsked);
             let mut outcomes = lane.staging().unblock(&entry, &outcome);
             let lsns = entry.meta.lsns.iter().copied();
+            let (execution, tree, lsn) = (entry.write.execution(), entry.meta.tree, entry.meta.lsns[0]);
+            let settled = Settled { execution, tree, lsn, write: &entry.write, outcome: &outcome };
             if is_applied {
+                if outcome == Outcome::CancelAsked {
+                    sink.settled(lane.number(), settled);
+                }
                 lane.0.watermark.publish(None, lsns, outcomes);
             } else {
                 outcomes.extend(lsns.map(|lsn| (lsn, outcome.clone())));
                 lane.0.watermark.publish(None, [], outcomes);
-                let (execution, tree, lsn) = (entry.write.execution(), entry.meta.tree, entry.meta.lsns[0]);
-                sink.settled(
-                    lane.number(),
-                    Settled { execution, tree, lsn, write: &entry.write, outcome: &outcome },
-                );
+                sink.settled(lane.number(), settled);
             }
             let freed = lane.staging().take_freed();
             lane.0.room.add_permits(entry.meta.room as usize + freed);

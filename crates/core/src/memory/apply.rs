@@ -10,7 +10,7 @@ use crate::record::{Execution, Status};
 use crate::store::StoreError;
 use crate::write::{
     Answer, Attempt, Checkpoint, CheckpointKind, Chunk, Discard, Existing, Flush, Move, Outcome, Request,
-    RequestKind, Start, State, WorkerId, Write,
+    RequestKind, Start, State, WorkerId, Write, cancel_outcome,
 };
 
 /// What a row is to a Start that lost against it.
@@ -164,13 +164,19 @@ impl Tables {
     fn checkpoint(&mut self, checkpoint: &Checkpoint, counters: &Counters) -> Outcome {
         self.checkpoints.insert((checkpoint.execution, checkpoint.path.clone()), checkpoint.clone());
         counters.inserted(Table::Checkpoints, 1);
-        Outcome::Applied
+        self.heard(checkpoint.execution)
+    }
+
+    /// Returns the outcome of a record of an execution that may be asked to cancel.
+    fn heard(&self, execution: Key) -> Outcome {
+        let is_asked = self.requests_of(execution).next().is_some();
+        if is_asked { Outcome::CancelAsked } else { Outcome::Applied }
     }
 
     fn attempt(&mut self, attempt: &Attempt, counters: &Counters) -> Outcome {
         self.attempts.insert((attempt.execution, attempt.path.clone(), attempt.attempt), attempt.clone());
         counters.inserted(Table::Attempts, 1);
-        Outcome::Applied
+        self.heard(attempt.execution)
     }
 
     fn change(&mut self, change: &Move, worker: WorkerId, counters: &Counters) -> Outcome {
@@ -178,16 +184,22 @@ impl Tables {
             return Outcome::NotFound;
         }
         let is_asked = self.requests_of(change.key).next().is_some();
+        let mut outcome = Outcome::Applied;
         match &change.state {
             State::Waiting { armed, .. } | State::Parked { armed, .. } if is_asked => {
                 self.enter(change.key, &State::Queued { armed: armed.clone() }, None, counters);
+            }
+            State::Ended { status, at, .. } if is_asked && *status != Status::Cancelled => {
+                let state = State::Ended { status: Status::Cancelled, outcome: cancel_outcome(), at: *at };
+                self.enter(change.key, &state, Some(worker), counters);
+                outcome = Outcome::Cancelled;
             }
             state => self.enter(change.key, state, Some(worker), counters),
         }
         if change.state.status().is_terminal() {
             self.clear_requests(change.key, counters);
         }
-        Outcome::Applied
+        outcome
     }
 
     fn wake(&mut self, key: Key, now: Timestamp, counters: &Counters) -> Outcome {
@@ -313,9 +325,9 @@ impl Tables {
 fn kind_number(write: &Write) -> u8 {
     match write {
         Write::Start(_) => 0,
-        Write::Checkpoint(_) => 1,
-        Write::Attempt(_) => 2,
-        Write::Answer(_) => 3,
+        Write::Answer(_) => 1,
+        Write::Checkpoint(_) => 2,
+        Write::Attempt(_) => 3,
         Write::Move(_) => 4,
         Write::Wake(_) => 5,
         Write::Request(_) => 6,

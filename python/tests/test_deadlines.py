@@ -1,0 +1,178 @@
+"""Deadlines and cancels of executions whose code goes from step to step, or is in a long one."""
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+
+import stepfast
+from stepfast import AsyncEngine, Client, Engine, Queue, WorkflowCancelled, sleep, step, workflow
+
+HANGS = 30
+"""Seconds after which something that waits is taken to hang."""
+
+gate = threading.Event()
+begun = threading.Event()
+interrupted: list[str] = []
+
+
+@step
+def tick() -> None:
+    pass
+
+
+@step
+async def tick_async() -> None:
+    pass
+
+
+@workflow
+def ticks() -> None:
+    while True:
+        tick()
+
+
+@workflow
+async def ticks_async() -> None:
+    while True:
+        await tick_async()
+
+
+@step
+def waits_for_the_gate() -> None:
+    begun.set()
+    gate.wait(HANGS)
+
+
+@workflow
+def has_a_long_step() -> str:
+    waits_for_the_gate()
+    return "completed"
+
+
+@step
+async def waits_for_ever() -> None:
+    begun.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        interrupted.append("body")
+
+
+@workflow
+async def has_an_endless_step() -> None:
+    await waits_for_ever()
+
+
+@pytest.fixture(autouse=True)
+def closed() -> None:
+    gate.clear()
+    begun.clear()
+    interrupted.clear()
+
+
+def test_a_sync_execution_ends_at_its_deadline(url: str) -> None:
+    with Engine(url, queues=[Queue("q", concurrency=1)]) as engine:
+        limited = engine.options(timeout=0.1)
+        with pytest.raises(WorkflowCancelled, match="deadline"):
+            limited.start(ticks).result(HANGS)
+        with pytest.raises(WorkflowCancelled, match="deadline"):
+            limited.run(ticks)
+        queued = engine.options(queue="q", run_timeout=0.1)
+        for handle in [queued.start(ticks), queued.start(ticks)]:
+            with pytest.raises(WorkflowCancelled, match="deadline"):
+                handle.result(HANGS)
+
+
+def test_an_async_execution_ends_at_its_deadline(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url, queues=[Queue("q", concurrency=1)]) as engine:
+            limited = engine.options(timeout=0.1)
+            with pytest.raises(WorkflowCancelled, match="deadline"):
+                await (await limited.start(ticks_async)).result()
+            with pytest.raises(WorkflowCancelled, match="deadline"):
+                await limited.run(ticks_async)
+            handle = await engine.options(queue="q", run_timeout=0.1).start(ticks_async)
+            with pytest.raises(WorkflowCancelled, match="deadline"):
+                await handle.result()
+
+    asyncio.run(asyncio.wait_for(main(), HANGS))
+
+
+def test_an_execution_ends_at_its_deadline_whatever_its_step_does(url: str) -> None:
+    with Engine(url) as engine:
+        handle = engine.options(timeout=0.1).start(has_a_long_step)
+        assert begun.wait(HANGS)
+        with pytest.raises(WorkflowCancelled, match="deadline"):
+            handle.result(HANGS)
+        assert not gate.is_set()
+        gate.set()
+
+
+def test_a_caller_that_runs_the_code_gets_no_late_output(url: str) -> None:
+    with Engine(url) as engine:
+        opens = threading.Timer(0.3, gate.set)
+        opens.start()
+        with pytest.raises(WorkflowCancelled, match="deadline"):
+            engine.options(timeout=0.1).run(has_a_long_step)
+        opens.join()
+
+
+def test_the_body_of_an_async_step_is_interrupted_at_the_deadline(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            limited = engine.options(timeout=0.1)
+            with pytest.raises(WorkflowCancelled, match="deadline"):
+                await (await limited.start(has_an_endless_step)).result()
+            with pytest.raises(WorkflowCancelled, match="deadline"):
+                await limited.run(has_an_endless_step)
+        assert interrupted == ["body", "body"]
+
+    asyncio.run(asyncio.wait_for(main(), HANGS))
+
+
+def test_a_client_s_cancel_meets_the_end(url: str) -> None:
+    with Engine(url) as engine, Client(url) as client:
+        for n in range(20):
+            gate.clear()
+            begun.clear()
+            handle = engine.start(has_a_long_step, workflow_id=f"it-{n}")
+            assert begun.wait(HANGS)
+            assert client.cancel(f"it-{n}")
+            gate.set()
+            with pytest.raises(WorkflowCancelled):
+                handle.result(HANGS)
+            assert handle.status() == "cancelled"
+
+
+@workflow
+async def gives_up_and_sleeps() -> None:
+    with contextlib.suppress(TimeoutError):
+        await stepfast.wait_for(waits_for_ever(), 0.05)
+    await sleep(3600)
+
+
+@workflow
+async def branches_end_while_it_sleeps() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sleep(3600))
+        for _ in range(3):
+            group.create_task(tick_async())
+
+
+@pytest.mark.parametrize("sleeper", [gives_up_and_sleeps, branches_end_while_it_sleeps])
+def test_a_sleep_is_recorded_whatever_came_before_it(
+    url: str, sleeper: stepfast.Workflow[[], object]
+) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url, suspend_after=0.1) as engine:
+            for _ in range(5):
+                handle = await engine.start(sleeper)
+                while await handle.status() != "waiting":
+                    await asyncio.sleep(0.01)
+                execution = (await engine.show(handle.workflow_id)).execution
+                assert execution.wake_at is not None
+                assert await handle.cancel()
+
+    asyncio.run(asyncio.wait_for(main(), HANGS))
