@@ -35,6 +35,9 @@ pub trait StoreFixture: Send + Sync {
     /// Makes a worker look lost to all others, as if its process had been killed.
     async fn lose(&self, worker: WorkerId);
 
+    /// Executes SQL past the store; false on a store that has none.
+    async fn execute(&self, sql: &str) -> bool;
+
     /// True if `changed` tells of changes by other handles.
     fn has_hints(&self) -> bool {
         true
@@ -100,6 +103,10 @@ impl StoreFixture for MemoryFixture {
     async fn lose(&self, worker: WorkerId) {
         self.store.lose(worker);
     }
+
+    async fn execute(&self, _: &str) -> bool {
+        false
+    }
 }
 
 /// A [`SqliteStore`] in a directory of its own.
@@ -141,6 +148,13 @@ impl StoreFixture for SqliteFixture {
 
     async fn lose(&self, worker: WorkerId) {
         self.store.lose(worker);
+    }
+
+    async fn execute(&self, sql: &str) -> bool {
+        let conn = rusqlite::Connection::open(self.directory.path().join("test.db")).unwrap();
+        conn.busy_timeout(std::time::Duration::from_secs(30)).unwrap();
+        conn.execute_batch(sql).unwrap();
+        true
     }
 
     /// Whether a flush was applied shows in its rows.
@@ -199,15 +213,21 @@ impl StoreFixture for PostgresFixture {
 
     /// Its lease runs out: nobody has renewed it for long.
     async fn lose(&self, worker: WorkerId) {
+        self.execute(&format!(
+            "UPDATE workers SET lease_expires_at = '2000-01-01 00:00:00Z' WHERE worker_id = {}",
+            worker.0
+        ))
+        .await;
+    }
+
+    async fn execute(&self, sql: &str) -> bool {
         let (client, connection) =
             tokio_postgres::connect(PostgresServer::shared().url(), NoTls).await.unwrap();
         let connection = tokio::spawn(connection);
-        let statement = format!(
-            "UPDATE \"{}\".workers SET lease_expires_at = '2000-01-01 00:00:00Z' WHERE worker_id = $1",
-            self.options.schema
-        );
-        client.execute(&statement, &[&worker.0]).await.unwrap();
+        let schema = &self.options.schema;
+        client.batch_execute(&format!("SET search_path TO \"{schema}\"; {sql}")).await.unwrap();
         drop(client);
         connection.await.unwrap().unwrap();
+        true
     }
 }

@@ -376,9 +376,11 @@ impl Model<'_> {
             How::HandBack => (queued(), Place::Queued { from: now, has_waited: false }),
         };
         item.place = place;
+        let expected = if item.is_cancelled { Outcome::Cancelled } else { Outcome::Applied };
         let ticket = ticket(QUEUES[item.queue], KEYS[item.key], item.priority);
         let key = *key;
-        self.workers[worker].apply(vec![Write::Move(Move { key, ticket, state })]).await;
+        let outcome = self.workers[worker].commit_one(Write::Move(Move { key, ticket, state })).await;
+        assert_eq!(outcome, expected);
     }
 
     async fn lose(&mut self, worker: usize) {

@@ -70,6 +70,8 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
         run.interrupt(Interrupt::Cancel(deadline_failure().into()));
     } else if is_hopeless(execution.strikes, core.options.max_recoveries) {
         run.interrupt(Interrupt::Fail(killer_failure(execution.strikes).into()));
+    } else if let Some(reason) = &execution.unreadable {
+        run.interrupt(Interrupt::Park(unreadable_failure(reason).into()));
     } else if core.is_draining() {
         // the claim was under way when the draining began
         run.interrupt(Interrupt::HandBack);
@@ -106,6 +108,14 @@ fn killer_failure(strikes: u32) -> Failure {
          it was tried alone; find out what kills the process (memory, a crash in native code), then resume it"
     );
     Failure::of_kind(KILLS_WORKERS, message).permanent()
+}
+
+/// The reason for parking an execution whose record cannot be read.
+fn unreadable_failure(reason: &str) -> Failure {
+    let message = format!(
+        "its record cannot be read: {reason}; run it by the version that wrote it, or mend the row, then resume it"
+    );
+    Failure::of_kind(UNREADABLE, message).permanent()
 }
 
 /// The values stored aside that a record refers to.

@@ -189,6 +189,22 @@ pub struct Execution {
     pub wake_at: Option<Timestamp>,
     /// Due times of its sleeps.
     pub armed: Vec<Armed>,
+    /// Why something that is recorded of it cannot be read: a newer version of the program wrote it, or it is damaged.
+    /// Its owner parks it.
+    pub unreadable: Option<Arc<str>>,
+}
+
+impl Execution {
+    /// Notes that a column of something that is recorded of it has a value that this version does not know. The first
+    /// note is kept.
+    pub fn note_unreadable(&mut self, column: &str) {
+        self.unreadable.get_or_insert_with(|| {
+            format!(
+                "column {column} has a value that this version of Stepfast does not know: a newer version wrote it, or the row is damaged"
+            )
+            .into()
+        });
+    }
 }
 
 impl Execution {

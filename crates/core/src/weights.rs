@@ -39,6 +39,25 @@ impl Weights {
         self.0.as_deref().and_then(|all| serde_json::to_string(all).ok())
     }
 
+    /// Returns the weights in a column of a queue's row. What is not as [`to_json`](Self::to_json) writes it stops no
+    /// claim: such a queue has no weights, and a weight out of range counts as the nearest one in range.
+    pub fn stored(json: &str) -> Self {
+        static WARNED: std::sync::Once = std::sync::Once::new();
+        let Some(mut all) = Self::of_json(json) else {
+            WARNED.call_once(|| {
+                tracing::warn!(
+                    json,
+                    "a queue's key_weights cannot be read, and count as none; set them anew"
+                );
+            });
+            return Self::default();
+        };
+        if all.refused().is_some() {
+            all = all.iter().take(MOST_KEYS).map(|(key, weight)| (key, weight.clamp(1, LARGEST))).collect();
+        }
+        all
+    }
+
     /// What [`to_json`](Self::to_json) has made; `None` if it is something else.
     pub fn of_json(json: &str) -> Option<Self> {
         let all: BTreeMap<String, u32> = serde_json::from_str(json).ok()?;
@@ -77,6 +96,15 @@ mod tests {
         for other in ["", "[]", r#"{"a":-1}"#, r#"{"a":"b"}"#] {
             assert_eq!(Weights::of_json(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn weights_that_cannot_be_stop_nobody() {
+        for none in ["", "[]", r#"{"a":-1}"#, r#"{"a":"b"}"#] {
+            assert_eq!(Weights::stored(none), Weights::default(), "{none}");
+        }
+        let clamped = Weights::stored(r#"{"a":0,"b":4000000000,"c":7}"#);
+        assert_eq!((clamped.of("a"), clamped.of("b"), clamped.of("c")), (1, LARGEST, 7));
     }
 
     #[test]

@@ -283,6 +283,13 @@ pub enum RequestKind {
     Resume = 2,
 }
 
+impl RequestKind {
+    /// The kind with this number; `None` if this version does not know it.
+    pub fn from_number(number: i64) -> Option<Self> {
+        [Self::Cancel, Self::Resume].into_iter().find(|kind| *kind as i64 == number)
+    }
+}
+
 /// Asks for something to be done with an execution.
 ///
 /// The Write itself moves a target that nobody runs. A running one gets a row in `requests`, and its owner

@@ -9,4 +9,4 @@ WITH inserted AS (
 )
 SELECT cardinality($7::uuid[])::bigint,
        (SELECT array_agg(DISTINCT r.execution) FROM requests AS r
-        WHERE r.execution = ANY($7::uuid[]) AND (SELECT EXISTS (SELECT FROM requests)))
+        WHERE r.execution = ANY($7::uuid[]) AND r.kind = 1 AND (SELECT EXISTS (SELECT FROM requests AS others)))

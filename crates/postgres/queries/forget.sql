@@ -11,7 +11,7 @@ WITH asked AS (
         CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
                             WHERE e.key = r.execution AND e.xmin = pg_current_xact_id()::xid AND e.status >= 4
                             OFFSET 0) AS e
-        WHERE (SELECT EXISTS (SELECT FROM requests))))
+        WHERE (SELECT EXISTS (SELECT FROM requests AS others))))
     RETURNING execution, kind
 ), cancelled AS (
     UPDATE executions AS e

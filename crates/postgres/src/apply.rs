@@ -71,8 +71,10 @@ impl<'a> Sorted<'a> {
         if !self.wakes.is_empty() || !self.requests.is_empty() {
             jobs.push(self.lock());
         }
-        self.executions(flush.worker, now, &mut jobs);
+        // what is answered in this flush no longer counts as asked; what its Moves answer still does
+        self.answers(&mut jobs);
         self.records(&mut jobs);
+        self.executions(flush.worker, now, &mut jobs);
         self.roles(flush, &mut jobs);
         jobs
     }
@@ -87,12 +89,14 @@ impl<'a> Sorted<'a> {
         Job { sql: Sql::Lock, what: "locking executions", params: vec![one(cancelled), one(others)] }
     }
 
-    fn executions(&self, worker: WorkerId, now: Option<Timestamp>, jobs: &mut Vec<Job<'a>>) {
-        // before the Moves: what is answered in this flush no longer counts as asked
+    fn answers(&self, jobs: &mut Vec<Job<'a>>) {
         if !self.answers.is_empty() {
             let params = vec![column(&self.answers, |key| uuid(*key))];
             jobs.push(Job { sql: Sql::Answer, what: "deleting requests", params });
         }
+    }
+
+    fn executions(&self, worker: WorkerId, now: Option<Timestamp>, jobs: &mut Vec<Job<'a>>) {
         if !self.ends.is_empty() {
             let ends = &self.ends;
             let params = vec![

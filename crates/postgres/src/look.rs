@@ -9,7 +9,7 @@ use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::record::{Detail, ExecutionId};
 use stepfast_core::store::{Look, Registration, Seen, StoreError};
 use stepfast_core::survey::WorkerInfo;
-use stepfast_core::write::WorkerId;
+use stepfast_core::write::{RequestKind, WorkerId};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
@@ -21,7 +21,7 @@ use crate::error::{Trouble, damaged, unanswered, unavailable};
 use crate::pipeline::{self, Answer, Job, Part, one};
 use crate::queue;
 use crate::read::Reader;
-use crate::rows::{Columns, request_kind};
+use crate::rows::Columns;
 use crate::statements::{CONTROL, Sql, TAKEOVER};
 use crate::takeover::{self, Ended};
 use crate::types::{Instant, key, uuid};
@@ -426,8 +426,10 @@ fn view(answer: &Answer) -> Result<View, StoreError> {
             now,
             is_fenced,
             requests: requests
-                .map(|(execution, kind)| Ok((key(execution), request_kind(kind)?)))
-                .collect::<Result<_, StoreError>>()?,
+                .filter_map(|(execution, kind)| {
+                    Some((key(execution), RequestKind::from_number(kind.into())?))
+                })
+                .collect(),
             ended: ended.into_iter().map(key).collect(),
             strays: Vec::new(),
             has_ready,

@@ -15,7 +15,7 @@ use stepfast_core::write::WorkerId;
 use tokio_postgres::Row;
 
 use crate::connect::Session;
-use crate::error::{Trouble, damaged};
+use crate::error::Trouble;
 use crate::pipeline::{self, Job, Part, column, one};
 use crate::read::Reader;
 use crate::rows::Columns;
@@ -116,8 +116,7 @@ fn count_of(row: &mut Columns<'_>) -> Result<Option<u32>, StoreError> {
 }
 
 fn weights(row: &mut Columns<'_>) -> Result<Weights, StoreError> {
-    let Some(json) = row.next::<Option<&str>>()? else { return Ok(Weights::default()) };
-    Weights::of_json(json).ok_or_else(|| damaged("the column key_weights of a queue"))
+    Ok(row.next::<Option<&str>>()?.map_or_else(Weights::default, Weights::stored))
 }
 
 fn rate(row: &mut Columns<'_>) -> Result<Option<Rate>, StoreError> {

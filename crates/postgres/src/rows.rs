@@ -64,16 +64,44 @@ impl<'a> Columns<'a> {
         Status::from_number(self.next::<i16>()?.into()).ok_or_else(|| damaged("executions.status"))
     }
 
-    fn path(&mut self) -> Result<Path, StoreError> {
-        Path::from_bytes(self.next()?).ok_or_else(|| damaged("a path"))
+    fn path(&mut self) -> Result<Option<Path>, StoreError> {
+        Ok(Path::from_bytes(self.next()?))
     }
 
     fn fingerprint(&mut self) -> Result<Option<u64>, StoreError> {
         Ok(self.next::<Option<i64>>()?.map(i64::cast_unsigned))
     }
 
-    fn count(&mut self) -> Result<u32, StoreError> {
-        u32::try_from(self.next::<i64>()?).map_err(|_| damaged("a number"))
+    fn count(&mut self) -> Result<Option<u32>, StoreError> {
+        Ok(u32::try_from(self.next::<i64>()?).ok())
+    }
+
+    /// The rest of a row of `checkpoints.sql`; the name of a column if that has a value that this version does not know.
+    fn checkpoint(&mut self, execution: Key) -> Result<Result<Checkpoint, &'static str>, StoreError> {
+        let Some(path) = self.path()? else { return Ok(Err("path of checkpoints")) };
+        let run_no = self.next::<i32>()?.cast_unsigned();
+        let Some(order) = self.count()? else { return Ok(Err("order_no of checkpoints")) };
+        let kind = u8::try_from(self.next::<i16>()?).ok().and_then(CheckpointKind::from_number);
+        let Some(kind) = kind else { return Ok(Err("kind of checkpoints")) };
+        Ok(Ok(Checkpoint {
+            execution,
+            path,
+            run_no,
+            order,
+            kind,
+            name: self.next::<String>()?.into(),
+            fingerprint: self.fingerprint()?,
+            outcome: self.payload()?,
+            at: self.time()?,
+            took_ms: self.next()?,
+        }))
+    }
+
+    /// The rest of a row of `attempts.sql`, likewise.
+    fn attempt(&mut self, execution: Key) -> Result<Result<Attempt, &'static str>, StoreError> {
+        let Some(path) = self.path()? else { return Ok(Err("path of attempts")) };
+        let Some(attempt) = self.count()? else { return Ok(Err("attempt of attempts")) };
+        Ok(Ok(Attempt { execution, path, attempt, failure: self.payload()?, at: self.time()? }))
     }
 }
 
@@ -120,7 +148,8 @@ fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
     let root = row.opt_key()?.unwrap_or(key);
     let parent = row.opt_key()?;
     let is_detached = row.next()?;
-    Ok(Execution {
+    let is_armed_damaged;
+    let mut execution = Execution {
         key,
         root,
         parent: parent.map(|key| Parent { key, is_detached }),
@@ -138,8 +167,10 @@ fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
         ended_at: row.opt_time()?,
         deadline_at: row.opt_time()?,
         armed: {
-            let armed: Option<&[u8]> = row.next()?;
-            decode_armed(armed.unwrap_or_default()).ok_or_else(|| damaged("executions.armed"))?
+            let bytes: Option<&[u8]> = row.next()?;
+            let armed = decode_armed(bytes.unwrap_or_default());
+            is_armed_damaged = armed.is_none();
+            armed.unwrap_or_default()
         },
         wake_at: row.opt_time()?,
         strikes: row.next::<Option<i32>>()?.unwrap_or_default().cast_unsigned(),
@@ -148,7 +179,12 @@ fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
         dedup_id: row.next::<Option<&str>>()?.map(Into::into),
         run_timeout: row.next::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         attributes: Attributes::NONE,
-    })
+        unreadable: None,
+    };
+    if is_armed_damaged {
+        execution.note_unreadable("armed of executions");
+    }
+    Ok(execution)
 }
 
 /// Where an execution stands: its queue, its key there, its priority.
@@ -208,23 +244,12 @@ impl Details {
         for row in rows {
             let mut row = Columns::of(row);
             let execution = row.key()?;
-            let checkpoint = Checkpoint {
-                execution,
-                path: row.path()?,
-                run_no: row.next::<i32>()?.cast_unsigned(),
-                order: row.count()?,
-                kind: u8::try_from(row.next::<i16>()?)
-                    .ok()
-                    .and_then(CheckpointKind::from_number)
-                    .ok_or_else(|| damaged("checkpoints.kind"))?,
-                name: row.next::<String>()?.into(),
-                fingerprint: row.fingerprint()?,
-                outcome: row.payload()?,
-                at: row.time()?,
-                took_ms: row.next()?,
-            };
+            let checkpoint = row.checkpoint(execution)?;
             if let Some(record) = self.record(execution, records) {
-                record.checkpoints.push(checkpoint);
+                match checkpoint {
+                    Ok(checkpoint) => record.checkpoints.push(checkpoint),
+                    Err(column) => record.execution.note_unreadable(column),
+                }
             }
         }
         Ok(())
@@ -235,15 +260,12 @@ impl Details {
         for row in rows {
             let mut row = Columns::of(row);
             let execution = row.key()?;
-            let attempt = Attempt {
-                execution,
-                path: row.path()?,
-                attempt: row.count()?,
-                failure: row.payload()?,
-                at: row.time()?,
-            };
+            let attempt = row.attempt(execution)?;
             if let Some(record) = self.record(execution, records) {
-                record.attempts.push(attempt);
+                match attempt {
+                    Ok(attempt) => record.attempts.push(attempt),
+                    Err(column) => record.execution.note_unreadable(column),
+                }
             }
         }
         Ok(())
@@ -266,9 +288,9 @@ impl Details {
         for row in rows {
             let mut row = Columns::of(row);
             let execution = row.key()?;
-            let kind = request_kind(row.next()?)?;
+            let kind = RequestKind::from_number(row.next::<i16>()?.into());
             if let Some(record) = self.record(execution, records) {
-                record.requests.push(kind);
+                record.requests.extend(kind);
             }
         }
         Ok(())
@@ -282,12 +304,4 @@ impl Details {
 /// A record without details.
 pub(crate) fn bare(execution: Execution) -> Record {
     Record { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new() }
-}
-
-/// The kind of a request with this number.
-pub(crate) fn request_kind(number: i16) -> Result<RequestKind, StoreError> {
-    [RequestKind::Cancel, RequestKind::Resume]
-        .into_iter()
-        .find(|kind| *kind as i16 == number)
-        .ok_or_else(|| damaged("requests.kind"))
 }

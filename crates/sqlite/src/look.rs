@@ -274,7 +274,8 @@ impl Inner {
         let mut statement = conn.prepare_cached(include_str!("../queries/asked.sql"))?;
         let mut rows = statement.query([worker])?;
         while let Some(row) = rows.next()? {
-            seen.requests.push((key_of(row, 0)?, request_kind(row, 1)?));
+            let key = key_of(row, 0)?;
+            seen.requests.extend(request_kind(row, 1)?.map(|kind| (key, kind)));
         }
         drop(rows);
 

@@ -165,17 +165,23 @@ pub(crate) fn record(sql: &mut Statements<'_>, execution: Execution) -> Tried<Re
     record.execution.attributes = attributes(sql, id)?;
     let mut rows = sql.get(Sql::Checkpoints)?.query([key(&id)])?;
     while let Some(row) = rows.next()? {
-        record.checkpoints.push(checkpoint(row, id)?);
+        match checkpoint(row, id)? {
+            Ok(checkpoint) => record.checkpoints.push(checkpoint),
+            Err(column) => record.execution.note_unreadable(column),
+        }
     }
     drop(rows);
     let mut rows = sql.get(Sql::Attempts)?.query([key(&id)])?;
     while let Some(row) = rows.next()? {
-        record.attempts.push(attempt(row, id)?);
+        match attempt(row, id)? {
+            Ok(attempt) => record.attempts.push(attempt),
+            Err(column) => record.execution.note_unreadable(column),
+        }
     }
     drop(rows);
     let mut rows = sql.get(Sql::Asked)?.query([key(&id)])?;
     while let Some(row) = rows.next()? {
-        record.requests.push(request_kind(row, 0)?);
+        record.requests.extend(request_kind(row, 0)?);
     }
     Ok(record)
 }

@@ -67,8 +67,8 @@ pub(crate) fn payload_of(row: &Row<'_>, i: usize) -> Tried<Payload> {
     Ok(blob(row, i)?.map_or_else(Payload::empty, Payload::from_slice))
 }
 
-fn path_of(row: &Row<'_>, i: usize) -> Tried<Path> {
-    blob(row, i)?.and_then(Path::from_bytes).ok_or_else(|| damaged(row, i))
+fn path_of(row: &Row<'_>, i: usize) -> Tried<Option<Path>> {
+    Ok(blob(row, i)?.and_then(Path::from_bytes))
 }
 
 fn number<T: TryFrom<i64>>(row: &Row<'_>, i: usize) -> Tried<T> {
@@ -88,11 +88,9 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         None => None,
     };
     let given_id = maybe_text(row, 4)?;
-    let armed = match blob(row, 15)? {
-        Some(bytes) => decode_armed(bytes).ok_or_else(|| damaged(row, 15))?,
-        None => Vec::new(),
-    };
-    Ok(Execution {
+    let armed = decode_armed(blob(row, 15)?.unwrap_or_default());
+    let is_armed_damaged = armed.is_none();
+    let mut execution = Execution {
         key,
         root,
         parent,
@@ -116,8 +114,13 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         dedup_id: maybe_text(row, 24)?,
         run_timeout: row.get::<_, Option<i64>>(25)?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         attributes: Attributes::NONE,
-        armed,
-    })
+        armed: armed.unwrap_or_default(),
+        unreadable: None,
+    };
+    if is_armed_damaged {
+        execution.note_unreadable("armed of executions");
+    }
+    Ok(execution)
 }
 
 /// Where an execution stands: its queue, its key there, its priority.
@@ -137,8 +140,7 @@ fn rate(row: &Row<'_>, i: usize) -> Tried<Option<Rate>> {
 
 /// Weights of keys; NULL for none.
 fn weights(row: &Row<'_>, i: usize) -> Tried<Weights> {
-    let Some(json) = row.get::<_, Option<String>>(i)? else { return Ok(Weights::default()) };
-    Weights::of_json(&json).ok_or_else(|| damaged(row, i))
+    Ok(row.get::<_, Option<String>>(i)?.map_or_else(Weights::default, |json| Weights::stored(&json)))
 }
 
 /// A row of `queues`.
@@ -162,39 +164,37 @@ pub(crate) fn queue(row: &Row<'_>) -> Tried<QueueRow> {
     })
 }
 
-/// What `queries/checkpoints.sql` selects.
-pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> Tried<Checkpoint> {
-    Ok(Checkpoint {
+/// What `queries/checkpoints.sql` selects; the name of a column if that has a value that this version does not know.
+pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> Tried<Result<Checkpoint, &'static str>> {
+    let Some(path) = path_of(row, 0)? else { return Ok(Err("path of checkpoints")) };
+    let Ok(run_no) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("run_no of checkpoints")) };
+    let Ok(order) = u32::try_from(row.get::<_, i64>(2)?) else { return Ok(Err("order_no of checkpoints")) };
+    let kind = u8::try_from(row.get::<_, i64>(3)?).ok().and_then(CheckpointKind::from_number);
+    let Some(kind) = kind else { return Ok(Err("kind of checkpoints")) };
+    Ok(Ok(Checkpoint {
         execution,
-        path: path_of(row, 0)?,
-        run_no: number(row, 1)?,
-        order: number(row, 2)?,
-        kind: CheckpointKind::from_number(number(row, 3)?).ok_or_else(|| damaged(row, 3))?,
+        path,
+        run_no,
+        order,
+        kind,
         name: text(row, 4)?.into(),
         fingerprint: fingerprint(row, 5)?,
         at: time(row, 6)?,
         took_ms: row.get(7)?,
         outcome: payload_of(row, 8)?,
-    })
+    }))
 }
 
-/// A row of `attempts`: path, attempt, failed_at, failure.
-pub(crate) fn attempt(row: &Row<'_>, execution: Key) -> Tried<Attempt> {
-    Ok(Attempt {
-        execution,
-        path: path_of(row, 0)?,
-        attempt: number(row, 1)?,
-        at: time(row, 2)?,
-        failure: payload_of(row, 3)?,
-    })
+/// A row of `attempts`: path, attempt, failed_at, failure; or the name of a column as of a checkpoint.
+pub(crate) fn attempt(row: &Row<'_>, execution: Key) -> Tried<Result<Attempt, &'static str>> {
+    let Some(path) = path_of(row, 0)? else { return Ok(Err("path of attempts")) };
+    let Ok(attempt) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("attempt of attempts")) };
+    Ok(Ok(Attempt { execution, path, attempt, at: time(row, 2)?, failure: payload_of(row, 3)? }))
 }
 
-pub(crate) fn request_kind(row: &Row<'_>, i: usize) -> Tried<RequestKind> {
-    match row.get::<_, i64>(i)? {
-        1 => Ok(RequestKind::Cancel),
-        2 => Ok(RequestKind::Resume),
-        _ => Err(damaged(row, i)),
-    }
+/// The kind of a request; `None` if this version does not know it.
+pub(crate) fn request_kind(row: &Row<'_>, i: usize) -> Tried<Option<RequestKind>> {
+    Ok(RequestKind::from_number(row.get(i)?))
 }
 
 /// Bytes of the payloads of an execution.

@@ -227,7 +227,7 @@ impl Sql {
                 "INSERT INTO requests (execution, n, kind, requested_at) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT DO NOTHING"
             }
-            Sql::HasAsked => "SELECT 1 FROM requests WHERE execution = ?1",
+            Sql::HasAsked => "SELECT 1 FROM requests WHERE execution = ?1 AND kind = 1",
             Sql::AnyAsked => "SELECT 1 FROM requests",
             Sql::Answer => "DELETE FROM requests WHERE execution = ?1",
             Sql::Asked => "SELECT kind FROM requests WHERE execution = ?1 ORDER BY n",

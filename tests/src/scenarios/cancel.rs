@@ -13,7 +13,7 @@ use crate::fault_store::{Call, FaultStore};
 
 super::cases![
     an_end_that_is_durable_before_a_cancel_wins,
-    an_end_that_is_on_its_way_before_a_cancel_wins,
+    a_cancel_wins_over_an_end_on_its_way,
     a_cancel_that_is_seen_before_an_end_wins,
     of_an_end_and_a_cancel_at_once_one_wins,
 ];
@@ -76,18 +76,18 @@ async fn an_end_that_is_durable_before_a_cancel_wins(fixture: &dyn StoreFixture)
     shut_down(two).await;
 }
 
-async fn an_end_that_is_on_its_way_before_a_cancel_wins(fixture: &dyn StoreFixture) {
+async fn a_cancel_wins_over_an_end_on_its_way(fixture: &dyn StoreFixture) {
     let Running { one, store, two, handle, latch } = running(fixture).await;
     store.hold_writes(ends(handle.key()));
     latch.open();
     store.until_hanging().await;
     assert_eq!(two.cancel("x").await.unwrap(), Answer::Requested);
-    // also the engine that runs it has seen it, and cannot take back what is on its way
+    // the engine that runs it has seen the request, and cannot take back the end on its way: the store heeds it
     let looks = store.called(Call::Look);
     store.until_called(Call::Look, looks + 2).await;
     store.release();
-    assert_eq!(handle.result().await.unwrap(), 7);
-    assert_agreed([&one, &two], "x", Status::Completed).await;
+    assert_eq!(status(handle.result().await), Status::Cancelled);
+    assert_agreed([&one, &two], "x", Status::Cancelled).await;
     shut_down(one).await;
     shut_down(two).await;
 }

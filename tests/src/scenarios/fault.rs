@@ -33,7 +33,7 @@ super::cases![
     requests_that_cannot_share_a_flush_do_not_hold_up_others,
     one_whose_writes_wait_for_each_other_does_not_hold_up_others,
     lost_history_stops_the_engine,
-    rows_that_cannot_be_read_stop_the_engine,
+    a_database_that_cannot_be_trusted_stops_the_engine,
     shutting_down_without_a_database_ends,
     shutting_down_with_a_database_that_hangs_ends,
 ];
@@ -625,7 +625,7 @@ async fn lost_history_stops_the_engine(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn rows_that_cannot_be_read_stop_the_engine(fixture: &dyn StoreFixture) {
+async fn a_database_that_cannot_be_trusted_stops_the_engine(fixture: &dyn StoreFixture) {
     for call in [Call::Look, Call::Claim] {
         let (count, latch) = (Count::new(), Latch::new());
         let workflow = waiting("w", &count, &latch);
@@ -634,14 +634,14 @@ async fn rows_that_cannot_be_read_stop_the_engine(fixture: &dyn StoreFixture) {
         count.reaches(1).await;
         let queued = engine.start(&workflow, 2).await.unwrap();
         let waiting = tokio::spawn(async move { queued.result().await });
-        store.answer_next(call, StoreError::Corrupt("column status of a row".into()));
+        store.answer_next(call, StoreError::Corrupt("an answer".into()));
         if call == Call::Claim {
             // there is a place for the other
             latch.open();
         }
         let error = waiting.await.unwrap().unwrap_err();
         assert_eq!((error.kind(), error.code()), (ErrorKind::Corrupt, "SF-0015"), "{call:?}: {error}");
-        assert!(error.to_string().contains("column status of a row"), "{error}");
+        assert!(error.to_string().contains("an answer"), "{error}");
         latch.open();
         engine.shutdown(Duration::from_secs(5)).await.unwrap();
         let (next, _) = second_engine(fixture, |b| b.register(&workflow)).await;

@@ -39,6 +39,7 @@ mod several;
 mod starting;
 mod step;
 mod stray;
+mod unreadable;
 mod value;
 mod wait;
 mod yielding;
@@ -71,6 +72,7 @@ nouns![
     several,
     starting,
     step,
+    unreadable,
     value,
     wait,
     yielding,

@@ -119,6 +119,7 @@ impl Tables {
             run_timeout: start.run_timeout,
             attributes: start.attributes.clone(),
             wake_at: None,
+            unreadable: None,
             // what follows is the state's
             status: Status::Queued,
             is_paused: false,
