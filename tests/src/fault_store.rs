@@ -35,6 +35,8 @@ pub enum Call {
     Value,
     /// `list`
     List,
+    /// `queues`
+    Queues,
 }
 
 /// What happens to a call.
@@ -438,7 +440,8 @@ impl Store for FaultStore {
     }
 
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
-        self.inner.queues(names).await
+        let fault = self.enter(Call::Queues).await?;
+        leave(Call::Queues, fault, self.inner.queues(names).await)
     }
 
     async fn look(&self, look: &Look) -> Result<Seen, StoreError> {

@@ -43,6 +43,21 @@ impl fmt::Debug for Timestamp {
     }
 }
 
+/// Returns the time since the machine has started, counting the time for which it was suspended.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// Returns the time since the machine has started. Elsewhere than on Linux the monotonic clock may stand still while the
+/// machine is suspended.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
 /// Where a store takes "now" from: the machine's clock, unless a test sets another.
 ///
 /// A store on a server asks the server instead; a clock given to it replaces that.

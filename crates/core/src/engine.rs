@@ -10,7 +10,7 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, since_boot};
 use crate::commit::{Lane, LaneLoad, Lsn, Slot, Staged};
 use crate::error::Error;
 use crate::handle::Handle;
@@ -162,7 +162,7 @@ impl Core {
             is_closing: AtomicBool::new(false),
             poisoned: OnceLock::new(),
             store_time: StoreTime::new(registering_at, registration.now),
-            lease: Lease::new(lease, registering_at),
+            lease: Lease::new(lease, since_boot().saturating_sub(registering_at.elapsed())),
             worker: WorkerSignals::new(),
             put_offs: PutOffs::default(),
             shutdown: Mutex::new(None),

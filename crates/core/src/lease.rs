@@ -1,10 +1,11 @@
-//! [`Lease`]: until when a worker may begin bodies, by its own monotonic clock.
+//! [`Lease`]: until when a worker may begin bodies, by its own clock, which goes on while the machine is suspended.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
+
+use crate::clock::since_boot;
 
 /// No lease: it never runs out.
 const FOREVER: u64 = u64::MAX;
@@ -13,23 +14,29 @@ const FOREVER: u64 = u64::MAX;
 /// store counts from when it answers, this from when it was asked.
 pub(crate) struct Lease {
     length: Option<Duration>,
-    epoch: Instant,
-    /// In microseconds since `epoch`.
+    /// The clock.
+    now: fn() -> Duration,
+    /// In microseconds of the clock.
     until: AtomicU64,
     renewed: Notify,
 }
 
 impl Lease {
-    /// A lease of this length, if the store has any, granted by an answer to what was asked at `asked_at`.
-    pub(crate) fn new(length: Option<Duration>, asked_at: Instant) -> Self {
-        let until = length.map_or(FOREVER, micros);
-        Self { length, epoch: asked_at, until: AtomicU64::new(until), renewed: Notify::new() }
+    /// A lease of this length, if the store has any, granted by an answer to what was asked at `asked_at` since the
+    /// machine has started.
+    pub(crate) fn new(length: Option<Duration>, asked_at: Duration) -> Self {
+        Self::by(since_boot, length, asked_at)
     }
 
-    /// The store has renewed it, asked at `asked_at`.
-    pub(crate) fn renew(&self, asked_at: Instant) {
+    fn by(now: fn() -> Duration, length: Option<Duration>, asked_at: Duration) -> Self {
+        let until = length.map_or(FOREVER, |length| micros(asked_at + length));
+        Self { length, now, until: AtomicU64::new(until), renewed: Notify::new() }
+    }
+
+    /// The store has renewed it, asked at `asked_at` since the machine has started.
+    pub(crate) fn renew(&self, asked_at: Duration) {
         let Some(length) = self.length else { return };
-        let until = micros(asked_at.duration_since(self.epoch) + length);
+        let until = micros(asked_at + length);
         self.until.fetch_max(until, SeqCst);
         self.renewed.notify_waiters();
     }
@@ -37,7 +44,7 @@ impl Lease {
     /// True while nobody else can have taken over.
     pub(crate) fn is_held(&self) -> bool {
         let until = self.until.load(SeqCst);
-        until == FOREVER || micros(self.epoch.elapsed()) < until
+        until == FOREVER || micros((self.now)()) < until
     }
 
     /// Resolves when it is held.
@@ -62,11 +69,12 @@ mod tests {
 
     use super::*;
 
+    const CLOCK: fn() -> Duration = || Duration::from_secs(1_000);
+
     #[test]
     fn it_counts_from_when_it_was_asked_for() {
-        let now = Instant::now();
-        let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap();
-        let lease = Lease::new(Some(Duration::from_secs(100)), ago(200));
+        let ago = |seconds| CLOCK() - Duration::from_secs(seconds);
+        let lease = Lease::by(CLOCK, Some(Duration::from_secs(100)), ago(200));
         assert!(!lease.is_held() && lease.held().now_or_never().is_none());
         lease.renew(ago(150));
         assert!(!lease.is_held(), "an answer that comes late renews nothing");
@@ -76,6 +84,18 @@ mod tests {
         assert!(lease.is_held() && waiting.now_or_never().is_some());
         lease.renew(ago(150));
         assert!(lease.is_held(), "an older answer takes nothing back");
-        assert!(Lease::new(None, ago(200)).is_held(), "a store without leases");
+        assert!(Lease::by(CLOCK, None, ago(200)).is_held(), "a store without leases");
+    }
+
+    /// The machine was suspended for an hour: its monotonic clock stood still, the lease has run out.
+    #[test]
+    fn it_runs_out_while_the_machine_is_suspended() {
+        static SUSPENDED: AtomicU64 = AtomicU64::new(0);
+        let clock = || Duration::from_secs(1_000 + SUSPENDED.load(SeqCst));
+        let lease = Lease::by(clock, Some(Duration::from_secs(3)), clock());
+        assert!(lease.is_held());
+        SUSPENDED.store(3_600, SeqCst);
+        assert!(!lease.is_held());
+        assert!(since_boot() > Duration::ZERO);
     }
 }

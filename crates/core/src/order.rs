@@ -163,7 +163,7 @@ impl Order<'_> {
         options.check_debounce(&self.definition.name, &self.input)?;
         options.attributes.check()?;
         if let Some(ticket) = &ticket {
-            core.queues.check(core, &ticket.queue).await?;
+            core.queues.await_known(core, &ticket.queue).await?;
         }
         let key = Key::mint();
         let mut claim = None;

@@ -1,7 +1,9 @@
 //! [`Quarantine`]: how a worker tries executions that seem to kill whoever runs them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::clock::Timestamp;
 use crate::engine::Core;
 use crate::key::Key;
 use crate::record::QUARANTINE;
@@ -9,8 +11,11 @@ use crate::run::Run;
 
 /// Most that are tried at a time.
 const MOST: usize = 64;
+/// An execution that has run for so long while it is tried has got on: a long body keeps no other waiting.
+const LONG_ENOUGH: Duration = Duration::from_secs(30);
 
-/// What a worker tries of what is in quarantine: one, and when that has gone or got on, twice as many, and so on.
+/// What a worker tries of what is in quarantine: one, and when that has gone, got on, or run for long enough, twice as
+/// many, and so on.
 ///
 /// So the first one that it tries after it began is alone, and if the process dies then, the culprit is known;
 /// but when one culprit has brought thousands of innocents into quarantine, half of those that are left are
@@ -20,10 +25,11 @@ pub(crate) struct Quarantine {
     size: usize,
 }
 
-/// An execution that is tried, and how many deliveries it had before.
+/// An execution that is tried: how many deliveries it had before, and since when.
 struct Trial {
     key: Key,
     deliveries: u32,
+    since: Timestamp,
 }
 
 impl Quarantine {
@@ -31,11 +37,14 @@ impl Quarantine {
         Self { trying: Vec::new(), size: 1 }
     }
 
-    /// How many may be tried now: none while one of those before is no further than it was.
+    /// How many may be tried now: none while one of those before is no further than it was, and has not run for long
+    /// enough.
     pub(crate) fn room(&mut self, core: &Core) -> usize {
         if !self.trying.is_empty() {
+            let now = core.now();
             self.trying.retain(|trial| {
-                core.runs.get(trial.key).is_some_and(|run| run.deliveries() == trial.deliveries)
+                now.since(trial.since) < LONG_ENOUGH
+                    && core.runs.get(trial.key).is_some_and(|run| run.deliveries() == trial.deliveries)
             });
             if !self.trying.is_empty() {
                 return 0;
@@ -46,8 +55,9 @@ impl Quarantine {
     }
 
     /// These are tried from here on.
-    pub(crate) fn try_out<'r>(&mut self, runs: impl IntoIterator<Item = &'r Arc<Run>>) {
-        let trials = runs.into_iter().map(|run| Trial { key: run.key, deliveries: run.deliveries() });
+    pub(crate) fn try_out<'r>(&mut self, runs: impl IntoIterator<Item = &'r Arc<Run>>, now: Timestamp) {
+        let trials =
+            runs.into_iter().map(|run| Trial { key: run.key, deliveries: run.deliveries(), since: now });
         self.trying.extend(trials);
     }
 }

@@ -46,6 +46,11 @@ impl Queues {
         }
     }
 
+    /// An error if there is no such queue. Waits for a database that does not answer.
+    pub(crate) async fn await_known(&self, core: &Core, name: &Arc<str>) -> Result<(), Error> {
+        core.ask(|| self.check(core, name)).await
+    }
+
     /// An error if there is no such queue.
     pub(crate) async fn check(&self, core: &Core, name: &Arc<str>) -> Result<(), Error> {
         if self.knows(name) {

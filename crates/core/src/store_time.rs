@@ -11,6 +11,10 @@ use crate::clock::Timestamp;
 /// until the estimate has caught up. A clock that was set back further is followed at once.
 const SLOWED: i64 = 1_000_000;
 
+/// The store's clock loses at most one part in so many against ours between two answers: system clocks are slewed by
+/// at most 500 parts in a million (adjtimex(2)).
+const SLOWEST: i64 = 1_000;
+
 /// What time it is at the store, between two answers of it. Never behind the store's clock unless that was
 /// set forward since the last answer: what is due an hour from an estimate is not due before that. It does not go
 /// back, unless the store's clock was set back.
@@ -24,6 +28,9 @@ pub(crate) struct StoreTime {
     version: AtomicU64,
     /// The store's time minus the time since `epoch`, in microseconds.
     offset: AtomicI64,
+    /// The store's time minus the time since `epoch` was at least this at `certain_at`, in microseconds since `epoch`.
+    certain: AtomicI64,
+    certain_at: AtomicI64,
     /// At `slowed_at`, in microseconds since `epoch`, what was told was so much ahead of that.
     ahead: AtomicI64,
     slowed_at: AtomicI64,
@@ -37,6 +44,9 @@ impl StoreTime {
             epoch: asked_at,
             version: AtomicU64::new(0),
             offset: AtomicI64::new(now.as_micros()),
+            // the first answer took an unknown part of the time until now
+            certain: AtomicI64::new(now.as_micros() - micros(asked_at.elapsed())),
+            certain_at: AtomicI64::new(micros(asked_at.elapsed())),
             ahead: AtomicI64::new(0),
             slowed_at: AtomicI64::new(0),
             changes: Mutex::default(),
@@ -60,6 +70,25 @@ impl StoreTime {
         }
     }
 
+    /// The time that it is at the store at least: what ends at this time does not end early by the store's clock,
+    /// unless that was set back since the last answer.
+    pub(crate) fn certainly(&self) -> Timestamp {
+        let since = self.since_epoch(Instant::now());
+        loop {
+            let version = self.version.load(SeqCst);
+            let certain = self.certain_offset(since) + since;
+            if version.is_multiple_of(2) && self.version.load(SeqCst) == version {
+                return Timestamp::from_micros(certain);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// The lower bound so many microseconds after `epoch`: the store's clock may go slower than ours.
+    fn certain_offset(&self, since: i64) -> i64 {
+        self.certain.load(SeqCst) - (since - self.certain_at.load(SeqCst)) / SLOWEST
+    }
+
     /// What is told so many microseconds after `epoch`.
     fn told(&self, since: i64) -> i64 {
         let told = self.offset.load(SeqCst) + since;
@@ -79,6 +108,13 @@ impl StoreTime {
         let since = self.since_epoch(heard_at);
         let at_least = now.as_micros() - since;
         let at_most = now.as_micros() - self.since_epoch(asked_at);
+        let certain = self.certain_offset(since);
+        // a bound that is above the other one is of before the store's clock was set
+        let certain = if certain > at_most { at_least } else { certain.max(at_least) };
+        self.version.fetch_add(1, SeqCst);
+        self.certain.store(certain, SeqCst);
+        self.certain_at.store(since, SeqCst);
+        self.version.fetch_add(1, SeqCst);
         let offset = self.offset.load(SeqCst);
         if at_most < offset || at_least > offset {
             let ahead = self.told(since) - since - at_most;
@@ -89,6 +125,10 @@ impl StoreTime {
             self.version.fetch_add(1, SeqCst);
         }
     }
+}
+
+fn micros(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -114,6 +154,30 @@ mod tests {
         assert_eq!(offset(), 61_001, "the store's clock was set forward");
         time.heard(at(2_000), at(2_002), shows(2_501));
         assert_eq!(offset(), 501, "and back");
+    }
+
+    #[test]
+    fn the_certain_time_is_never_ahead_of_the_store() {
+        let epoch = Instant::now();
+        let at = |millis| epoch + Duration::from_millis(millis);
+        let shows = |micros: i64| Timestamp::from_micros(micros);
+        let time = StoreTime::new(epoch, shows(0));
+        let certain = |millis: i64| time.certain_offset(millis * 1_000) + millis * 1_000;
+        // the store's clock begins with ours, and is slewed: it loses 500 us each second
+        let store = |millis: i64| millis * 1_000 - millis / 2;
+        for second in 1..100 {
+            let asked = second * 1_000;
+            // now and then an answer takes long
+            let heard = asked + if second % 7 == 0 { 900 } else { 1 };
+            assert!(certain(asked) <= store(asked), "{second}: before the answer");
+            time.heard(at(asked as u64), at(heard as u64), shows(store(asked)));
+            assert!(certain(heard) <= store(heard), "{second}: after it");
+            assert!(certain(heard) >= store(heard) - 3_000, "{second}: it is a useful bound");
+        }
+        time.heard(at(100_000), at(100_001), shows(7_000_000));
+        assert_eq!(certain(100_001), 7_000_000, "the store's clock was set back");
+        time.heard(at(101_000), at(101_001), shows(900_000_000));
+        assert_eq!(certain(101_001), 900_000_000, "and forward");
     }
 
     #[test]

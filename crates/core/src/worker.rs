@@ -13,7 +13,7 @@ use tokio::sync::{MutexGuard, oneshot};
 use tokio::time::Instant;
 
 use crate::adopt::{adopt, generations};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, since_boot};
 use crate::commit::on_thread;
 use crate::engine::{Core, Places};
 use crate::error::Error;
@@ -127,7 +127,7 @@ impl Worker {
                 run.interrupt(Interrupt::Lost);
             }
         }
-        let (asked_at, registration) = loop {
+        let (asked_at, asked_since_boot, registration) = loop {
             // a lane may have heard of an older fence only now: then this registration is alive, and would
             // keep what it owns
             if let Err(error) = core.store.close(over).await {
@@ -135,9 +135,9 @@ impl Worker {
                 tokio::time::sleep(REGISTER_AGAIN_AFTER).await;
                 continue;
             }
-            let asked_at = Instant::now();
+            let (asked_at, asked_since_boot) = (Instant::now(), since_boot());
             match core.store.register(self.claims.lane + 1, &core.info).await {
-                Ok(registration) => break (asked_at, registration),
+                Ok(registration) => break (asked_at, asked_since_boot, registration),
                 Err(error) => {
                     tracing::debug!(%error, "cannot register");
                     tokio::time::sleep(REGISTER_AGAIN_AFTER).await;
@@ -147,7 +147,7 @@ impl Worker {
         tracing::info!(worker = registration.worker.0, "registered anew");
         *core.registration.write().unwrap_or_else(std::sync::PoisonError::into_inner) = registration;
         core.store_time.correct(asked_at, registration.now);
-        core.lease.renew(asked_at);
+        core.lease.renew(asked_since_boot);
         core.worker.is_fenced.store(false, SeqCst);
         self.looks = Looks::new(core.clone());
         self.claims = Claims::new(core.clone(), self.claims.lane);
@@ -250,7 +250,7 @@ impl Looks {
     /// `no_claim` says, no claim is under way.
     async fn look(&mut self, is_renewal: bool, no_claim: Option<MutexGuard<'_, ()>>) {
         let core = self.core.clone();
-        let asked_at = Instant::now();
+        let (asked_at, asked_since_boot) = (Instant::now(), since_boot());
         self.look_again_at = None;
         if is_renewal {
             self.renewed_at = Some(asked_at);
@@ -301,7 +301,7 @@ impl Looks {
             return;
         }
         if is_renewal {
-            core.lease.renew(asked_at);
+            core.lease.renew(asked_since_boot);
         }
         self.pass_on(seen, &look, &generations);
     }
@@ -437,7 +437,7 @@ impl Claims {
         }
         if let Some(Taken { runs, .. }) = self.take(room, true).await {
             core.worker.is_trying.store(!runs.is_empty(), SeqCst);
-            self.quarantine.try_out(&runs);
+            self.quarantine.try_out(&runs, core.now());
             if !runs.is_empty() {
                 // when may the next one be tried?
                 core.want_look();

@@ -16,6 +16,7 @@ super::cases![
     who_kills_too_often_is_given_up,
     it_can_be_resumed_after_that,
     one_is_tried_at_first_then_more,
+    a_long_body_keeps_no_other_in_quarantine,
 ];
 
 /// Queues executions of a workflow, and loses workers that have claimed all of them, so many times; then so many
@@ -113,4 +114,25 @@ async fn one_is_tried_at_first_then_more(fixture: &dyn StoreFixture) {
     }
     shut_down(one).await;
     shut_down(two).await;
+}
+
+async fn a_long_body_keeps_no_other_in_quarantine(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    let all: Vec<Key> = (0..6).map(|_| Key::mint()).collect();
+    kill(fixture, &workflow, &all, QUARANTINE, 0).await;
+    let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
+    for (tried, minute) in [(1, 0), (3, 1), (6, 2)] {
+        fixture.clock().advance(std::time::Duration::from_secs(60 * u64::from(minute > 0)));
+        count.reaches(tried).await;
+        let looks = store.called(crate::fault_store::Call::Look);
+        store.until_called(crate::fault_store::Call::Look, looks + 2).await;
+        assert_eq!(count.get(), tried, "minute {minute}");
+    }
+    assert!(!latch.is_open());
+    latch.open();
+    for key in &all {
+        assert_eq!(one.get::<i64>(&key.to_string()).await.unwrap().result().await.unwrap(), 1);
+    }
+    shut_down(one).await;
 }

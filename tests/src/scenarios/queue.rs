@@ -14,10 +14,12 @@ use super::kit::{
     Count, Latch, Returns, engine, noop, open, row, second_engine, shut_down, sleeper, waiting,
 };
 use crate::StoreFixture;
+use crate::fault_store::Call;
 
 super::cases![
     what_is_put_into_a_queue_runs,
     queues_that_are_not_there_are_refused,
+    a_start_into_a_queue_waits_for_the_database,
     no_more_run_than_the_queue_allows,
     no_more_run_of_a_key_than_it_allows_and_in_order,
     no_more_run_in_a_worker_than_it_allows,
@@ -135,6 +137,27 @@ async fn queues_that_are_not_there_are_refused(fixture: &dyn StoreFixture) {
     assert!(one.set_queue(&Queue::new("d").concurrency(0)).await.is_err());
     let names: Vec<_> = one.queues().await.unwrap().into_iter().map(|row| row.queue.name).collect();
     assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), ["a", "b"]);
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn a_start_into_a_queue_waits_for_the_database(fixture: &dyn StoreFixture) {
+    let workflow = noop();
+    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
+    // as a process that was just deployed: this engine has put nothing into the queue yet
+    let (two, store) = second_engine(fixture, |b| b.register(&workflow)).await;
+    store.down(&[Call::Queues]);
+    let brief = two.start(&workflow, 1).queue("a").wait_at_most(Duration::from_millis(50)).await.unwrap_err();
+    assert_eq!(brief.code(), "SF-0011", "{brief}");
+    assert!(brief.to_string().contains("within 50ms"), "{brief}");
+    let patient = {
+        let (two, workflow) = (two.clone(), workflow.clone());
+        tokio::spawn(async move { two.start(&workflow, 2).queue("a").await?.result().await })
+    };
+    store.until_called(Call::Queues, store.called(Call::Queues) + 2).await;
+    assert!(!patient.is_finished());
+    store.down(&[]);
+    assert_eq!(patient.await.unwrap().unwrap(), 2);
     shut_down(one).await;
     shut_down(two).await;
 }
