@@ -298,7 +298,39 @@ impl Model<'_> {
         for n in taken {
             self.begin(n, worker, now);
         }
+        if claimed.records.is_empty() {
+            self.check_nothing_had_room(worker, now);
+        }
         claimed.has_more || claimed.records.len() == most
+    }
+
+    /// What an empty claim has left in its queue has no room there.
+    fn check_nothing_had_room(&self, worker: usize, now: Timestamp) {
+        for (id, left) in self.items.values() {
+            let Place::Queued { from, has_waited } = left.place else { continue };
+            let is_claimable = from <= now && left.lost < QUARANTINE && !left.is_cancelled;
+            if !is_claimable || self.paused[left.queue] {
+                continue;
+            }
+            let limits = &self.limits[left.queue];
+            let is_used_up =
+                |limit: Option<u32>, used: usize| limit.is_some_and(|limit| used >= limit as usize);
+            let of_queue = |item: &Item| item.queue == left.queue;
+            let is_full = is_used_up(limits.concurrency, self.running(|it, _| of_queue(it)))
+                || is_used_up(limits.worker_concurrency, self.running(|it, by| of_queue(it) && by == worker))
+                || is_used_up(
+                    limits.key_concurrency,
+                    self.running(|it, _| of_queue(it) && it.key == left.key),
+                );
+            // a start is forgotten a thousandth of the period late
+            let counts = |at: &Timestamp| at.plus(PERIOD + PERIOD / 1_000) > now;
+            let begun =
+                |of| self.starts.get(&(left.queue, of)).into_iter().flatten().filter(|at| counts(at)).count();
+            let is_rated = !has_waited
+                && (limits.rate.is_some_and(|rate| begun(None) >= rate.starts as usize)
+                    || limits.key_rate.is_some_and(|rate| begun(Some(left.key)) >= rate.starts as usize));
+            assert!(is_full || is_rated, "{id} was left in queue {}, which has room for it", left.queue);
+        }
     }
 
     /// Nothing was left that should have come before what came of the same key.

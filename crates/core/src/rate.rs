@@ -59,7 +59,7 @@ pub struct Entry {
 pub enum Which {
     /// All of it: no rate counts.
     All,
-    /// What goes on after it has waited: it does not count for rates, and comes by itself.
+    /// What goes on after it has waited: it does not count for rates, and comes first.
     Woken,
     /// The rest.
     Starts,

@@ -1,18 +1,27 @@
 -- Keys of queues of which something is ready, found by hopping from one to the next along the index; and how many of each
 -- run, where that is limited. $1: queues, $2: the first key of each that is wanted, $3: the last one, null for no end,
--- $4: whether what runs of a key counts, $5: at most so many keys of each queue.
+-- $4: whether what runs of a key counts, $5: at most so many keys of each queue, $6: whether only keys count of which
+-- something has waited.
 SELECT q.n, k.queue_key,
        CASE WHEN q.is_counted
             THEN (SELECT count(*) FROM slots AS s WHERE s.queue = q.queue AND s.queue_key = k.queue_key) END
-FROM unnest($1::text[], $2::text[], $3::text[], $4::boolean[]) WITH ORDINALITY
-     AS q (queue, first, last, is_counted, n)
+FROM unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $6::boolean[]) WITH ORDINALITY
+     AS q (queue, first, last, is_counted, is_woken, n)
 CROSS JOIN LATERAL (
     WITH RECURSIVE hops (queue_key, n) AS (
-        SELECT (SELECT r.queue_key FROM ready AS r
-                WHERE r.queue = q.queue AND r.queue_key >= q.first ORDER BY r.queue_key LIMIT 1), 1
+        SELECT CASE WHEN q.is_woken
+                    THEN (SELECT r.queue_key FROM ready AS r
+                          WHERE r.queue = q.queue AND r.queue_key >= q.first AND r.is_woken
+                          ORDER BY r.queue_key LIMIT 1)
+                    ELSE (SELECT r.queue_key FROM ready AS r
+                          WHERE r.queue = q.queue AND r.queue_key >= q.first ORDER BY r.queue_key LIMIT 1) END, 1
       UNION ALL
-        SELECT (SELECT r.queue_key FROM ready AS r
-                WHERE r.queue = q.queue AND r.queue_key > h.queue_key ORDER BY r.queue_key LIMIT 1), h.n + 1
+        SELECT CASE WHEN q.is_woken
+                    THEN (SELECT r.queue_key FROM ready AS r
+                          WHERE r.queue = q.queue AND r.queue_key > h.queue_key AND r.is_woken
+                          ORDER BY r.queue_key LIMIT 1)
+                    ELSE (SELECT r.queue_key FROM ready AS r
+                          WHERE r.queue = q.queue AND r.queue_key > h.queue_key ORDER BY r.queue_key LIMIT 1) END, h.n + 1
         FROM hops AS h
         WHERE h.queue_key <= coalesce(q.last, h.queue_key) AND h.n < $5::integer
     )

@@ -113,6 +113,8 @@ WITH due AS MATERIALIZED (
 ), noted AS (
     INSERT INTO claims (worker_id, number, executions)
     SELECT $1::bigint, $12::bigint, array_agg(key ORDER BY key) FROM chosen HAVING count(*) > 0
+    -- a claim may take twice
+    ON CONFLICT (worker_id, number) DO UPDATE SET executions = claims.executions || excluded.executions
 ), unqueued AS (
     DELETE FROM ready WHERE ctid = ANY(ARRAY(SELECT ready FROM chosen WHERE ready IS NOT NULL)) RETURNING 1
 ), unarmed AS (

@@ -53,15 +53,23 @@ pub(crate) async fn claim(
         serial: Vec::new(),
         in_turn: true,
         is_awaiting_turn: false,
+        is_cut: false,
     };
     let mut result = claiming.run(counters).await;
     if claiming.is_awaiting_turn && result.is_err() && pipeline::roll_back(&claiming.lane.session).await {
         // who is in front has stopped, as it seems: nobody has to wait for that
         claiming.in_turn = false;
-        claiming.is_awaiting_turn = false;
-        claiming.jobs.clear();
-        claiming.answers.clear();
+        claiming.begin_anew();
         result = claiming.run(counters).await;
+    }
+    let is_empty = matches!(&result, Ok((claimed, false)) if claimed.records.is_empty());
+    if is_empty && claiming.is_cut && !remembered.heads.queues().is_empty() {
+        // the places went to queues that were remembered, of which nothing is left: others may have had use for them
+        remembered.heads.forget();
+        if pipeline::roll_back(&claiming.lane.session).await {
+            claiming.begin_anew();
+            result = claiming.run(counters).await;
+        }
     }
     // a claim that took nothing, or not for sure, leaves nothing behind
     let is_over = matches!(&result, Ok((_, true)));
@@ -130,9 +138,21 @@ struct Claiming<'a> {
     /// One claim after the other, also where nothing speaks against two at a time.
     in_turn: bool,
     is_awaiting_turn: bool,
+    /// There were fewer places than limits allow for.
+    is_cut: bool,
 }
 
 impl<'a> Claiming<'a> {
+    /// The try before this one was rolled back.
+    fn begin_anew(&mut self) {
+        self.is_awaiting_turn = false;
+        self.is_cut = false;
+        self.jobs.clear();
+        self.answers.clear();
+        self.asked.clear();
+        self.taken.clear();
+    }
+
     /// One try; false if the transaction is still open, and has changed nothing.
     async fn run(&mut self, counters: &Counters) -> Result<(Claimed, bool), Trouble> {
         let claim = self.claim;
@@ -200,36 +220,79 @@ impl<'a> Claiming<'a> {
         }
         let serial = lines.iter().filter(|line| line.limits.is_serial());
         self.serial = serial.map(|line| line.name.clone()).collect();
-        let claim = self.claim;
-        let mut left = queue::count(&self.lane.session, &mut lines, claim.worker, now).await?;
-        let candidates =
-            queue::candidates(&self.lane.session, &mut lines, self.remembered.turns, now, &mut left).await?;
-        let portions = self.remembered.turns.lock().divide(&candidates, claim.limit);
-        let walk = |it: &Portion| {
-            let walk = self.remembered.heads.walk(&it.queue, &it.key, now);
-            ((it.queue.clone(), it.key.clone()), walk)
+        claimed.has_more = lines.iter().any(Line::is_busy);
+        if !self.take_of(&mut lines, now, claimed).await? {
+            return Ok(false);
+        }
+        // what has waited needs no start, and came first: the places that it has left are those of the starts
+        lines.retain(|line| line.is_open() && line.which == Which::Woken);
+        for line in &mut lines {
+            line.expect_starts();
+        }
+        if self.places(claimed) == 0 || self.bytes(claimed) == 0 {
+            claimed.has_more |= !lines.is_empty();
+        } else if !lines.is_empty() && !self.take_of(&mut lines, now, claimed).await? {
+            return Ok(false);
+        }
+        claimed.has_more &= !claimed.records.is_empty();
+        Ok(true)
+    }
+
+    /// How many more executions the claim may take.
+    fn places(&self, claimed: &Claimed) -> usize {
+        self.claim.limit.min(100_000).saturating_sub(claimed.records.len())
+    }
+
+    /// How many more bytes the claim may take.
+    fn bytes(&self, claimed: &Claimed) -> usize {
+        let inputs = claimed.records.iter().map(|record| record.execution.input.len());
+        self.claim.max_bytes.saturating_sub(inputs.sum())
+    }
+
+    /// Takes of each of these queues and of its keys what its turn and its limits allow for. False if all that the claim
+    /// has taken has to be taken back.
+    async fn take_of(
+        &mut self,
+        lines: &mut [Line],
+        now: Timestamp,
+        claimed: &mut Claimed,
+    ) -> Result<bool, Trouble> {
+        let session = &self.lane.session;
+        let mut left = queue::count(session, lines, self.claim.worker, now).await?;
+        let candidates = queue::candidates(session, lines, self.remembered.turns, now, &mut left).await?;
+        let portions = self.remembered.turns.lock().divide(&candidates, self.places(claimed));
+        let which = |portion: &Portion| {
+            let line = lines.iter().find(|line| line.name == portion.queue);
+            line.map_or(Which::All, |line| line.which)
         };
-        self.asked = portions.iter().map(walk).collect();
-        if !self.take(&lines, &portions, claimed).await? {
+        let walk = |it: &Portion| {
+            // what has waited has an index of its own
+            let is_walked = which(it) != Which::Woken;
+            let walk = is_walked.then(|| self.remembered.heads.walk(&it.queue, &it.key, now));
+            ((it.queue.clone(), it.key.clone()), walk.unwrap_or_default())
+        };
+        self.is_cut |= portions.iter().any(|portion| portion.is_cut);
+        let walks: Vec<(Name, Walk)> = portions.iter().map(walk).collect();
+        let before = claimed.records.len();
+        if !self.take(lines, &portions, &walks, claimed).await? {
             // once more, from the beginning
             *claimed = Claimed { has_more: true, ..Claimed::default() };
             self.asked.clear();
             return Ok(false);
         }
-        let taken = taken(claimed);
+        self.asked.extend(walks);
+        let records = &claimed.records[before..];
+        let taken = taken(records);
         for portion in &portions {
             let is_used_up = taken.get(&(portion.queue.clone(), portion.key.clone())) >= Some(&portion.most);
-            let which = lines.iter().find(|line| line.name == portion.queue).map(|line| line.which);
-            // of a rate another claim tells when there is more; and after what has waited comes the rest
-            let is_rated = which == Some(Which::Starts) && is_used_up;
-            claimed.has_more |= is_rated || which == Some(Which::Woken) || is_used_up && portion.is_cut;
+            // of a rate another claim tells when there is more
+            let is_rated = which(portion) == Which::Starts && is_used_up;
+            claimed.has_more |= is_rated || is_used_up && portion.is_cut;
             claimed.is_limited |= is_used_up && !portion.is_cut;
         }
-        claimed.has_more |= lines.iter().any(Line::is_busy);
-        claimed.has_more &= !claimed.records.is_empty();
         claimed.is_limited |= left.is_limited;
-        claimed.again_at = left.again_at;
-        self.enter(&lines, &taken, now, claimed).await?;
+        claimed.again_at = claimed.again_at.into_iter().chain(left.again_at).min();
+        self.enter(lines, &taken, now, records).await?;
         Ok(true)
     }
 
@@ -237,6 +300,7 @@ impl<'a> Claiming<'a> {
         &mut self,
         lines: &[Line],
         portions: &[Portion],
+        walks: &[(Name, Walk)],
         claimed: &mut Claimed,
     ) -> Result<bool, Trouble> {
         let claim = self.claim;
@@ -245,7 +309,7 @@ impl<'a> Claiming<'a> {
             line.and_then(|line| line.which.is_woken())
         };
         let steps: Vec<(i64, Step)> = (1..)
-            .zip(&self.asked)
+            .zip(walks)
             .flat_map(|(n, (_, walk))| walk.steps.iter().map(move |step| (n, *step)))
             .collect();
         let job = Job {
@@ -254,8 +318,8 @@ impl<'a> Claiming<'a> {
             params: vec![
                 one(claim.worker.0),
                 texts(&claim.workflows),
-                one(claim.limit.min(100_000) as i64),
-                one(i64::try_from(claim.max_bytes).unwrap_or(i64::MAX)),
+                one(self.places(claimed) as i64),
+                one(i64::try_from(self.bytes(claimed)).unwrap_or(i64::MAX)),
                 one(self.now),
                 one(claim.app_version.as_deref()),
                 one(claim.serves(DEFAULT_QUEUE)),
@@ -281,8 +345,8 @@ impl<'a> Claiming<'a> {
     }
 
     fn keep(&mut self, rows: Vec<TakenRow>, claimed: &mut Claimed) {
-        self.taken = rows.iter().map(|row| (row.has_more, row.seq)).collect();
-        claimed.records = rows.into_iter().map(|row| bare(row.execution)).collect();
+        self.taken.extend(rows.iter().map(|row| (row.has_more, row.seq)));
+        claimed.records.extend(rows.into_iter().map(|row| bare(row.execution)));
     }
 
     /// Takes what may be tried of the quarantine, as far as their queues have room for them.
@@ -303,7 +367,7 @@ impl<'a> Claiming<'a> {
         let mut lines = lines(opened)?;
         for line in lines.iter_mut().filter(|line| line.which == Which::Woken) {
             // none of these has waited
-            line.which = Which::Starts;
+            line.expect_starts();
         }
         queue::count(&self.lane.session, &mut lines, self.claim.worker, now).await?;
         let mut chosen = Vec::new();
@@ -324,8 +388,8 @@ impl<'a> Claiming<'a> {
         let [answer] = answers else { return Err(damaged("an answer").into()) };
         let rows = taken_rows(answer)?;
         self.keep(rows, claimed);
-        let taken = taken(claimed);
-        self.enter(&lines, &taken, now, claimed).await
+        let taken = taken(&claimed.records);
+        self.enter(&lines, &taken, now, &claimed.records).await
     }
 
     /// What was taken counts for the limits of its queue.
@@ -334,11 +398,11 @@ impl<'a> Claiming<'a> {
         lines: &[Line],
         taken: &Taken,
         now: Timestamp,
-        claimed: &Claimed,
+        records: &[Record],
     ) -> Result<(), Trouble> {
         let limited =
             |ticket: &Ticket| lines.iter().any(|line| line.name == ticket.queue && line.limits.has_slots());
-        let slots: Vec<(Key, Arc<Ticket>)> = (claimed.records.iter())
+        let slots: Vec<(Key, Arc<Ticket>)> = (records.iter())
             .filter_map(|record| Some((record.execution.key, record.execution.ticket.clone()?)))
             .filter(|(_, ticket)| limited(ticket))
             .collect();
@@ -504,9 +568,9 @@ fn quarantined(answer: &Answer) -> Result<Vec<Candidate>, StoreError> {
 /// How many were taken of each queue and key.
 type Taken = HashMap<Name, usize>;
 
-fn taken(claimed: &Claimed) -> Taken {
+fn taken(records: &[Record]) -> Taken {
     let mut taken = Taken::new();
-    for record in &claimed.records {
+    for record in records {
         *taken.entry(name(record.execution.ticket.as_deref())).or_default() += 1;
     }
     taken

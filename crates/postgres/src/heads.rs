@@ -57,7 +57,7 @@ struct Taken {
 }
 
 /// What a claim has to look through of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walk {
     /// In their order.
     pub(crate) steps: Vec<Step>,

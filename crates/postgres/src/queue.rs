@@ -225,6 +225,12 @@ impl Line {
         matches!(self.access, Access::Locked | Access::Awaited)
     }
 
+    /// What begins may be taken of it from here on, and no more what has waited.
+    pub(crate) fn expect_starts(&mut self) {
+        self.which = Which::Starts;
+        self.room = usize::MAX;
+    }
+
     /// How many more of one of its keys may run, of which so many do.
     fn room_of(&self, used: Option<i64>) -> usize {
         left(self.limits.key_concurrency, used.unwrap_or_default().unsigned_abs())
@@ -390,6 +396,7 @@ pub(crate) async fn candidates(
             one(end),
             one(keyed.iter().map(|i| open[*i].limits.key_concurrency.is_some()).collect::<Vec<_>>()),
             one(KEYS as i32),
+            one(keyed.iter().map(|i| open[*i].which == Which::Woken).collect::<Vec<_>>()),
         ],
     };
     // from the key after the one that had the last turn, and around

@@ -1,6 +1,7 @@
 //! Claiming: executions whose timer is due, then what is ready, queue by queue and key by key.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
@@ -171,25 +172,49 @@ impl Claiming<'_, '_> {
         for workflow in workflows.iter() {
             queues.extend(ready_queues(&mut self.sql, workflow)?);
         }
+        queues.retain(|queue| self.claim.serves(queue));
+        let woken = self.ready_of(turns, queues, false)?;
+        if woken.is_empty() {
+            return Ok(());
+        }
+        // the places that what has waited has left are those of the starts
+        if self.is_full() {
+            self.claimed.has_more = true;
+        } else {
+            self.ready_of(turns, woken, true)?;
+        }
+        Ok(())
+    }
+
+    /// The same of these queues: of those with a rate what has waited, where there is something like that, unless the
+    /// starts have their turn. Returns the queues of which only what has waited was taken.
+    fn ready_of(
+        &mut self,
+        turns: &mut Turns,
+        queues: BTreeSet<Arc<str>>,
+        are_starts: bool,
+    ) -> Tried<BTreeSet<Arc<str>>> {
+        let workflows = self.claim.workflows.clone();
         let mut rooms = Vec::with_capacity(queues.len());
         let mut candidates = Vec::with_capacity(queues.len());
-        for queue in queues.into_iter().filter(|queue| self.claim.serves(queue)) {
+        for queue in queues {
             let Some(mut room) = Room::of(&mut self.sql, &queue, self.claim.worker.0, self.now)? else {
                 continue;
             };
-            room.choose(&mut self.sql, &workflows)?;
+            room.choose(&mut self.sql, if are_starts { &[] } else { &workflows })?;
             candidates.push(room.candidate(&mut self.sql, &workflows, &turns.after(&queue))?);
             self.claimed.is_limited |= room.is_limited;
             self.claimed.again_at = self.claimed.again_at.into_iter().chain(room.again_at).min();
             rooms.push(room);
         }
-        let mut rooms = rooms.iter().zip(&candidates).peekable();
+        let mut all = rooms.iter().zip(&candidates).peekable();
         for portion in turns.divide(&candidates, self.claim.limit - self.claimed.records.len()) {
-            while rooms.next_if(|(_, candidate)| candidate.queue != portion.queue).is_some() {}
-            let Some((room, _)) = rooms.peek() else { break };
+            while all.next_if(|(_, candidate)| candidate.queue != portion.queue).is_some() {}
+            let Some((room, _)) = all.peek() else { break };
             self.take_portion(&portion, room)?;
         }
-        Ok(())
+        let woken = rooms.iter().filter(|room| room.which == Which::Woken);
+        Ok(woken.map(|room| room.queue.clone()).collect())
     }
 
     /// Takes the first ready executions of a key, over all workflows.
@@ -206,7 +231,7 @@ impl Claiming<'_, '_> {
             let Some((workflow, page)) = first else { break };
             if taken == portion.most {
                 // of a rate another claim tells when there is more
-                self.claimed.has_more |= portion.is_cut || room.which != Which::All;
+                self.claimed.has_more |= portion.is_cut || room.which == Which::Starts;
                 self.claimed.is_limited |= !portion.is_cut;
                 break;
             }
@@ -223,7 +248,6 @@ impl Claiming<'_, '_> {
             // also if there was nothing to take: the row is stale then
             self.sql.delete(Table::Ready, Sql::Unready, [key(&id)])?;
         }
-        self.claimed.has_more |= room.which == Which::Woken;
         room.began(&mut self.sql, &portion.key, taken)
     }
 

@@ -8,6 +8,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
+use stepfast_core::rate::Which;
 use stepfast_core::record::{ExecutionId, QUARANTINE, quarantine_delay, strikes_after};
 use stepfast_core::store::{Look, Registration, Seen, StoreError};
 use stepfast_core::survey::{WorkerInfo, is_same_version};
@@ -345,12 +346,12 @@ fn is_ready(sql: &mut Statements<'_>, workflow: &str, look: &Look) -> Tried<bool
         if !look.serves(&queue) || stored_queue(sql, &queue)?.is_some_and(|row| row.is_paused) {
             continue;
         }
-        let mut key = next_key(sql, workflow, &queue, None)?;
+        let mut key = next_key(sql, workflow, &queue, None, Which::All)?;
         while let Some(it) = key {
             if sql.exists(Sql::IsReady, (workflow, &*queue, &*it, look.app_version.as_deref()))? {
                 return Ok(true);
             }
-            key = next_key(sql, workflow, &queue, Some(&it))?;
+            key = next_key(sql, workflow, &queue, Some(&it), Which::All)?;
         }
     }
     Ok(false)

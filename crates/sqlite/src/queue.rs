@@ -152,16 +152,22 @@ pub(crate) fn ready_queues(sql: &mut Statements<'_>, workflow: &str) -> Tried<Ve
     }
 }
 
-/// The key after this one of which executions of a workflow are ready in a queue; the first of all for `None`.
+/// The key after this one of which executions of a workflow are ready in a queue; the first of all for `None`. Only of
+/// those that have waited, where it says so.
 pub(crate) fn next_key(
     sql: &mut Statements<'_>,
     workflow: &str,
     queue: &str,
     after: Option<&str>,
+    which: Which,
 ) -> Tried<Option<Arc<str>>> {
+    let (first, next) = match which {
+        Which::Woken => (Sql::FirstWokenKey, Sql::NextWokenKey),
+        Which::All | Which::Starts => (Sql::FirstKey, Sql::NextKey),
+    };
     let next = match after {
-        None => sql.get(Sql::FirstKey)?.query_row((workflow, queue), |row| Ok(text(row, 0))),
-        Some(after) => sql.get(Sql::NextKey)?.query_row((workflow, queue, after), |row| Ok(text(row, 0))),
+        None => sql.get(first)?.query_row((workflow, queue), |row| Ok(text(row, 0))),
+        Some(after) => sql.get(next)?.query_row((workflow, queue, after), |row| Ok(text(row, 0))),
     };
     next.optional()?.transpose()
 }
@@ -308,7 +314,7 @@ impl Room {
             loop {
                 let mut next: Option<Arc<str>> = None;
                 for workflow in workflows {
-                    let found = next_key(sql, workflow, &self.queue, at.as_deref())?;
+                    let found = next_key(sql, workflow, &self.queue, at.as_deref(), self.which)?;
                     next = next.into_iter().chain(found).min();
                 }
                 let Some(key) = next.filter(|key| end.is_none_or(|end| **key <= *end)) else { break };

@@ -61,6 +61,8 @@ pub(crate) enum Sql {
     NextQueue,
     FirstKey,
     NextKey,
+    FirstWokenKey,
+    NextWokenKey,
     IsReady,
     Admit,
     AdmitNew,
@@ -191,6 +193,14 @@ impl Sql {
             Sql::NextKey => {
                 "SELECT queue_key FROM ready WHERE workflow = ?1 AND queue = ?2 AND queue_key > ?3
                  ORDER BY queue_key LIMIT 1"
+            }
+            Sql::FirstWokenKey => {
+                "SELECT queue_key FROM ready INDEXED BY ready_woken
+                 WHERE workflow = ?1 AND queue = ?2 AND is_woken = 1 ORDER BY queue_key LIMIT 1"
+            }
+            Sql::NextWokenKey => {
+                "SELECT queue_key FROM ready INDEXED BY ready_woken
+                 WHERE workflow = ?1 AND queue = ?2 AND is_woken = 1 AND queue_key > ?3 ORDER BY queue_key LIMIT 1"
             }
             Sql::IsReady => {
                 "SELECT 1 FROM ready WHERE workflow = ?1 AND queue = ?2 AND queue_key = ?3

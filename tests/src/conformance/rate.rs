@@ -5,10 +5,13 @@ use std::time::Duration;
 use stepfast_core::key::Key;
 use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
 use stepfast_core::rate::Rate;
-use stepfast_core::write::Write;
+use stepfast_core::store::Claim;
+use stepfast_core::write::{Start, Write};
 
 use super::queue::{claim_all, declare, end, put};
-use crate::make::{at, awaiting, completed, move_of, sleeping, start_queued};
+use crate::make::{
+    WORKFLOW, at, awaiting, completed, keys, move_of, queued, sleeping, start, start_queued, ticket, write,
+};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -16,6 +19,10 @@ super::cases![
     an_even_rate_spaces_starts,
     a_rate_of_a_key_holds_for_each,
     what_has_waited_needs_no_start,
+    what_has_waited_and_has_no_room_stops_no_start,
+    what_has_waited_and_nobody_can_run_stops_no_start,
+    what_has_waited_and_what_begins_share_a_claim,
+    what_has_waited_comes_before_keys_whose_rate_is_used_up,
     what_was_lost_begins_again_and_counts,
     a_changed_rate_begins_anew,
 ];
@@ -25,6 +32,11 @@ async fn claim_sorted(worker: &mut Worker) -> Vec<Key> {
     let (mut keys, _) = claim_all(worker).await;
     keys.sort_unstable();
     keys
+}
+
+/// A Start of an execution that stands in a queue.
+fn queued_in(queue: &str, key: Key) -> Start {
+    Start { ticket: ticket(queue, "", 0), ..start(key, queued()) }
 }
 
 fn sorted<const N: usize>(mut keys: [Key; N]) -> [Key; N] {
@@ -96,6 +108,73 @@ async fn what_has_waited_needs_no_start(fixture: &dyn StoreFixture) {
     assert!(claim_all(&mut worker).await.0.is_empty());
     fixture.clock().advance(Duration::from_hours(1));
     assert_eq!(claim_all(&mut worker).await.0, all[1..]);
+}
+
+async fn what_has_waited_and_has_no_room_stops_no_start(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let rate = Rate::new(10, Duration::from_secs(1));
+    declare(fixture, Queue::new("a").rate(rate).key_concurrency(1)).await;
+    let [sleeps, runs]: [Key; 2] = put(&mut worker, "a", "x").await;
+    assert_eq!(claim_all(&mut worker).await.0, [sleeps]);
+    worker.apply(vec![move_of(sleeps, "a", "x", sleeping(at(50)))]).await;
+    assert_eq!(claim_all(&mut worker).await.0, [runs]);
+    fixture.clock().advance(Duration::from_micros(60));
+    let [other]: [Key; 1] = put(&mut worker, "a", "y").await;
+    assert_eq!(claim_all(&mut worker).await.0, [other], "its key has room");
+    end(&mut worker, runs, "a", "x").await;
+    assert_eq!(claim_all(&mut worker).await.0, [sleeps]);
+}
+
+async fn what_has_waited_and_nobody_can_run_stops_no_start(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(10, Duration::from_secs(1)))).await;
+    let [first, gone, old] = keys();
+    let of_others = [
+        Start { workflow: "gone".into(), ticket: ticket("a", "", -1), ..start(first, queued()) },
+        Start { workflow: "gone".into(), ..queued_in("a", gone) },
+        Start { app_version: Some("1".into()), ..queued_in("a", old) },
+    ];
+    worker.apply(of_others.map(write).to_vec()).await;
+    let mut former = Worker::register(&fixture.store()).await;
+    former.workflows = [WORKFLOW.into(), "gone".into()].into();
+    assert_eq!(former.claim_keys(9).await, [first, gone, old]);
+    let wait = |key| move_of(key, "a", "", sleeping(at(50)));
+    former.apply([first, gone, old].map(wait).to_vec()).await;
+    fixture.clock().advance(Duration::from_micros(60));
+    assert_eq!(former.claim_keys(1).await, [first], "the others stand in the queue again");
+    let [fresh]: [Key; 1] = put(&mut worker, "a", "").await;
+    let claim = Claim { app_version: Some("2".into()), ..worker.claim_of(9) };
+    let claimed = worker.try_claim(&claim).await.unwrap();
+    assert_eq!(claimed.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [fresh]);
+}
+
+async fn what_has_waited_and_what_begins_share_a_claim(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(3, Duration::from_hours(1))).concurrency(3)).await;
+    let all: [Key; 5] = put(&mut worker, "a", "").await;
+    assert_eq!(worker.claim_keys(1).await, all[..1]);
+    worker.apply(vec![move_of(all[0], "a", "", sleeping(at(50)))]).await;
+    fixture.clock().advance(Duration::from_micros(60));
+    let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+    let taken: Vec<Key> = claimed.records.iter().map(|record| record.execution.key).collect();
+    assert_eq!(taken, all[..3], "one that has waited, and two of three starts");
+    for key in taken {
+        end(&mut worker, key, "a", "").await;
+    }
+    assert!(claim_all(&mut worker).await.0.is_empty(), "the rate is used up");
+}
+
+async fn what_has_waited_comes_before_keys_whose_rate_is_used_up(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
+    let [sleeps]: [Key; 1] = put(&mut worker, "a", "z").await;
+    assert_eq!(worker.claim_keys(1).await, [sleeps]);
+    worker.apply(vec![move_of(sleeps, "a", "z", sleeping(at(50)))]).await;
+    for key in ["w", "x", "y"] {
+        let [_]: [Key; 1] = put(&mut worker, "a", key).await;
+    }
+    fixture.clock().advance(Duration::from_micros(60));
+    assert_eq!(worker.claim_keys(1).await, [sleeps], "no other key has a start left");
 }
 
 async fn what_was_lost_begins_again_and_counts(fixture: &dyn StoreFixture) {

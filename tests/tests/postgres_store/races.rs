@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepfast_core::queue::{Queue, QueueChange, Ticket};
 use stepfast_core::record::Status;
 use stepfast_core::store::{Claim, Claimed, StoreError};
-use stepfast_core::write::{Outcome, Write};
+use stepfast_core::write::{Move, Outcome, Start, State, Write};
 use stepfast_core::{Key, Store};
 use tokio_postgres::Client;
 
@@ -248,4 +249,91 @@ async fn a_claim_that_hangs_does_not_keep_others_from_claiming() {
     let taken = db.take(1).await;
     assert_eq!(taken.len(), 1);
     hanging.batch_execute("ROLLBACK").await.unwrap();
+}
+
+fn ticket() -> Option<Arc<Ticket>> {
+    Some(Arc::new(Ticket { queue: "mails".into(), key: "".into(), priority: 0 }))
+}
+
+/// A limited queue of which three executions run.
+async fn three_of_a_limited_queue(db: &Fixture) -> [Key; 3] {
+    let queue = Queue::new("mails").concurrency(3);
+    let declaration = QueueChange { queue, is_paused: false, seen_version: 0 };
+    db.store.change_queue(&declaration).await.unwrap().unwrap();
+    let keys = [(); 3].map(|()| Key::mint());
+    let put = |key| Write::Start(Box::new(Start { ticket: ticket(), ..start_of(key, QUEUED) }));
+    db.write(keys.map(put).to_vec()).await;
+    assert_eq!((db.take(9).await.len(), db.count("slots").await), (3, 3));
+    keys
+}
+
+/// Pauses the queue while a flush that moves all of it to `state` is between the slots and its commit.
+async fn pause_while_they_leave(db: &Arc<Fixture>, keys: [Key; 3], state: State) {
+    let holder = hold_at(db, "AFTER DELETE ON slots").await;
+    let leave = move |key| Write::Move(Move { key, ticket: ticket(), state: state.clone() });
+    let leaving = tokio::spawn({
+        let db = db.clone();
+        async move { db.commit(&db.flush(keys.map(leave).to_vec())).await }
+    });
+    until_blocked(&db.sql, "DELETE FROM slots").await;
+    let other = Arc::new(db.other().await);
+    let pausing = tokio::spawn({
+        let queue = Queue::new("mails").concurrency(3);
+        let pause = QueueChange { queue, is_paused: true, seen_version: 1 };
+        async move { other.change_queue(&pause).await }
+    });
+    until_blocked(&db.sql, "-- What runs of a queue gets slots").await;
+    release(&holder).await;
+    assert_eq!(leaving.await.unwrap().unwrap(), []);
+    assert!(pausing.await.unwrap().unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_pause_gives_no_slot_to_what_ends_meanwhile() {
+    let db = patient().await;
+    let keys = three_of_a_limited_queue(&db).await;
+    pause_while_they_leave(&db, keys, ended(Status::Completed)).await;
+    assert_eq!(db.count("slots").await, 0);
+}
+
+#[tokio::test]
+async fn a_pause_gives_no_slot_to_what_is_handed_back_meanwhile() {
+    let db = patient().await;
+    let keys = three_of_a_limited_queue(&db).await;
+    pause_while_they_leave(&db, keys, QUEUED).await;
+    assert_eq!(db.count("slots").await, 0);
+    let resume = QueueChange { queue: Queue::new("mails").concurrency(3), is_paused: false, seen_version: 2 };
+    db.store.change_queue(&resume).await.unwrap().unwrap();
+    assert_eq!((db.take(9).await.len(), db.count("slots").await), (3, 3));
+}
+
+#[tokio::test]
+async fn a_first_limit_gives_slots_to_what_still_runs() {
+    let db = patient().await;
+    let [runs, ends] = [(); 2].map(|()| Key::mint());
+    let queue = QueueChange { queue: Queue::new("mails"), is_paused: false, seen_version: 0 };
+    db.store.change_queue(&queue).await.unwrap().unwrap();
+    let put = |key| Write::Start(Box::new(Start { ticket: ticket(), ..start_of(key, QUEUED) }));
+    db.write([runs, ends].map(put).to_vec()).await;
+    assert_eq!(db.take(9).await.len(), 2);
+    let holder = hold_at(&db, "AFTER DELETE ON slots").await;
+    let leaving = tokio::spawn({
+        let db = db.clone();
+        let leave = Write::Move(Move { key: ends, ticket: ticket(), state: ended(Status::Completed) });
+        async move { db.commit(&db.flush(vec![leave])).await }
+    });
+    until_blocked(&db.sql, "DELETE FROM slots").await;
+    let other = Arc::new(db.other().await);
+    let limiting = tokio::spawn({
+        let queue = Queue::new("mails").concurrency(1);
+        let limit = QueueChange { queue, is_paused: false, seen_version: 1 };
+        async move { other.change_queue(&limit).await }
+    });
+    until_blocked(&db.sql, "-- What runs of a queue gets slots").await;
+    release(&holder).await;
+    assert_eq!(leaving.await.unwrap().unwrap(), []);
+    assert!(limiting.await.unwrap().unwrap().is_some());
+    let slots = db.sql.query("SELECT execution FROM slots", &[]).await.unwrap();
+    let slots: Vec<uuid::Uuid> = slots.iter().map(|row| row.get(0)).collect();
+    assert_eq!(slots, [uuid(runs)]);
 }

@@ -1,5 +1,6 @@
 //! Claiming executions to run.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::tables::Tables;
@@ -65,10 +66,32 @@ impl Tables {
         claimed: &mut Claimed,
         counters: &Counters,
     ) {
+        let woken = self.claim_of(claim, now, None, bytes, claimed, counters);
+        if woken.is_empty() {
+            return;
+        }
+        // the places that what has waited has left are those of the starts
+        if claimed.records.len() < claim.limit {
+            self.claim_of(claim, now, Some(&woken), bytes, claimed, counters);
+        } else {
+            claimed.has_more = true;
+        }
+    }
+
+    /// The same of these queues, where they are given. Returns the queues of which only what has waited was taken.
+    fn claim_of(
+        &mut self,
+        claim: &Claim,
+        now: Timestamp,
+        only: Option<&BTreeSet<Arc<str>>>,
+        bytes: &mut usize,
+        claimed: &mut Claimed,
+        counters: &Counters,
+    ) -> BTreeSet<Arc<str>> {
         let can_claim = |tables: &Self, key| tables.can_run_for(key, claim) && !tables.is_queue_paused(key);
-        let found = self.candidates_of(claim.worker, now, |key| can_claim(self, key));
-        claimed.is_limited = found.is_limited;
-        claimed.again_at = found.again_at;
+        let found = self.candidates_of(claim.worker, now, only, |key| can_claim(self, key));
+        claimed.is_limited |= found.is_limited;
+        claimed.again_at = claimed.again_at.into_iter().chain(found.again_at).min();
         let mut turns = std::mem::take(&mut self.turns);
         let portions = turns.divide(&found.candidates, claim.limit.saturating_sub(claimed.records.len()));
         self.turns = turns;
@@ -87,10 +110,10 @@ impl Tables {
             }
             claimed.has_more |= portion.is_cut && of_key.len() >= portion.most;
             // another claim tells when there is more
-            let is_rated = found.counted.contains(&portion.queue) && of_key.len() > portion.most;
-            claimed.has_more |= is_rated || found.woken.contains(&portion.queue);
+            claimed.has_more |= found.counted.contains(&portion.queue) && of_key.len() > portion.most;
             claimed.is_limited |= !portion.is_cut && of_key.len() > portion.most;
         }
+        found.woken
     }
 
     /// Takes an execution, unless the claim has enough bytes.

@@ -17,9 +17,9 @@ use crate::write::WorkerId;
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) candidates: Vec<Candidate>,
-    /// Queues of which only what has waited may be taken now.
+    /// Queues with a rate of which what has waited is taken: it needs no start, so it comes first.
     pub(super) woken: BTreeSet<Arc<str>>,
-    /// Queues of which only what has not waited may be taken: it counts for their rates.
+    /// Queues with a rate of which what has not waited is taken.
     pub(super) counted: BTreeSet<Arc<str>>,
     pub(super) is_limited: bool,
     pub(super) again_at: Option<Timestamp>,
@@ -154,39 +154,47 @@ impl Tables {
         }
     }
 
-    /// The queues with something ready that is not paused, and which the worker serves.
+    /// The queues with something ready that is not paused, and which the worker serves. Of queues with a rate, what has
+    /// waited where there is something like that; and of `only`, where given, the rest.
     pub(super) fn candidates_of(
         &self,
         worker: WorkerId,
         now: Timestamp,
+        only: Option<&BTreeSet<Arc<str>>>,
         can_claim: impl Fn(Key) -> bool,
     ) -> Found {
-        let mut found: BTreeMap<Arc<str>, Vec<Arc<str>>> = BTreeMap::new();
-        for (spot, _) in self.ready.iter().filter(|(_, key)| can_claim(**key)) {
-            let keys = found.entry(spot.ticket.queue.clone()).or_default();
-            if keys.last() != Some(&spot.ticket.key) {
-                keys.push(spot.ticket.key.clone());
+        let mut all = Found::default();
+        let mut found: BTreeMap<Arc<str>, Vec<(Arc<str>, bool)>> = BTreeMap::new();
+        for (spot, key) in self.ready.iter().filter(|(_, key)| can_claim(**key)) {
+            let queue = &spot.ticket.queue;
+            if only.is_some_and(|only| !only.contains(queue)) {
+                continue;
+            }
+            let has_waited = self.woken.contains(key);
+            let keys = found.entry(queue.clone()).or_default();
+            match keys.last_mut().filter(|(last, _)| *last == spot.ticket.key) {
+                Some((_, is_any_woken)) => *is_any_woken |= has_waited,
+                None => keys.push((spot.ticket.key.clone(), has_waited)),
             }
         }
-        let mut all = Found::default();
         for (queue, mut keys) in found {
             let limits = self.limits(&queue);
             let has_rate = limits.has_rate();
             let weights = limits.key_weights;
-            // what has waited comes first, by itself: it does not count
-            if has_rate && self.woken.iter().any(|key| can_claim(*key) && self.ticket(*key).queue == queue) {
+            if has_rate && only.is_none() && keys.iter().any(|(_, is_any_woken)| *is_any_woken) {
                 all.woken.insert(queue.clone());
+                keys.retain(|(_, is_any_woken)| *is_any_woken);
             }
             let is_counted = has_rate && !all.woken.contains(&queue);
             all.counted.extend(is_counted.then(|| queue.clone()));
             let after = self.turns.after(&queue);
-            let first = keys.iter().take_while(|key| **key <= after).count();
+            let first = keys.iter().take_while(|(key, _)| **key <= *after).count();
             let len = keys.len().max(1);
             keys.rotate_left(first % len);
             let (mut room, _) = self.room(&queue, "", worker);
             all.is_limited |= room == 0;
             let mut rooms = Vec::with_capacity(keys.len());
-            for key in keys {
+            for (key, _) in keys {
                 let (_, mut of_key) = self.room(&queue, &key, worker);
                 all.is_limited |= of_key == 0;
                 if is_counted {
