@@ -18,6 +18,7 @@ pub mod queue;
 pub mod rate;
 pub mod readme;
 pub mod report;
+pub mod sizes;
 pub mod table;
 pub mod takeover;
 pub mod target;

@@ -122,6 +122,9 @@ pub struct Row {
     pub writes_per_flush: f64,
     /// Bytes the store wrote: by this process to its disk for SQLite, of the server's log for Postgres.
     pub bytes_written: u64,
+    /// Bytes on the disk that a workflow takes once its engine is closed, where sizes were varied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes_each: Option<f64>,
     /// Finished executions that the store had when the run began, or executions that waited in its queue, where that was
     /// varied.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -16,7 +16,8 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
 pub fn rows(rows: &[Row]) -> Table {
     let has_queues = rows.iter().any(|row| row.queues.is_some());
     let varied = if has_queues { ["queues", "workers"] } else { ["steps", "size"] };
-    let mut table = table([
+    let has_disk = rows.iter().any(|row| row.disk_bytes_each.is_some());
+    let mut header = vec![
         "mode",
         "callers",
         varied[0],
@@ -30,11 +31,14 @@ pub fn rows(rows: &[Row]) -> Table {
         "flushes",
         "writes/flush",
         "MB written",
-    ]);
+    ];
+    header.extend(has_disk.then_some("disk bytes each"));
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header(header);
     for row in rows {
         let number = |n: Option<usize>| n.map_or(String::new(), |n| n.to_string());
         let callers = row.callers.as_deref().map_or(String::new(), |callers| format!(" {callers}"));
-        table.add_row([
+        let mut cells = vec![
             row.mode.clone().unwrap_or_default() + &stored(row),
             number(row.concurrency) + &callers,
             number(if has_queues { row.queues } else { row.steps }),
@@ -48,7 +52,11 @@ pub fn rows(rows: &[Row]) -> Table {
             row.flushes.to_string(),
             format!("{:.1}", row.writes_per_flush),
             format!("{:.1}", row.bytes_written as f64 / 1e6),
-        ]);
+        ];
+        cells.extend(
+            has_disk.then(|| row.disk_bytes_each.map_or(String::new(), |bytes| format!("{bytes:.0}"))),
+        );
+        table.add_row(cells);
     }
     table
 }

@@ -197,6 +197,18 @@ impl Target {
         }
     }
 
+    /// Bytes that the store takes: on Postgres its database, on SQLite the file with its log. `None` in memory.
+    pub async fn bytes_stored(&self) -> Result<Option<u64>, Error> {
+        if let Some(client) = &self.postgres {
+            let asked = client.query_one("SELECT pg_database_size(current_database())", &[]).await;
+            return Ok(Some(asked.map_err(unanswered)?.get::<_, i64>(0) as u64));
+        }
+        let Some(path) = self.path() else { return Ok(None) };
+        let len = |path: PathBuf| std::fs::metadata(path).map_or(0, |found| found.len());
+        let log = PathBuf::from(format!("{}-wal", path.display()));
+        Ok(Some(len(path) + len(log)))
+    }
+
     /// Bytes written so far; only differences mean something.
     pub async fn bytes_written(&self) -> u64 {
         match &self.postgres {

@@ -13,6 +13,7 @@ use crate::bound::{Probe, Seen};
 use crate::measure::Latencies;
 use crate::python::Python;
 use crate::report::Row;
+use crate::sizes;
 use crate::target::Target;
 use crate::writes::until_all;
 
@@ -69,6 +70,11 @@ impl Parameters {
         let default = (self.concurrency * 400).clamp(2_000, 300_000) / (1 + self.steps);
         self.iterations.unwrap_or(default).max(1)
     }
+
+    /// Workflows in all that go before those that count.
+    pub fn warm_up(&self) -> usize {
+        (self.total() / 20).clamp(1, 2_000)
+    }
 }
 
 /// A workflow of `steps` no-op steps, whose number is its input.
@@ -109,7 +115,7 @@ pub(crate) async fn measure(
     let Parameters { mode, concurrency, steps, .. } = parameters;
     let total = parameters.total();
     let warm = Parameters { concurrency: concurrency.min(64), ..parameters };
-    drive(engine, workflow, warm, (total / 20).clamp(1, 2_000), &|_| {}).await;
+    drive(engine, workflow, warm, parameters.warm_up(), &|_| {}).await;
     let store = engine.store();
     let probe = Probe::start(target, Some(store)).await?;
     let counted = store.counters().counted();
@@ -137,6 +143,7 @@ pub async fn run_in_python(
     target: &Target,
     parameters: Parameters,
     are_threads: bool,
+    size: Option<usize>,
     progress: &dyn Fn(u64),
 ) -> anyhow::Result<(Row, String)> {
     let Parameters { mode, concurrency, steps, .. } = parameters;
@@ -147,18 +154,24 @@ pub async fn run_in_python(
         "is_threads": are_threads,
         "steps": steps,
         "total": parameters.total(),
+        "size": size,
     });
+    let before = target.bytes_stored().await?;
     let mut python = Python::start(python, "workflows", asked)?;
     let probe = Probe::start(target, None).await?;
     let mut row: Row = python.go("row", progress)?;
     let seen = probe.stop(None).await?.by_another_process();
     let said = python.end()?;
     seen.fill(target, &mut row).await?;
+    let workflows = parameters.total() + parameters.warm_up();
     let row = Row {
         mode: Some(mode.as_str().to_owned()),
         concurrency: Some(concurrency),
         callers: are_threads.then(|| "threads".to_owned()),
         steps: Some(steps),
+        size,
+        disk_bytes_each: sizes::each(before, target.bytes_stored().await?, workflows)
+            .filter(|_| size.is_some()),
         ..row
     };
     Ok((row, said))

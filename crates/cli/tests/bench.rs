@@ -53,6 +53,27 @@ fn steps_have_a_row_for_each_combination() {
 }
 
 #[test]
+fn sizes_are_swept_and_say_what_a_workflow_takes_on_the_disk() {
+    let sweep =
+        ["steps", "--iterations", "200", "--concurrency", "64", "--size", "100,20000", "--mode", "run"];
+    let (printed, report) = measured(&[&sweep[..], &["--steps", "0,2"]].concat());
+    assert!(printed.contains("| disk bytes each |"), "{printed}");
+    let rows = rows(&report, "run");
+    let of: Vec<_> = rows.iter().map(|row| (row["steps"].as_u64(), row["size"].as_u64())).collect();
+    let wanted = [(0, 100), (0, 20_000), (2, 100), (2, 20_000)];
+    assert_eq!(of, wanted.map(|(steps, size)| (Some(steps), Some(size))));
+    for row in rows {
+        assert_eq!((row["completed"].as_u64(), row["failed"].as_u64()), (Some(200), Some(0)), "{row}");
+        // two steps, or input and output
+        let least = 2.0 * row["size"].as_f64().unwrap();
+        let each = row["disk_bytes_each"].as_f64().unwrap();
+        assert!((least..2.0 * least + 2_000.0).contains(&each), "{row}");
+    }
+    let refused = bench(&["steps", "--size", "-1"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
+#[test]
 fn payload_has_every_size_and_judges_itself() {
     let (printed, report) = measured(&["payload", "--sdk", "rust", "--iterations", "5"]);
     for arm in ["ordinary", "durable", "speculative"] {

@@ -8,6 +8,7 @@ every caller got the output of its own workflow.
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections.abc import Generator
@@ -47,6 +48,54 @@ def counting_here(n: int, steps: int) -> int:
     return n
 
 
+#: Random bytes of which every value is a part: nothing on the way can compress them.
+_random = b""
+
+
+def value(n: int, size: int) -> bytes:
+    """A value of that many bytes; neighbours differ."""
+    begin = n * 4_099 % (len(_random) - size + 1)
+    return _random[begin : begin + size]
+
+
+@step
+async def make(n: int, size: int) -> bytes:
+    return value(n, size)
+
+
+@workflow
+async def making(n: int, steps: int, size: int) -> int:
+    for _ in range(steps):
+        if len(await make(n, size)) != size:
+            return -1
+        n += 1
+    return n
+
+
+@workflow
+async def returning(given: bytes) -> bytes:
+    return given
+
+
+@step
+def make_here(n: int, size: int) -> bytes:
+    return value(n, size)
+
+
+@workflow
+def making_here(n: int, steps: int, size: int) -> int:
+    for _ in range(steps):
+        if len(make_here(n, size)) != size:
+            return -1
+        n += 1
+    return n
+
+
+@workflow
+def returning_here(given: bytes) -> bytes:
+    return given
+
+
 @dataclass(frozen=True)
 class Parameters:
     """One combination.
@@ -58,6 +107,7 @@ class Parameters:
         is_threads: Whether the callers are threads that run sync workflows, rather than tasks.
         steps: Steps of a workflow.
         total: Workflows in all, besides those that warm up.
+        size: Bytes of the values of steps, or, without steps, of input and output; None for numbers.
     """
 
     url: str
@@ -66,6 +116,7 @@ class Parameters:
     is_threads: bool
     steps: int
     total: int
+    size: int | None = None
 
     @property
     def max_running(self) -> int:
@@ -77,10 +128,22 @@ class Parameters:
         """Callers, and workflows in all, before anything counts."""
         return min(self.concurrency, 64), min(max(self.total // 20, 1), 2_000)
 
+    def work(self, n: int) -> tuple[Any, tuple[Any, ...], Any]:
+        """The workflow of a number, its arguments, and its output."""
+        if self.size is None:
+            return counting_here if self.is_threads else counting, (n, self.steps), n + self.steps
+        if self.steps == 0:
+            given = value(n, self.size)
+            return returning_here if self.is_threads else returning, (given,), given
+        return making_here if self.is_threads else making, (n, self.steps, self.size), n + self.steps
+
 
 def main(**parameters: Any) -> None:
     """Runs one combination, and tells its row."""
+    global _random
     asked = Parameters(**parameters)
+    if asked.size is not None:
+        _random = random.Random(1).randbytes(max(8 << 20, asked.size))
     row = by_threads(asked) if asked.is_threads else asyncio.run(by_tasks(asked))
     say(row=row)
 
@@ -122,27 +185,28 @@ async def drive(engine: AsyncEngine, asked: Parameters, callers: int, tally: Tal
     """Lets so many tasks call until all numbers are taken and done."""
     async with asyncio.TaskGroup() as group:
         for _ in range(callers):
-            group.create_task(call(engine, asked.mode == "run", asked.steps, tally))
+            group.create_task(call(engine, asked, tally))
 
 
-async def call(engine: AsyncEngine, is_run: bool, steps: int, tally: Tally) -> None:
+async def call(engine: AsyncEngine, asked: Parameters, tally: Tally) -> None:
     """One caller."""
-    clock, took = time.perf_counter, tally.took
+    clock, took, is_run = time.perf_counter, tally.took, asked.mode == "run"
     for n in tally.numbers:
         begun = clock()
+        called, arguments, wanted = asked.work(n)
         try:
             if is_run:
-                output = await engine.run(counting, n, steps)
+                output = await engine.run(called, *arguments)
             else:
-                output = await (await engine.start(counting, n, steps)).result()
+                output = await (await engine.start(called, *arguments)).result()
         except Exception as error:
             tally.failed(f"{type(error).__name__}: {error}")
             continue
         ended = clock()
-        if output == n + steps:
+        if output == wanted:
             took.append(ended - begun)
         else:
-            tally.failed(f"its output is {output!r}, not {n + steps}")
+            tally.failed(f"its output is {output!r:.100}, not {wanted!r:.100}")
 
 
 async def tell(tally: Tally) -> None:
@@ -170,7 +234,7 @@ def by_threads(asked: Parameters) -> dict[str, Any]:
 
 def drive_here(engine: Engine, asked: Parameters, callers: int, tally: Tally) -> None:
     """Lets so many threads call until all numbers are taken and done; tells how far it is meanwhile."""
-    arguments = (engine, asked.mode == "run", asked.steps, tally)
+    arguments = (engine, asked, tally)
     threads = [threading.Thread(target=call_here, args=arguments, daemon=True) for _ in range(callers)]
     for thread in threads:
         thread.start()
@@ -180,21 +244,22 @@ def drive_here(engine: Engine, asked: Parameters, callers: int, tally: Tally) ->
             say(done=tally.done)
 
 
-def call_here(engine: Engine, is_run: bool, steps: int, tally: Tally) -> None:
+def call_here(engine: Engine, asked: Parameters, tally: Tally) -> None:
     """One caller, which is a thread."""
-    clock, took = time.perf_counter, tally.took
+    clock, took, is_run = time.perf_counter, tally.took, asked.mode == "run"
     for n in tally.numbers:
         begun = clock()
+        called, arguments, wanted = asked.work(n)
         try:
             if is_run:
-                output = engine.run(counting_here, n, steps)
+                output = engine.run(called, *arguments)
             else:
-                output = engine.start(counting_here, n, steps).result()
+                output = engine.start(called, *arguments).result()
         except Exception as error:
             tally.failed(f"{type(error).__name__}: {error}")
             continue
         ended = clock()
-        if output == n + steps:
+        if output == wanted:
             took.append(ended - begun)
         else:
-            tally.failed(f"its output is {output!r}, not {n + steps}")
+            tally.failed(f"its output is {output!r:.100}, not {wanted!r:.100}")

@@ -3,12 +3,14 @@
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use stepfast_benchmarks::workflows::{self, Ids, Mode, Parameters};
-use stepfast_benchmarks::{Row, table};
+use stepfast_benchmarks::{Row, sizes, table};
 
 use super::{Common, Python, Sdk, bar, pass_on};
 
 /// Callers by default.
 const CONCURRENCY: [usize; 4] = [1, 256, 2_048, 16_384];
+/// Bytes of the largest value.
+const LARGEST_VALUE: usize = 4 << 20;
 
 #[derive(Args)]
 pub(crate) struct Sweep {
@@ -26,6 +28,9 @@ pub(crate) struct Sweep {
     /// Steps in each workflow; a list sweeps [default: 0 for workflows, 3 for steps].
     #[arg(long, value_delimiter = ',')]
     steps: Vec<usize>,
+    /// Bytes of the value that each step returns, or, without steps, of input and output; a list sweeps.
+    #[arg(long, value_delimiter = ',', value_parser = value_size)]
+    size: Vec<usize>,
     /// How callers start workflows [default: both].
     #[arg(long, value_enum, value_delimiter = ',')]
     mode: Vec<ModeName>,
@@ -58,8 +63,11 @@ impl Sweep {
         }
         let tasks = self.concurrency.iter().map(|&callers| (callers, false));
         let callers: Vec<_> = tasks.chain(self.threads.iter().map(|&callers| (callers, true))).collect();
+        let sizes: Vec<_> =
+            if self.size.is_empty() { vec![None] } else { self.size.iter().copied().map(Some).collect() };
         let mut rows = Vec::new();
-        for &steps in &self.steps {
+        for (&steps, &size) in self.steps.iter().flat_map(|steps| sizes.iter().map(move |size| (steps, size)))
+        {
             for &(concurrency, are_threads) in &callers {
                 for mode in &self.mode {
                     let mode = match mode {
@@ -74,7 +82,7 @@ impl Sweep {
                         steps,
                         iterations: self.iterations,
                     };
-                    rows.push(self.row(parameters, are_threads).await?);
+                    rows.push(self.row(parameters, are_threads, size).await?);
                 }
             }
         }
@@ -82,7 +90,12 @@ impl Sweep {
         self.common.show(&report, &table::rows(&report.rows))
     }
 
-    async fn row(&self, parameters: Parameters, are_threads: bool) -> anyhow::Result<Row> {
+    async fn row(
+        &self,
+        parameters: Parameters,
+        are_threads: bool,
+        size: Option<usize>,
+    ) -> anyhow::Result<Row> {
         let Parameters { mode, concurrency, steps, .. } = parameters;
         let bar = bar(parameters.total() as u64);
         let callers = if are_threads { "threads" } else { "callers" };
@@ -90,14 +103,28 @@ impl Sweep {
         let progress = |done| bar.set_position(done);
         let target = self.common.place().target().await?;
         let (row, said) = match self.sdk {
-            Sdk::Rust => (workflows::run(&target, parameters, &progress).await?, String::new()),
+            Sdk::Rust => {
+                let row = match size {
+                    None => workflows::run(&target, parameters, &progress).await?,
+                    Some(size) => sizes::run(&target, parameters, size, &progress).await?,
+                };
+                (row, String::new())
+            }
             Sdk::Python => {
                 let python = self.python.find();
-                workflows::run_in_python(&python, &target, parameters, are_threads, &progress).await?
+                workflows::run_in_python(&python, &target, parameters, are_threads, size, &progress).await?
             }
         };
         bar.finish_and_clear();
         pass_on(&said);
         Ok(row)
+    }
+}
+
+/// The bytes of a value that the benchmarks make.
+fn value_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size @ 0..=LARGEST_VALUE) => Ok(size),
+        _ => Err(format!("give a number of bytes from 0 to {LARGEST_VALUE}")),
     }
 }

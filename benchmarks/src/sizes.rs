@@ -1,0 +1,126 @@
+//! `bench steps --size` and `bench workflows --size`: what the size of values costs concurrent callers, and the disk.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use stepfast::{Context, Engine, Error, Failure, Workflow};
+use tokio::time::Instant;
+
+use crate::bound::Probe;
+use crate::measure::Latencies;
+use crate::report::Row;
+use crate::target::Target;
+use crate::workflows::{Mode, Parameters};
+use crate::writes::until_all;
+
+/// Random bytes of which every value is a part: nothing on the way can compress them.
+static RANDOM: LazyLock<Bytes> = LazyLock::new(|| {
+    let mut bytes = vec![0; 8 << 20];
+    fastrand::Rng::with_seed(1).fill(&mut bytes);
+    bytes.into()
+});
+
+/// A value of `size` bytes; neighbours differ.
+fn value(n: usize, size: usize) -> Bytes {
+    let size = size.min(RANDOM.len());
+    let from = n.wrapping_mul(4_099) % (RANDOM.len() - size + 1);
+    RANDOM.slice(from..from + size)
+}
+
+/// The workflow: as many steps as asked for, each of which returns a value. Without steps it returns its input.
+fn workflow(steps: usize, size: usize) -> Workflow<Bytes, Bytes> {
+    Workflow::new("sized", move |mut cx: Context, input: Bytes| async move {
+        for n in 0..steps {
+            let from = n + fastrand::usize(..1 << 20);
+            let len = cx.step("sized", || async { Ok::<_, Failure>(value(from, size)) }).await?.len();
+            if len != size {
+                return Err(Failure::new(format!("the step returned {len} bytes, not {size}")));
+            }
+        }
+        Ok(if steps == 0 { input } else { Bytes::new() })
+    })
+}
+
+/// Runs one combination on a fresh engine: its row, with the bytes that a workflow takes on the disk.
+pub async fn run(
+    target: &Target,
+    parameters: Parameters,
+    size: usize,
+    progress: &dyn Fn(u64),
+) -> Result<Row, Error> {
+    let Parameters { mode, concurrency, steps, .. } = parameters;
+    let workflow = workflow(steps, size);
+    let builder = Engine::builder(target.store().await?).register(&workflow);
+    let engine = builder.max_running(concurrency.max(10_000) + 1).open().await?;
+    let before = target.bytes_stored().await?;
+    let input = if steps == 0 { size } else { 0 };
+    let (total, warm) = (parameters.total(), parameters.warm_up());
+    drive(&engine, &workflow, mode, concurrency.min(64), (warm, input), &|_| {}).await;
+    let store = engine.store().clone();
+    let probe = Probe::start(target, Some(&store)).await?;
+    let counted = store.counters().counted();
+    let bytes = target.bytes_written().await;
+    let (latencies, wall) = drive(&engine, &workflow, mode, concurrency, (total, input), progress).await;
+    let seen = probe.stop(Some(&store)).await?;
+    let mut row = Row {
+        mode: Some(mode.as_str().to_owned()),
+        concurrency: Some(concurrency),
+        steps: Some(steps),
+        size: Some(size),
+        ..Row::default()
+    };
+    latencies.fill_after(wall, &mut row);
+    let counted = store.counters().counted().since(&counted);
+    row.flushes = counted.flushes;
+    row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
+    row.bytes_written = target.bytes_written().await - bytes;
+    engine.shutdown(Duration::from_secs(10)).await?;
+    drop((engine, store));
+    seen.fill(target, &mut row).await?;
+    row.disk_bytes_each = each(before, target.bytes_stored().await?, total + warm);
+    Ok(row)
+}
+
+/// What each of `workflows` takes, if the store told its size before and after them.
+pub(crate) fn each(before: Option<u64>, after: Option<u64>, workflows: usize) -> Option<f64> {
+    Some(after?.saturating_sub(before?) as f64 / workflows.max(1) as f64)
+}
+
+async fn drive(
+    engine: &Engine,
+    workflow: &Workflow<Bytes, Bytes>,
+    mode: Mode,
+    callers: usize,
+    (total, input): (usize, usize),
+    progress: &dyn Fn(u64),
+) -> (Arc<Latencies>, Duration) {
+    let latencies = Arc::new(Latencies::new(total));
+    let begun = Instant::now();
+    let callers: Vec<_> = (0..callers)
+        .map(|_| {
+            let (engine, workflow, latencies) = (engine.clone(), workflow.clone(), latencies.clone());
+            tokio::spawn(async move {
+                while let Some(n) = latencies.next() {
+                    let (begun, input) = (Instant::now(), value(n, input));
+                    let output = call(&engine, &workflow, mode, input.clone()).await;
+                    latencies.note(n, begun, output.is_ok_and(|output| output == input));
+                }
+            })
+        })
+        .collect();
+    until_all(callers, &latencies, progress).await;
+    (latencies, begun.elapsed())
+}
+
+async fn call(
+    engine: &Engine,
+    workflow: &Workflow<Bytes, Bytes>,
+    mode: Mode,
+    input: Bytes,
+) -> Result<Bytes, Error> {
+    match mode {
+        Mode::Run => engine.run(workflow, input).await,
+        Mode::Start => engine.start(workflow, input).await?.result().await,
+    }
+}
