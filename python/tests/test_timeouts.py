@@ -10,7 +10,7 @@ import pytest
 import stepfast
 from stepfast import AsyncEngine, AsyncHandle, sleep, step, workflow
 
-#: Executions of each test: of some the call ends between the limit and the moment in which the code notices it.
+#: Executions of each test: the call of some ends between the limit and the moment in which the code notices.
 MANY = 60
 LIMIT = 0.05
 
