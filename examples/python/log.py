@@ -25,7 +25,9 @@ def parcel(item: str) -> str:
 
 handler = logging.StreamHandler(sys.stdout)
 handler.addFilter(ReplayFilter())
-handler.setFormatter(logging.Formatter("%(workflow)s %(workflow_id)s %(step)s: %(message)s"))
+handler.setFormatter(
+    logging.Formatter("%(stepfast_workflow)s %(stepfast_workflow_id)s %(stepfast_step)s: %(message)s")
+)
 logging.basicConfig(level=logging.INFO, handlers=[handler])
 # of what the engine itself logs, only what somebody should know
 logging.getLogger("stepfast.engine").setLevel(logging.WARNING)

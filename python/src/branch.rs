@@ -11,7 +11,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::Key;
 use stepfast::guest::{self, Gate};
-use stepfast::lock::Mutex;
 
 use crate::call::Call;
 use crate::carried::Carried;
@@ -19,6 +18,7 @@ use crate::code::Code;
 use crate::ending::{ending, stopped};
 use crate::engine::Engine;
 use crate::forked::Process;
+use crate::lock::Mutex;
 use crate::order::Order;
 use crate::port::{Port, Shared};
 use crate::reply::{Future, PyFailure, Reply};
@@ -80,7 +80,7 @@ impl Branch {
     fn for_another_thread(branch: guest::Branch, port: Option<Py<Port>>) -> Self {
         let branch = Self::new(branch, None, port);
         if branch.port.is_none() {
-            *branch.thread.lock() = None;
+            branch.thread.with(|thread| *thread = None);
         }
         branch
     }
@@ -102,7 +102,7 @@ impl Branch {
 
     /// What the package knows the engine by.
     pub(crate) fn at_home(self, home: Py<PyAny>) -> Self {
-        *self.home.lock() = Some(home);
+        drop(self.home.replace(Some(home)));
         self
     }
 
@@ -117,7 +117,7 @@ impl Branch {
         if self.port.is_none() {
             self.gate.set_in_thread(threads.is_some());
         }
-        let child = self.branch.lock().as_ref().map(guest::Branch::next_child_key)?;
+        let child = self.branch.with(|branch| branch.as_ref().map(guest::Branch::next_child_key))?;
         threads.map(|threads| (threads, child))
     }
 
@@ -141,18 +141,22 @@ impl Branch {
     }
 
     /// A call without a body; it can be awaited, if this code can.
-    fn awaitable(slf: &Bound<'_, Self>, make: impl FnOnce(&mut guest::Branch) -> Future) -> PyResult<Call> {
-        let branch = slf.get();
-        let call = branch.made(slf.py(), |branch, port, gate| Call::new(port, Some(gate), make(branch)))?;
+    fn awaitable(
+        slf: &Bound<'_, Self>,
+        make: impl FnOnce(&mut guest::Branch) -> Future + Send,
+    ) -> PyResult<Call> {
+        let (branch, py) = (slf.get(), slf.py());
+        let future = branch.made(py, make)?;
+        let call = branch.owned(py, Call::new(branch.bound_port(py), Some(branch.gate.clone()), future));
         Ok(if branch.port.is_some() { call.carried(Carried::of(slf.clone().unbind())) } else { call })
     }
 
     /// A call of this branch: refused where that has no place for it.
-    fn made(
+    fn made<R: Send>(
         &self,
         py: Python<'_>,
-        make: impl FnOnce(&mut guest::Branch, Option<&Bound<'_, Port>>, Gate) -> Call,
-    ) -> PyResult<Call> {
+        make: impl FnOnce(&mut guest::Branch) -> R + Send,
+    ) -> PyResult<R> {
         self.process.check(py)?;
         if self.is_torn_off {
             return Err(crate::error::torn_off(py));
@@ -164,15 +168,20 @@ impl Branch {
             self.stop(Gate::put_off);
             return Err(ends);
         }
-        let mut branch = self.branch.lock();
-        let Some(branch) = branch.as_mut() else {
-            return Err(crate::error::unavailable("this branch of the workflow has ended"));
-        };
-        let call = make(branch, self.port.as_ref().map(|port| port.bind(py)), self.gate.clone());
-        Ok(match &self.owner {
+        let made = self.branch.with(|branch| branch.as_mut().map(make));
+        made.ok_or_else(|| crate::error::unavailable("this branch of the workflow has ended"))
+    }
+
+    /// The call; whoever runs the execution polls both, if that is a thread.
+    fn owned(&self, py: Python<'_>, call: Call) -> Call {
+        match &self.owner {
             Some(owner) if self.port.is_none() => call.beside(owner.clone_ref(py)),
             _ => call,
-        })
+        }
+    }
+
+    fn bound_port<'a, 'py>(&'a self, py: Python<'py>) -> Option<&'a Bound<'py, Port>> {
+        self.port.as_ref().map(|port| port.bind(py))
     }
 }
 
@@ -193,7 +202,7 @@ impl Branch {
     /// Its path, as people write it.
     #[getter]
     fn path(&self) -> Option<String> {
-        self.branch.lock().as_ref().map(guest::Branch::path)
+        self.branch.with(|branch| branch.as_ref().map(guest::Branch::path))
     }
 
     /// The execution's workflow_id.
@@ -211,7 +220,8 @@ impl Branch {
     /// True while what is recorded is delivered again.
     #[getter]
     fn is_replaying(&self) -> bool {
-        self.process.is_current() && self.branch.lock().as_ref().is_some_and(guest::Branch::is_replaying)
+        self.process.is_current()
+            && self.branch.with(|branch| branch.as_ref().is_some_and(guest::Branch::is_replaying))
     }
 
     /// Closes the gate and hands the execution back: whoever claims it goes on from the record.
@@ -234,12 +244,12 @@ impl Branch {
     /// What the package knows the engine by.
     #[getter]
     fn home(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.home.lock().as_ref().map(|home| home.clone_ref(py))
+        self.home.object(py, Option::as_ref)
     }
 
     #[setter]
     fn set_home(&self, home: Py<PyAny>) {
-        *self.home.lock() = Some(home);
+        drop(self.home.replace(Some(home)));
     }
 
     /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
@@ -258,7 +268,7 @@ impl Branch {
     #[getter]
     fn is_here(&self) -> bool {
         let here = crate::runtime::thread_here();
-        *self.thread.lock().get_or_insert(here) == here
+        self.thread.with(|thread| *thread.get_or_insert(here) == here)
     }
 
     /// The coroutine of its code, for the task that runs it.
@@ -277,33 +287,35 @@ impl Branch {
         if !self.process.is_current() {
             return None;
         }
-        let branch = self.branch.lock().as_mut()?.fork();
+        let branch = self.branch.with(|branch| branch.as_mut().map(guest::Branch::fork))?;
         let forked = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
-        *forked.home.lock() = self.home(py);
+        drop(forked.home.replace(self.home(py)));
         Some(forked)
     }
 
     /// A branch that is to begin: it has its place, and does not count yet.
     fn reserve(&self, py: Python<'_>) -> PyResult<Self> {
-        let Some(branch) = self.branch.lock().as_mut().map(guest::Branch::reserve) else {
+        let Some(branch) = self.branch.with(|branch| branch.as_mut().map(guest::Branch::reserve)) else {
             return Err(crate::error::unavailable("this branch of the workflow has ended"));
         };
         let reserved = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
-        *reserved.home.lock() = self.home(py);
+        drop(reserved.home.replace(self.home(py)));
         Ok(reserved)
     }
 
     /// Begins a branch that was reserved.
     fn begin(&self) {
-        if let Some(branch) = self.branch.lock().as_mut() {
-            branch.begin();
-        }
+        self.branch.with(|branch| {
+            if let Some(branch) = branch {
+                branch.begin();
+            }
+        });
     }
 
     /// From now until the end of what this returns the branch only waits for branches of its own.
     fn join(&self) -> Join {
         let waiter = self.owner.as_ref().map(|owner| owner.get().waiter());
-        let join = self.branch.lock().as_ref().map(guest::Branch::join);
+        let join = self.branch.with(|branch| branch.as_ref().map(guest::Branch::join));
         Join { is_over: AtomicBool::new(join.is_none()), join: Mutex::new(join), waiter }
     }
 
@@ -336,7 +348,7 @@ impl Branch {
 
     /// The branch has ended.
     fn end(&self) {
-        let ended = self.branch.lock().take();
+        let ended = self.branch.take();
         self.process.drop_here(ended);
     }
 
@@ -350,11 +362,12 @@ impl Branch {
     ) -> PyResult<Call> {
         // what cannot be recorded cannot be compared: the body may take anything
         let fingerprint = fingerprint(args, kwargs);
-        self.made(py, |branch, port, gate| {
+        let (path, step) = self.made(py, |branch| {
             let path = branch.coming_path();
             let options = settings.options.map(Box::new);
-            Call::step(port, gate, path, branch.step(&settings.name, options, fingerprint))
-        })
+            (path, branch.step(&settings.name, options, fingerprint))
+        })?;
+        Ok(self.owned(py, Call::step(self.bound_port(py), self.gate.clone(), path, step)))
     }
 
     /// A step, to be awaited: its body gets `args` and `kwargs`. `None` if this code cannot await.
@@ -479,8 +492,7 @@ pub(crate) struct Join {
 impl Join {
     /// The branch goes on.
     fn end(&self) {
-        let ended = self.join.lock().take();
-        drop(ended);
+        drop(self.join.take());
         self.is_over.store(true, SeqCst);
         if let Some(waiter) = &self.waiter {
             waiter.clone().wake();

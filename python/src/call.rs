@@ -12,7 +12,6 @@ use std::time::Duration;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use stepfast::guest::{Gate, Path, StepCall, StepTurn};
-use stepfast::lock::Mutex;
 use stepfast::{Error, Failure, Key, Payload};
 
 use crate::branch::Branch;
@@ -22,6 +21,7 @@ use crate::ending::stopped;
 use crate::forked::Process;
 use crate::inline::with_inline;
 use crate::interpreter::Sent;
+use crate::lock::Mutex;
 use crate::port::{Begin, Port, Shared, end_burst};
 use crate::reply::{Future, PyFailure, Reply};
 use crate::runtime::enter;
@@ -186,14 +186,11 @@ impl Call {
         if !self.process.is_current() {
             return;
         }
-        let state = {
-            let mut state = self.state.lock();
-            match &*state {
-                // whatever is left of it does nothing when it goes away
-                State::Over(_) | State::Taken | State::LetGo => None,
-                State::Waiting(_) | State::Step(_) => Some(std::mem::replace(&mut *state, State::Taken)),
-            }
-        };
+        let state = self.state.with(|state| match state {
+            // whatever is left of it does nothing when it goes away
+            State::Over(_) | State::Taken | State::LetGo => None,
+            State::Waiting(_) | State::Step(_) => Some(std::mem::replace(state, State::Taken)),
+        });
         self.stop_listening();
         self.stop_hosting();
         if let Some(state) = state {
@@ -342,12 +339,12 @@ impl Call {
 
     /// True while the code of an execution is run by its caller, here.
     pub(crate) fn has_code(&self) -> bool {
-        self.code.lock().is_some()
+        self.code.with(|code| code.is_some())
     }
 
     fn over(&self, outcome: Result<Payload, Failure>) -> u8 {
         self.waiter.set_owner(None);
-        if let Some(slot) = self.code.lock().take() {
+        if let Some(slot) = self.code.take() {
             slot.fill_quietly(outcome);
         }
         self.advance()
@@ -358,9 +355,12 @@ impl Call {
         if !self.process.is_current() {
             return ERROR;
         }
-        let mut state = self.state.lock();
+        self.state.with(|state| self.advance_in(state))
+    }
+
+    fn advance_in(&self, state: &mut State) -> u8 {
         let mut cx = Context::from_waker(&self.waker);
-        let reply = match &mut *state {
+        let reply = match state {
             State::Over(reply) => return reply.turn(),
             State::Taken => return DONE,
             State::LetGo => return ERROR,
@@ -397,15 +397,17 @@ impl Call {
         let Some(begun) = &self.begun else { return (future.as_mut().poll(cx), false) };
         let (polled, begin) = with_inline(|| future.as_mut().poll(cx));
         let Some(begin) = begin else { return (polled, false) };
-        *begun.lock() = Some(begin);
+        drop(begun.replace(Some(begin)));
         (polled, true)
     }
 
     /// The body of its step came to this.
     fn finish(&self, outcome: Result<Payload, Failure>) {
-        if let State::Step(step) = &mut *self.state.lock() {
-            step.finish(outcome);
-        }
+        self.state.with(|state| {
+            if let State::Step(step) = state {
+                step.finish(outcome);
+            }
+        });
     }
 }
 
@@ -444,11 +446,11 @@ impl Call {
     /// call, until the code has returned.
     pub(crate) fn begun<'py>(slf: &Bound<'py, Self>) -> Option<(Branch, Bound<'py, PyAny>)> {
         let call = slf.get();
-        let begin = call.begun.as_ref().and_then(|begun| begun.lock().take());
+        let begin = call.begun.as_ref().and_then(Mutex::take);
         let Begin { branch, input, slot, .. } = begin?;
         let input = crate::port::readable(slf.py(), &branch.gate(), &input)?;
         call.waiter.set_owner(Some(slf.clone().unbind()));
-        *call.code.lock() = Some(slot.clone());
+        drop(call.code.replace(Some(slot.clone())));
         let port = call.port.as_ref().map(|port| port.clone_ref(slf.py()));
         let branch = Branch::new(branch, Some(slot), port).owned_by(slf.clone().unbind());
         Some((branch, input))
@@ -473,7 +475,7 @@ impl Call {
 
     /// What it came to: a value, text, a handle, or nothing.
     pub(crate) fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        match std::mem::replace(&mut *self.state.lock(), State::Taken) {
+        match self.state.replace(State::Taken) {
             State::Over(Reply::Value(payload)) => match decode(py, &payload) {
                 Ok(value) => Ok(value.unbind()),
                 Err(error) => Err(self.unreadable(py, error)),
@@ -485,20 +487,21 @@ impl Call {
 
     /// The failure it came to: kind, message, causes, what it is made of again.
     fn failure(&self) -> Option<(String, String, Vec<String>, Vec<u8>)> {
-        match &*self.state.lock() {
+        self.state.with(|state| match state {
             State::Over(Reply::Failed(failure)) => Some(crate::error::parts(failure)),
             _ => None,
-        }
+        })
     }
 
     /// Raises the error of the engine it came to.
     fn raise_error(&self, py: Python<'_>) -> PyResult<()> {
         self.process.check(py)?;
-        match &*self.state.lock() {
-            State::Over(Reply::Error(error)) => Err(crate::error::exception(py, error)),
-            State::LetGo => Err(crate::error::exception(py, &Error::Shutdown)),
-            _ => Ok(()),
-        }
+        let error = self.state.with(|state| match state {
+            State::Over(Reply::Error(error)) => Some(error.clone()),
+            State::LetGo => Some(Error::Shutdown),
+            _ => None,
+        });
+        error.map_or(Ok(()), |error| Err(crate::error::exception(py, &error)))
     }
 
     /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
@@ -522,14 +525,14 @@ impl Call {
 
     /// The engine ends: whatever it runs goes on without whoever waits here, who gets an error.
     fn let_go(&self) {
-        let state = {
-            let mut state = self.state.lock();
-            if !matches!(*state, State::Waiting(_) | State::Step(_)) {
-                return;
-            }
-            std::mem::replace(&mut *state, State::LetGo)
-        };
-        drop(state);
+        let before = self.state.with(|state| {
+            let is_open = matches!(state, State::Waiting(_) | State::Step(_));
+            is_open.then(|| std::mem::replace(state, State::LetGo))
+        });
+        if before.is_none() {
+            return;
+        }
+        drop(before);
         self.waker.wake_by_ref();
     }
 
@@ -655,8 +658,7 @@ impl Call {
     #[pyo3(signature = (msg=None))]
     fn cancel(&self, py: Python<'_>, msg: Option<Py<PyAny>>) -> PyResult<bool> {
         self.is_cancelled.store(true, SeqCst);
-        let before = std::mem::replace(&mut *self.cancelled_with.lock(), msg);
-        drop(before);
+        drop(self.cancelled_with.replace(msg));
         if let (Some(gate), Some(port)) = (&self.gate, &self.port)
             && !port.get().is_loop_running(py)
         {
@@ -681,7 +683,7 @@ impl Call {
         let is_stopped = self.gate.as_ref().is_some_and(|gate| gate.stopped().is_some());
         if self.is_cancelled.swap(false, SeqCst) && !is_stopped {
             let cancelled = py.import("asyncio")?.getattr("CancelledError")?;
-            let with = self.cancelled_with.lock().take();
+            let with = self.cancelled_with.take();
             let raised = with.map_or_else(|| cancelled.call0(), |with| cancelled.call1((with,)))?;
             return Err(PyErr::from_value(raised));
         }

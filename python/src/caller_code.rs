@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PySet};
 use stepfast::guest::Stopped;
-use stepfast::lock::Mutex;
 
 use crate::branch::Branch;
 use crate::call::Call;
+use crate::lock::Mutex;
 use crate::value::call_with;
 
 /// What the code is called with, beside what is recorded.
@@ -39,21 +39,21 @@ impl Callers {
 
     /// The task of the caller that runs the code of this run.
     pub(crate) fn task(&self, py: Python<'_>, run: u64) -> Option<Py<PyAny>> {
-        self.tasks.lock().get(&run).map(|task| task.clone_ref(py))
+        self.tasks.object(py, |tasks| tasks.get(&run))
     }
 
     pub(crate) fn traverse(&self, visit: &pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
-        self.tasks.try_lock().map_or(Ok(()), |tasks| tasks.values().try_for_each(|task| visit.call(task)))
+        self.tasks.traverse(|tasks| tasks.values().try_for_each(|task| visit.call(task)))
     }
 
     fn begins(&self, run: u64, task: Py<PyAny>) {
-        let before = self.tasks.lock().insert(run, task);
+        let before = self.tasks.with(|tasks| tasks.insert(run, task));
         drop(before);
     }
 
     /// True if some of them are guarded, or unwind.
     fn ends(&self, py: Python<'_>, run: u64) -> bool {
-        let ended = self.tasks.lock().remove(&run);
+        let ended = self.tasks.with(|tasks| tasks.remove(&run));
         drop(ended);
         let is_rare = |(guards, unwound): &(Py<PyDict>, Py<PySet>)| {
             !guards.bind(py).is_empty() || !unwound.bind(py).is_empty()

@@ -4,12 +4,12 @@
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use stepfast::lock::Mutex;
 
 use crate::branch::Branch;
 use crate::call::Call;
 use crate::caller_code::{CallerCode, Entered};
 use crate::interpreter::{Sent, reset, send, set, throw};
+use crate::lock::Mutex;
 use crate::package::package;
 use crate::step_settings::StepSettings;
 use crate::turn::{BODY, DONE, FAILED, PENDING};
@@ -104,34 +104,34 @@ impl Carried {
                 visit.call(kwargs)?;
             }
             Body::Code(code) => {
-                let code = code.try_lock();
-                if let Some(code) = code.as_ref().and_then(|code| code.as_ref()) {
+                code.traverse(|code| {
+                    let Some(code) = code else { return Ok(()) };
                     visit.call(&code.function)?;
-                    visit.call(&code.home)?;
-                }
+                    visit.call(&code.home)
+                })?;
             }
             Body::Started(made, home) => {
                 visit.call(made)?;
                 visit.call(home)?;
             }
         }
-        // whoever holds the lock has the interpreter too, and does not collect
-        let Some(state) = self.state.try_lock() else { return Ok(()) };
-        visit.call(&state.value)?;
-        visit.call(&state.error)?;
-        if let Some(running) = &state.running {
-            visit.call(&running.coroutine)?;
-            visit.call(&running.token)?;
-            if let Some(entered) = &running.code {
-                visit.call(&entered.caller)?;
+        self.state.traverse(|state| {
+            visit.call(&state.value)?;
+            visit.call(&state.error)?;
+            if let Some(running) = &state.running {
+                visit.call(&running.coroutine)?;
+                visit.call(&running.token)?;
+                if let Some(entered) = &running.code {
+                    visit.call(&entered.caller)?;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Somebody awaits the call: nobody else may.
     pub(crate) fn set_awaited(&self) -> PyResult<()> {
-        if std::mem::replace(&mut self.state.lock().is_awaited, true) {
+        if self.state.with(|state| std::mem::replace(&mut state.is_awaited, true)) {
             return Err(PyRuntimeError::new_err("a call can be awaited once only: make a task of it"));
         }
         Ok(())
@@ -141,7 +141,7 @@ impl Carried {
     pub(crate) fn unawaited(&self) -> Option<String> {
         // code that unwinds leaves calls behind
         let is_closing = || self.branch.as_ref().is_some_and(|branch| branch.get().gate().is_closing());
-        if self.state.lock().is_awaited || is_closing() {
+        if self.state.with(|state| state.is_awaited) || is_closing() {
             return None;
         }
         Some(match &self.body {
@@ -155,11 +155,10 @@ impl Carried {
     /// The task that awaits the call goes on, or something is `thrown` into it. What it waits for next, or the
     /// value it has come to.
     pub(crate) fn go_on<'py>(&self, call: &Bound<'py, Call>, thrown: Option<PyErr>) -> PyResult<Sent<'py>> {
-        let running = {
-            let mut state = self.state.lock();
+        let running = self.state.with(|state| {
             state.is_awaited = true;
             state.running.take()
-        };
+        });
         let gone_on = match (running, thrown) {
             (Some(running), thrown) => self.resume(call, running, thrown),
             (None, None) => Ok(Resumed::Ended(call.get().advance())),
@@ -175,11 +174,10 @@ impl Carried {
 
     /// Ends the body, if it runs.
     pub(crate) fn close(&self, call: &Call, py: Python<'_>) -> PyResult<()> {
-        let running = {
-            let mut state = self.state.lock();
+        let running = self.state.with(|state| {
             state.is_awaited = true;
             state.running.take()
-        };
+        });
         let Some(running) = running else { return Ok(()) };
         let closed = running.coroutine.call_method0(py, pyo3::intern!(py, "close"));
         if let Some(entered) = &running.code {
@@ -202,7 +200,7 @@ impl Carried {
                 PENDING => return Ok(Sent::Yielded(Call::blocking(call))),
                 BODY => resumed = self.begin(call)?,
                 DONE => {
-                    let value = self.state.lock().value.take();
+                    let value = self.state.with(|state| state.value.take());
                     let mut value = value.map_or_else(|| call.get().value(py), Ok)?.into_bound(py);
                     if let Body::Started(made, home) = &self.body {
                         value = made.bind(py).call1((value, home))?;
@@ -210,7 +208,7 @@ impl Carried {
                     return Ok(Sent::Returned(value));
                 }
                 _ => {
-                    let error = self.state.lock().error.take();
+                    let error = self.state.with(|state| state.error.take());
                     let over = package(py)?.over.bind(py).call1((call, turn, error))?;
                     return Err(PyErr::from_value(over));
                 }
@@ -230,7 +228,7 @@ impl Carried {
                 (token, None, settings.function(py).call(args.bind(py), Some(kwargs.bind(py))))
             }
             (Body::Code(code), _) => {
-                let Some(code) = code.lock().take() else {
+                let Some(code) = code.take() else {
                     return Err(PyRuntimeError::new_err("the code of an execution has begun before"));
                 };
                 let caller = call.get().current_task(py)?;
@@ -282,7 +280,8 @@ impl Carried {
                 if let Some(entered) = &running.code {
                     call.get().code_waits(entered.branch.get(), py)?;
                 }
-                self.state.lock().running = Some(running);
+                let before = self.state.with(|state| state.running.replace(running));
+                drop(before);
                 Ok(Resumed::Yielded(awaited))
             }
             Ok(Sent::Returned(value)) => self.ended(call, &running, Ok(value)).map(Resumed::Ended),
@@ -305,7 +304,9 @@ impl Carried {
         let recorded = result.and_then(|value| Ok((call.get().succeed(&value)?, value)));
         match recorded {
             Ok((turn, value)) => {
-                self.state.lock().value = Some(value.unbind());
+                let value = value.unbind();
+                let before = self.state.with(|state| state.value.replace(value));
+                drop(before);
                 Ok(turn)
             }
             Err(raised) => self.failed(call, raised),
@@ -320,7 +321,9 @@ impl Carried {
         let turn = package(py)?.failed.bind(py).call1((call, settings, &error))?;
         match turn.extract::<Option<u8>>()? {
             Some(turn) => {
-                self.state.lock().error = Some(error.into_any());
+                let error = error.into_any();
+                let before = self.state.with(|state| state.error.replace(error));
+                drop(before);
                 Ok(turn)
             }
             None => self.interrupted(call, raised),
@@ -365,7 +368,9 @@ impl Running {
             package(py)?.left.bind(py).call1((&entered.branch, &entered.caller, &unwound))?;
         }
         // what is recorded of it has no traceback
-        state.lock().error = unwound.filter(|_| counts);
+        let error = unwound.filter(|_| counts);
+        let before = state.with(|state| std::mem::replace(&mut state.error, error));
+        drop(before);
         turn
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use stepfast::guest::{GuestWorkflow, StartOptions};
-use stepfast::lock::Mutex;
 use stepfast::record::Filter;
 use stepfast::{Client, Engine as CoreEngine, Payload};
 
@@ -17,6 +16,7 @@ use crate::error::exception;
 use crate::filter::PyFilter;
 use crate::forked::Process;
 use crate::inline::begin_inline;
+use crate::lock::Mutex;
 use crate::order::Order;
 use crate::port::{Begin, Note, Port, Shared};
 use crate::queue::{PyQueue, on_conflict, queue};
@@ -118,9 +118,10 @@ impl Engine {
 
     /// The number of a workflow that only its name is known of.
     fn declare(&self, name: &str) -> usize {
-        let mut workflows = self.workflows.lock();
-        workflows.push(GuestWorkflow::named(name));
-        workflows.len() - 1
+        self.workflows.with(|workflows| {
+            workflows.push(GuestWorkflow::named(name));
+            workflows.len() - 1
+        })
     }
 
     /// Takes nothing new to run from here on; resolves when nothing runs any more, or after `grace` seconds.
@@ -382,7 +383,7 @@ impl Engine {
     }
 
     fn take(&self) -> Option<CoreEngine> {
-        let engine = self.engine.lock().take();
+        let engine = self.engine.take();
         for port in &self.ports {
             port.get().set_engine(None);
         }
@@ -391,7 +392,7 @@ impl Engine {
 
     fn get(&self, py: Python<'_>) -> PyResult<CoreEngine> {
         self.process.check(py)?;
-        self.engine.lock().clone().ok_or_else(|| exception(py, &stepfast::Error::Shutdown))
+        self.engine.with(|engine| engine.clone()).ok_or_else(|| exception(py, &stepfast::Error::Shutdown))
     }
 
     fn of(engine: CoreEngine, workflows: Vec<GuestWorkflow>, ports: Vec<Py<Port>>) -> Self {
@@ -400,7 +401,7 @@ impl Engine {
     }
 
     pub(crate) fn workflow(&self, number: usize) -> PyResult<GuestWorkflow> {
-        let workflow = self.workflows.lock().get(number).cloned();
+        let workflow = self.workflows.with(|workflows| workflows.get(number).cloned());
         workflow.ok_or_else(|| crate::error::unavailable("no such workflow in this engine"))
     }
 

@@ -15,6 +15,7 @@ mod handle;
 mod inline;
 mod interpreter;
 mod letter;
+mod lock;
 mod log;
 mod order;
 mod package;

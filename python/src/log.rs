@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pyo3::prelude::*;
 use stepfast::clock::{Clock, SystemClock};
+// whoever holds it runs no Python code: the thread that forks keeps its guard
+#[allow(clippy::disallowed_types)]
 use stepfast::lock::{Condvar, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -30,6 +32,7 @@ struct Queue {
     is_closed: bool,
 }
 
+#[allow(clippy::disallowed_types)]
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { lines: VecDeque::new(), dropped: 0, is_closed: false });
 static CAME: Condvar = Condvar::new();
 

@@ -13,13 +13,14 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PySet};
 use rustix::event::{EventfdFlags, eventfd};
-use stepfast::lock::{Condvar, Mutex};
+use stepfast::lock::Condvar;
 
 use crate::branch::Branch;
 use crate::caller_code::Callers;
 use crate::error::unavailable;
 use crate::forked::Process;
 use crate::interpreter::call_in;
+use crate::lock::Mutex;
 use crate::runtime::enter;
 use crate::slot::Slot;
 use crate::waiter::{Callback, Waiter};
@@ -107,43 +108,46 @@ impl Shared {
 
     /// Whoever waits with `waiter` runs this child when it begins.
     pub(crate) fn host(&self, child: Key, waiter: Arc<Waiter>) {
-        self.hosts.lock().insert(child, Host { waiter, offer: None });
+        drop(self.hosts.with(|hosts| hosts.insert(child, Host { waiter, offer: None })));
     }
 
     /// Any thread may run the child again.
     pub(crate) fn unhost(&self, child: Key) {
-        let host = self.hosts.lock().remove(&child);
+        let host = self.hosts.with(|hosts| hosts.remove(&child));
         if let Some(begin) = host.and_then(|host| host.offer) {
             self.push(Note::Begin(begin));
         }
     }
 
     pub(crate) fn has_offer(&self, child: Key) -> bool {
-        self.hosts.lock().get(&child).is_some_and(|host| host.offer.is_some())
+        self.hosts.with(|hosts| hosts.get(&child).is_some_and(|host| host.offer.is_some()))
     }
 
     pub(crate) fn take_offer(&self, child: Key) -> Option<Begin> {
-        self.hosts.lock().get_mut(&child).and_then(|host| host.offer.take())
+        self.hosts.with(|hosts| hosts.get_mut(&child).and_then(|host| host.offer.take()))
     }
 
     /// Offers what begins to the thread that waits for it; gives it back if there is none.
     fn offer(&self, begin: Begin) -> Option<Begin> {
-        let mut hosts = self.hosts.lock();
-        let Some(host) = hosts.get_mut(&begin.branch.key()) else { return Some(begin) };
-        host.offer = Some(begin);
-        let waiter = host.waiter.clone();
-        drop(hosts);
-        waiter.wake();
-        None
+        let offered = self.hosts.with(|hosts| match hosts.get_mut(&begin.branch.key()) {
+            Some(host) => {
+                host.offer = Some(begin);
+                Ok(host.waiter.clone())
+            }
+            None => Err(begin),
+        });
+        match offered {
+            Ok(waiter) => {
+                waiter.wake();
+                None
+            }
+            Err(begin) => Some(begin),
+        }
     }
 
     /// Notes that were taken, and that nobody has come to: they are the next.
-    fn put_back(&self, taken: impl DoubleEndedIterator<Item = Note>) {
-        let mut notes = self.notes.lock();
-        for note in taken.rev() {
-            notes.push_front(note);
-        }
-        drop(notes);
+    fn put_back(&self, taken: impl DoubleEndedIterator<Item = Note> + Send) {
+        self.notes.with(|notes| taken.rev().for_each(|note| notes.push_front(note)));
         if let Some(fd) = &self.fd {
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
@@ -157,16 +161,14 @@ impl Shared {
             },
             note => note,
         };
-        let was_empty = {
-            let mut notes = self.notes.lock();
+        let pushed = self.notes.with(|notes| {
             if self.is_closed.load(SeqCst) {
-                drop(notes);
-                drop(note);
-                return;
+                return Err(note);
             }
             notes.push_back(note);
-            notes.len() == 1
-        };
+            Ok(notes.len() == 1)
+        });
+        let Ok(was_empty) = pushed else { return };
         match &self.fd {
             Some(fd) if was_empty => {
                 // full only after 2^64 writes
@@ -244,18 +246,17 @@ const QUIET_TURNS: u32 = 8;
 impl Port {
     /// Says which engine's flushes wait for what the loop does at once.
     pub(crate) fn set_engine(&self, engine: Option<stepfast::Engine>) {
-        *self.engine.lock() = engine;
+        drop(self.engine.replace(engine));
     }
 
     /// Watches for the moment at which the execution comes to rest. From the loop's thread.
     pub(crate) fn watch(slf: &Bound<'_, Self>, gate: &Gate) -> PyResult<()> {
         let port = slf.get();
         let Some(event_loop) = &port.event_loop else { return Ok(()) };
-        let was_ticking = {
-            let mut restless = port.restless.lock();
+        let was_ticking = port.restless.with(|restless| {
             restless.watched.push(Watched { gate: gate.clone(), activity: None, turns: 0 });
             std::mem::replace(&mut restless.is_ticking, true)
-        };
+        });
         if !was_ticking {
             Self::tick_soon(slf, event_loop)?;
         }
@@ -267,7 +268,7 @@ impl Port {
         if !gate.minds_waits() {
             return Waits::Outside;
         }
-        let waits = self.waits.lock().as_ref().map(|waits| waits.clone_ref(py));
+        let waits = self.waits.object(py, Option::as_ref);
         let told = waits.map(|waits| waits.call1(py, (gate.run_id(),))?.extract::<u8>(py)).transpose();
         match told {
             Ok(Some(1)) => Waits::Limited,
@@ -360,7 +361,7 @@ impl Port {
     /// Sets what tells what the branches of a run wait for: 0 for something outside, 1 for the execution's own
     /// calls with a limit in time that is not durable, 2 for its own calls.
     fn set_waits(&self, waits: Py<PyAny>) {
-        *self.waits.lock() = Some(waits);
+        drop(self.waits.replace(Some(waits)));
     }
 
     /// Sets where the loop keeps what guards callers that run the code of executions, and which of those unwind.
@@ -396,16 +397,15 @@ impl Port {
         if let Some(fd) = &this.shared.fd {
             let _ = rustix::io::read(fd, &mut buffer);
         }
-        let (notes, has_more) = {
-            let mut notes = this.shared.notes.lock();
+        let (notes, has_more) = this.shared.notes.with(|notes| {
             let many = notes.len().min(AT_ONCE);
             (notes.drain(..many).collect::<Vec<_>>(), !notes.is_empty())
-        };
+        });
         if let (true, Some(fd)) = (has_more, &this.shared.fd) {
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
-        let engine = this.engine.lock().clone();
-        let mut others = this.left.lock().take();
+        let engine = this.engine.with(|engine| engine.clone());
+        let mut others = this.left.take();
         let mut notes = notes.into_iter();
         while notes.len() > 0 {
             let _burst = engine.as_ref().map(InBurst::begin);
@@ -416,7 +416,7 @@ impl Port {
                 };
                 if let Err(error) = taken {
                     // code ends the program, or the loop: all others who wait still have to hear
-                    *this.left.lock() = others;
+                    drop(this.left.replace(others));
                     this.shared.put_back(notes);
                     return Err(error);
                 }
@@ -428,9 +428,8 @@ impl Port {
     /// A turn of the loop has passed: tells the executions that have come to rest.
     fn tick(slf: &Bound<'_, Self>) -> PyResult<()> {
         let port = slf.get();
-        let mut quiet = Vec::new();
-        let goes_on = {
-            let mut restless = port.restless.lock();
+        let (quiet, goes_on) = port.restless.with(|restless| {
+            let mut quiet = Vec::new();
             restless.watched.retain_mut(|watched| {
                 let activity = watched.gate.activity();
                 if activity.is_none() {
@@ -445,8 +444,8 @@ impl Port {
                 false
             });
             restless.is_ticking = !restless.watched.is_empty();
-            restless.is_ticking
-        };
+            (quiet, restless.is_ticking)
+        });
         for gate in quiet {
             gate.set_quiet(port.waits_of(slf.py(), &gate));
         }
@@ -459,20 +458,18 @@ impl Port {
     /// In a thread of a pool: waits for the next note. `None` once the port is closed.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let note = py.detach(|| {
-            let notes = self.shared.notes.lock();
-            let is_idle = |notes: &mut VecDeque<_>| notes.is_empty() && !self.shared.is_closed.load(SeqCst);
-            self.shared.came.wait_while(notes, is_idle).pop_front()
+            let is_over = |notes: &VecDeque<_>| !notes.is_empty() || self.shared.is_closed.load(SeqCst);
+            self.shared.notes.when(&self.shared.came, is_over, VecDeque::pop_front)
         });
         note.map(|note| told(py, note, None)).transpose()
     }
 
     /// Lets threads that wait go, and drops what waits for them.
     fn close(&self) {
-        let left = {
-            let mut notes = self.shared.notes.lock();
+        let left = self.shared.notes.with(|notes| {
             self.shared.is_closed.store(true, SeqCst);
-            std::mem::take(&mut *notes)
-        };
+            std::mem::take(notes)
+        });
         self.shared.came.notify_all();
         drop(left);
     }
@@ -481,17 +478,16 @@ impl Port {
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
         visit.call(&self.event_loop)?;
         self.callers.traverse(&visit)?;
-        self.waits.try_lock().map_or(Ok(()), |waits| visit.call(&*waits))
+        self.waits.traverse(|waits| visit.call(waits))
     }
 
     fn __clear__(&self) {
-        let cleared = self.waits.lock().take();
-        drop(cleared);
+        drop(self.waits.take());
     }
 
     /// How many notes wait.
     fn __len__(&self) -> usize {
-        self.shared.notes.lock().len()
+        self.shared.notes.with(|notes| notes.len())
     }
 }
 

@@ -1,6 +1,8 @@
 //! The one tokio runtime of the process.
 
 use std::cell::{Cell, RefCell};
+// whoever holds it runs no Python code: the thread that forks keeps its guard
+#[allow(clippy::disallowed_types)]
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::ThreadId;
 
@@ -10,6 +12,7 @@ use tokio::runtime::{Builder, EnterGuard, Runtime};
 use crate::forked::Process;
 
 /// The runtime, and whose it is: a forked child has no threads of its parent's, and needs another.
+#[allow(clippy::disallowed_types)]
 static RUNTIME: Mutex<Option<(Process, &'static Runtime)>> = Mutex::new(None);
 
 thread_local! {

@@ -4,8 +4,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use stepfast::lock::Mutex;
 use stepfast::{Failure, Payload};
+
+use crate::lock::Mutex;
 
 type Outcome = Result<Payload, Failure>;
 
@@ -22,11 +23,10 @@ struct Inner {
 impl Slot {
     /// The code came to `outcome`.
     pub(crate) fn fill(&self, outcome: Outcome) {
-        let waker = {
-            let mut inner = self.0.lock();
+        let waker = self.0.with(|inner| {
             inner.outcome = Some(outcome);
             inner.waker.take()
-        };
+        });
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -34,9 +34,11 @@ impl Slot {
 
     /// The same for somebody who polls the future by himself.
     pub(crate) fn fill_quietly(&self, outcome: Outcome) {
-        let mut inner = self.0.lock();
-        inner.outcome = Some(outcome);
-        inner.waker = None;
+        let waker = self.0.with(|inner| {
+            inner.outcome = Some(outcome);
+            inner.waker.take()
+        });
+        drop(waker);
     }
 
     /// Waits for the outcome.
@@ -52,13 +54,13 @@ impl Future for Body {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let mut inner = self.0.0.lock();
-        match inner.outcome.take() {
+        let waker = cx.waker();
+        self.0.0.with(|inner| match inner.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => {
-                inner.waker = Some(cx.waker().clone());
+                inner.waker = Some(waker.clone());
                 Poll::Pending
             }
-        }
+        })
     }
 }

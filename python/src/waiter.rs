@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Wake;
 
 use pyo3::prelude::*;
-use stepfast::lock::{Condvar, Mutex};
+use stepfast::lock::Condvar;
 
 use crate::call::Call;
+use crate::lock::Mutex;
 use crate::port::{Note, Shared};
 
 /// What is called in the loop's thread, and in which context.
@@ -46,13 +47,13 @@ impl Waiter {
 
     /// Calls `callback` at the next wake.
     pub(crate) fn set(&self, callback: Callback) {
-        *self.callback.lock() = Some(callback);
+        drop(self.callback.replace(Some(callback)));
     }
 
     /// From the loop's thread: whom to call.
     pub(crate) fn take(&self) -> Option<Callback> {
         self.is_queued.store(false, SeqCst);
-        let callback = self.callback.lock().take();
+        let callback = self.callback.take();
         if callback.is_none() {
             self.is_missed.store(true, SeqCst);
         }
@@ -61,12 +62,11 @@ impl Waiter {
 
     /// The call that is polled at a wake when nobody waits for it.
     pub(crate) fn set_owner(&self, owner: Option<Py<Call>>) {
-        let before = std::mem::replace(&mut *self.owner.lock(), owner);
-        drop(before);
+        drop(self.owner.replace(owner));
     }
 
     pub(crate) fn owner(&self, py: Python<'_>) -> Option<Py<Call>> {
-        self.owner.lock().as_ref().map(|owner| owner.clone_ref(py))
+        self.owner.object(py, Option::as_ref)
     }
 
     /// True once if a wake found nobody to call.
@@ -76,8 +76,7 @@ impl Waiter {
 
     /// Blocks this thread until it is woken, or `patience` is over. Call it without the interpreter's lock.
     pub(crate) fn park(&self, patience: std::time::Duration) {
-        let is_woken = self.is_woken.lock();
-        *self.woken.wait_while_for(is_woken, patience, |is_woken| !*is_woken) = false;
+        self.is_woken.when_within(&self.woken, patience, |is_woken| *is_woken, |is_woken| *is_woken = false);
     }
 }
 
@@ -90,7 +89,7 @@ impl Wake for Waiter {
                 }
             }
             None => {
-                *self.is_woken.lock() = true;
+                self.is_woken.with(|is_woken| *is_woken = true);
                 self.woken.notify_one();
             }
         }

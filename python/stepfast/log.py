@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Any, Final
 
 from stepfast import _native
@@ -15,34 +16,41 @@ ENGINE: Final[logging.Logger] = logging.getLogger("stepfast.engine")
 #: So long the end of the program waits for handlers, in seconds.
 PATIENCE: Final = 1.0
 
-_before = logging.getLogRecordFactory()
 _starting = threading.Lock()
 _forwarding: threading.Thread | None = None
 
 
-def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
-    """A log record that knows its execution: `workflow_id`, `workflow` and `step`, empty outside of
-    executions, and `is_replaying`."""
-    made = _before(*args, **kwargs)
-    now = current()
-    if now is None:
-        made.workflow_id = made.workflow = made.step = ""
-        made.is_replaying = False
-    else:
-        made.workflow_id, made.workflow, made.step = now.workflow_id, now.workflow, now.step or ""
-        made.is_replaying = now.is_replaying
-    return made
+class Factory:
+    """Makes log records that know their execution: `stepfast_workflow_id`, `stepfast_workflow` and
+    `stepfast_step`, empty outside of executions, and `stepfast_is_replaying`.
+
+    Each keeps the factory that was there before it: one that wraps another may be wrapped again.
+    """
+
+    def __init__(self, before: Callable[..., logging.LogRecord]) -> None:
+        self._before: Final = before
+
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        # a prefix, as `extra=` of a log call must not have the name of an attribute that is there
+        made = self._before(*args, **kwargs)
+        now = current()
+        if now is None:
+            made.stepfast_workflow_id = made.stepfast_workflow = made.stepfast_step = ""
+            made.stepfast_is_replaying = False
+        else:
+            made.stepfast_workflow_id, made.stepfast_workflow = now.workflow_id, now.workflow
+            made.stepfast_step, made.stepfast_is_replaying = now.step or "", now.is_replaying
+        return made
 
 
 def install() -> None:
     """Lets log records know their executions, beside whatever else makes records; and brings here what
     engines log, in a thread of its own: they do not wait for handlers."""
-    global _before, _forwarding
-    factory = logging.getLogRecordFactory()
-    if factory is not record:
-        _before = factory
-        logging.setLogRecordFactory(record)
+    global _forwarding
     with _starting:
+        factory = logging.getLogRecordFactory()
+        if not isinstance(factory, Factory):
+            logging.setLogRecordFactory(Factory(factory))
         if _forwarding is None or not _forwarding.is_alive():
             _native.close_log(False)
             _forwarding = threading.Thread(target=_forward, name="stepfast-log", daemon=True)
@@ -93,7 +101,7 @@ class ReplayFilter(logging.Filter):
         Args:
             record: What is about to be logged.
         """
-        return not getattr(record, "is_replaying", False)
+        return not getattr(record, "stepfast_is_replaying", False)
 
 
 __all__ = ["ReplayFilter"]

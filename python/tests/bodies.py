@@ -79,7 +79,7 @@ async def turns_there_async(order: Order) -> Order:
 @step(process=True)
 def where_am_i() -> tuple[Current | None, str, int]:
     record = logging.getLogger("bodies").makeRecord("bodies", 20, "file", 1, "text", (), None)
-    return current(), f"{record.workflow_id} {record.step}", os.getpid()
+    return current(), f"{record.stepfast_workflow_id} {record.stepfast_step}", os.getpid()
 
 
 @workflow

@@ -369,3 +369,45 @@ async def noted_on_a_loop(who: str) -> str:
 @workflow
 async def noting_on_a_loop(who: str) -> str:
     return await noted_on_a_loop(who)
+
+
+#: Threads that use an engine while it is closed, and go on after that.
+_USED_WHILE_CLOSING = """
+import threading
+
+from stepfast import Engine, Unavailable, workflow
+
+@workflow
+def echo(n: int) -> int:
+    return n
+
+engine = Engine("memory:")
+used, refused, over = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+
+def use() -> None:
+    while not over.is_set():
+        try:
+            engine.start(echo, 1)
+            used.release()
+        except Unavailable:
+            refused.release()
+
+threads = [threading.Thread(target=use) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for _ in range(100):
+    used.acquire()
+engine.close()
+for _ in range(4000):
+    refused.acquire()
+over.set()
+for thread in threads:
+    thread.join()
+print("done")
+"""
+
+
+def test_threads_that_use_a_closed_engine_do_not_stand_still() -> None:
+    command = [sys.executable, "-c", _USED_WHILE_CLOSING]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.returncode) == ("done\n", 0), ran.stderr

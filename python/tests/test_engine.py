@@ -306,7 +306,9 @@ def test_log_records_know_their_execution(url: str, caplog: pytest.LogCaptureFix
         engine.start(logs, 1, workflow_id="logged").result()
         logging.getLogger("shop").info("outside")
     seen = [
-        (it.message, it.workflow_id, it.step, it.is_replaying) for it in caplog.records if it.name == "shop"
+        (it.message, it.stepfast_workflow_id, it.stepfast_step, it.stepfast_is_replaying)
+        for it in caplog.records
+        if it.name == "shop"
     ]
     assert seen == [
         ("in the workflow", "logged", "", False),

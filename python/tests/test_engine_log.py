@@ -67,7 +67,7 @@ def test_an_engine_tells_of_its_begin_and_end(url: str, lines: Lines) -> None:
     ended = lines.until("has ended", "worker: 1")
     assert before <= opened.created <= draining.created <= ended.created <= time.time()
     assert {record.levelname for record in (opened, draining, ended)} == {"INFO"}
-    assert (ended.name, ended.__dict__["workflow_id"]) == ("stepfast.engine", "")
+    assert (ended.name, ended.__dict__["stepfast_workflow_id"]) == ("stepfast.engine", "")
 
 
 def test_an_engine_tells_whom_it_takes_over(url: str, lines: Lines, tmp_path: pathlib.Path) -> None:
@@ -117,3 +117,38 @@ def test_the_last_line_is_told_at_the_end_of_the_program(code: str, tmp_path: pa
     told = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=True)
     last = told.stdout.splitlines()[-1]
     assert last.startswith("INFO stepfast.engine the engine has ended"), told
+
+
+#: A factory of the program's that calls the one before, as the cookbook of `logging` has it.
+_WRAPPED = """
+import logging
+from stepfast import Engine
+
+for n in range(3):
+    with Engine("memory:"):
+        logging.warning("with an engine")
+    before = logging.getLogRecordFactory()
+
+    def factory(*args, before=before, **kwargs):
+        record = before(*args, **kwargs)
+        record.wrapped = getattr(record, "wrapped", 0) + 1
+        return record
+
+    logging.setLogRecordFactory(factory)
+with Engine("memory:"):
+    record = logging.getLogger().makeRecord("n", 20, "file", 1, "text", (), None)
+    print(record.wrapped, repr(record.stepfast_workflow_id))
+"""
+
+
+def test_factories_of_records_may_wrap_each_other() -> None:
+    ran = subprocess.run([sys.executable, "-c", _WRAPPED], capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "3 ''\n", ran.stderr
+
+
+@pytest.mark.parametrize("name", ["step", "workflow", "workflow_id", "is_replaying"])
+def test_names_are_free_for_programs(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Engine("memory:"):
+        logging.getLogger("train").warning("epoch", extra={name: 3})
+    logging.getLogger("train").warning("epoch", extra={name: 3})
+    assert [getattr(it, name) for it in caplog.records if it.name == "train"] == [3, 3]

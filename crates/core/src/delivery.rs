@@ -149,8 +149,12 @@ impl Run {
         room: u32,
     ) -> Option<Delivery> {
         let mut state = self.state();
-        let is_alone =
-            state.leaves == 1 && state.replay.is_none() && state.completed.is_empty() && state.busy == 0;
+        // a call that the code has cancelled may be this one: its outcome would come after the cancellation
+        let is_alone = state.leaves == 1
+            && state.replay.is_none()
+            && state.completed.is_empty()
+            && state.busy == 0
+            && state.cancelled == 0;
         let Some(Some(call)) = state.calls.get_mut(id) else { return None };
         if !matches!(call.phase, Phase::Live) {
             self.lane().give_back(room);
