@@ -50,13 +50,14 @@ type Definition<'py> = (String, bool, Bound<'py, Port>);
 impl Engine {
     /// Opens the store and an engine on it.
     #[staticmethod]
-    #[pyo3(signature = (url, definitions, max_running, suspend_after, value_limit, app_version, max_recoveries, queues, serve))]
+    #[pyo3(signature = (url, definitions, max_running, threads, suspend_after, value_limit, app_version, max_recoveries, queues, serve))]
     #[allow(clippy::too_many_arguments)] // of one call
     fn open(
         py: Python<'_>,
         url: &str,
         definitions: Vec<Definition<'_>>,
         max_running: usize,
+        threads: usize,
         suspend_after: f64,
         value_limit: usize,
         app_version: Option<&str>,
@@ -77,6 +78,7 @@ impl Engine {
                 let store = stepfast::connect(url).await?;
                 let mut builder = CoreEngine::builder(store)
                     .max_running(max_running)
+                    .threads(threads)
                     .suspend_after(Duration::try_from_secs_f64(suspend_after).unwrap_or(Duration::MAX))
                     .value_limit(value_limit)
                     .max_recoveries(max_recoveries);
@@ -416,7 +418,7 @@ const TIME_LIMIT: &str = "`stepfast.timeout`, not `asyncio.timeout` or `asyncio.
 
 /// The workflow of a Python function, whose code is run by whoever serves `port`, or by the caller.
 fn defined(number: usize, name: &str, is_eager: bool, port: Arc<Shared>) -> GuestWorkflow {
-    GuestWorkflow::of_guest(name, is_eager, TIME_LIMIT, move |branch, input| {
+    GuestWorkflow::of_guest(name, is_eager, port.is_for_threads(), TIME_LIMIT, move |branch, input| {
         let slot = Arc::new(Slot::default());
         // asked for at once: the code may have returned before anybody polls this
         let running = Running::new(slot.clone().body(), branch.gate(), port.clone());

@@ -245,6 +245,7 @@ class Engine:
         url: str,
         definitions: list[tuple[str, bool, Port]],
         max_running: int,
+        threads: int,
         suspend_after: float,
         value_limit: int,
         app_version: str | None,

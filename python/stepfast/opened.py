@@ -82,6 +82,7 @@ class Opened:
                 url,
                 definitions,
                 max_running,
+                threads,
                 suspend_after,
                 value_limit,
                 app_version,

@@ -64,6 +64,9 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
         },
     );
     run.register();
+    if run.definition.is_in_thread {
+        core.read_ahead.begun();
+    }
     if record.requests.contains(&RequestKind::Cancel) {
         run.interrupt(Interrupt::Cancel(cancel_failure().into()));
     } else if run.deadline_at.is_some_and(|deadline_at| deadline_at <= core.now()) {

@@ -36,6 +36,7 @@ impl Engine {
             store,
             options: Options {
                 max_running: 10_000,
+                threads: None,
                 max_recoveries: 10,
                 suspend_after: Duration::from_secs(5),
                 value_limit: DEFAULT_VALUE_LIMIT,
@@ -124,6 +125,15 @@ impl EngineBuilder {
     #[must_use]
     pub fn max_recoveries(mut self, recoveries: u32) -> Self {
         self.options.max_recoveries = recoveries;
+        self
+    }
+
+    /// How many executions of workflows that hold a thread run at a time, for bindings whose code runs in threads
+    /// ([`of_guest`](crate::Workflow::of_guest)). The worker claims no more of them than its threads can begin soon, and
+    /// leaves the others to other workers. No limit by default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.options.threads = Some(threads.max(1));
         self
     }
 

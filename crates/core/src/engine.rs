@@ -19,6 +19,7 @@ use crate::key::Key;
 use crate::lease::Lease;
 use crate::put_off::PutOffs;
 use crate::queues::Queues;
+use crate::read_ahead::ReadAhead;
 use crate::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
 use crate::run::Interrupt;
 use crate::runs::Runs;
@@ -36,6 +37,8 @@ use crate::write::{Answer, Outcome, Request, RequestKind, Write, cancel_outcome}
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) max_running: usize,
+    /// Threads for executions that hold one; `None` for no limit.
+    pub(crate) threads: Option<usize>,
     pub(crate) max_recoveries: u32,
     pub(crate) suspend_after: Duration,
     pub(crate) value_limit: usize,
@@ -85,6 +88,8 @@ pub(crate) struct Core {
     poisoned: OnceLock<String>,
     pub(crate) store_time: StoreTime,
     pub(crate) lease: Lease,
+    /// Room for claims of executions that hold a thread.
+    pub(crate) read_ahead: ReadAhead,
     pub(crate) worker: WorkerSignals,
     pub(crate) put_offs: PutOffs,
     shutdown: Mutex<Option<oneshot::Sender<Shutdown>>>,
@@ -165,6 +170,7 @@ impl Core {
             lease: Lease::new(lease, since_boot().saturating_sub(registering_at.elapsed())),
             worker: WorkerSignals::new(),
             put_offs: PutOffs::default(),
+            read_ahead: ReadAhead::new(options.threads),
             shutdown: Mutex::new(None),
         })
     }

@@ -45,9 +45,16 @@ impl GuestWorkflow {
     /// input; the future it returns resolves when the code has returned. If that future is dropped before, the
     /// code has to unwind: [`Gate::stopped`] says why.
     ///
-    /// If it is not `is_eager`, its code sees a step's outcome only when that is durable. `time_limit` tells
-    /// people how durable calls are limited in time, where code has done that in another way.
-    pub fn of_guest<F, Fut>(name: &str, is_eager: bool, time_limit: &'static str, body: F) -> Self
+    /// If it is not `is_eager`, its code sees a step's outcome only when that is durable. If it `is_in_thread`, its code
+    /// holds one of the [`threads`](crate::EngineBuilder::threads) while it runs. `time_limit` tells people how durable
+    /// calls are limited in time, where code has done that in another way.
+    pub fn of_guest<F, Fut>(
+        name: &str,
+        is_eager: bool,
+        is_in_thread: bool,
+        time_limit: &'static str,
+        body: F,
+    ) -> Self
     where
         F: Fn(Branch, Payload) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Payload, Failure>> + Send + 'static,
@@ -55,7 +62,7 @@ impl GuestWorkflow {
         let body = move |cx: Context, input: &Payload| -> Result<BodyFuture, Failure> {
             Ok(Box::pin(body(Branch { cx, leaf: None }, input.clone())))
         };
-        Self::guest(name, is_eager, time_limit, Box::new(body))
+        Self::guest(name, is_eager, is_in_thread, time_limit, Box::new(body))
     }
 }
 

@@ -44,6 +44,7 @@ mod quarantine;
 pub mod queue;
 mod queues;
 pub mod rate;
+mod read_ahead;
 pub mod record;
 mod replay;
 mod rest;

@@ -413,6 +413,9 @@ impl RunTask {
         // a parent that has heard of the end keeps that
         self.tell_parent(ChildState::Elsewhere);
         self.run.core.slot_freed();
+        if self.run.is_replayed && self.run.definition.is_in_thread && self.run.core.read_ahead.ended() {
+            self.run.core.wake_worker(true);
+        }
         self.run.conclude(conclusion.clone());
         self.stage = Stage::Concluded(conclusion);
     }

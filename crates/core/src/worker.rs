@@ -445,12 +445,36 @@ impl Claims {
         }
     }
 
+    /// Returns the workflows to claim of, and how many at most: those that hold a thread only while there is room for
+    /// them. `None` if there is room for none.
+    fn claimable(&self, most: usize) -> Option<(Arc<[Arc<str>]>, usize)> {
+        let core = &self.core;
+        let all = &core.info.workflows;
+        let is_in_thread = |name: &Arc<str>| core.definitions.get(name).is_some_and(|it| it.is_in_thread);
+        if core.options.threads.is_none() || !all.iter().any(is_in_thread) {
+            return Some((all.clone(), most));
+        }
+        let room = core.read_ahead.room();
+        if room < most {
+            core.read_ahead.await_room();
+        }
+        if room > 0 {
+            return Some((all.clone(), most.min(room)));
+        }
+        let others: Arc<[Arc<str>]> = all.iter().filter(|name| !is_in_thread(name)).cloned().collect();
+        (!others.is_empty()).then_some((others, most))
+    }
+
     /// Claims once. `None` if nothing can be claimed at the moment.
     async fn take(&mut self, most: usize, from_quarantine: bool) -> Option<Taken> {
         let core = self.core.clone();
         if core.info.workflows.is_empty() || core.is_poisoned() {
             return None;
         }
+        let Some((workflows, most)) = self.claimable(most) else {
+            core.worker.is_backed_up.store(true, SeqCst);
+            return None;
+        };
         // taken before the claim: what is started here meanwhile must not take the same places
         let Some(places) = Places::take(&core, most) else {
             core.note_full();
@@ -465,7 +489,7 @@ impl Claims {
             number: self.count + 1,
             limit: places.count(),
             max_bytes: CLAIM_BYTES,
-            workflows: core.info.workflows.clone(),
+            workflows,
             app_version: core.info.app_version.clone(),
             queues: core.info.queues.clone(),
             from_quarantine,

@@ -25,6 +25,8 @@ pub(crate) struct Definition {
     pub(crate) is_eager: bool,
     /// True if somebody else than the run's task polls its code.
     pub(crate) is_guest: bool,
+    /// True if its code holds a thread of a pool while it runs.
+    pub(crate) is_in_thread: bool,
     /// True if its code is in another program.
     pub(crate) is_elsewhere: bool,
     /// How its language limits durable calls in time, in words.
@@ -83,6 +85,7 @@ where
             name: name.into(),
             is_eager: true,
             is_guest: false,
+            is_in_thread: false,
             is_elsewhere: false,
             time_limit: "`cx.timeout`, or `cx.race`",
             body: Box::new(body),
@@ -100,10 +103,11 @@ where
             }
             Err(definition) => {
                 let (name, inner) = (definition.name.clone(), definition);
-                let (is_guest, is_elsewhere) = (inner.is_guest, inner.is_elsewhere);
-                let time_limit = inner.time_limit;
+                let (is_guest, is_in_thread) = (inner.is_guest, inner.is_in_thread);
+                let (is_elsewhere, time_limit) = (inner.is_elsewhere, inner.time_limit);
                 let body = Box::new(move |cx: Context, input: &Payload| (inner.body)(cx, input));
-                let definition = Definition { name, is_eager, is_guest, is_elsewhere, time_limit, body };
+                let definition =
+                    Definition { name, is_eager, is_guest, is_in_thread, is_elsewhere, time_limit, body };
                 Self { definition: Arc::new(definition), types: PhantomData }
             }
         }
@@ -121,6 +125,7 @@ impl<I, O> Workflow<I, O> {
             name: name.into(),
             is_eager: true,
             is_guest: false,
+            is_in_thread: false,
             is_elsewhere: true,
             time_limit: "",
             body: Box::new(body),
@@ -136,9 +141,16 @@ impl<I, O> Workflow<I, O> {
 
 impl Workflow<Payload, Payload> {
     /// A workflow whose code somebody else polls; see [`guest`](crate::guest).
-    pub(crate) fn guest(name: &str, is_eager: bool, time_limit: &'static str, body: Box<Body>) -> Self {
-        let (is_guest, is_elsewhere) = (true, false);
-        let definition = Definition { name: name.into(), is_eager, is_guest, is_elsewhere, time_limit, body };
+    pub(crate) fn guest(
+        name: &str,
+        is_eager: bool,
+        is_in_thread: bool,
+        time_limit: &'static str,
+        body: Box<Body>,
+    ) -> Self {
+        let (name, is_guest, is_elsewhere) = (name.into(), true, false);
+        let definition =
+            Definition { name, is_eager, is_guest, is_in_thread, is_elsewhere, time_limit, body };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 }

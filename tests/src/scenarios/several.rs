@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use stepfast_core::guest::GuestWorkflow;
+use stepfast_core::queue::Queue;
 use stepfast_core::record::{Filter, Status};
-use stepfast_core::{Engine, Error, ErrorKind};
+use stepfast_core::{Engine, EngineBuilder, Error, ErrorKind, Payload};
 
 use super::kit::{
     Count, GRACE, Latch, engine, fresh_number, noop, open, record, row, second_engine, shut_down, steps,
@@ -25,6 +27,7 @@ super::cases![
     shutting_down_twice_is_once,
     a_new_engine_finds_what_was_left_queued,
     it_renews_once_a_second_however_much_happens_elsewhere,
+    a_worker_leaves_to_others_what_its_threads_cannot_begin,
 ];
 
 async fn what_one_starts_another_awaits(fixture: &dyn StoreFixture) {
@@ -244,4 +247,53 @@ async fn it_renews_once_a_second_however_much_happens_elsewhere(fixture: &dyn St
     // and they do not fall by the wayside
     store.until_renewed(3).await;
     shut_down(engine).await;
+}
+
+/// A worker claims what its threads can begin soon: twice as many as it has. Workflows that hold none are not
+/// concerned.
+async fn a_worker_leaves_to_others_what_its_threads_cannot_begin(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let in_thread = {
+        let (count, latch) = (count.clone(), latch.clone());
+        GuestWorkflow::of_guest("in thread", true, true, "", move |_branch, input| {
+            let (count, latch) = (count.clone(), latch.clone());
+            async move {
+                count.more();
+                latch.passed().await;
+                Ok(input)
+            }
+        })
+    };
+    let noop = noop();
+    let (left, _) = engine(fixture, |b| b.register(&in_thread).max_running(1)).await;
+    let mut handles = Vec::new();
+    for n in 0..21_i64 {
+        let input = Payload::encode(&n).unwrap();
+        handles.push(left.start_guest(&in_thread, input, None).await.unwrap());
+    }
+    count.reaches(1).await;
+    let with = |threads: usize| {
+        let (in_thread, noop) = (in_thread.clone(), noop.clone());
+        move |b: EngineBuilder| b.register(&in_thread).register(&noop).threads(threads)
+    };
+    let (one, store) = second_engine(fixture, with(2)).await;
+    count.reaches(1 + 4).await;
+    store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+    assert_eq!((count.get(), one.running()), (5, 4));
+    let (two, _) = second_engine(fixture, with(3)).await;
+    count.reaches(1 + 4 + 6).await;
+    // those of another kind are claimed beside them
+    let (starter, _) = second_engine(fixture, |b| b.register(&noop).serve(["elsewhere"])).await;
+    starter.set_queue(&Queue::new("q")).await.unwrap();
+    let other = starter.start(&noop, 7).queue("q").await.unwrap();
+    assert_eq!(other.result().await.unwrap(), 7);
+    assert_eq!(count.get(), 11);
+    latch.open();
+    for (n, handle) in (0..21_i64).zip(handles) {
+        assert_eq!(handle.payload().await.unwrap().decode::<i64>().unwrap(), n);
+    }
+    assert_eq!(count.get(), 21);
+    for engine in [left, one, two, starter] {
+        shut_down(engine).await;
+    }
 }
