@@ -347,9 +347,15 @@ impl Branch {
     }
 
     /// The branch has ended.
-    fn end(&self) {
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
         let ended = self.branch.take();
         self.process.drop_here(ended);
+        match self.bound_port(py) {
+            Some(port) if self.process.is_current() && self.gate.code_waits() => {
+                Port::watch(port, &self.gate)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A step. `arguments` are told apart by a hash of them.

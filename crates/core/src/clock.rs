@@ -37,6 +37,22 @@ impl Timestamp {
     }
 }
 
+/// The longest time that limits and delays count: a hundred years. What is longer counts as this, in every store.
+pub const LONGEST: Duration = Duration::from_hours(100 * 366 * 24);
+
+/// Returns a limit or a delay as stores keep it: milliseconds, at most those of [`LONGEST`].
+pub fn stored_millis(duration: Duration) -> i64 {
+    i64::try_from(duration.min(LONGEST).as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Timestamp {
+    /// Returns this instant, or the nearest one within [`LONGEST`] of `now`.
+    #[must_use]
+    pub fn near(self, now: Timestamp) -> Self {
+        self.clamp(now.minus(LONGEST), now.plus(LONGEST))
+    }
+}
+
 impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}us", self.0)

@@ -5,13 +5,9 @@
 //! control characters.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Begins the text, and stands between the name of the workflow and the id.
 const MARK: char = '\u{1}';
-
-/// A wait that nobody sees the end of, for what has no cap.
-pub(crate) const FOREVER: Duration = Duration::from_hours(100 * 366 * 24);
 
 /// What an execution that is debounced has in the place of a dedup_id.
 pub(crate) fn held_as(workflow: &str, id: &str) -> Arc<str> {

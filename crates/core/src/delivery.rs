@@ -301,7 +301,7 @@ impl Run {
         if state.interrupt.is_some() || self.start_in(&mut state).is_none() {
             return Settling::Interrupted;
         }
-        if state.waiting == 0 {
+        if state.waiting == 0 || state.is_unsettled {
             return Settling::Busy;
         }
         let sleeps = state.calls.iter().flatten().filter_map(|call| match call.waiting_for {

@@ -9,8 +9,9 @@ use std::task::{Context as TaskContext, Poll};
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 
+use crate::clock::LONGEST;
 use crate::commit::{Durable, Fate, Lsn, Slot, Staged};
-use crate::debounce::{FOREVER, held_as};
+use crate::debounce::held_as;
 use crate::engine::Core;
 use crate::error::Error;
 use crate::handle::{Handle, decode};
@@ -201,9 +202,10 @@ impl Order<'_> {
     ) -> Box<write::Start> {
         let (created_at, options) = (self.core.now(), self.told());
         let (dedup_id, merge_within) = match &options.debounce {
-            Some(id) => {
-                (Some(held_as(&self.definition.name, id)), Some(options.max_delay.unwrap_or(FOREVER)))
-            }
+            Some(id) => (
+                Some(held_as(&self.definition.name, id)),
+                Some(options.max_delay.unwrap_or(LONGEST).min(LONGEST)),
+            ),
             None => (options.dedup_id.clone(), None),
         };
         let (deadline_at, run_timeout) = options.time_limits(created_at, is_local);

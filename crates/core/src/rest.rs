@@ -106,9 +106,13 @@ impl Run {
         let mut state = self.state();
         state.stir();
         state.leaves = state.leaves.saturating_add_signed(by);
-        if by < 0 && self.definition.is_guest && state.minds_rest() {
-            drop(state);
-            self.poke();
+        if by < 0 && self.definition.is_guest {
+            // what hears of the end of a branch on a loop may cancel others, or begin some
+            state.is_unsettled |= state.thread.is_none();
+            if state.has_undelivered() {
+                drop(state);
+                self.poke();
+            }
         }
     }
 
@@ -123,14 +127,14 @@ impl Run {
         let mut state = self.state();
         // a single branch concerns nobody else, unless something is to be done when it has come to rest
         let is_alone = state.leaves <= 1 && state.start.is_none() && state.replay.is_none();
-        let is_at_rest = is_alone || state.is_closed || !state.is_restless();
+        let is_at_rest = !state.minds_unsettled() && (is_alone || !state.is_restless()) || state.is_closed;
         !is_at_rest && !std::mem::replace(&mut state.is_watched, true)
     }
 
     /// Changes with everything that branches of a guest do; `None` if nobody needs to watch them any more.
     pub(crate) fn activity(&self) -> Option<u32> {
         let mut state = self.state();
-        if !state.is_closed && state.is_restless() {
+        if !state.is_closed && (state.is_restless() || state.minds_unsettled()) {
             return Some(state.activity);
         }
         state.is_watched = false;
@@ -167,6 +171,7 @@ impl Run {
         {
             let mut state = self.state();
             state.is_watched = false;
+            state.is_unsettled = false;
             state.is_quiet = true;
             state.waits = waits;
         }
@@ -222,10 +227,16 @@ impl RunState {
         self.replay.is_some() || !self.completed.is_empty()
     }
 
+    /// True if a branch has ended and others are in durable waits: these are recorded, and suspended for, once it is
+    /// certain that nothing follows from the end.
+    pub(crate) fn minds_unsettled(&self) -> bool {
+        self.is_unsettled && self.waiting > 0
+    }
+
     /// True if the task of a guest's run has something to do now that a branch has come to rest: a delivery, or
     /// a wait to record or to suspend for once all branches are at rest.
     pub(crate) fn minds_rest(&self) -> bool {
-        self.has_undelivered() || (self.waiting > 0 && !self.is_restless())
+        self.has_undelivered() || (self.waiting > 0 && !self.is_unsettled && !self.is_restless())
     }
 
     /// A branch does something.

@@ -132,6 +132,8 @@ pub(crate) struct RunState {
     pub(crate) waiting: u32,
     /// Of code that somebody else polls: nothing of it has run for long enough, or can.
     pub(crate) is_quiet: bool,
+    /// A branch on a loop has ended, and what hears of that may not have run yet.
+    pub(crate) is_unsettled: bool,
     /// What it waits for while it is quiet.
     pub(crate) waits: Waits,
     /// Somebody watches for its rest.
@@ -274,6 +276,7 @@ impl Run {
                 unheard: 0,
                 waiting: 0,
                 is_quiet: false,
+                is_unsettled: false,
                 waits: Waits::Outside,
                 is_watched: false,
                 cancelled: 0,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attributes::Attributes;
-use crate::clock::Timestamp;
+use crate::clock::{LONGEST, Timestamp};
 use crate::error::Error;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::queue::{OnDuplicate, OnFull, Ticket, check_queue_key, check_queue_name};
@@ -109,8 +109,8 @@ impl StartOptions {
     /// The state in which it is created; `is_local` if it begins here at once.
     pub(crate) fn state(&self, created_at: Timestamp, is_local: bool) -> State {
         match self.due {
-            Some(Due::After(delay)) => State::Scheduled { due_at: created_at.plus(delay) },
-            Some(Due::At(due_at)) => State::Scheduled { due_at },
+            Some(Due::After(delay)) => State::Scheduled { due_at: created_at.plus(delay.min(LONGEST)) },
+            Some(Due::At(due_at)) => State::Scheduled { due_at: due_at.near(created_at) },
             None if is_local => State::Running { armed: Vec::new() },
             None => State::Queued { armed: Vec::new() },
         }
@@ -122,9 +122,10 @@ impl StartOptions {
         created_at: Timestamp,
         is_local: bool,
     ) -> (Option<Timestamp>, Option<Duration>) {
-        let (from_now, run_timeout) =
-            if is_local { (self.run_timeout, None) } else { (None, self.run_timeout) };
-        let timeout = self.timeout.into_iter().chain(from_now).min();
+        let [timeout, run_timeout] =
+            [self.timeout, self.run_timeout].map(|limit| limit.map(|limit| limit.min(LONGEST)));
+        let (from_now, run_timeout) = if is_local { (run_timeout, None) } else { (None, run_timeout) };
+        let timeout = timeout.into_iter().chain(from_now).min();
         (timeout.map(|timeout| created_at.plus(timeout)), run_timeout)
     }
 

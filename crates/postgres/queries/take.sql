@@ -106,7 +106,8 @@ WITH due AS MATERIALIZED (
     SET status = 2, started_by = $1::bigint, is_alone = NULL, run_timeout_ms = NULL,
         deadline_at = CASE WHEN e.run_timeout_ms IS NULL THEN e.deadline_at
                            ELSE least(e.deadline_at, coalesce($5::timestamptz, clock_timestamp())
-                                                     + e.run_timeout_ms * interval '1 millisecond') END
+                                                     + least(greatest(e.run_timeout_ms, 0), 3162240000000)
+                                                       * interval '1 millisecond') END
     FROM chosen AS c
     WHERE e.ctid = c.place
     RETURNING e.*, c.n, c.has_more, c.seq

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use stepfast_core::Key;
-use stepfast_core::clock::Timestamp;
+use stepfast_core::clock::{Timestamp, stored_millis};
 use stepfast_core::write::{Start, State, WorkerId, Write};
 
 use crate::apply::{armed, ended_at, is_paused, outcome};
@@ -211,7 +211,7 @@ impl<'a> Starts<'a> {
                 column(starts, |(_, s)| Instant(due_at(s))),
                 column(starts, |(_, s)| s.merge_within.map(|most| most.as_millis() as i64)),
                 column(starts, |(_, s)| s.held_dedup_id().map(|id| &**id)),
-                column(starts, |(_, s)| s.run_timeout.map(|timeout| timeout.as_millis() as i64)),
+                column(starts, |(_, s)| s.run_timeout.map(stored_millis)),
             ];
             jobs.push(Job { sql: Sql::Merge, what: "inserting executions", params });
         }
@@ -257,7 +257,7 @@ impl<'a> Starts<'a> {
                 column(starts, |(_, s)| queue_key(s)),
                 column(starts, |(_, s)| priority(s)),
                 column(starts, |(_, s)| s.held_dedup_id().map(|id| &**id)),
-                column(starts, |(_, s)| s.run_timeout.map(|timeout| timeout.as_millis() as i64)),
+                column(starts, |(_, s)| s.run_timeout.map(stored_millis)),
             ];
             jobs.push(Job { sql: Sql::Start, what: "inserting executions", params });
         }

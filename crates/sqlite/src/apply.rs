@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use rusqlite::{OptionalExtension, params};
-use stepfast_core::clock::Timestamp;
+use stepfast_core::clock::{Timestamp, stored_millis};
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
@@ -156,7 +156,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
             ticket.map(|ticket| ticket.priority).filter(|priority| *priority != 0),
             start.app_version.as_deref(),
-            start.run_timeout.map(|timeout| timeout.as_millis() as i64),
+            start.run_timeout.map(stored_millis),
         ];
         let found = self.sql.get(Sql::Merge)?.query_row(params, |row| Ok(existing(row))).optional()?;
         let Some((other, created_at)) = found.transpose()? else { return Ok(None) };
@@ -227,7 +227,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
             ticket.map(|ticket| ticket.priority).filter(|priority| *priority != 0),
             start.held_dedup_id().map(|dedup_id| &**dedup_id),
-            start.run_timeout.map(|timeout| timeout.as_millis() as i64),
+            start.run_timeout.map(stored_millis),
             // it begins without a claim
             start.yields_now().then_some(false),
         ];

@@ -41,7 +41,7 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
             queue: maybe_text(row, 4)?,
             queue_key: maybe_text(row, 5)?,
             priority: row.get(6)?,
-            due_at: row.get(7)?,
+            due_at: row.get::<_, Option<i64>>(7)?.map(|at| Timestamp::from_micros(at).near(now).as_micros()),
             has_attributes: row.get(8)?,
         });
     }
@@ -58,7 +58,7 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
     for mail in &all {
         let delayed_until = mail.due_at.filter(|due_at| *due_at > now.as_micros());
         let status = i64::from(delayed_until.is_none());
-        if sql.insert(Table::Executions, Sql::Receive, (mail.id, status))? == 0 {
+        if sql.insert(Table::Executions, Sql::Receive, (mail.id, status, now.as_micros()))? == 0 {
             there += 1;
             continue;
         }

@@ -108,3 +108,39 @@ fn count(path: &std::path::Path, table: &str) -> i64 {
     let conn = Connection::open(path).unwrap();
     conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
 }
+
+/// Rows that an application may leave, each beside an innocent one that is claimed.
+#[tokio::test]
+async fn no_value_of_a_row_stops_a_claim() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let foreign = Connection::open(&path).unwrap();
+    let insert = |column: &str, value: &str, key: Key| {
+        let sql = format!(
+            "INSERT INTO inbox (shard, key, workflow, input, {column}) VALUES (1, ?1, 'w', x'00', {value})"
+        );
+        let sql = if column == "put_at" {
+            sql
+        } else {
+            sql.replace("(shard,", "(put_at, shard,").replace("(1, ?1", "(1, 1, ?1")
+        };
+        foreign.execute(&sql, [key.as_bytes()]).unwrap();
+    };
+    let (most, least) = ("9223372036854775807", "-9223372036854775808");
+    let mut values = vec![("attributes", r#"'{"a":"x","a":"y","b":1,"":"z"}'"#)];
+    for column in ["put_at", "due_at", "deadline_at", "run_timeout_ms"] {
+        values.extend([(column, most), (column, least), (column, "0")]);
+    }
+    for (column, value) in values {
+        let [odd, innocent] = [Key::mint(), Key::mint()];
+        insert(column, value, odd);
+        // a copy of it
+        insert(column, value, odd);
+        insert("fingerprint", "1", innocent);
+        let taken = worker.claim(9, &["w"]).await;
+        let keys: Vec<Key> = taken.iter().map(|record| record.execution.key).collect();
+        assert!(keys.contains(&innocent), "{column} {value}: {keys:?}");
+        assert_eq!(keys.contains(&odd), (column, value) != ("due_at", most), "{column} {value}");
+        assert_eq!(count(&path, "inbox"), 0, "{column} {value}");
+    }
+}

@@ -251,10 +251,8 @@ def call_here(engine: Engine, asked: Parameters, tally: Tally) -> None:
         begun = clock()
         called, arguments, wanted = asked.work(n)
         try:
-            if is_run:
-                output = engine.run(called, *arguments)
-            else:
-                output = engine.start(called, *arguments).result()
+            handle = None if is_run else engine.start(called, *arguments)
+            output = engine.run(called, *arguments) if handle is None else handle.result()
         except Exception as error:
             tally.failed(f"{type(error).__name__}: {error}")
             continue

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::clock::Timestamp;
+use stepfast_core::clock::{LONGEST, Timestamp};
 use stepfast_core::key::Key;
 use stepfast_core::record::Filter;
 use stepfast_core::write::{Start, State};
@@ -11,6 +11,7 @@ use crate::make::{at, keys, move_of, queued, running, scheduled, sleeping, start
 use crate::{StoreFixture, Worker};
 
 super::cases![
+    a_huge_one_stops_no_claim,
     it_counts_from_the_claim,
     it_counts_once,
     an_earlier_deadline_stays,
@@ -95,5 +96,22 @@ async fn what_has_no_queue_or_is_scheduled_has_it_too(fixture: &dyn StoreFixture
     assert_eq!(worker.claim(9).await.len(), 2);
     for key in [of_queue, without] {
         assert_eq!(deadline(&worker, key).await, (None, Some(begun.plus(TIMEOUT))));
+    }
+}
+
+/// Limits that no store can count to: they are the longest one, and what is beside them is claimed.
+async fn a_huge_one_stops_no_claim(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let huge = [Duration::from_secs(10_u64.pow(13)), Duration::from_millis(i64::MAX as u64), Duration::MAX];
+    let all: [Key; 4] = keys();
+    for (key, run_timeout) in all.iter().zip(huge) {
+        worker.apply(vec![write(Start { run_timeout: Some(run_timeout), ..start(*key, queued()) })]).await;
+        assert_eq!(deadline(&worker, *key).await, (Some(LONGEST), None));
+    }
+    worker.apply(vec![write(start(all[3], queued()))]).await;
+    let now = fixture.now();
+    assert_eq!(worker.claim_keys(9).await, all);
+    for key in &all[..3] {
+        assert_eq!(deadline(&worker, *key).await, (None, Some(now.plus(LONGEST))));
     }
 }

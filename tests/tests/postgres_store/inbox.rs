@@ -155,3 +155,54 @@ async fn what_cannot_become_an_execution_is_refused_at_once() {
         assert_eq!(constraint, format!("inbox_{column}"), "{error:?}");
     }
 }
+
+/// Rows that an application with the right to insert may leave, each beside an innocent one that is claimed.
+#[tokio::test]
+async fn no_value_of_a_row_stops_a_claim() {
+    let db = Fixture::new().await;
+    let columns = "shard, key, workflow, input";
+    let twice = Key::mint();
+    let values = [
+        ("put_at", "'infinity'"),
+        ("put_at", "'-infinity'"),
+        ("due_at", "'infinity'"),
+        ("due_at", "'-infinity'"),
+        ("deadline_at", "'infinity'"),
+        ("deadline_at", "'294000-01-01'"),
+        ("deadline_at", "'-infinity'"),
+        ("run_timeout_ms", "9223372036854775807"),
+        ("run_timeout_ms", "-9223372036854775808"),
+        ("run_timeout_ms", "0"),
+        ("fingerprint", "-1"),
+        ("attributes", "'{\"a\": 1, \"b\": null, \"c\": {}, \"\": \"x\", \"d\": \"\"}'"),
+    ];
+    for (column, value) in values {
+        let [odd, innocent] = [Key::mint(), Key::mint()];
+        db.sql
+            .batch_execute(&format!(
+                "INSERT INTO inbox ({columns}, {column}) VALUES (1, '{odd}', 'order', '\\x00', {value}); \
+                 INSERT INTO inbox ({columns}) VALUES (1, '{innocent}', 'order', '\\x00')"
+            ))
+            .await
+            .unwrap();
+        let taken: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
+        assert!(taken.contains(&innocent), "{column} {value}: {taken:?}");
+        assert_eq!(taken.contains(&odd), value != "'infinity'" || column != "due_at", "{column} {value}");
+        assert_eq!(db.count("inbox").await, 0, "{column} {value}");
+    }
+    // a copied row, with all that is inserted beside it
+    for more in ["attributes", "due_at"] {
+        let value =
+            if more == "attributes" { "'{\"a\": \"x\"}'" } else { "clock_timestamp() + interval '1 hour'" };
+        let (key, innocent) = (if more == "due_at" { Key::mint() } else { twice }, Key::mint());
+        let copy =
+            format!("INSERT INTO inbox ({columns}, {more}) VALUES (1, '{key}', 'order', '\\x00', {value})");
+        let next = format!("INSERT INTO inbox ({columns}) VALUES (1, '{innocent}', 'order', '\\x00')");
+        db.sql.batch_execute(&format!("{copy}; {copy}; {next}")).await.unwrap();
+        let taken: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
+        assert!(taken.contains(&innocent), "{more}: {taken:?}");
+        assert_eq!(db.count("inbox").await, 0, "{more}");
+    }
+    // what has an infinite time goes on like others: it is woken, handed back, and taken over
+    assert!(db.look().await.next_due.is_some());
+}

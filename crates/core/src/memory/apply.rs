@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::tables::Tables;
-use crate::clock::Timestamp;
+use crate::clock::{LONGEST, Timestamp};
 use crate::counters::{Counters, Table};
 use crate::key::Key;
 use crate::record::{Execution, Status};
@@ -116,7 +116,7 @@ impl Tables {
             dedup_id: start.held_dedup_id().cloned(),
             created_at: start.created_at,
             deadline_at: start.deadline_at,
-            run_timeout: start.run_timeout,
+            run_timeout: start.run_timeout.map(|timeout| timeout.min(LONGEST)),
             attributes: start.attributes.clone(),
             wake_at: None,
             unreadable: None,
@@ -155,7 +155,7 @@ impl Tables {
         row.input = start.input.clone();
         row.ticket = start.ticket.clone();
         row.app_version = start.app_version.clone();
-        row.run_timeout = start.run_timeout;
+        row.run_timeout = start.run_timeout.map(|timeout| timeout.min(LONGEST));
         let existing = existing_of(row);
         let due_at = due_at.min(row.created_at.plus(most));
         self.enter(key, &State::Scheduled { due_at }, None, counters);
