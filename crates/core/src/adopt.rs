@@ -64,7 +64,7 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
         },
     );
     run.register();
-    if run.definition.is_in_thread {
+    if run.definition.is_in_thread() {
         core.read_ahead.begun();
     }
     if record.requests.contains(&RequestKind::Cancel) {

@@ -116,7 +116,7 @@ impl Call {
 
     /// Its branch waits for it from here on.
     pub(crate) fn set_awaited(&self) {
-        if self.run.definition.is_guest {
+        if self.run.definition.is_guest() {
             self.run.await_call(self.id);
         }
     }

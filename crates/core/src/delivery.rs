@@ -53,7 +53,7 @@ impl Run {
             fingerprint,
             begun_at,
             phase,
-            is_awaited: !self.definition.is_guest,
+            is_awaited: !self.definition.is_guest(),
             waiting_for: None,
             waker: None,
         };
@@ -134,7 +134,7 @@ impl Run {
         }
         state.waiting += u32::from(is_new);
         drop(state);
-        if is_new && self.definition.is_guest {
+        if is_new && self.definition.is_guest() {
             // the task does not poll the call: it has not seen that there is something to suspend for
             self.poke();
         }

@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn it_counts_from_when_it_was_asked_for() {
-        let ago = |seconds| CLOCK() - Duration::from_secs(seconds);
+        let ago = |seconds| CLOCK().saturating_sub(Duration::from_secs(seconds));
         let lease = Lease::by(CLOCK, Some(Duration::from_secs(100)), ago(200));
         assert!(!lease.is_held() && lease.held().now_or_never().is_none());
         lease.renew(ago(150));

@@ -44,7 +44,7 @@ impl Run {
         if state.busy > 0 || state.interrupt.is_some() {
             return Rest::Idle;
         }
-        if self.definition.is_guest && state.is_restless() {
+        if self.definition.is_guest() && state.is_restless() {
             return Rest::Restless;
         }
         let state = &mut *state;
@@ -106,7 +106,7 @@ impl Run {
         let mut state = self.state();
         state.stir();
         state.leaves = state.leaves.saturating_add_signed(by);
-        if by < 0 && self.definition.is_guest {
+        if by < 0 && self.definition.is_guest() {
             // what hears of the end of a branch on a loop may cancel others, or begin some
             state.is_unsettled |= state.thread.is_none();
             if state.has_undelivered() {

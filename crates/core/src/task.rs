@@ -239,7 +239,7 @@ impl RunTask {
             state.is_closed = true;
             state.stopped = Some(Stopped::Ended);
         }
-        if run.definition.is_guest {
+        if run.definition.is_guest() {
             // branches that nobody waited for end with it
             run.wake_stopped();
         }
@@ -302,7 +302,7 @@ impl RunTask {
         };
         // dropping the code runs its destructors; the gate is closed, so they record nothing
         let waits = if matches!(interrupt, Interrupt::Suspend) { run.waits() } else { None };
-        if run.definition.is_guest {
+        if run.definition.is_guest() {
             // it unwinds by itself, and what it waited for is known
             run.wake_stopped();
         }
@@ -413,7 +413,7 @@ impl RunTask {
         // a parent that has heard of the end keeps that
         self.tell_parent(ChildState::Elsewhere);
         self.run.core.slot_freed();
-        if self.run.is_replayed && self.run.definition.is_in_thread && self.run.core.read_ahead.ended() {
+        if self.run.is_replayed && self.run.definition.is_in_thread() && self.run.core.read_ahead.ended() {
             self.run.core.wake_worker(true);
         }
         self.run.conclude(conclusion.clone());

@@ -450,7 +450,7 @@ impl Claims {
     fn claimable(&self, most: usize) -> Option<(Arc<[Arc<str>]>, usize)> {
         let core = &self.core;
         let all = &core.info.workflows;
-        let is_in_thread = |name: &Arc<str>| core.definitions.get(name).is_some_and(|it| it.is_in_thread);
+        let is_in_thread = |name: &Arc<str>| core.definitions.get(name).is_some_and(|it| it.is_in_thread());
         if core.options.threads.is_none() || !all.iter().any(is_in_thread) {
             return Some((all.clone(), most));
         }

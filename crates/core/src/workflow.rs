@@ -19,19 +19,39 @@ pub(crate) type BodyFuture = Pin<Box<dyn Future<Output = Result<Payload, Failure
 /// A workflow's body with its types erased: decodes the input and makes the future.
 pub(crate) type Body = dyn Fn(Context, &Payload) -> Result<BodyFuture, Failure> + Send + Sync;
 
+/// Where the code of a workflow is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CodeIn {
+    /// In the run's task, which polls it.
+    Task,
+    /// In another language, polled on a loop of that.
+    Loop,
+    /// In another language, where it holds a thread of a pool while it runs.
+    Thread,
+    /// In another program.
+    Elsewhere,
+}
+
 /// A workflow with its types erased.
 pub(crate) struct Definition {
     pub(crate) name: Arc<str>,
     pub(crate) is_eager: bool,
-    /// True if somebody else than the run's task polls its code.
-    pub(crate) is_guest: bool,
-    /// True if its code holds a thread of a pool while it runs.
-    pub(crate) is_in_thread: bool,
-    /// True if its code is in another program.
-    pub(crate) is_elsewhere: bool,
+    pub(crate) code: CodeIn,
     /// How its language limits durable calls in time, in words.
     pub(crate) time_limit: &'static str,
     pub(crate) body: Box<Body>,
+}
+
+impl Definition {
+    /// True if its code is polled by a binding, not by the run's task.
+    pub(crate) fn is_guest(&self) -> bool {
+        matches!(self.code, CodeIn::Loop | CodeIn::Thread)
+    }
+
+    /// True if its code holds a thread of a pool while it runs.
+    pub(crate) fn is_in_thread(&self) -> bool {
+        self.code == CodeIn::Thread
+    }
 }
 
 /// A durable function with its name: what is registered, started, and called as a child.
@@ -84,9 +104,7 @@ where
         let definition = Definition {
             name: name.into(),
             is_eager: true,
-            is_guest: false,
-            is_in_thread: false,
-            is_elsewhere: false,
+            code: CodeIn::Task,
             time_limit: "`cx.timeout`, or `cx.race`",
             body: Box::new(body),
         };
@@ -103,11 +121,9 @@ where
             }
             Err(definition) => {
                 let (name, inner) = (definition.name.clone(), definition);
-                let (is_guest, is_in_thread) = (inner.is_guest, inner.is_in_thread);
-                let (is_elsewhere, time_limit) = (inner.is_elsewhere, inner.time_limit);
+                let (code, time_limit) = (inner.code, inner.time_limit);
                 let body = Box::new(move |cx: Context, input: &Payload| (inner.body)(cx, input));
-                let definition =
-                    Definition { name, is_eager, is_guest, is_in_thread, is_elsewhere, time_limit, body };
+                let definition = Definition { name, is_eager, code, time_limit, body };
                 Self { definition: Arc::new(definition), types: PhantomData }
             }
         }
@@ -124,9 +140,7 @@ impl<I, O> Workflow<I, O> {
         let definition = Definition {
             name: name.into(),
             is_eager: true,
-            is_guest: false,
-            is_in_thread: false,
-            is_elsewhere: true,
+            code: CodeIn::Elsewhere,
             time_limit: "",
             body: Box::new(body),
         };
@@ -148,9 +162,8 @@ impl Workflow<Payload, Payload> {
         time_limit: &'static str,
         body: Box<Body>,
     ) -> Self {
-        let (name, is_guest, is_elsewhere) = (name.into(), true, false);
-        let definition =
-            Definition { name, is_eager, is_guest, is_in_thread, is_elsewhere, time_limit, body };
+        let code = if is_in_thread { CodeIn::Thread } else { CodeIn::Loop };
+        let definition = Definition { name: name.into(), is_eager, code, time_limit, body };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 }
@@ -165,7 +178,7 @@ pub(crate) const NAME_LIMIT: usize = 255;
 impl Definitions {
     pub(crate) fn register(&mut self, definition: &Arc<Definition>) -> Result<(), Error> {
         check_name("workflow name", &definition.name)?;
-        if definition.is_elsewhere {
+        if definition.code == CodeIn::Elsewhere {
             let reason =
                 format!("{:?} has no code in this program; only a client can start it", definition.name);
             return Err(Error::Invalid { what: "workflow", reason });

@@ -114,8 +114,8 @@ async fn a_deadline_strikes_between_attempts(fixture: &dyn StoreFixture) {
 }
 
 /// Two engines; the first one has begun what the handle is of, and from here on its looks hang.
-async fn unseen<'f>(
-    fixture: &'f dyn StoreFixture,
+async fn unseen(
+    fixture: &dyn StoreFixture,
     workflow: &Workflow<i64, i64>,
     begun: &Count,
 ) -> (Engine, Arc<FaultStore>, Engine, Handle<i64>) {

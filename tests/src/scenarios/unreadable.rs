@@ -49,7 +49,7 @@ async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
     let workflow = workflow(&begun, &latch);
     let (first, store) = engine(fixture, |b| b.register(&workflow)).await;
     for n in 0..DAMAGES.len() + 20 {
-        first.start(&workflow, n as i64).workflow_id(&format!("x-{n}")).await.unwrap();
+        first.start(&workflow, n as i64).workflow_id(format!("x-{n}")).await.unwrap();
     }
     begun.reaches(DAMAGES.len() + 20).await;
     shut_down(first).await;

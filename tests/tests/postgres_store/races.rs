@@ -251,6 +251,7 @@ async fn a_claim_that_hangs_does_not_keep_others_from_claiming() {
     hanging.batch_execute("ROLLBACK").await.unwrap();
 }
 
+#[allow(clippy::unnecessary_wraps)] // as Starts and Moves have it
 fn ticket() -> Option<Arc<Ticket>> {
     Some(Arc::new(Ticket { queue: "mails".into(), key: "".into(), priority: 0 }))
 }
