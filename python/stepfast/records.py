@@ -23,7 +23,7 @@ class Execution:
         parent: The key of the parent, for a child. A key is taken wherever a workflow_id is.
         run_no: How often it was resumed, plus one.
         recoveries: How often it was continued after its worker was lost.
-        created_at: When it was accepted.
+        created_at: When its start was called, by the database's clock; it is durable somewhat later.
         ended_at: When it ended.
         deadline_at: When it is cancelled unless it has ended.
         wake_at: When the earliest of its sleeps is over, while it waits.

@@ -175,7 +175,7 @@ pub struct Execution {
     /// In its queue it is the only one that has this; `None` once it has ended. Of what is debounced it is made of its
     /// [id](Self::debounce_id), and gone when it is due.
     pub dedup_id: Option<Arc<str>>,
-    /// When it was accepted.
+    /// When its start was called, by the store's clock; it is durable somewhat later.
     pub created_at: Timestamp,
     /// When it ended.
     pub ended_at: Option<Timestamp>,

@@ -99,7 +99,7 @@ pub struct Start {
     pub merge_within: Option<Duration>,
     /// The encoded input.
     pub input: Payload,
-    /// When it was accepted.
+    /// When its start was called, by the store's clock; it is durable somewhat later.
     pub created_at: Timestamp,
     /// When it is cancelled unless it has ended.
     pub deadline_at: Option<Timestamp>,
