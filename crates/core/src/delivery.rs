@@ -9,7 +9,7 @@ use std::task::Waker;
 
 use crate::call::{CallState, Delivery, Phase, Settling, Turn, WaitingFor};
 use crate::clock::Timestamp;
-use crate::disagreement::{given_up, non_deterministic};
+use crate::disagreement::{given_up, non_deterministic, sleep_under_way};
 use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
@@ -31,7 +31,12 @@ impl Run {
     ) -> (usize, bool) {
         let begun_at = self.core.now();
         let mut state = self.state();
+        let sleeps_there = kind != CallKind::Sleep && state.armed.iter().any(|armed| armed.path == path);
         let phase = if state.is_closed || state.interrupt.is_some() {
+            Phase::Stuck
+        } else if sleeps_there && state.replay.as_ref().is_none_or(|replay| !replay.records(&path)) {
+            let disagreement = sleep_under_way(kind, name, &path);
+            state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement).into()));
             Phase::Stuck
         } else if let Some(replay) = &state.replay {
             match replay.find(&path, kind, name, fingerprint) {

@@ -42,6 +42,11 @@ pub(crate) fn missing<'c>(next: &Checkpoint, others: impl Iterator<Item = &'c Ca
     text
 }
 
+/// The code makes another call where a sleep is under way.
+pub(crate) fn sleep_under_way(kind: CallKind, name: &str, path: &Path) -> String {
+    format!("at position {path} a sleep is under way, the code now calls {} {name:?}", kind.word())
+}
+
 /// The code returns while more is recorded.
 pub(crate) fn ends_early(next: &Checkpoint) -> String {
     format!(

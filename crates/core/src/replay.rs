@@ -113,6 +113,11 @@ impl Replay {
         }
     }
 
+    /// True if something is recorded at `path` and has yet to be delivered.
+    pub(crate) fn records(&self, path: &Path) -> bool {
+        self.by_path.get(path).is_some_and(|&i| self.recorded[i].is_some())
+    }
+
     /// The next delivery to be made.
     pub(crate) fn peek(&self) -> Option<&Checkpoint> {
         self.recorded.get(self.next).and_then(Option::as_ref)

@@ -1,10 +1,12 @@
 //! Changed code: what no longer matches its record is parked, shown, and goes on after a fix.
 
+use std::time::Duration;
+
 use stepfast_core::record::{Filter, Status};
 use stepfast_core::write::Answer;
-use stepfast_core::{Context, Engine, Error, ErrorKind, Failure, Workflow};
+use stepfast_core::{Context, Engine, EngineBuilder, Error, ErrorKind, Failure, Workflow};
 
-use super::kit::{Count, Latch, Returns, engine, record, row, shut_down, stop_here};
+use super::kit::{Count, Latch, Returns, engine, record, row, shut_down, stop_here, suspends};
 use crate::StoreFixture;
 use crate::fault_store::Call;
 
@@ -13,6 +15,7 @@ super::cases![
     another_order,
     a_missing_call,
     a_sleep_for_a_step,
+    a_step_for_a_sleep_that_is_under_way,
     other_arguments,
     an_unreadable_value,
     an_unreadable_input,
@@ -138,6 +141,36 @@ async fn a_sleep_for_a_step(fixture: &dyn StoreFixture) {
         Returns::Ok(x)
     });
     is_parked(fixture, changed, "SF-0023", &["step \"charge\"", "sleep"]).await;
+}
+
+async fn a_step_for_a_sleep_that_is_under_way(fixture: &dyn StoreFixture) {
+    const HOUR: Duration = Duration::from_hours(1);
+    let brief = |b: EngineBuilder| b.suspend_after(Duration::from_millis(10));
+    let sleeper = Workflow::new("w", |mut cx: Context, x: i64| async move {
+        cx.sleep(HOUR).await;
+        Returns::Ok(x)
+    });
+    let (one, store) = engine(fixture, |b| brief(b.register(&sleeper))).await;
+    let handle = one.start(&sleeper, 42).workflow_id("x").await.unwrap();
+    store.until_landed(suspends(handle.key())).await;
+    shut_down(one).await;
+    let changed = Workflow::new("w", |mut cx: Context, x: i64| async move {
+        cx.step("before", async || Returns::Ok(())).await?;
+        cx.sleep(HOUR).await;
+        Returns::Ok(x)
+    });
+    let (two, _) = engine(fixture, |b| brief(b.register(&changed))).await;
+    fixture.clock().advance(HOUR);
+    let failure = assert_parked(&two, "SF-0023").await;
+    for part in ["position 1", "a sleep is under way", "step \"before\""] {
+        assert!(failure.message.contains(part), "{part}: {failure}");
+    }
+    shut_down(two).await;
+    // under the code that began it, it goes on where it was: its hour is over
+    let (three, _) = engine(fixture, |b| brief(b.register(&sleeper))).await;
+    assert_eq!(three.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(three.get::<i64>("x").await.unwrap().result().await.unwrap(), 42);
+    shut_down(three).await;
 }
 
 async fn other_arguments(fixture: &dyn StoreFixture) {
