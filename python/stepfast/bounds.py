@@ -166,19 +166,28 @@ def of_step(
         )
     if retry_if is not None and not callable(retry_if):
         raise Invalid(f"retry_if is {retry_if!r}, and must be a function that takes the exception")
+    asked = retry_if if inspect.isroutine(retry_if) else type(retry_if).__call__
+    if inspect.iscoroutinefunction(asked):
+        # its coroutine would be true, whatever the exception is
+        raise Invalid(f"retry_if is {retry_if!r}, and must be a sync function: nothing awaits its answer")
 
 
 def function(what: str, value: Any) -> None:
     """Refuses what cannot be the body of a step, or the code of a workflow.
 
     Raises:
-        Invalid: It is a step or a workflow already, or an async generator.
+        Invalid: It is a step or a workflow already, or a generator.
     """
     if hasattr(value, "__stepfast__"):
         raise Invalid(f"{value!r} is one already, and cannot be made a {what}: decorate a plain function")
     if inspect.isasyncgenfunction(value):
         raise Invalid(
             f"{value.__qualname__} is an async generator, which cannot be a {what}: return a list, or make a "
+            "step of what it does for each item"
+        )
+    if inspect.isgeneratorfunction(value):
+        raise Invalid(
+            f"{value.__qualname__} is a generator, which cannot be a {what}: return a list, or make a "
             "step of what it does for each item"
         )
 
@@ -191,5 +200,9 @@ def of_order(workflow_id: Any, timeout: Any, patience: Any) -> None:
     """
     if workflow_id is not None:
         text("workflow_id", workflow_id)
+        if any(unicodedata.category(each) == "Cs" for each in workflow_id):
+            raise Invalid(
+                f"workflow_id is {workflow_id!r}, and must not have a lone surrogate: it is not stored text"
+            )
     limit("timeout", timeout)
     limit("patience", patience)

@@ -95,8 +95,8 @@ def told(filter: Filter) -> Told:
         filter.get("app_version"),
         None if queue is None else name_of(queue),
         [] if attributes is None else list(checked(attributes).items()),
-        micros(filter.get("created_from")),
-        micros(filter.get("created_before")),
+        micros(checked_time("created_from", filter.get("created_from"))),
+        micros(checked_time("created_before", filter.get("created_before"))),
     )
 
 
@@ -110,6 +110,17 @@ def workflow_name(workflow: Callable[..., Any]) -> str:
     if not isinstance(found, Workflow):
         raise Invalid(f"{workflow!r} is no workflow")
     return found.name
+
+
+def checked_time(what: str, at: Any) -> datetime | None:
+    """Refuses what is no point in time.
+
+    Raises:
+        Invalid: It is something else.
+    """
+    if at is not None and not isinstance(at, datetime):
+        raise Invalid(f"{what} is {at!r}, and must be a datetime")
+    return at
 
 
 __all__ = ["Answers", "Filter"]

@@ -306,8 +306,20 @@ def check_ticket(
     Raises:
         Invalid: One of them is out of its bounds, or there is no queue for the others.
     """
+    for what, given, policies in (
+        ("on_duplicate", on_duplicate, get_args(OnDuplicate)),
+        ("on_full", on_full, get_args(OnFull)),
+    ):
+        if given not in policies:
+            known = " or ".join(f'"{policy}"' for policy in policies)
+            raise Invalid(f"{what} is {given!r}, and must be {known}")
+    if on_duplicate != "reject" and dedup_id is None:
+        raise Invalid(
+            f"on_duplicate is {on_duplicate!r}, and there is no dedup_id for it: give dedup_id= too"
+        )
     if queue is None:
         beside = {"key": key, "priority": priority, "dedup_id": dedup_id, "debounce": debounce}
+        beside["on_full"] = None if on_full == "reject" else on_full
         for what, given in beside.items():
             if given is not None:
                 raise Invalid(f"{what} is {given!r}, and there is no queue for it: give queue= too")
@@ -325,13 +337,6 @@ def check_ticket(
         bounds.name("debounce", debounce, bounds.KEY)
     if max_delay is not None:
         bounds.number("max_delay", max_delay, 0, 1e11)
-    for what, given, policies in (
-        ("on_duplicate", on_duplicate, get_args(OnDuplicate)),
-        ("on_full", on_full, get_args(OnFull)),
-    ):
-        if given not in policies:
-            known = " or ".join(f'"{policy}"' for policy in policies)
-            raise Invalid(f"{what} is {given!r}, and must be {known}")
     return name
 
 

@@ -4,13 +4,25 @@ import asyncio
 import datetime
 import math
 import pathlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
 import stepfast
-from stepfast import AsyncEngine, Engine, Invalid, Step, Workflow, gather, sleep, step, wait_for, workflow
+from stepfast import (
+    AsyncEngine,
+    Engine,
+    Invalid,
+    Queue,
+    Step,
+    Workflow,
+    gather,
+    sleep,
+    step,
+    wait_for,
+    workflow,
+)
 
 
 def nothing() -> None: ...
@@ -76,8 +88,13 @@ def test_what_is_one_already_is_not_made_another() -> None:
         async def numbers() -> AsyncIterator[int]:
             yield 1
 
+        def letters() -> Iterator[str]:
+            yield "a"
+
         with pytest.raises(Invalid, match="is an async generator, which cannot be a"):
             make(numbers)
+        with pytest.raises(Invalid, match="is a generator, which cannot be a"):
+            make(letters)
 
 
 def test_a_timeout_in_sync_code_says_what_to_write() -> None:
@@ -331,3 +348,43 @@ def test_gather_takes_calls_and_not_their_values(url: str) -> None:
                 await engine.run(gathers_numbers)
 
     asyncio.run(main())
+
+
+async def asks_elsewhere(error: Exception) -> bool:
+    return False
+
+
+class AsksElsewhere:
+    async def __call__(self, error: Exception) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("retry_if", [asks_elsewhere, AsksElsewhere()])
+def test_an_async_retry_if_is_refused(retry_if: Any) -> None:
+    with pytest.raises(Invalid, match="retry_if is .* must be a sync function"):
+        step(retries=1, retry_if=retry_if)(nothing)
+
+
+MEANINGLESS = [
+    ({"on_duplicate": "nonsense"}, 'on_duplicate is \'nonsense\', and must be "reject" or "return_existing"'),
+    ({"on_full": "nonsense"}, 'on_full is \'nonsense\', and must be "reject" or "wait"'),
+    ({"on_full": "wait"}, "on_full is 'wait', and there is no queue for it"),
+    ({"on_duplicate": "return_existing"}, "there is no dedup_id for it"),
+    ({"queue": "a", "on_duplicate": "return_existing"}, "there is no dedup_id for it"),
+    ({"workflow_id": "\ud800"}, "must not have a lone surrogate"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), MEANINGLESS)
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any], says: str) -> None:
+    with Engine("memory:", queues=[Queue("a")]) as engine, pytest.raises(Invalid, match=says):
+        engine.options(**options)
+
+
+@pytest.mark.parametrize("what", ["created_from", "created_before"])
+def test_a_time_of_a_filter_is_a_datetime(what: str) -> None:
+    with (
+        Engine("memory:") as engine,
+        pytest.raises(Invalid, match=f"{what} is 'yesterday', and must be a datetime"),
+    ):
+        engine.list(**{what: "yesterday"})  # type: ignore[arg-type]
