@@ -51,9 +51,11 @@ pub async fn run(
 ) -> Result<Row, Error> {
     let Parameters { mode, concurrency, steps, .. } = parameters;
     let workflow = workflow(steps, size);
+    // closed once, so that the schema is in the file, and not in the log
+    drop(target.store().await?);
+    let before = target.bytes_stored().await?;
     let builder = Engine::builder(target.store().await?).register(&workflow);
     let engine = builder.max_running(concurrency.max(10_000) + 1).open().await?;
-    let before = target.bytes_stored().await?;
     let input = if steps == 0 { size } else { 0 };
     let (total, warm) = (parameters.total(), parameters.warm_up());
     drive(&engine, &workflow, mode, concurrency.min(64), (warm, input), &|_| {}).await;
