@@ -18,20 +18,26 @@ use crate::branch::Branch;
 use crate::caller_code::Callers;
 use crate::carried::Carried;
 use crate::ending::stopped;
+use crate::exit::detached;
 use crate::forked::Process;
 use crate::inline::with_inline;
 use crate::interpreter::Sent;
 use crate::lock::Mutex;
 use crate::port::{Begin, Port, Shared, end_burst};
 use crate::reply::{Future, PyFailure, Reply};
-use crate::runtime::enter;
+use crate::runtime::{enter, is_main};
 use crate::slot::Slot;
 use crate::turn::{BODY, CHILD, DONE, ERROR, PENDING, STOPPED};
 use crate::value::{decode, encode};
 use crate::waiter::{Callback, Waiter};
 
-/// A thread that waits looks so often whether it was interrupted.
+/// The main thread, while it waits, looks so often whether a signal has come.
 const INTERRUPTED_WITHIN: Duration = Duration::from_millis(50);
+
+/// How long this thread may wait at a time: signals come to the main thread alone.
+fn interrupted_within(py: Python<'_>) -> Duration {
+    if is_main(py) { INTERRUPTED_WITHIN } else { Duration::MAX }
+}
 
 /// Now, on the clock that waits are measured by.
 fn now() -> tokio::time::Instant {
@@ -259,9 +265,10 @@ impl Call {
 
     /// Polls it whenever it is woken, until that is over.
     pub(crate) fn drive(&self, py: Python<'_>, is_over: impl Fn() -> bool) -> PyResult<()> {
+        let interrupted_within = interrupted_within(py);
         while !is_over() {
             self.advance();
-            py.detach(|| self.waiter.park(INTERRUPTED_WITHIN));
+            detached(py, || self.waiter.park(interrupted_within));
             py.check_signals().inspect_err(|error| self.interrupted(py, error))?;
         }
         Ok(())
@@ -432,7 +439,7 @@ impl Call {
 
     /// From any thread: the body, which ran in another process, has returned the value with this encoding.
     fn deliver(&self, py: Python<'_>, encoded: &[u8]) {
-        self.finish(Ok(py.detach(|| Payload::from_message_pack(encoded))));
+        self.finish(Ok(detached(py, || Payload::from_message_pack(encoded))));
         self.waker.wake_by_ref();
     }
 
@@ -546,6 +553,7 @@ impl Call {
     #[pyo3(signature = (seconds=None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<u8> {
         end_burst();
+        let interrupted_within = interrupted_within(py);
         let until = seconds.and_then(|seconds| {
             Duration::try_from_secs_f64(seconds.max(0.0)).ok().and_then(|wait| now().checked_add(wait))
         });
@@ -566,13 +574,13 @@ impl Call {
                 return Ok(CHILD);
             }
             let left = match until {
-                None => INTERRUPTED_WITHIN,
-                Some(until) => until.saturating_duration_since(now()).min(INTERRUPTED_WITHIN),
+                None => interrupted_within,
+                Some(until) => until.saturating_duration_since(now()).min(interrupted_within),
             };
             if left.is_zero() {
                 return Ok(PENDING);
             }
-            py.detach(|| self.waiter.park(left));
+            detached(py, || self.waiter.park(left));
             py.check_signals().inspect_err(|error| self.interrupted(py, error))?;
         }
     }

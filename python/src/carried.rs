@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::branch::Branch;
 use crate::call::Call;
 use crate::caller_code::{CallerCode, Entered};
+use crate::exit::Inside;
 use crate::interpreter::{Sent, reset, send, set, throw};
 use crate::lock::Mutex;
 use crate::package::package;
@@ -155,6 +156,7 @@ impl Carried {
     /// The task that awaits the call goes on, or something is `thrown` into it. What it waits for next, or the
     /// value it has come to.
     pub(crate) fn go_on<'py>(&self, call: &Bound<'py, Call>, thrown: Option<PyErr>) -> PyResult<Sent<'py>> {
+        let _inside = Inside::enter(call.py());
         let running = self.state.with(|state| {
             state.is_awaited = true;
             state.running.take()

@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyTuple};
 use stepfast::guest::Gate;
 
 use crate::branch::Branch;
+use crate::exit::Inside;
 use crate::forked::Process;
 use crate::interpreter::{Sent, send, set, throw};
 use crate::package::package;
@@ -54,6 +55,7 @@ impl Code {
         py: Python<'py>,
         step: impl FnOnce(&Self) -> PyResult<Sent<'py>>,
     ) -> PyResult<Sent<'py>> {
+        let _inside = Inside::enter(py);
         if self.process.is_current() {
             self.gate.code_runs();
         }

@@ -13,6 +13,7 @@ use crate::call::Call;
 use crate::caller_code::CallerCode;
 use crate::carried::Carried;
 use crate::error::exception;
+use crate::exit::detached;
 use crate::filter::PyFilter;
 use crate::forked::Process;
 use crate::inline::begin_inline;
@@ -73,7 +74,7 @@ impl Engine {
                 defined(number, &name, is_eager, port.get().shared.clone())
             })
             .collect();
-        let opened = py.detach(|| {
+        let opened = detached(py, || {
             runtime().block_on(async {
                 let store = stepfast::connect(url).await?;
                 let mut builder = CoreEngine::builder(store)
@@ -108,7 +109,7 @@ impl Engine {
     #[staticmethod]
     #[allow(clippy::needless_pass_by_value)] // of a call from Python
     fn open_client(py: Python<'_>, url: &str, names: Vec<String>) -> PyResult<Self> {
-        let opened = py.detach(|| {
+        let opened = detached(py, || {
             runtime().block_on(async {
                 Client::open(stepfast::connect(url).await?).await.map(Client::into_engine)
             })
@@ -230,7 +231,7 @@ impl Engine {
         self.process.check(py)?;
         let Some(engine) = self.take() else { return Ok(()) };
         let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
-        let ended = py.detach(|| runtime().block_on(engine.shutdown(grace)));
+        let ended = detached(py, || runtime().block_on(engine.shutdown(grace)));
         ended.map_err(|error| exception(py, &error))
     }
 
@@ -244,7 +245,7 @@ impl Engine {
     fn let_go(&self, py: Python<'_>) {
         if self.process.is_current() {
             let engine = self.take();
-            py.detach(|| drop(engine));
+            detached(py, || drop(engine));
         }
     }
 

@@ -4,11 +4,14 @@ use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning};
 use pyo3::prelude::*;
 use stepfast::{Error, Failure};
 
+use crate::exit::Inside;
+
 const CLOSED: &str =
     "the engine is closed: open another one. What it had accepted is continued by the next one";
 
 /// The exception for an error of the engine: made by `stepfast.failure`.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    let _inside = Inside::enter(py);
     let failure = match error {
         Error::Failed(failure) | Error::Cancelled(failure) => Some(failure),
         Error::Parked { failure, .. } => Some(&**failure),

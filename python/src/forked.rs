@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use pyo3::prelude::*;
 
+use crate::exit::detached;
+
 /// How many forks lie between the process that loaded this module and the one that runs.
 static DEPTH: AtomicU32 = AtomicU32::new(0);
 
@@ -49,7 +51,7 @@ fn forked(py: Python<'_>) -> PyErr {
 #[pyfunction]
 pub(crate) fn before_fork(py: Python<'_>) {
     // whoever has what is waited for here may wait for the interpreter itself
-    py.detach(|| {
+    detached(py, || {
         crate::runtime::before_fork();
         stepfast::forked::before_fork();
         // last: who is waited for above may log
@@ -69,6 +71,7 @@ pub(crate) fn after_fork_in_parent() {
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     DEPTH.fetch_add(1, Relaxed);
+    crate::exit::after_fork_in_child();
     crate::log::after_fork_in_child();
     stepfast::forked::after_fork_in_child();
     crate::runtime::after_fork_in_child();

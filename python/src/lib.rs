@@ -9,6 +9,7 @@ mod code;
 mod ending;
 mod engine;
 mod error;
+mod exit;
 mod filter;
 mod forked;
 mod handle;
@@ -47,6 +48,8 @@ mod _native {
     use crate::code::Code;
     #[pymodule_export]
     use crate::engine::Engine;
+    #[pymodule_export]
+    use crate::exit::end_threads;
     #[pymodule_export]
     use crate::forked::{after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]

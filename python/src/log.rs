@@ -18,6 +18,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use crate::exit::detached;
+
 /// So many lines wait at most; what comes then is counted.
 const MOST: usize = 1_000;
 /// Of those for debugging so many: there may be thousands at once, and nobody misses them.
@@ -65,7 +67,7 @@ pub(crate) fn after_fork_in_child() {
 /// Waits for lines, and takes them out; none once there will be no more.
 #[pyfunction]
 pub(crate) fn next_log_lines(py: Python<'_>) -> Option<Vec<Line>> {
-    py.detach(|| {
+    detached(py, || {
         let guard = QUEUE.lock();
         let mut queue = CAME.wait_while(guard, |queue| queue.lines.is_empty() && !queue.is_closed);
         if queue.lines.is_empty() {
@@ -85,7 +87,7 @@ pub(crate) fn next_log_lines(py: Python<'_>) -> Option<Vec<Line>> {
 #[pyfunction]
 pub(crate) fn close_log(py: Python<'_>, is_closed: bool) {
     // whoever holds it may be about to fork, and wait for the interpreter
-    py.detach(|| QUEUE.lock().is_closed = is_closed);
+    detached(py, || QUEUE.lock().is_closed = is_closed);
     CAME.notify_all();
 }
 

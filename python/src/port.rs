@@ -18,6 +18,7 @@ use stepfast::lock::Condvar;
 use crate::branch::Branch;
 use crate::caller_code::Callers;
 use crate::error::unavailable;
+use crate::exit::{Inside, detached};
 use crate::forked::Process;
 use crate::interpreter::call_in;
 use crate::lock::Mutex;
@@ -392,6 +393,7 @@ impl Port {
     /// number, branch and input for what begins, the id of a run that has to unwind; `None` if nothing.
     fn drain(slf: &Bound<'_, Self>) -> PyResult<Option<Vec<Py<PyAny>>>> {
         let (this, py) = (slf.get(), slf.py());
+        let _inside = Inside::enter(py);
         let _entered = enter();
         let mut buffer = [0; 8];
         if let Some(fd) = &this.shared.fd {
@@ -457,7 +459,7 @@ impl Port {
 
     /// In a thread of a pool: waits for the next note. `None` once the port is closed.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let note = py.detach(|| {
+        let note = detached(py, || {
             let is_over = |notes: &VecDeque<_>| !notes.is_empty() || self.shared.is_closed.load(SeqCst);
             self.shared.notes.when(&self.shared.came, is_over, VecDeque::pop_front)
         });

@@ -9,6 +9,7 @@ use std::thread::ThreadId;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 
+use crate::exit::detached;
 use crate::forked::Process;
 
 /// The runtime, and whose it is: a forked child has no threads of its parent's, and needs another.
@@ -21,6 +22,8 @@ thread_local! {
     static IS_ENTERED: Cell<bool> = const { Cell::new(false) };
     /// The same as `RUNTIME`, without a lock.
     static RUNTIME_HERE: Cell<Option<(Process, &'static Runtime)>> = const { Cell::new(None) };
+    /// Whether it is the main thread of Python, and of which process.
+    static IS_MAIN: Cell<Option<(Process, bool)>> = const { Cell::new(None) };
     /// Held by the thread that forks, so that the child does not get the lock from somebody whom it does not have.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
@@ -57,7 +60,7 @@ pub(crate) fn runtime() -> &'static Runtime {
             // a thread that forks has it, and may wait for the interpreter, which this one may have
             Err(TryLockError::WouldBlock) => {
                 let wait = || drop(RUNTIME.lock());
-                Python::try_attach(|py| py.detach(wait)).unwrap_or_else(wait);
+                Python::try_attach(|py| detached(py, wait)).unwrap_or_else(wait);
             }
         }
     };
@@ -89,6 +92,24 @@ pub(crate) fn after_fork_in_child() {
     drop(HELD.take());
     // the code that forked may run in a turn of the parent's loop: what it does from here on is not in that
     IS_ENTERED.set(false);
+}
+
+/// True in the main thread of Python.
+pub(crate) fn is_main(py: Python<'_>) -> bool {
+    if let Some((process, is_main)) = IS_MAIN.get()
+        && process.is_current()
+    {
+        return is_main;
+    }
+    let is_main = || -> PyResult<bool> {
+        let threading = py.import("threading")?;
+        let main = threading.call_method0("main_thread")?.getattr("ident")?;
+        threading.call_method0("get_ident")?.eq(main)
+    };
+    // a signal that nobody looks for is worse than a look too many
+    let is_main = is_main().unwrap_or(true);
+    IS_MAIN.set(Some((Process::current(), is_main)));
+    is_main
 }
 
 /// The thread that runs.

@@ -39,6 +39,8 @@ def _end_all() -> None:
     for opened in list(_open):
         opened.end(GRACE, 0.0)
     log.finish()
+    # those that Python does not wait for would end within native code
+    _native.end_threads()
 
 
 def _forget_all() -> None:

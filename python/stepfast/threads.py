@@ -53,12 +53,13 @@ class Threads:
         with self._lock:
             if self._idle > 0 or len(self._threads) >= self._most:
                 return
-            self._idle += 1
             name = f"stepfast-{len(self._threads)}"
             work = functools.partial(_work, weakref.ref(self), self.native)
             thread = threading.Thread(target=work, name=name, daemon=True)
+            # `stop` joins what is in the list: only threads that have started
+            thread.start()
+            self._idle += 1
             self._threads.append(thread)
-        thread.start()
 
     def let_go(self) -> None:
         """Lets the threads end, each when its code has."""
@@ -67,7 +68,7 @@ class Threads:
     def stop(self, over: float) -> None:
         """Lets the threads end, and waits for them until `over`."""
         self.let_go()
-        for thread in self._threads:
+        for thread in list(self._threads):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, over - time.monotonic()))
 

@@ -117,3 +117,43 @@ def test_the_next_program_goes_on(name: str, url: str, tmp_path: pathlib.Path) -
             assert begun.count(f"second {id} 100 begins") == 1
         often = begun.count(f"first {id} {endings.LAST} begins")
         assert often >= 1 if name in OUTLIVED else often == (name not in {"code_exits", "async_code_exits"})
+
+
+BUSY = """
+import sys, threading
+from stepfast import Engine, Unavailable, step, workflow
+
+@step
+def one(n: int) -> int:
+    return n
+
+@workflow
+def ones(n: int) -> int:
+    return one(n)
+
+sys.setswitchinterval(1e-5)
+engine = Engine("memory:")
+begun = threading.Semaphore(0)
+
+def use() -> None:
+    while True:
+        try:
+            engine.start(ones, 1).result()
+        except Unavailable:
+            pass
+        begun.release()
+
+for _ in range(8):
+    threading.Thread(target=use, daemon=True).start()
+for _ in range(8):
+    begun.acquire()
+"""
+
+
+def test_a_program_ends_in_order_while_daemon_threads_use_its_engine() -> None:
+    """Python ends such threads where they come back for the interpreter, never below native code."""
+    for _ in range(40):
+        program = subprocess.run(
+            [sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (program.returncode, program.stderr) == (0, "")
