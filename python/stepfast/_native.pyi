@@ -38,6 +38,7 @@ __all__ = [
     "after_fork_in_parent",
     "before_fork",
     "close_log",
+    "end_threads",
     "hint_channel",
     "letter",
     "next_log_lines",

@@ -225,7 +225,7 @@ def test_failures_are_logged_where_they_happen(url: str, caplog: pytest.LogCaptu
     asyncio.run(main())
     [record] = [record for record in caplog.records if record.exc_info]
     assert record.exc_info is not None and record.exc_info[0] is TypeError
-    assert getattr(record, "workflow_id", None) == "broken"
+    assert getattr(record, "stepfast_workflow_id", None) == "broken"
 
 
 def test_a_call_is_a_coroutine_to_asyncio(url: str) -> None:
