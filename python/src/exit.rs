@@ -37,7 +37,7 @@ impl Inside {
     /// Enters, in a thread that has the interpreter. Does not return once the program ends.
     pub(crate) fn enter(py: Python<'_>) -> Self {
         let inside = Self::counted();
-        if inside.is_too_late() {
+        if is_too_late() {
             py.detach(stay);
         }
         inside
@@ -48,10 +48,11 @@ impl Inside {
         INSIDE.fetch_add(1, SeqCst);
         Self(())
     }
+}
 
-    fn is_too_late(&self) -> bool {
-        IS_ENDING.load(SeqCst) && ENDING.with(|ending| *ending) != Some(thread_here())
-    }
+/// True in every thread but the one that ends the program, once it ends.
+fn is_too_late() -> bool {
+    IS_ENDING.load(SeqCst) && ENDING.with(|ending| *ending) != Some(thread_here())
 }
 
 impl Drop for Inside {
@@ -73,7 +74,7 @@ pub(crate) fn detached<R: Send>(py: Python<'_>, function: impl FnOnce() -> R + S
         DEPTH.set(depth);
         INSIDE.fetch_add(depth, SeqCst);
         let back = Inside::counted();
-        if back.is_too_late() {
+        if is_too_late() {
             stay();
         }
         // left once the thread has the interpreter
