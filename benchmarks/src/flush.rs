@@ -106,11 +106,11 @@ impl<'t> Bare<'t> {
             Bare::Sqlite(db) => {
                 let insert = db.prepare_cached("INSERT INTO bare VALUES (?1, ?2)");
                 let inserted =
-                    insert.and_then(|mut it| it.execute((Key::mint().as_bytes().as_slice(), data)));
+                    insert.and_then(|mut it| it.execute((Key::mint(0).as_bytes().as_slice(), data)));
                 inserted.map(drop).map_err(on_sqlite)
             }
             Bare::Postgres(client, insert) => {
-                let inserted = client.execute(&*insert, &[&Key::mint().to_string(), &data]).await;
+                let inserted = client.execute(&*insert, &[&Key::mint(0).to_string(), &data]).await;
                 inserted.map(drop).map_err(on_postgres)
             }
         }

@@ -189,7 +189,7 @@ pub(crate) async fn call(
     let id = match ids {
         Ids::Minted => None,
         Ids::Given => Some(format!("order-{:032x}", fastrand::u128(..))),
-        Ids::Ordered => Some(format!("order-{:032x}", Key::mint().as_u128())),
+        Ids::Ordered => Some(format!("order-{:032x}", Key::mint(0).as_u128())),
     };
     match (mode, id) {
         (Mode::Run, None) => engine.run(workflow, steps).await,

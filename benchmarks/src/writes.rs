@@ -116,7 +116,7 @@ async fn point(
     insert: &tokio_postgres::Statement,
 ) -> Result<u64, tokio_postgres::Error> {
     let at = SystemTime::UNIX_EPOCH + Duration::from_micros(SystemClock.now().as_micros() as u64);
-    client.execute(insert, &[&Uuid::from_bytes(*Key::mint().as_bytes()), &TEXT, &at]).await
+    client.execute(insert, &[&Uuid::from_bytes(*Key::mint(0).as_bytes()), &TEXT, &at]).await
 }
 
 /// SQLite has no async interface: each client is a thread that waits for the database's lock as SQLite itself does.
@@ -176,7 +176,7 @@ fn write(db: &Connection, counters: &Counters) -> Result<(), rusqlite::Error> {
     let asked_at = Instant::now();
     run("BEGIN IMMEDIATE")?;
     let begun_at = Instant::now();
-    let (id, at) = (Key::mint(), SystemClock.now().as_micros());
+    let (id, at) = (Key::mint(0), SystemClock.now().as_micros());
     let inserted = db.prepare_cached("INSERT INTO points VALUES (?1, ?2, ?3)")?.execute((
         id.as_bytes().as_slice(),
         TEXT,

@@ -71,6 +71,8 @@ pub struct Disk {
     timeline: Mutex<Timeline>,
     /// What marks begin with, if marks are looked for.
     mark: Option<&'static [u8]>,
+    /// The syncs that fail: of files whose names end so, after this many that succeed, this many.
+    failures: Mutex<Vec<(&'static str, u32, u32)>>,
 }
 
 /// Bytes of a mark behind what it begins with.
@@ -80,6 +82,37 @@ impl Disk {
     /// A disk that also keeps when marks (`prefix` and [`MARK`] bytes more) were written to the log.
     pub fn marking(prefix: &'static [u8]) -> Self {
         Self { mark: Some(prefix), ..Self::default() }
+    }
+
+    /// Lets syncs of the files whose names end with `suffix` fail: `count` of them, after `after` that succeed.
+    pub fn fail_syncs(&self, suffix: &'static str, after: u32, count: u32) {
+        self.failures.lock().unwrap().push((suffix, after, count));
+    }
+
+    /// Lets all syncs succeed from here on.
+    pub fn mend(&self) {
+        self.failures.lock().unwrap().clear();
+    }
+
+    /// True if a sync of the file fails now. What it should have written is lost then, as the system reports an error once
+    /// and takes its pages for written: only those that are written again come with a later sync.
+    pub(crate) fn fails_to_sync(&self, path: &Path) -> bool {
+        let name = path.to_string_lossy();
+        let mut failures = self.failures.lock().unwrap();
+        let mut fails = false;
+        for (_, after, count) in failures.iter_mut().filter(|(suffix, ..)| name.ends_with(suffix)) {
+            if let Some(rest) = after.checked_sub(1) {
+                *after = rest;
+            } else if let Some(rest) = count.checked_sub(1) {
+                *count = rest;
+                fails = true;
+            }
+        }
+        drop(failures);
+        if fails && let Some(file) = self.files.lock().unwrap().get_mut(path) {
+            file.pending.retain(|change| !matches!(change, Change::Write(..)));
+        }
+        fails
     }
 
     pub(crate) fn opened(&self, path: &Path) {

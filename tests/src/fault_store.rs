@@ -10,7 +10,7 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
 use stepfast_core::store::{About, Changed, Claim, Claimed, Look, Registration, Seen, Store, StoreError};
-use stepfast_core::survey::{Survey, WorkerInfo};
+use stepfast_core::survey::{DeadLetter, Survey, WorkerInfo};
 use stepfast_core::write::{Flush, Outcome, WorkerId, Write};
 use tokio::sync::watch;
 
@@ -159,8 +159,13 @@ impl FaultStore {
     }
 
     /// Lets all calls of these kinds hang, until [`release`](Self::release).
-    pub fn hold(&self, calls: &[Call]) {
-        self.change(|rules| rules.held = calls.to_vec());
+    ///
+    /// Returns how many of them came before: the next one hangs.
+    pub fn hold(&self, calls: &[Call]) -> usize {
+        self.change(|rules| {
+            rules.held = calls.to_vec();
+            rules.seen.iter().filter(|seen| calls.contains(seen)).count()
+        })
     }
 
     /// Lets claims happen and their answers hang, until [`release`](Self::release).
@@ -472,6 +477,10 @@ impl Store for FaultStore {
     async fn recover(&self, worker: WorkerId) -> Result<u64, StoreError> {
         let fault = self.enter(Call::Recover).await?;
         leave(Call::Recover, fault, self.inner.recover(worker).await)
+    }
+
+    async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
+        self.inner.dead_letters(most).await
     }
 
     async fn survey(&self, most: u64) -> Result<Survey, StoreError> {

@@ -48,6 +48,11 @@ pub trait StoreFixture: Send + Sync {
         true
     }
 
+    /// Returns the damage of the database itself, where a file can be asked for it.
+    fn damage(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The time now.
     fn now(&self) -> Timestamp {
         self.clock().now()
@@ -155,6 +160,11 @@ impl StoreFixture for SqliteFixture {
         conn.busy_timeout(std::time::Duration::from_secs(30)).unwrap();
         conn.execute_batch(sql).unwrap();
         true
+    }
+
+    fn damage(&self) -> Vec<String> {
+        let path = self.directory.path().join("test.db");
+        crate::leftovers::damage(path.to_str().unwrap())
     }
 
     /// Whether a flush was applied shows in its rows.

@@ -8,6 +8,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stepfast_core::record::Status;
+use stepfast_core::write::RequestKind;
 
 /// How many executions a history is about.
 pub const SLOTS: usize = 8;
@@ -57,8 +58,8 @@ pub enum Draft {
     Move { slot: usize, state: DraftState },
     /// Wakes one.
     Wake { slot: usize },
-    /// Asks for it to be cancelled, or resumed.
-    Request { slot: usize, is_cancel: bool },
+    /// Asks for something to be done with it.
+    Request { slot: usize, kind: RequestKind },
     /// Answers what was asked.
     Answer { slot: usize },
     /// A piece of a value.
@@ -125,6 +126,7 @@ fn aimed() -> impl Strategy<Value = Aimed> {
 
 fn draft() -> impl Strategy<Value = Draft> {
     let value = prop_oneof![Just(0), Just(7), Just(u64::MAX)];
+    let kind = prop_oneof![Just(RequestKind::Cancel), Just(RequestKind::Resume), Just(RequestKind::Expire)];
     prop_oneof![
         6 => (slot(), 0..2u8, any::<bool>(), any::<bool>(), state(6)).prop_map(
             |(slot, workflow, has_id, is_detached, state)| {
@@ -136,7 +138,7 @@ fn draft() -> impl Strategy<Value = Draft> {
         2 => (slot(), 1..4u32, 1..4u32).prop_map(|(slot, n, attempt)| Draft::Attempt { slot, n, attempt }),
         7 => (slot(), state(2)).prop_map(|(slot, state)| Draft::Move { slot, state }),
         1 => slot().prop_map(|slot| Draft::Wake { slot }),
-        3 => (slot(), any::<bool>()).prop_map(|(slot, is_cancel)| Draft::Request { slot, is_cancel }),
+        4 => (slot(), kind).prop_map(|(slot, kind)| Draft::Request { slot, kind }),
         1 => slot().prop_map(|slot| Draft::Answer { slot }),
         2 => (slot(), value.clone(), 0..3u32).prop_map(|(slot, value, n)| Draft::Chunk { slot, value, n }),
         1 => (slot(), proptest::option::of(value)).prop_map(|(slot, keep)| Draft::Discard { slot, keep }),

@@ -121,7 +121,9 @@ impl World<'_> {
             24..27 => store.fail_call(self.random.u64(1..6), Fault::Before),
             27..30 => store.fail_call(self.random.u64(1..6), Fault::After),
             30 => store.fail_call(self.random.u64(1..6), Fault::Hang),
-            31 => store.hold(&[Call::Commit]),
+            31 => {
+                store.hold(&[Call::Commit]);
+            }
             32..36 => store.release(),
             36 if self.has_ends && self.still.len() < 2 => self.lose(which).await,
             37 if self.has_ends => self.shut_down(which).await,

@@ -1,5 +1,7 @@
 //! What a finished database must not contain, asked of the store, and in SQL past its own code.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use rusqlite::{Connection, OpenFlags};
 use stepfast::Status;
 use stepfast::record::Filter;
@@ -64,10 +66,7 @@ fn of_sqlite(path: &str) -> Vec<String> {
             left.push(format!("{count} {what}"));
         }
     }
-    let integrity: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
-    if integrity != "ok" {
-        left.push(format!("integrity_check: {integrity}"));
-    }
+    left.extend(damage_of(&db));
     left
 }
 
@@ -85,9 +84,46 @@ async fn of_postgres(url: &str) -> Vec<String> {
     left
 }
 
-/// What is wrong with the file itself, finished or not: damage, and deliveries that are not numbered 1 to n.
+/// Returns the damage of the file itself, whether all is done or not.
 pub fn damage(path: &str) -> Vec<String> {
-    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
+    damage_of(&Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap())
+}
+
+fn damage_of(db: &Connection) -> Vec<String> {
     let integrity: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
-    if integrity == "ok" { Vec::new() } else { vec![format!("integrity_check: {integrity}")] }
+    let mut damage =
+        if integrity == "ok" { Vec::new() } else { vec![format!("integrity_check: {integrity}")] };
+    damage.extend(stray_pieces(db));
+    damage
+}
+
+/// Columns with payloads, which may refer to pieces.
+const PAYLOADS: &str = "SELECT input FROM executions UNION ALL SELECT outcome FROM executions \
+    UNION ALL SELECT outcome FROM checkpoints UNION ALL SELECT failure FROM attempts";
+
+/// Returns the pieces of payloads to which not exactly one column refers.
+fn stray_pieces(db: &Connection) -> Vec<String> {
+    let mut references = BTreeMap::new();
+    let referring = format!("SELECT p.input FROM ({PAYLOADS}) AS p WHERE hex(substr(p.input, 1, 1)) = 'FF'");
+    let mut statement = db.prepare(&referring).unwrap();
+    let mut rows = statement.query([]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let bytes: [u8; 17] = row.get(0).unwrap();
+        let first = i64::from_be_bytes(*bytes[1..].first_chunk().unwrap());
+        let pieces = u32::from_be_bytes(*bytes[13..].first_chunk().unwrap());
+        for piece in first..first + i64::from(pieces) {
+            *references.entry(piece).or_insert(0) += 1;
+        }
+    }
+    let mut pieces = db.prepare("SELECT id FROM payloads").unwrap();
+    let pieces: BTreeSet<i64> = pieces.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    let unreferred = pieces.iter().filter(|piece| !references.contains_key(piece));
+    let mut stray: Vec<String> = unreferred.map(|piece| format!("piece {piece} of no payload")).collect();
+    for (piece, count) in references {
+        if count != 1 || !pieces.contains(&piece) {
+            let is_there = if pieces.contains(&piece) { "is there" } else { "is missing" };
+            stray.push(format!("{count} references to piece {piece}, which {is_there}"));
+        }
+    }
+    stray
 }

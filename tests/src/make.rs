@@ -36,7 +36,7 @@ pub fn step(n: u32) -> Path {
 
 /// `n` fresh keys, ascending.
 pub fn keys<const N: usize>() -> [Key; N] {
-    std::array::from_fn(|_| Key::mint())
+    std::array::from_fn(|_| Key::mint(0))
 }
 
 /// A Start of a root execution in this state.
@@ -185,7 +185,7 @@ pub fn chunk(execution: Key, value: u64, n: u32, bytes: &[u8]) -> Write {
 pub fn cancel(execution: Key) -> Write {
     Write::Request(Request {
         execution,
-        n: Key::mint(),
+        n: Key::mint(0),
         kind: RequestKind::Cancel,
         at: at(7),
         reason: payload("cancelled"),
@@ -194,7 +194,7 @@ pub fn cancel(execution: Key) -> Write {
 
 /// A request to resume, with a number of its own.
 pub fn resume(execution: Key) -> Write {
-    let (n, kind) = (Key::mint(), RequestKind::Resume);
+    let (n, kind) = (Key::mint(0), RequestKind::Resume);
     Write::Request(Request { execution, n, kind, at: at(8), reason: Payload::empty() })
 }
 

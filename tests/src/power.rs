@@ -107,6 +107,9 @@ async fn life(durability: Durability, most: u64, rng: &mut fastrand::Rng, progre
         // what is acknowledged by now is on the disk by now
         let acknowledged = told.lock().unwrap().clone();
         let after = tempfile::tempdir().unwrap();
+        // the count that is beside the database was durable before it was written
+        let presence = "crash.db-presence";
+        std::fs::copy(directory.path().join(presence), after.path().join(presence)).unwrap();
         disk.cut(Cut::ALL[rng.usize(0..3)], rng, after.path());
         progress();
         let goes_on = (rng.u8(0..3) == 0).then_some(wanted);

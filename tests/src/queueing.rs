@@ -223,7 +223,7 @@ impl Model<'_> {
     }
 
     async fn put(&mut self, queue: usize, key: usize, priority: i32, delay_ms: u64) {
-        let id = Key::mint();
+        let id = Key::mint(0);
         let from = self.fixture.now().plus(Duration::from_millis(delay_ms));
         let state = if delay_ms > 0 { scheduled(from) } else { queued() };
         let ticket = ticket(QUEUES[queue], KEYS[key], priority);
@@ -254,7 +254,7 @@ impl Model<'_> {
     }
 
     async fn put_yielding(&mut self, queue: usize, key: usize, worker: usize) {
-        let (id, now) = (Key::mint(), self.fixture.now());
+        let (id, now) = (Key::mint(0), self.fixture.now());
         let ticket = ticket(QUEUES[queue], KEYS[key], 0);
         let start = Start { yields: true, ticket, created_at: now, ..start(id, running()) };
         let outcome = self.workers[worker].commit_one(write(start)).await;

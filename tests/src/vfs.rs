@@ -192,6 +192,9 @@ unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: called by SQLite with a file that `open` has opened
     unsafe {
         let (inner, methods) = inner(file);
+        if tracked(file).is_some_and(|Tracked { disk, path }| disk.fails_to_sync(path)) {
+            return ffi::SQLITE_IOERR_FSYNC;
+        }
         let code = methods.xSync.map_or(ffi::SQLITE_IOERR, |sync| sync(inner, flags));
         if let (ffi::SQLITE_OK, Some(Tracked { disk, path })) = (code, tracked(file)) {
             disk.synced(path);

@@ -150,8 +150,14 @@ async fn cancel(
 pub fn expected(n: u32) -> String {
     let steps = ["row0", "row1", "row2", "flaky", "side0", "side1", "side2", "side3", "one", "one", "one"];
     let mut all: Vec<String> = steps.iter().map(|step| format!("{step} done")).collect();
+    all.push(medium(n).to_string());
     all.push(large(n).to_string());
     all.join(",")
+}
+
+/// The length of a value that stands in the row that refers to it, or aside in pieces.
+fn medium(n: u32) -> usize {
+    (n as usize % 40) * 150
 }
 
 fn large(n: u32) -> usize {
@@ -263,7 +269,7 @@ fn root(ear: Ear, child: Workflow<u32, String>) -> Workflow<u32, String> {
             let flaky = cx
                 .step("flaky", async || {
                     if tries.fetch_add(1, SeqCst) == 0 {
-                        return Err(Failure::new("not yet"));
+                        return Err(Failure::new("not yet ".repeat(medium(n) / 8)));
                     }
                     body(&ear, &me, "flaky", "row2").await
                 })
@@ -289,6 +295,8 @@ fn root(ear: Ear, child: Workflow<u32, String>) -> Workflow<u32, String> {
             all.push(early.result(&mut cx).await?);
             // beyond what the engine keeps in memory: the execution suspends
             cx.sleep(Duration::from_millis(if n.is_multiple_of(2) { 60 } else { 5 })).await;
+            let medium = cx.step("medium", async || Ok::<_, Failure>("x".repeat(medium(n)))).await?;
+            all.push(medium.len().to_string());
             let large = cx.step("large", async || Ok::<_, Failure>("x".repeat(large(n)))).await?;
             all.push(large.len().to_string());
             Ok::<_, Failure>(all.join(","))

@@ -96,7 +96,7 @@ async fn hints() {
         number: 1,
         is_resent: false,
         is_bisecting: false,
-        writes: vec![stepfast_core::write::Write::Wake(stepfast_core::Key::mint())],
+        writes: vec![stepfast_core::write::Write::Wake(stepfast_core::Key::mint(0))],
     };
     deaf.commit(&flush).await.unwrap();
     hearing.changed().await;

@@ -8,9 +8,11 @@ mod postgres_store {
     mod claim;
     mod claimed;
     mod connections;
+    mod errors;
     mod fence;
     mod flush;
     mod heads;
+    mod history;
     mod idle;
     mod inbox;
     mod look;
@@ -19,6 +21,7 @@ mod postgres_store {
     mod races;
     mod schema;
     mod settings;
+    mod standby;
     mod support;
     mod tls;
     mod window;

@@ -51,6 +51,7 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
             parent: execution.parent.clone(),
             given_id: execution.given_id.clone(),
             run_no: execution.run_no,
+            created_at: execution.created_at,
             deadline_at: execution.deadline_at,
             ticket: execution.ticket.clone(),
             start: None,

@@ -150,8 +150,13 @@ where
         let path = cx.next_path();
         Box::pin(async move {
             let payload = Payload::encode(&input)?;
-            let call = begin(&cx.run, path, &definition, &payload);
-            run_to_end(call, NewChild { definition, input: payload, options, is_detached: false }).await
+            let fingerprint = payload.fingerprint();
+            let call = begin(&cx.run, path, &definition, fingerprint);
+            run_to_end(
+                call,
+                NewChild { definition, input: payload, fingerprint, options, is_detached: false },
+            )
+            .await
         })
     }
 }
@@ -192,7 +197,9 @@ impl<'c, I: Serialize + Send + 'c, O> Child<'c, I, O> {
         async move {
             let input = Payload::encode(&input)?;
             let path = cx.next_path();
-            start_recorded(&cx.run, path, NewChild { definition, input, options, is_detached }).await
+            let fingerprint = input.fingerprint();
+            start_recorded(&cx.run, path, NewChild { definition, input, fingerprint, options, is_detached })
+                .await
         }
     }
 }
@@ -201,14 +208,16 @@ impl<'c, I: Serialize + Send + 'c, O> Child<'c, I, O> {
 pub(crate) struct NewChild {
     pub(crate) definition: Arc<Definition>,
     pub(crate) input: Payload,
+    /// What tells the input apart.
+    pub(crate) fingerprint: u64,
     /// `None` for the defaults.
     pub(crate) options: Option<Box<StartOptions>>,
     pub(crate) is_detached: bool,
 }
 
 /// Begins the call of a child.
-pub(crate) fn begin(run: &Arc<Run>, path: Path, definition: &Definition, input: &Payload) -> Call {
-    Call::begin(run, path, &definition.name.clone().into(), CallKind::Child, Some(input.fingerprint()))
+pub(crate) fn begin(run: &Arc<Run>, path: Path, definition: &Definition, fingerprint: u64) -> Call {
+    Call::begin(run, path, &definition.name.clone().into(), CallKind::Child, Some(fingerprint))
 }
 
 /// Starts the child of a call that has begun, and waits for its output.
@@ -216,7 +225,8 @@ pub(crate) async fn run_to_end<O: FromPayload>(call: Call, child: NewChild) -> R
     if let Some(delivery) = call.recorded().await {
         return recorded(&call, delivery.kind, delivery.outcome).await;
     }
-    match start(&call, child).await {
+    let key = Key::derived(call.run.key, call.run.run_no, &call.path);
+    match start(&call, child, key).await {
         Ok(key) => until_end(&call, key).await,
         Err(failure) => {
             call.deliver(CheckpointKind::Failed, encoded(&failure), 0).await;
@@ -254,8 +264,10 @@ pub(crate) async fn result<O: FromPayload>(call: Call, key: Key) -> Result<O, Fa
 /// Starts a child as a call of its own, and records that: a replay, also one of a later run of the
 /// execution, goes on with the same child.
 pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) -> Result<Key, Failure> {
-    let fingerprint = Some(child.input.fingerprint());
+    let fingerprint = Some(child.fingerprint);
     let name = child.definition.name.clone().into();
+    // no delivery comes before the call has begun
+    let moment = run.state().delivered_at;
     let call = Call::begin(run, path, &name, CallKind::ChildStart, fingerprint);
     if let Some(delivery) = call.recorded().await {
         if delivery.kind == CheckpointKind::Failed {
@@ -269,7 +281,8 @@ pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) 
         }
         return Ok(key);
     }
-    match start(&call, child).await {
+    let key = Key::started(run.key, run.run_no, &call.path, moment);
+    match start(&call, child, key).await {
         Ok(key) => {
             crate::crash_point!("child started and not recorded");
             call.deliver(CheckpointKind::Started, Payload::encode(&key.to_string())?, 0).await;
@@ -283,8 +296,8 @@ pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) 
 }
 
 /// Starts the child of a call, or attaches to it if a run before this one has started it.
-async fn start(call: &Call, child: NewChild) -> Result<Key, Failure> {
-    let NewChild { definition, input, options, is_detached } = child;
+async fn start(call: &Call, child: NewChild, key: Key) -> Result<Key, Failure> {
+    let NewChild { definition, input, options, is_detached, .. } = child;
     let run = &call.run;
     let core = &run.core;
     if core.definitions.get(&definition.name).is_none() {
@@ -300,7 +313,6 @@ async fn start(call: &Call, child: NewChild) -> Result<Key, Failure> {
     }
     let options = options.as_deref().unwrap_or(StartOptions::PLAIN);
     let ticket = place(call, options).await?;
-    let key = Key::derived(run.key, run.run_no, &call.path);
     let (stored, room) = crate::value::store(Place::of(run, key), input.clone()).await;
     let is_local = ticket.is_none() && options.due.is_none() && core.take_slot();
     if !is_detached {
@@ -439,7 +451,7 @@ fn run_of_child(
     if let Some(fate) = &parent_run.fate {
         fate.add_child();
     }
-    let first = NewRun::first(start.key, parent_run.root, parent_run.generation);
+    let first = NewRun::first(start.key, parent_run.root, start.created_at, parent_run.generation);
     let (parent, fate) = (Some(parent), parent_run.fate.clone());
     let new = NewRun { parent, fate, deadline_at: start.deadline_at, ..first };
     Run::new(parent_run.core.clone(), definition.clone(), new)

@@ -108,6 +108,11 @@ impl ManualClock {
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(by.as_micros() as i64, Relaxed);
     }
+
+    /// Moves the clock back, as an operator may.
+    pub fn set_back(&self, by: Duration) {
+        self.0.fetch_sub(by.as_micros() as i64, Relaxed);
+    }
 }
 
 impl Clock for ManualClock {

@@ -205,6 +205,7 @@ impl Run {
             took_ms: at.since(call.begun_at).as_millis() as i64,
         };
         state.next_order += 1;
+        state.delivered_at = at;
         let Some(lsn) = self.stage_in(state, Write::Checkpoint(checkpoint), room) else { return };
         let Some(Some(call)) = state.calls.get_mut(id) else { return };
         // whoever completed the call has its value

@@ -64,7 +64,7 @@ impl Sink for Ear {
         let Some(core) = self.0.upgrade() else { return };
         let watches = core.watch.is_used();
         let (mut is_ready, mut is_slot_free) = (false, false);
-        let mut due_at = i64::MAX;
+        let (mut due_at, mut deadline_at) = (i64::MAX, i64::MAX);
         for write in writes {
             let (key, state) = match write {
                 Write::Start(start) => (start.key, &start.state),
@@ -82,6 +82,12 @@ impl Sink for Ear {
                 }
                 _ => continue,
             };
+            if let Write::Start(start) = write
+                && let Some(at) = start.deadline_at
+                && !matches!(state, State::Running { .. } | State::Ended { .. })
+            {
+                deadline_at = deadline_at.min(at.as_micros());
+            }
             match state {
                 State::Queued { .. } => is_ready = true,
                 State::Scheduled { due_at: at } | State::Waiting { wake_at: Some(at), .. } => {
@@ -94,6 +100,9 @@ impl Sink for Ear {
         if due_at != i64::MAX {
             core.worker.due_at.fetch_min(due_at, SeqCst);
             core.wake_worker(false);
+        }
+        if deadline_at < core.worker.deadline_at.fetch_min(deadline_at, SeqCst) {
+            core.worker.look.notify_one();
         }
         if is_ready {
             core.wake_worker(true);
@@ -174,7 +183,7 @@ impl Core {
             _ => None,
         };
         let Some(lane) = self.lanes().get(usize::from(lane)) else { return };
-        lane.replace(tree, lsn, execution, instead);
+        let ticket = lane.replace(tree, lsn, execution, instead).or(ticket);
         // back to the queue, to be replayed with the error in its place; but what would be refused again,
         // whatever it says, waits for somebody to look
         let armed = Vec::new();

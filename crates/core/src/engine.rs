@@ -27,7 +27,7 @@ use crate::shutdown::Shutdown;
 use crate::store::{About, Registration, Store, is_served};
 use crate::store_time::StoreTime;
 use crate::survey::{Survey, WorkerInfo};
-use crate::task::cancel_failure;
+use crate::task::{cancel_failure, deadline_failure, encoded};
 use crate::watch::Watch;
 use crate::worker_signals::WorkerSignals;
 use crate::workflow::Definitions;
@@ -66,6 +66,8 @@ impl Drop for Guard {
 #[repr(align(128))]
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
+    /// The shard that the store is.
+    pub(crate) shard: u16,
     pub(crate) options: Options,
     pub(crate) definitions: Definitions,
     /// What it says of itself, the names of its workflows among that.
@@ -86,6 +88,8 @@ pub(crate) struct Core {
     is_draining: AtomicBool,
     is_closing: AtomicBool,
     poisoned: OnceLock<String>,
+    /// The schema that is coming and the newest that this program knows, where it is too old.
+    outdated: OnceLock<(i64, i64)>,
     pub(crate) store_time: StoreTime,
     pub(crate) lease: Lease,
     /// Room for claims of executions that hold a thread.
@@ -134,6 +138,9 @@ impl Drop for Places<'_> {
     }
 }
 
+/// How long executions may run on in an engine that is too old for the schema that is coming.
+const OUTDATED_GRACE: Duration = Duration::from_secs(10);
+
 /// Pause before a database that did not answer a question is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
@@ -147,9 +154,10 @@ impl Core {
         registering_at: Instant,
         runtime: runtime::Handle,
     ) -> Arc<Self> {
-        let lease = store.about().lease;
+        let (lease, shard) = (store.about().lease, store.about().shard);
         Arc::new(Self {
             store,
+            shard,
             options,
             info,
             definitions,
@@ -166,6 +174,7 @@ impl Core {
             is_draining: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             poisoned: OnceLock::new(),
+            outdated: OnceLock::new(),
             store_time: StoreTime::new(registering_at, registration.now),
             lease: Lease::new(lease, since_boot().saturating_sub(registering_at.elapsed())),
             worker: WorkerSignals::new(),
@@ -188,7 +197,7 @@ impl Core {
     pub(crate) fn lane_of(&self, root: Key) -> &Lane {
         match self.lanes() {
             [lane] => lane,
-            lanes => &lanes[usize::from(root.shard()) % lanes.len()],
+            lanes => &lanes[(root.spread() % lanes.len() as u64) as usize],
         }
     }
 
@@ -284,6 +293,25 @@ impl Core {
         self.watch.notify_all();
     }
 
+    /// Ends the engine in good order: the database is being brought to a schema that this program does not know.
+    pub(crate) fn outdate(self: &Arc<Self>, (found, supported): (i64, i64)) {
+        if self.outdated.set((found, supported)).is_err() || self.is_closing() {
+            return;
+        }
+        tracing::error!(
+            found,
+            supported,
+            "the database is being brought to a newer schema: this engine hands on what it runs and ends; start the \
+             newer version of the program"
+        );
+        let core = self.clone();
+        self.runtime.spawn(async move {
+            if let Err(error) = crate::shutdown::drain(&core, OUTDATED_GRACE).await {
+                tracing::error!(%error, "the engine could not end in good order");
+            }
+        });
+    }
+
     /// True if the database cannot be trusted any more.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.poisoned.get().is_some()
@@ -294,7 +322,11 @@ impl Core {
         if let Some(reason) = self.poisoned.get() {
             return Err(Error::Corrupt(reason.clone()));
         }
-        if self.is_closing() { Err(Error::Shutdown) } else { Ok(()) }
+        match self.outdated.get() {
+            _ if !self.is_closing() => Ok(()),
+            Some(&(found, supported)) => Err(Error::NewerSchema { found, supported }),
+            None => Err(Error::Shutdown),
+        }
     }
 
     /// What to say when a Write was dropped.
@@ -454,9 +486,10 @@ impl Core {
     pub(crate) async fn request_of(&self, key: Key, kind: RequestKind) -> Result<Option<Answer>, Error> {
         let reason = match kind {
             RequestKind::Cancel => cancel_outcome(),
+            RequestKind::Expire => encoded(&deadline_failure()),
             RequestKind::Resume => crate::Payload::empty(),
         };
-        let request = Request { execution: key, n: Key::mint(), kind, at: self.now(), reason };
+        let request = Request { execution: key, n: Key::mint(0), kind, at: self.now(), reason };
         let Some((lane, lsn)) = self.stage_free(key, Write::Request(request)) else {
             return Err(self.why_dropped());
         };

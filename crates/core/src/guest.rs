@@ -37,6 +37,28 @@ use crate::step::{StepOptions, begin};
 pub use crate::step_call::{StepCall, StepTurn};
 use crate::workflow::{BodyFuture, Workflow};
 
+/// The input of a guest's workflow.
+#[derive(Clone, Debug)]
+pub struct GuestInput {
+    /// The input as it is recorded.
+    pub payload: Payload,
+    /// What tells the input apart; `None` for the fingerprint of the payload. A language in which one call has several
+    /// spellings gives them all the same.
+    pub fingerprint: Option<u64>,
+}
+
+impl From<Payload> for GuestInput {
+    fn from(payload: Payload) -> Self {
+        Self { payload, fingerprint: None }
+    }
+}
+
+impl GuestInput {
+    fn fingerprint(&self) -> u64 {
+        self.fingerprint.unwrap_or_else(|| self.payload.fingerprint())
+    }
+}
+
 /// A workflow of a guest.
 pub type GuestWorkflow = Workflow<Payload, Payload>;
 
@@ -71,7 +93,7 @@ impl Engine {
     pub fn start_guest(
         &self,
         workflow: &GuestWorkflow,
-        input: Payload,
+        input: GuestInput,
         options: Option<Box<StartOptions>>,
     ) -> Starting<'static, Payload> {
         Starting::of(self.order(workflow, input, options))
@@ -81,7 +103,7 @@ impl Engine {
     pub fn start_guests(
         &self,
         workflow: &GuestWorkflow,
-        inputs: Vec<Payload>,
+        inputs: Vec<GuestInput>,
         options: Option<&StartOptions>,
     ) -> BoxFuture<'static, Result<Vec<Handle<Payload>>, Error>> {
         let order = |input| self.order(workflow, input, options.cloned().map(Box::new));
@@ -92,7 +114,7 @@ impl Engine {
     pub fn run_guest(
         &self,
         workflow: &GuestWorkflow,
-        input: Payload,
+        input: GuestInput,
         options: Option<Box<StartOptions>>,
     ) -> Running<'static, Payload> {
         Running::of(self.order(workflow, input, options))
@@ -101,11 +123,13 @@ impl Engine {
     fn order(
         &self,
         workflow: &GuestWorkflow,
-        input: Payload,
+        input: GuestInput,
         options: Option<Box<StartOptions>>,
     ) -> Order<'static> {
         let (core, definition) = (Held::Own(self.core.clone()), Held::Own(workflow.definition.clone()));
-        Order::new(core, definition, input, options)
+        let mut order = Order::new(core, definition, input.payload, options);
+        order.fingerprint = input.fingerprint;
+        order
     }
 }
 
@@ -161,6 +185,12 @@ impl Gate {
     /// Why the code has to unwind, once it has to.
     pub fn stopped(&self) -> Option<Stopped> {
         self.0.state().stopped
+    }
+
+    /// Returns true if a body that had leave to begin may still begin. To be read right before the body, by the thread
+    /// that runs it: between the leave and the body the thread may have waited for its language.
+    pub fn lets_begin(&self) -> bool {
+        self.0.lets_begin()
     }
 
     /// Hands the execution back at the next turn of its task: whoever claims it goes on from the record. From
@@ -341,26 +371,32 @@ impl Branch {
     pub fn child(
         &mut self,
         workflow: &GuestWorkflow,
-        input: Payload,
+        input: GuestInput,
         options: Option<Box<StartOptions>>,
     ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<> {
         let path = self.cx.next_path();
         let definition = workflow.definition.clone();
-        let call = crate::child::begin(&self.cx.run, path, &definition, &input);
-        crate::child::run_to_end(call, NewChild { definition, input, options, is_detached: false })
+        let fingerprint = input.fingerprint();
+        let call = crate::child::begin(&self.cx.run, path, &definition, fingerprint);
+        let input = input.payload;
+        crate::child::run_to_end(
+            call,
+            NewChild { definition, input, fingerprint, options, is_detached: false },
+        )
     }
 
     /// Starts a child; see [`Context::start_child`] and [`Context::start_detached`].
     pub fn start_child(
         &mut self,
         workflow: &GuestWorkflow,
-        input: Payload,
+        input: GuestInput,
         options: Option<Box<StartOptions>>,
         is_detached: bool,
     ) -> impl Future<Output = Result<Key, Failure>> + Send + use<> {
         let path = self.cx.next_path();
         let (run, definition) = (self.cx.run.clone(), workflow.definition.clone());
-        let child = NewChild { definition, input, options, is_detached };
+        let (fingerprint, input) = (input.fingerprint(), input.payload);
+        let child = NewChild { definition, input, fingerprint, options, is_detached };
         async move { crate::child::start_recorded(&run, path, child).await }
     }
 

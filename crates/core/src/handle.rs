@@ -69,6 +69,7 @@ impl<O> Handle<O> {
 
     /// Its status now, from the database.
     pub async fn status(&self) -> Result<Status, Error> {
+        self.core().check_open()?;
         let record = self.core().load(ExecutionId::Key(self.key), Detail::Outcome).await?;
         record
             .map(|record| record.execution.status)

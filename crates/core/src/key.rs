@@ -2,32 +2,43 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
 
 use uuid::Uuid;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
+use crate::clock::Timestamp;
 use crate::path::Path;
 
-/// Virtual shards that executions hash to, so that a later release can spread them over several databases.
+/// How many shards a key can name: 0 to 1,023.
 pub const SHARDS: u16 = 1024;
+
+/// The bits of a shard's number in byte 14.
+const SHARD_HIGH: u8 = 0b11;
 
 /// The key of an execution: a UUIDv7 minted by the engine, or one derived from the parent for a child.
 ///
-/// Keys sort by the time they were minted, so inserts land at the right edge of the tables.
+/// Keys sort by the time they were minted, so inserts land at the right edge of the tables. Their last ten bits are
+/// the number of the shard that keeps the execution.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Key([u8; 16]);
 
 impl Key {
-    /// A fresh key that no other process can mint (UUIDv7, RFC 9562).
-    pub fn mint() -> Self {
-        Self(Uuid::now_v7().into_bytes())
+    /// A fresh key of an execution in this shard, which no other process can mint (UUIDv7, RFC 9562).
+    ///
+    /// The shard takes the place of ten random bits: 22 others and the counter in bytes 6 to 11 remain.
+    pub fn mint(shard: u16) -> Self {
+        debug_assert!(shard < SHARDS, "{shard} is not the number of a shard");
+        let mut bytes = Uuid::now_v7().into_bytes();
+        let [high, low] = (shard % SHARDS).to_be_bytes();
+        bytes[14] = bytes[14] & !SHARD_HIGH | high;
+        bytes[15] = low;
+        Self(bytes)
     }
 
     /// The key of the child that `parent` starts at `path` in its run `run_no`.
     ///
     /// Every replay derives the same key, so a replay's Start is the same Start. It keeps the parent's
-    /// time prefix (neighbours in the tables) and is a UUIDv8, so it never meets a minted key.
+    /// time prefix (neighbours in the tables) and its shard, and is a UUIDv8, so it never meets a minted key.
     pub fn derived(parent: Key, run_no: u32, path: &Path) -> Self {
         let mut seed = Vec::with_capacity(20 + path.as_bytes().len());
         seed.extend_from_slice(&parent.0);
@@ -35,8 +46,28 @@ impl Key {
         seed.extend_from_slice(path.as_bytes());
         let mut bytes = parent.0;
         bytes[6..].copy_from_slice(&xxh3_128(&seed).to_be_bytes()[6..]);
+        bytes[14] = bytes[14] & !SHARD_HIGH | parent.0[14] & SHARD_HIGH;
+        bytes[15] = parent.0[15];
         bytes[6] = 0x80 | (bytes[6] & 0x0f);
         bytes[8] = 0x80 | (bytes[8] & 0x3f);
+        Self(bytes)
+    }
+
+    /// Returns the key of the child that `parent` starts by itself, in a call of its own, at `path`.
+    ///
+    /// The key sorts by `moment`, which is recorded and which a replay reads again: the last outcome that the code
+    /// of the parent got before the call. A child that is started later than another execution sorts behind it.
+    pub(crate) fn started(parent: Key, run_no: u32, path: &Path, moment: Timestamp) -> Self {
+        let mut bytes = Self::derived(parent, run_no, path).0;
+        let micros = u64::try_from(moment.as_micros()).unwrap_or_default();
+        let time = (micros / 1000).to_be_bytes();
+        if time[..2] == [0; 2] && time[2..] >= bytes[..6] {
+            bytes[..6].copy_from_slice(&time[2..]);
+            // twelve bits below the milliseconds
+            let below = ((micros % 1000) << 2).to_be_bytes();
+            bytes[6] = 0x80 | below[6];
+            bytes[7] = below[7];
+        }
         Self(bytes)
     }
 
@@ -71,9 +102,14 @@ impl Key {
         u128::from_be_bytes(self.0)
     }
 
-    /// The virtual shard, 0 to 1,023, of the tree whose root has this key.
-    pub fn shard(&self) -> u16 {
-        (xxh3_64(&self.0) % u64::from(SHARDS)) as u16
+    /// The number of the shard that keeps the execution, 0 to 1,023.
+    pub const fn shard(&self) -> u16 {
+        u16::from_be_bytes([self.0[14] & SHARD_HIGH, self.0[15]])
+    }
+
+    /// A hash of the key, the same in every process: the trees of an engine spread over its lanes by it.
+    pub fn spread(&self) -> u64 {
+        xxh3_64(&self.0)
     }
 }
 
@@ -89,28 +125,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A map by key.
-pub type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<KeyHasher>>;
-
-/// Hashes the last four bytes of a key: they are random in all keys, and the only ones that are random among those that
-/// were minted within a millisecond.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some(tail) = bytes.last_chunk::<4>() {
-            // an odd factor spreads them: the map takes its buckets from the low bits and its tags from the high ones
-            self.0 = u64::from(u32::from_ne_bytes(*tail)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        }
-    }
-
-    fn write_usize(&mut self, _len: usize) {}
-}
+/// A map by key. Its hash has a seed, as foreign transactions choose keys.
+pub type KeyMap<V> = HashMap<Key, V, foldhash::fast::RandomState>;
 
 #[cfg(test)]
 mod tests {
@@ -120,13 +136,13 @@ mod tests {
 
     #[test]
     fn minted_keys_sort_by_time() {
-        let keys: Vec<Key> = (0..1000).map(|_| Key::mint()).collect();
+        let keys: Vec<Key> = (0..1000).map(|_| Key::mint(0)).collect();
         assert!(keys.windows(2).all(|pair| pair[0] < pair[1]));
     }
 
     #[test]
     fn derived_keys_depend_on_all_of_parent_run_and_path() {
-        let (a, b) = (Key::mint(), Key::mint());
+        let (a, b) = (Key::mint(0), Key::mint(0));
         let (one, two) = (Path::root().child(1), Path::root().child(2));
         let key = Key::derived(a, 1, &one);
         assert_eq!(key, Key::derived(a, 1, &one));
@@ -137,19 +153,49 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_one_moment_have_hashes_of_their_own() {
-        let build = BuildHasherDefault::<KeyHasher>::default();
-        let hashes: Vec<u64> =
-            (0..1000).map(|_| std::hash::BuildHasher::hash_one(&build, Key::mint())).collect();
-        for bits in [0, 8, 57] {
-            let parts: HashSet<u64> = hashes.iter().map(|hash| hash >> bits & 0x7f).collect();
-            assert!(parts.len() > 100, "bits {bits} to {}: {} different", bits + 6, parts.len());
+    fn keys_of_started_children_sort_by_their_moments() {
+        let (parent, path) = (Key::mint(0), Path::root().child(1));
+        let now = i64::from_be_bytes([&[0, 0], &parent.as_bytes()[..6]].concat().try_into().unwrap()) * 1000;
+        let started = |run_no, micros| Key::started(parent, run_no, &path, Timestamp::from_micros(micros));
+        let keys: Vec<Key> = (0..4000).map(|later| started(1, now + later)).collect();
+        assert!(keys.windows(2).all(|pair| pair[0] < pair[1]));
+        assert_eq!(started(1, now + 5000), started(1, now + 5000));
+        assert_ne!(started(1, now + 5000), started(2, now + 5000));
+        for before in [i64::MIN, -1, 0, now - 1000] {
+            assert_eq!(started(1, before), Key::derived(parent, 1, &path), "never before its parent");
+        }
+        assert_eq!(started(1, i64::MAX), Key::derived(parent, 1, &path), "no time that a key can have");
+        assert_eq!(Uuid::from_bytes(started(1, now + 5000).0).get_version_num(), 8);
+    }
+
+    #[test]
+    fn a_key_names_its_shard_and_so_do_its_children() {
+        for shard in [0, 1, 255, 256, 1023] {
+            let keys: HashSet<Key> = (0..10_000).map(|_| Key::mint(shard)).collect();
+            assert_eq!(keys.len(), 10_000);
+            for key in keys {
+                let child = Key::derived(key, 1, &Path::root().child(1));
+                assert_eq!((key.shard(), child.shard()), (shard, shard));
+                assert_eq!((Uuid::from_bytes(key.0).get_version_num(), key.0[8] >> 6), (7, 0b10));
+            }
+        }
+    }
+
+    #[test]
+    fn chosen_keys_have_hashes_of_their_own() {
+        let build = foldhash::fast::RandomState::default();
+        // equal in all bytes but one, as a foreign transaction may choose them
+        for at in 0..16 {
+            let key = |n| Key(std::array::from_fn(|byte| if byte == at { n } else { 7 }));
+            let hashes: HashSet<u64> =
+                (0..=255).map(|n| std::hash::BuildHasher::hash_one(&build, key(n)) & 0xffff).collect();
+            assert!(hashes.len() > 200, "byte {at}: {} different", hashes.len());
         }
     }
 
     #[test]
     fn only_canonical_text_is_a_key() {
-        let key = Key::mint();
+        let key = Key::mint(0);
         let text = key.to_string();
         assert_eq!(Key::from_text(&text), Some(key));
         assert_eq!(Key::from_text(&text.to_uppercase()), None);

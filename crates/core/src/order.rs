@@ -49,6 +49,8 @@ pub(crate) struct Order<'e> {
     pub(crate) core: Held<'e, Core>,
     pub(crate) definition: Held<'e, Definition>,
     pub(crate) input: Payload,
+    /// What tells the input apart, if that is not the input's own fingerprint.
+    pub(crate) fingerprint: Option<u64>,
     /// `None` for the defaults.
     pub(crate) options: Option<Box<StartOptions>>,
     /// True while its queue is full.
@@ -118,7 +120,7 @@ impl<'e> Order<'e> {
         input: Payload,
         options: Option<Box<StartOptions>>,
     ) -> Self {
-        Self { core, definition, input, options, waits_for_room: AtomicBool::new(false) }
+        Self { core, definition, input, fingerprint: None, options, waits_for_room: AtomicBool::new(false) }
     }
 }
 
@@ -146,7 +148,7 @@ impl Order<'_> {
         if self.options.is_some() || self.input.len() > INLINE_LIMIT || !self.core.take_slot() {
             return Err(TryNow::Later);
         }
-        let key = Key::mint();
+        let key = Key::mint(self.core.shard);
         let room = self.core.lane_of(key).room_now(bytes);
         if room == 0 {
             self.core.slot_freed();
@@ -166,7 +168,7 @@ impl Order<'_> {
         if let Some(ticket) = &ticket {
             core.queues.await_known(core, &ticket.queue).await?;
         }
-        let key = Key::mint();
+        let key = Key::mint(core.shard);
         let mut claim = None;
         let id = self.id();
         if let Some(id) = &id {
@@ -213,7 +215,7 @@ impl Order<'_> {
             key,
             root: key,
             parent: None,
-            fingerprint: id.is_some().then(|| self.input.fingerprint()),
+            fingerprint: id.is_some().then(|| self.fingerprint.unwrap_or_else(|| self.input.fingerprint())),
             is_guarded: id.is_some() || dedup_id.is_some(),
             workflow_id: id,
             workflow: self.definition.name.clone(),
@@ -248,7 +250,7 @@ pub(crate) fn local_run(
     start: &write::Start,
     fate: Option<Fate>,
 ) -> Arc<Run> {
-    let first = NewRun::first(start.key, start.root, core.lane_of(start.root).generation());
+    let first = NewRun::first(start.key, start.root, start.created_at, core.lane_of(start.root).generation());
     let (given_id, ticket) = (start.workflow_id.clone(), start.ticket.clone());
     let new = NewRun { deadline_at: start.deadline_at, given_id, ticket, fate, ..first };
     Run::new(core.clone(), definition.clone(), new)

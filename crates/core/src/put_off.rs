@@ -48,10 +48,10 @@ mod tests {
 
     #[test]
     fn pauses_grow_until_the_execution_has_ended() {
-        let (put_offs, key) = (PutOffs::default(), Key::mint());
+        let (put_offs, key) = (PutOffs::default(), Key::mint(0));
         let pauses: Vec<u64> = (0..8).map(|_| put_offs.pause(key).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(put_offs.pause(Key::mint()).as_secs(), 1);
+        assert_eq!(put_offs.pause(Key::mint(0)).as_secs(), 1);
         put_offs.forget(key);
         assert_eq!(put_offs.pause(key).as_secs(), 1);
     }

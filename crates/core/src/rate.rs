@@ -135,13 +135,14 @@ impl Rate {
                 Allowance { starts: left as usize, more_at: more_at.map(Timestamp::from_micros) }
             }
             Some(burst) => {
-                let interval = self.interval();
-                let whole = interval.saturating_mul(i64::from(burst.max(1)));
-                let next = used.last_at.map_or(now, Timestamp::as_micros).max(now);
-                let starts = ((now + whole - next) / interval.max(1)).max(0);
+                // in wider numbers: a large burst of long intervals is longer than all time
+                let (interval, now) = (i128::from(self.interval().max(1)), i128::from(now));
+                let whole = interval * i128::from(burst.max(1));
+                let next = used.last_at.map_or(now, |at| i128::from(at.as_micros())).max(now);
+                let starts = ((now + whole - next) / interval).max(0);
                 // the next one comes when one more interval has gone by
                 let more_at = next - whole + (starts + 1) * interval;
-                Allowance { starts: starts as usize, more_at: Some(Timestamp::from_micros(more_at)) }
+                Allowance { starts: starts as usize, more_at: Some(Timestamp::from_micros(clamped(more_at))) }
             }
         }
     }
@@ -166,10 +167,15 @@ impl Rate {
                 let interval = self.interval();
                 let late = (interval / TOLERANCE).max(EXACTNESS.min(interval / 4));
                 let next = used.last_at.map_or(now, |at| at.as_micros().max(now - late));
-                next + interval.saturating_mul(starts as i64)
+                clamped(i128::from(next) + i128::from(interval) * starts as i128)
             }
         }
     }
+}
+
+/// A number of microseconds as far as it can be stored.
+fn clamped(micros: i128) -> i64 {
+    i64::try_from(micros).unwrap_or(if micros < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// Units of a period, the longest first, in milliseconds.
@@ -211,6 +217,29 @@ impl FromStr for Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_burst_and_no_period_is_too_large_to_count_with() {
+        let (now, used) = (Timestamp::from_micros(1_767_225_600_000_000), Used::default());
+        for period in [Duration::from_secs(86_400 * 365), Duration::MAX] {
+            for burst in [1, u32::MAX / 2, u32::MAX] {
+                let rate = Rate::new(1, period).burst(burst);
+                let mut used = used;
+                for starts in [1, u32::MAX as usize, usize::MAX] {
+                    assert!(rate.allowance(&used, now).starts <= burst as usize);
+                    used.last_at = Some(rate.entry(&used, now, starts).at);
+                    assert!(used.last_at > Some(now), "what begins counts: {rate}, {starts}");
+                }
+            }
+            let rate = Rate::new(1, period);
+            assert_eq!(rate.allowance(&used, now).starts, 1);
+            assert!(rate.entry(&used, now, 1).at >= now);
+            assert!(
+                rate.allowance(&Used { starts: 1, first_at: Some(now), last_at: Some(now) }, now).more_at
+                    > Some(now)
+            );
+        }
+    }
 
     #[test]
     fn a_rate_is_written_as_it_is_read() {

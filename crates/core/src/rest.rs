@@ -87,6 +87,7 @@ impl Run {
         };
         let Some(checkpoint) = replay.pop() else { return Rest::Idle };
         replay.calls.remove(&checkpoint.path);
+        state.delivered_at = checkpoint.at;
         if let Some(Some(call)) = state.calls.get_mut(id) {
             call.phase = Phase::Delivered(Delivery {
                 kind: checkpoint.kind,

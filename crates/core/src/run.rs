@@ -110,6 +110,8 @@ pub(crate) struct RunState {
     /// Where the Start was staged; 0 while it was not.
     pub(crate) start_lsn: Lsn,
     pub(crate) next_order: u32,
+    /// When the last delivery was recorded; when the execution was accepted, before the first one.
+    pub(crate) delivered_at: Timestamp,
     /// Largest Lsn of its own Writes and of everything it was handed.
     pub(crate) last: Lsn,
     /// The same without checkpoints: what a speculative step waits for.
@@ -203,6 +205,7 @@ pub(crate) struct NewRun {
     pub(crate) parent: Option<Parent>,
     pub(crate) given_id: Option<Arc<str>>,
     pub(crate) run_no: u32,
+    pub(crate) created_at: Timestamp,
     pub(crate) deadline_at: Option<Timestamp>,
     pub(crate) ticket: Option<Arc<Ticket>>,
     /// A Start that is staged when something depends on it, and the room taken for it.
@@ -218,13 +221,14 @@ pub(crate) struct NewRun {
 
 impl NewRun {
     /// The first run of an execution that begins here: a root without a deadline, whose Start is elsewhere.
-    pub(crate) fn first(key: Key, root: Key, generation: u32) -> Self {
+    pub(crate) fn first(key: Key, root: Key, created_at: Timestamp, generation: u32) -> Self {
         Self {
             key,
             root,
             parent: None,
             given_id: None,
             run_no: 1,
+            created_at,
             deadline_at: None,
             ticket: None,
             start: None,
@@ -263,6 +267,7 @@ impl Run {
                 start_room: new.start_room,
                 start_lsn: Lsn(0),
                 next_order,
+                delivered_at: new.created_at,
                 last: Lsn(0),
                 last_solid: Lsn(0),
                 slot: Slot::default(),

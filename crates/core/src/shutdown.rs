@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::clock::LONGEST;
 use crate::engine::{Core, all_ended};
 use crate::error::Error;
 use crate::run::Interrupt;
@@ -22,7 +23,7 @@ impl Worker {
     /// Hands back what runs, flushes what is staged, gives up the registration.
     pub(crate) async fn shut_down(&mut self, Shutdown { grace, done }: Shutdown) {
         let core = self.core.clone();
-        let deadline = Instant::now() + grace;
+        let deadline = Instant::now() + grace.min(LONGEST);
         core.begin_closing();
         if core.running() > 0 {
             tracing::info!(running = core.running(), "closing: what runs is handed back");

@@ -16,7 +16,7 @@ use crate::key::Key;
 use crate::payload::ChunkRef;
 use crate::queue::{QueueChange, QueueRow};
 use crate::record::{Detail, ExecutionId, Filter, Page, Record};
-use crate::survey::{Survey, WorkerInfo};
+use crate::survey::{DeadLetter, Survey, WorkerInfo};
 use crate::write::{Flush, Outcome, RequestKind, WorkerId};
 
 /// A database that keeps executions.
@@ -93,6 +93,9 @@ pub trait Store: Send + Sync + 'static {
     /// Lists executions, newest first, or counts them.
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError>;
 
+    /// Lists at most `most` dead letters: rows of the inbox that could not become executions, the latest first.
+    async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError>;
+
     /// Who is registered, and what waits for a worker: counts of at most `most` executions. For people; it
     /// decides nothing.
     async fn survey(&self, most: u64) -> Result<Survey, StoreError>;
@@ -126,6 +129,10 @@ pub struct About {
     pub version: String,
     /// Which database it is, for people: no password in it.
     pub place: String,
+    /// Identity of the store, as the text of a UUID: copies and restored backups have the same.
+    pub store_id: String,
+    /// Number of the shard, 0 to 1,023, that the keys of its executions name; 0 for a store alone.
+    pub shard: u16,
     /// What `Ok` from `commit` promises.
     pub durability: Durability,
     /// How many lanes commit in parallel best.
@@ -271,13 +278,25 @@ pub struct Seen {
     pub has_ready: bool,
     /// Earliest time at which a timer wakes something that it can run.
     pub next_due: Option<Timestamp>,
+    /// Executions whose deadline has passed and that nobody runs, whoever could: each is to be
+    /// [expired](crate::write::RequestKind::Expire). At most [`EXPIRED`] at a time; a store may leave out for some seconds
+    /// what it has reported to another worker.
+    pub expired: Vec<Key>,
+    /// Earliest deadline of what nobody runs, beside those that have passed.
+    pub next_deadline: Option<Timestamp>,
     /// Earliest time at which something in quarantine that it can run may be claimed.
     pub quarantined_until: Option<Timestamp>,
     /// True if workers are lost, or something is left of them: [`recover`](Store::recover) is wanted.
     pub has_lost: bool,
+    /// Where the database is being brought to a schema that this program does not know: that version, and the newest that
+    /// it knows. The worker hands on what it runs, and ends.
+    pub newer_schema: Option<(i64, i64)>,
     /// When a worker that has not renewed since the last renewal counts as lost: a renewal just after that tells.
     pub judge_at: Option<Timestamp>,
 }
+
+/// Most expired executions that a look reports.
+pub const EXPIRED: usize = 500;
 
 /// What went wrong in a store.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn two_lists_make_a_stray() {
-        let (a, b) = (Key::mint(), Key::mint());
+        let (a, b) = (Key::mint(0), Key::mint(0));
         let mut strays = Strays::default();
         assert!(!strays.are_sought());
         strays.seek([]);
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_search_goes_on_while_something_may_be_hidden() {
-        let (a, b) = (Key::mint(), Key::mint());
+        let (a, b) = (Key::mint(0), Key::mint(0));
         let mut strays = Strays::default();
         strays.seek([a]);
         assert!(strays.confirm(&[a, b], []).is_empty());

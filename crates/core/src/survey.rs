@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::clock::Timestamp;
+use crate::key::Key;
 use crate::write::WorkerId;
 
 /// What a worker says of itself when it registers.
@@ -63,6 +64,27 @@ pub struct Waiting {
     pub app_version: Option<Arc<str>>,
     /// How many.
     pub executions: u64,
+}
+
+/// A row of the inbox that could not become an execution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Its number among the dead letters.
+    pub id: i64,
+    /// When its transaction put it into the inbox.
+    pub put_at: Timestamp,
+    /// When a worker refused it.
+    pub refused_at: Timestamp,
+    /// The key that its execution would have had.
+    pub key: Key,
+    /// Why it was refused, for people.
+    pub reason: String,
+    /// The workflow that it asks for.
+    pub workflow: String,
+    /// The workflow_id that it asks for.
+    pub workflow_id: Option<String>,
+    /// The queue that it asks for.
+    pub queue: Option<String>,
 }
 
 /// Who is there, and what waits for them.

@@ -629,7 +629,7 @@ fn unended_children(run: &Run) -> Vec<Key> {
 fn cancel_children(run: &Run, children: Vec<Key>, failure: &Failure) {
     let reason = encoded(failure);
     for execution in children {
-        let (n, at, kind) = (Key::mint(), run.core.now(), RequestKind::Cancel);
+        let (n, at, kind) = (Key::mint(0), run.core.now(), RequestKind::Cancel);
         let request = Request { execution, n, kind, at, reason: reason.clone() };
         run.stage_in(&mut run.state(), Write::Request(request), 0);
         crate::crash_point!("child cancel staged");

@@ -22,7 +22,7 @@ use crate::quarantine::Quarantine;
 use crate::record::Record;
 use crate::run::{Interrupt, Run};
 use crate::shutdown::Shutdown;
-use crate::store::{Changed, Claim, Claimed, Look, Seen, StoreError};
+use crate::store::{Changed, Claim, Claimed, EXPIRED, Look, Seen, StoreError};
 use crate::strays::Strays;
 use crate::task::{cancel_failure, panicked};
 use crate::write::RequestKind;
@@ -43,6 +43,8 @@ const ASK_EVERY: Duration = Duration::from_millis(2);
 const LOOK_AFTER_ASKING: Duration = Duration::from_millis(5);
 /// When it is seen whether a claim has left something because of its bytes.
 const NEXT_CLAIM_AFTER: Duration = Duration::from_millis(5);
+/// A look for a deadline comes so long after it, by any estimate.
+const EXACTNESS: Duration = Duration::from_millis(1);
 /// Pause after a claim that failed, or a takeover.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Pause before another try to register.
@@ -203,7 +205,9 @@ impl Looks {
             let every = if is_idle_client { CLIENT_LOOKS_EVERY } else { LOOK_EVERY };
             let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
             let is_renewal = self.renewed_at.is_none_or(|at| at.elapsed() >= every) || is_over(self.judge_at);
-            if is_renewal || is_over(self.look_again_at) || signals.is_look_wanted.swap(false, SeqCst) {
+            // a deadline is judged by a look
+            let is_due = is_over(self.look_again_at) | signals.take_deadline(core.now());
+            if is_renewal || is_due || signals.is_look_wanted.swap(false, SeqCst) {
                 // a look never waits for a claim: it renews the registration
                 self.look(is_renewal, signals.claiming.try_lock().ok()).await;
             }
@@ -212,6 +216,9 @@ impl Looks {
             }
             let next = self.renewed_at.map_or_else(Instant::now, |at| at + every);
             let next = [self.judge_at, self.look_again_at].into_iter().flatten().fold(next, Instant::min);
+            let deadline_in =
+                signals.deadline_at.load(SeqCst).saturating_sub(core.now().as_micros()).max(0) as u64;
+            let next = next.min(Instant::now() + Duration::from_micros(deadline_in).min(every) + EXACTNESS);
             tokio::select! {
                 () = signals.look.notified() => {}
                 () = tokio::time::sleep_until(next) => {}
@@ -316,6 +323,9 @@ impl Looks {
         for key in seen.ended {
             core.watch.notify(key);
         }
+        if let Some(versions) = seen.newer_schema {
+            core.outdate(versions);
+        }
         if let Some(held) = &look.holds {
             self.adopt_strays(held, seen.strays, generations);
         }
@@ -326,6 +336,16 @@ impl Looks {
             // after that time by any estimate, and not all workers at once
             let pause = at.since(seen.now) + Duration::from_millis(20 + fastrand::u64(..80));
             self.judge_at = Some(Instant::now() + pause);
+        }
+        if let Some(at) = seen.next_deadline {
+            core.worker.deadline_at.fetch_min(at.as_micros(), SeqCst);
+        }
+        if !seen.expired.is_empty() {
+            if seen.expired.len() >= EXPIRED {
+                // there may be more
+                core.worker.is_look_wanted.store(true, SeqCst);
+            }
+            core.runtime.spawn(expire(core.clone(), seen.expired));
         }
         for (signal, time) in
             [(&core.worker.due_at, seen.next_due), (&core.worker.quarantined_until, seen.quarantined_until)]
@@ -355,6 +375,19 @@ impl Looks {
             core.worker.is_look_wanted.store(true, SeqCst);
         }
     }
+}
+
+/// Ends what nobody runs although its deadline has passed. What fails is seen again by a later look.
+async fn expire(core: Arc<Core>, expired: Vec<Key>) {
+    let ends = expired.into_iter().map(|key| {
+        let core = &core;
+        async move {
+            if let Err(error) = core.request_of(key, RequestKind::Expire).await {
+                tracing::debug!(execution = %key, %error, "cannot end an execution whose deadline has passed");
+            }
+        }
+    });
+    futures_util::future::join_all(ends).await;
 }
 
 /// What a claim has brought.

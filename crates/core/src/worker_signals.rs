@@ -38,6 +38,8 @@ pub(crate) struct WorkerSignals {
     pub(crate) is_trying: AtomicBool,
     /// Earliest due time heard of, in microseconds; `i64::MAX` for none.
     pub(crate) due_at: AtomicI64,
+    /// Earliest deadline heard of, of what waits.
+    pub(crate) deadline_at: AtomicI64,
     /// The same of what is in quarantine.
     pub(crate) quarantined_until: AtomicI64,
     /// Claims have failed that may have taken something: what was about to end then.
@@ -52,15 +54,24 @@ pub(crate) struct WorkerSignals {
 impl WorkerSignals {
     pub(crate) fn new() -> Self {
         let never = || AtomicI64::new(i64::MAX);
-        Self { due_at: never(), quarantined_until: never(), ..Self::default() }
+        Self { due_at: never(), deadline_at: never(), quarantined_until: never(), ..Self::default() }
     }
 
     /// True if a timer is due; that one is waited for no longer.
     pub(crate) fn take_due_timer(&self, now: Timestamp) -> bool {
-        let is_due = self.due_at.load(SeqCst) <= now.as_micros();
-        if is_due {
-            self.due_at.store(i64::MAX, SeqCst);
-        }
-        is_due
+        take_due(&self.due_at, now)
     }
+
+    /// True if a deadline has passed; that one is waited for no longer.
+    pub(crate) fn take_deadline(&self, now: Timestamp) -> bool {
+        take_due(&self.deadline_at, now)
+    }
+}
+
+fn take_due(at: &AtomicI64, now: Timestamp) -> bool {
+    let is_due = at.load(SeqCst) <= now.as_micros();
+    if is_due {
+        at.store(i64::MAX, SeqCst);
+    }
+    is_due
 }

@@ -281,10 +281,12 @@ pub enum RequestKind {
     Cancel = 1,
     /// Continue it: parked, failed or cancelled.
     Resume = 2,
+    /// End it as `cancelled`, with the awaited children below it, because its deadline has passed and nobody runs it.
+    Expire = 3,
 }
 
 impl RequestKind {
-    /// The kind with this number; `None` if this version does not know it.
+    /// The kind of a row of `requests` with this number; `None` if this version does not know it.
     pub fn from_number(number: i64) -> Option<Self> {
         [Self::Cancel, Self::Resume].into_iter().find(|kind| *kind as i64 == number)
     }
@@ -299,6 +301,9 @@ impl RequestKind {
 /// Resume moves a parked execution back to `queued`; a `failed` or `cancelled` one too, and bumps its
 /// `run_no` (its children get fresh keys), clears outcome, deadline and requests. Of a failed one it takes back the
 /// failures of steps after which nothing else was delivered, with their attempts: those steps are tried again.
+///
+/// Expire ends a target whose deadline is not after `at`, as a cancel does. It is declined where nothing has expired, and
+/// by what runs: its owner heeds the deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The execution.

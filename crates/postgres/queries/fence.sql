@@ -1,5 +1,7 @@
 -- $1: the worker, $2: its lane, $3: the epoch, $4: the number that is taken, $5: where the lane's row was last, null if
--- nobody knows, $6: whether numbers may be left out. Fails the transaction if the row does not agree.
+-- nobody knows, $6: whether numbers may be left out, $7: whether its commit waits until it is flushed. Fails the transaction
+-- if the row does not agree, or if the session would not wait: its settings were lost, and the setting is no number.
+-- $8 to $10: a lane of the worker, a number that it has to have reached, and where its row was; null if none has to.
 -- Every flush leaves a version of the row behind, and while somebody holds a snapshot all of them stay: a search by
 -- key would walk through them. So the row is looked for where it was left, and by its key only if it is not there.
 WITH here AS (
@@ -15,4 +17,12 @@ WITH here AS (
 ), taken AS (
     SELECT place FROM here UNION ALL SELECT place FROM elsewhere
 )
-SELECT (SELECT place FROM taken), 1 / (SELECT count(*) FROM taken)
+SELECT (SELECT place FROM taken), 1 / (SELECT count(*) FROM taken),
+       CASE WHEN $7::boolean AND current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
+            THEN current_setting('synchronous_commit')::integer END,
+       CASE WHEN $8::smallint IS NOT NULL
+            THEN 1 / ($9::bigint <= coalesce(
+                (SELECT l.last_number FROM lanes AS l
+                 WHERE l.ctid = $10::text::tid AND l.worker_id = $1::bigint AND l.lane = $8::smallint),
+                (SELECT l.last_number FROM lanes AS l WHERE l.worker_id = $1::bigint AND l.lane = $8::smallint),
+                0))::integer END

@@ -11,7 +11,7 @@ WITH RECURSIVE tree (key) AS (
     CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
                         WHERE e.parent = t.key AND NOT e.is_detached AND e.status < 4 OFFSET 0) AS c
 )
-SELECT e.key, e.status, e.is_paused, e.parent, e.is_detached
+SELECT e.key, e.status, e.is_paused, e.parent, e.is_detached, e.deadline_at
 FROM (SELECT key FROM tree UNION SELECT unnest($2::uuid[]) ORDER BY 1 OFFSET 0) AS k (key)
-CROSS JOIN LATERAL (SELECT e.key, e.status, e.is_paused, e.parent, e.is_detached
+CROSS JOIN LATERAL (SELECT e.key, e.status, e.is_paused, e.parent, e.is_detached, e.deadline_at
                     FROM executions AS e WHERE e.key = k.key OFFSET 0 FOR UPDATE) AS e

@@ -15,6 +15,16 @@ WITH clock AS MATERIALIZED (
     FROM clock
     WHERE $10::boolean AND w.worker_id = $1::bigint AND w.epoch = $2::bigint
     RETURNING 1
+), expired AS (
+    -- others leave them to this worker for some seconds
+    UPDATE deadlines AS d
+    SET due_at = clock.now + interval '5 seconds'
+    FROM clock
+    WHERE d.execution = ANY(ARRAY(SELECT execution FROM deadlines
+                                  WHERE due_at <= (SELECT now FROM clock)
+                                  ORDER BY due_at
+                                  LIMIT 500 FOR UPDATE SKIP LOCKED))
+    RETURNING d.execution
 )
 SELECT clock.now,
        CASE WHEN $10::boolean THEN NOT EXISTS (SELECT FROM renewed)
@@ -48,13 +58,15 @@ SELECT clock.now,
                               AND ($12::text[] IS NULL OR coalesce(e.queue, 'default') = ANY($12::text[]))
                             OFFSET 0) AS e
         LIMIT 1),
+       ARRAY(SELECT execution FROM expired),
+       (SELECT d.due_at FROM deadlines AS d WHERE d.due_at > clock.now ORDER BY d.due_at LIMIT 1),
        (SELECT q.due_at
         FROM quarantine AS q
         WHERE q.workflow = ANY($6::text[])
           AND (q.app_version = $7::text OR q.app_version IS NULL OR $7::text IS NULL)
         ORDER BY q.due_at
         LIMIT 1),
-       others.ids, others.leases, others.expired,
+       others.ids, others.leases, others.lengths, others.expired,
        EXISTS (SELECT FROM workers AS w WHERE w.worker_id <> $1::bigint),
        -- owners without a registration, found by hopping from owner to owner along the index
        ARRAY(WITH RECURSIVE owners (owner) AS (
@@ -65,7 +77,8 @@ SELECT clock.now,
                  WHERE o.owner IS NOT NULL
              )
              SELECT o.owner FROM owners AS o
-             WHERE o.owner IS NOT NULL AND NOT EXISTS (SELECT FROM workers AS w WHERE w.worker_id = o.owner))
+             WHERE o.owner IS NOT NULL AND NOT EXISTS (SELECT FROM workers AS w WHERE w.worker_id = o.owner)),
+       (SELECT s.oldest_engine FROM shard AS s)
 FROM clock
 CROSS JOIN LATERAL (
     SELECT array_agg(r.execution ORDER BY r.execution, r.n) AS executions,
@@ -80,8 +93,9 @@ CROSS JOIN LATERAL (
     -- when they are gone: they have a day.
     SELECT array_agg(o.worker_id ORDER BY o.worker_id) AS ids,
            array_agg(o.lease_expires_at ORDER BY o.worker_id) AS leases,
+           array_agg(o.lease_ms ORDER BY o.worker_id) AS lengths,
            array_agg(o.is_over ORDER BY o.worker_id) AS expired
-    FROM (SELECT w.worker_id, w.lease_expires_at, w.is_client,
+    FROM (SELECT w.worker_id, w.lease_expires_at, w.lease_ms, w.is_client,
                  clock.now > greatest(w.lease_expires_at, CASE WHEN $3::timestamptz IS NULL
                                       THEN pg_postmaster_start_time() + clock.lease END) AS is_over
           FROM workers AS w

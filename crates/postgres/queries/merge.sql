@@ -1,19 +1,19 @@
 -- Starts that are debounced, one at most of each queue and dedup_id, in this order: those of which none is there begin to
--- wait, and the others give what they have to the one that is. $1 to $9, $12 and $13: arrays as in start_running.sql, $10:
--- when they are due, $11: how many milliseconds after the first start at the latest.
+-- wait, and the others give what they have to the one that is. $1 to $8, $11 and $12: arrays as in start_running.sql, $9:
+-- when they are due, $10: how many milliseconds after the first start at the latest.
 WITH given AS MATERIALIZED (
     SELECT u.*
-    FROM (SELECT unnest($1::timestamptz[]) AS created_at, unnest($2::smallint[]) AS shard, unnest($3::uuid[]) AS key,
-                 unnest($4::text[]) AS workflow, unnest($5::text[]) AS app_version, unnest($6::bytea[]) AS input,
-                 unnest($7::text[]) AS queue, unnest($8::text[]) AS queue_key, unnest($9::integer[]) AS priority,
-                 unnest($10::timestamptz[]) AS due_at, unnest($11::bigint[]) AS most_ms,
-                 unnest($12::text[]) AS dedup_id, unnest($13::bigint[]) AS run_timeout_ms) AS u
+    FROM (SELECT unnest($1::timestamptz[]) AS created_at, unnest($2::uuid[]) AS key,
+                 unnest($3::text[]) AS workflow, unnest($4::text[]) AS app_version, unnest($5::bytea[]) AS input,
+                 unnest($6::text[]) AS queue, unnest($7::text[]) AS queue_key, unnest($8::integer[]) AS priority,
+                 unnest($9::timestamptz[]) AS due_at, unnest($10::bigint[]) AS most_ms,
+                 unnest($11::text[]) AS dedup_id, unnest($12::bigint[]) AS run_timeout_ms) AS u
     -- sent again under another number, they may be there themselves
     WHERE NOT EXISTS (SELECT FROM executions AS e WHERE e.key = u.key)
 ), merged AS (
-    INSERT INTO executions AS e (created_at, shard, status, key, workflow, app_version, input, queue, queue_key, priority,
+    INSERT INTO executions AS e (created_at, status, key, workflow, app_version, input, queue, queue_key, priority,
                                  dedup_id, run_timeout_ms)
-    SELECT created_at, shard, 0, key, workflow, app_version, input, queue, queue_key, priority, dedup_id, run_timeout_ms
+    SELECT created_at, 0, key, workflow, app_version, input, queue, queue_key, priority, dedup_id, run_timeout_ms
     FROM given
     ON CONFLICT (queue, dedup_id) WHERE dedup_id IS NOT NULL
     DO UPDATE SET input = excluded.input, app_version = excluded.app_version, queue_key = excluded.queue_key,

@@ -1,49 +1,60 @@
 -- What foreign transactions have put into the inbox becomes executions, in the order in which it came. What is there already, by
--- its key, its workflow_id or its dedup_id, is there; a full queue takes it. $1: the time now, null for the server's. What
--- another worker receives at the moment is passed over. No value of a row stands in the way of the others: times are
--- brought within a hundred years of now, and timeouts to at most that.
-WITH picked_as_they_are AS MATERIALIZED (
+-- its key, its workflow_id or its dedup_id, is there; a full queue takes it. $1: the time now, null for the server's, $2: most
+-- rows, $3: only the row with this id, null for any. What another worker receives at the moment is passed over. A row that no
+-- execution can be made of becomes a dead letter.
+WITH picked AS MATERIALIZED (
     DELETE FROM inbox
-    WHERE id = ANY(ARRAY(SELECT id FROM inbox ORDER BY id LIMIT 1000 FOR UPDATE SKIP LOCKED))
+    WHERE id = ANY(ARRAY(SELECT id FROM inbox WHERE id = $3::bigint OR $3::bigint IS NULL
+                         ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED))
     RETURNING *
 ), clock AS MATERIALIZED (
     SELECT coalesce($1::timestamptz, clock_timestamp()) AS now,
            coalesce($1::timestamptz, clock_timestamp()) - interval '36600 days' AS first,
-           coalesce($1::timestamptz, clock_timestamp()) + interval '36600 days' AS last
-), picked AS MATERIALIZED (
-    SELECT p.id, p.fingerprint, p.shard, p.key, p.workflow, p.workflow_id, p.app_version, p.queue, p.queue_key,
-           p.priority, p.dedup_id, p.attributes, p.input,
-           least(greatest(p.put_at, c.first), c.last) AS put_at,
-           CASE WHEN p.deadline_at IS NOT NULL THEN least(greatest(p.deadline_at, c.first), c.last) END AS deadline_at,
-           CASE WHEN p.due_at IS NOT NULL THEN least(greatest(p.due_at, c.first), c.last) END AS due_at,
-           CASE WHEN p.run_timeout_ms IS NOT NULL
-                THEN least(greatest(p.run_timeout_ms, 0), 3162240000000) END AS run_timeout_ms
-    FROM picked_as_they_are AS p CROSS JOIN clock AS c
+           coalesce($1::timestamptz, clock_timestamp()) + interval '36600 days' AS last,
+           s.number
+    FROM shard AS s
+), judged AS MATERIALIZED (
+    SELECT p.*, row_number() OVER (PARTITION BY p.key ORDER BY p.id) AS nth,
+           CASE
+               WHEN (get_byte(uuid_send(p.key), 14) & 3) * 256 + get_byte(uuid_send(p.key), 15) <> c.number
+               THEN 'its key names shard ' || (get_byte(uuid_send(p.key), 14) & 3) * 256 + get_byte(uuid_send(p.key), 15)
+                    || ', and this store is shard ' || c.number
+               WHEN NOT p.put_at BETWEEN c.first AND c.last THEN 'its put_at is not within a hundred years of now'
+               WHEN NOT p.due_at BETWEEN c.first AND c.last THEN 'its due_at is not within a hundred years of now'
+               WHEN NOT p.deadline_at BETWEEN c.first AND c.last THEN 'its deadline_at is not within a hundred years of now'
+               WHEN NOT p.run_timeout_ms BETWEEN 0 AND 3162240000000
+               THEN 'its run_timeout_ms is not between 0 and a hundred years'
+               WHEN EXISTS (SELECT FROM jsonb_each(p.attributes) AS a (name, value)
+                            WHERE jsonb_typeof(a.value) <> 'string' OR octet_length(a.name) NOT BETWEEN 1 AND 128
+                               OR octet_length(a.value #>> '{}') NOT BETWEEN 1 AND 1024)
+               THEN 'an attribute is not a name of 1 to 128 bytes with a text of 1 to 1024 bytes'
+           END AS reason
+    FROM picked AS p CROSS JOIN clock AS c
 ), started AS (
-    INSERT INTO executions (created_at, deadline_at, fingerprint, shard, status, key, workflow, workflow_id, input,
+    INSERT INTO executions (created_at, deadline_at, fingerprint, status, key, workflow, workflow_id, input,
                             app_version, queue, queue_key, priority, dedup_id, run_timeout_ms)
-    SELECT put_at, deadline_at, fingerprint, shard,
+    SELECT put_at, deadline_at, fingerprint,
            CASE WHEN due_at > (SELECT now FROM clock) THEN 0 ELSE 1 END,
            key, workflow, workflow_id, input, app_version, queue, queue_key, priority, dedup_id, run_timeout_ms
-    FROM picked
-    ORDER BY queue, dedup_id, workflow_id, key
+    FROM judged
+    WHERE reason IS NULL AND nth = 1
+    ORDER BY queue, dedup_id, workflow_id, id
     ON CONFLICT DO NOTHING
-    RETURNING key, status, created_at, workflow, app_version, queue, queue_key, priority
+    RETURNING key, status, created_at, deadline_at, workflow, workflow_id, fingerprint, app_version, queue, queue_key,
+              priority
+), dated AS (
+    INSERT INTO deadlines (due_at, execution)
+    SELECT deadline_at, key FROM started WHERE deadline_at IS NOT NULL
 ), found_by AS (
     INSERT INTO attributes (execution, name, value)
-    SELECT p.key, a.name, a.value #>> '{}'
-    FROM picked AS p
-    CROSS JOIN LATERAL jsonb_each(p.attributes) AS a (name, value)
-    -- nothing stands in the way of what comes after it
-    WHERE p.key IN (SELECT key FROM started) AND jsonb_typeof(a.value) = 'string'
-      AND octet_length(a.name) BETWEEN 1 AND 128 AND octet_length(a.value #>> '{}') BETWEEN 1 AND 1024
-    ON CONFLICT DO NOTHING
+    SELECT j.key, a.name, a.value #>> '{}'
+    FROM judged AS j
+    CROSS JOIN LATERAL jsonb_each(j.attributes) AS a (name, value)
+    WHERE j.nth = 1 AND j.key IN (SELECT key FROM started)
     RETURNING 1
 ), delayed AS (
     INSERT INTO timers (due_at, execution)
-    SELECT due_at, key FROM picked WHERE due_at IS NOT NULL AND key IN (SELECT key FROM started WHERE status = 0)
-    ORDER BY key, due_at
-    ON CONFLICT DO NOTHING
+    SELECT due_at, key FROM judged WHERE nth = 1 AND key IN (SELECT key FROM started WHERE status = 0)
     RETURNING 1
 ), queued AS (
     INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority)
@@ -55,6 +66,35 @@ WITH picked_as_they_are AS MATERIALIZED (
 ), deeper AS (
     -- whoever puts something there next counts
     UPDATE depths SET bound = 9223372036854775807 WHERE queue = ANY(ARRAY(SELECT queue FROM picked))
+), taken AS MATERIALIZED (
+    -- A row whose key or workflow_id is taken is a repetition, unless it asks for something else.
+    SELECT j.id, t.reason
+    FROM judged AS j
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN e.key = j.key THEN 'its key is that of another execution'
+                    ELSE 'its workflow_id is that of another execution, with another workflow or other arguments'
+               END AS reason
+        FROM (SELECT e.key, e.workflow, e.workflow_id, e.fingerprint FROM executions AS e WHERE e.key = j.key
+            UNION ALL
+              SELECT e.key, e.workflow, e.workflow_id, e.fingerprint FROM executions AS e
+              WHERE e.workflow_id = j.workflow_id AND octet_length(e.workflow_id) <= 1024
+            UNION ALL
+              SELECT s.key, s.workflow, s.workflow_id, s.fingerprint FROM started AS s
+              WHERE s.key = j.key OR s.workflow_id = j.workflow_id) AS e
+        WHERE e.workflow <> j.workflow OR e.fingerprint <> j.fingerprint
+           OR (e.key = j.key AND e.workflow_id IS DISTINCT FROM j.workflow_id)
+        LIMIT 1
+    ) AS t
+    WHERE j.reason IS NULL AND (j.nth > 1 OR NOT EXISTS (SELECT FROM started AS s WHERE s.key = j.key))
+), dead AS (
+    INSERT INTO dead_letters (id, put_at, refused_at, key, reason, workflow, workflow_id, queue, letter, input)
+    SELECT j.id, j.put_at, (SELECT now FROM clock), j.key, coalesce(j.reason, t.reason), j.workflow, j.workflow_id, j.queue,
+           to_jsonb(j) - '{input,nth,reason}'::text[], j.input
+    FROM judged AS j
+    LEFT JOIN taken AS t ON t.id = j.id
+    WHERE j.reason IS NOT NULL OR t.reason IS NOT NULL
+    RETURNING id, workflow, reason
 )
 SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM started), (SELECT count(*) FROM queued),
-       (SELECT count(*) FROM delayed), (SELECT count(*) FROM found_by)
+       (SELECT count(*) FROM delayed), (SELECT count(*) FROM found_by),
+       ARRAY(SELECT format('row %s for workflow %s: %s', id, workflow, reason) FROM dead ORDER BY id)

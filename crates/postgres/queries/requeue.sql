@@ -30,7 +30,11 @@ WITH chosen AS MATERIALIZED (
         strikes = nullif(j.now_strikes, 0), progress = j.recorded
     FROM judged AS j
     WHERE e.key = j.key
-    RETURNING e.key
+    RETURNING e.key, e.deadline_at
+), dated AS (
+    INSERT INTO deadlines (due_at, execution)
+    SELECT deadline_at, key FROM moved WHERE deadline_at IS NOT NULL
+    ON CONFLICT DO NOTHING
 ), queued AS (
     -- in front of what has not begun, as in ready_again.sql
     INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq) OVERRIDING SYSTEM VALUE

@@ -1,7 +1,7 @@
 -- The other common Start: a root that has ended meanwhile, with nothing special about it. Arrays as in
 -- start_running.sql.
-INSERT INTO executions (created_at, ended_at, shard, status, key, workflow, input, outcome)
-SELECT u.created_at, u.ended_at, u.shard, u.status, u.key, u.workflow, u.input, u.outcome
+INSERT INTO executions (created_at, ended_at, status, key, workflow, input, outcome)
+SELECT u.created_at, u.ended_at, u.status, u.key, u.workflow, u.input, u.outcome
 FROM (SELECT unnest($1::timestamptz[]) AS created_at, unnest($2::timestamptz[]) AS ended_at,
-             unnest($3::smallint[]) AS shard, unnest($4::smallint[]) AS status, unnest($5::uuid[]) AS key,
-             unnest($6::text[]) AS workflow, unnest($7::bytea[]) AS input, unnest($8::bytea[]) AS outcome) AS u
+             unnest($3::smallint[]) AS status, unnest($4::uuid[]) AS key,
+             unnest($5::text[]) AS workflow, unnest($6::bytea[]) AS input, unnest($7::bytea[]) AS outcome) AS u

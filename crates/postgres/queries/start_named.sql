@@ -1,14 +1,14 @@
 -- Roots with an id of their caller and nothing else special about them. Where the id, or the key, is taken nothing is
--- inserted. $1: the worker, which is not entered in the index of owners: see window.rs. $2 to $11: arrays as in
+-- inserted. $1: the worker, which is not entered in the index of owners: see window.rs. $2 to $10: arrays as in
 -- start_running.sql.
-INSERT INTO executions (created_at, ended_at, started_by, fingerprint, shard, status, key, workflow, workflow_id,
+INSERT INTO executions (created_at, ended_at, started_by, fingerprint, status, key, workflow, workflow_id,
                         input, outcome)
-SELECT u.created_at, u.ended_at, CASE WHEN u.status = 2 THEN $1::bigint END, u.fingerprint, u.shard, u.status,
+SELECT u.created_at, u.ended_at, CASE WHEN u.status = 2 THEN $1::bigint END, u.fingerprint, u.status,
        u.key, u.workflow, u.workflow_id, u.input, u.outcome
 FROM (SELECT unnest($2::timestamptz[]) AS created_at, unnest($3::timestamptz[]) AS ended_at,
-             unnest($4::bigint[]) AS fingerprint, unnest($5::smallint[]) AS shard,
-             unnest($6::smallint[]) AS status, unnest($7::uuid[]) AS key, unnest($8::text[]) AS workflow,
-             unnest($9::text[]) AS workflow_id, unnest($10::bytea[]) AS input,
-             unnest($11::bytea[]) AS outcome) AS u
+             unnest($4::bigint[]) AS fingerprint,
+             unnest($5::smallint[]) AS status, unnest($6::uuid[]) AS key, unnest($7::text[]) AS workflow,
+             unnest($8::text[]) AS workflow_id, unnest($9::bytea[]) AS input,
+             unnest($10::bytea[]) AS outcome) AS u
 ON CONFLICT DO NOTHING
 RETURNING key

@@ -1,14 +1,13 @@
 -- Roots that are queued, with nothing else special about them: their keys were minted for them, so nobody can have them.
 -- Arrays as in start_running.sql; they become ready in the order in which they come.
 WITH started AS (
-    INSERT INTO executions (created_at, shard, status, key, workflow, app_version, input, queue, queue_key, priority)
-    SELECT u.created_at, u.shard, 1, u.key, u.workflow, u.app_version, u.input, u.queue, u.queue_key, u.priority
-    FROM (SELECT unnest($1::timestamptz[]) AS created_at, unnest($2::smallint[]) AS shard,
-                 unnest($3::uuid[]) AS key, unnest($4::text[]) AS workflow, unnest($5::text[]) AS app_version,
-                 unnest($6::bytea[]) AS input, unnest($7::text[]) AS queue, unnest($8::text[]) AS queue_key,
-                 unnest($9::integer[]) AS priority) AS u
+    INSERT INTO executions (created_at, status, key, workflow, app_version, input, queue, queue_key, priority)
+    SELECT u.created_at, 1, u.key, u.workflow, u.app_version, u.input, u.queue, u.queue_key, u.priority
+    FROM (SELECT unnest($1::timestamptz[]) AS created_at, unnest($2::uuid[]) AS key, unnest($3::text[]) AS workflow, unnest($4::text[]) AS app_version,
+                 unnest($5::bytea[]) AS input, unnest($6::text[]) AS queue, unnest($7::text[]) AS queue_key,
+                 unnest($8::integer[]) AS priority) AS u
 )
 INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority)
 SELECT u.key, u.workflow, u.app_version, coalesce(u.queue, 'default'), coalesce(u.queue_key, ''), coalesce(u.priority, 0)
-FROM (SELECT unnest($3::uuid[]) AS key, unnest($4::text[]) AS workflow, unnest($5::text[]) AS app_version,
-             unnest($7::text[]) AS queue, unnest($8::text[]) AS queue_key, unnest($9::integer[]) AS priority) AS u
+FROM (SELECT unnest($2::uuid[]) AS key, unnest($3::text[]) AS workflow, unnest($4::text[]) AS app_version,
+             unnest($6::text[]) AS queue, unnest($7::text[]) AS queue_key, unnest($8::integer[]) AS priority) AS u

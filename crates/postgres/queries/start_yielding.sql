@@ -1,32 +1,32 @@
 -- Roots with a place in a queue, and nothing else special about them, that run at once if that has no limits and is not
 -- paused, and are queued if it is. What begins without a claim has is_alone = false: so it is known for this if the answer
--- is lost. $1: the worker, $2 to $10: arrays as in start_running.sql, $11: whether each may run, $12: their queues. Whoever
+-- is lost. $1: the worker, $2 to $9: arrays as in start_running.sql, $10: whether each may run, $11: their queues. Whoever
 -- gives a queue limits waits for the lock, and then counts what runs; a queue that somebody has locked for that is passed
 -- over. Answers the queues that have let theirs begin, and how many rows there are.
 WITH free AS MATERIALIZED (
     SELECT q.name
-    FROM unnest($12::text[]) AS u (queue)
+    FROM unnest($11::text[]) AS u (queue)
     CROSS JOIN LATERAL (SELECT q.name FROM queues AS q
                         WHERE q.name = u.queue AND NOT q.is_serial AND NOT q.is_paused
                           AND NOT EXISTS (SELECT FROM depths AS d WHERE d.queue = q.name)
                         OFFSET 0 FOR SHARE SKIP LOCKED) AS q
 ), started AS (
-    INSERT INTO executions (created_at, shard, status, started_by, is_alone, key, workflow, app_version, input, queue,
+    INSERT INTO executions (created_at, status, started_by, is_alone, key, workflow, app_version, input, queue,
                             queue_key, priority)
-    SELECT u.created_at, u.shard, CASE WHEN b.begins THEN 2 ELSE 1 END, CASE WHEN b.begins THEN $1::bigint END,
+    SELECT u.created_at, CASE WHEN b.begins THEN 2 ELSE 1 END, CASE WHEN b.begins THEN $1::bigint END,
            CASE WHEN b.begins THEN false END, u.key, u.workflow, u.app_version, u.input, u.queue, u.queue_key, u.priority
-    FROM (SELECT unnest($2::timestamptz[]) AS created_at, unnest($3::smallint[]) AS shard, unnest($4::uuid[]) AS key,
-                 unnest($5::text[]) AS workflow, unnest($6::text[]) AS app_version, unnest($7::bytea[]) AS input,
-                 unnest($8::text[]) AS queue, unnest($9::text[]) AS queue_key, unnest($10::integer[]) AS priority,
-                 unnest($11::boolean[]) AS may_begin) AS u
+    FROM (SELECT unnest($2::timestamptz[]) AS created_at, unnest($3::uuid[]) AS key,
+                 unnest($4::text[]) AS workflow, unnest($5::text[]) AS app_version, unnest($6::bytea[]) AS input,
+                 unnest($7::text[]) AS queue, unnest($8::text[]) AS queue_key, unnest($9::integer[]) AS priority,
+                 unnest($10::boolean[]) AS may_begin) AS u
     CROSS JOIN LATERAL (SELECT u.may_begin AND u.queue = ANY(ARRAY(SELECT f.name FROM free AS f)) AS begins) AS b
 ), queued AS (
     INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority)
     SELECT u.key, u.workflow, u.app_version, u.queue, coalesce(u.queue_key, ''), coalesce(u.priority, 0)
-    FROM (SELECT unnest($4::uuid[]) AS key, unnest($5::text[]) AS workflow, unnest($6::text[]) AS app_version,
-                 unnest($8::text[]) AS queue, unnest($9::text[]) AS queue_key, unnest($10::integer[]) AS priority,
-                 unnest($11::boolean[]) AS may_begin) AS u
+    FROM (SELECT unnest($3::uuid[]) AS key, unnest($4::text[]) AS workflow, unnest($5::text[]) AS app_version,
+                 unnest($7::text[]) AS queue, unnest($8::text[]) AS queue_key, unnest($9::integer[]) AS priority,
+                 unnest($10::boolean[]) AS may_begin) AS u
     WHERE NOT (u.may_begin AND u.queue = ANY(ARRAY(SELECT f.name FROM free AS f)))
     RETURNING 1
 )
-SELECT ARRAY(SELECT f.name FROM free AS f), cardinality($4::uuid[])::bigint, (SELECT count(*) FROM queued)
+SELECT ARRAY(SELECT f.name FROM free AS f), cardinality($3::uuid[])::bigint, (SELECT count(*) FROM queued)

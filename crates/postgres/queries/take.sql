@@ -118,6 +118,8 @@ WITH due AS MATERIALIZED (
     ON CONFLICT (worker_id, number) DO UPDATE SET executions = claims.executions || excluded.executions
 ), unqueued AS (
     DELETE FROM ready WHERE ctid = ANY(ARRAY(SELECT ready FROM chosen WHERE ready IS NOT NULL)) RETURNING 1
+), undated AS (
+    DELETE FROM deadlines WHERE execution = ANY(ARRAY(SELECT key FROM taken WHERE deadline_at IS NOT NULL))
 ), unarmed AS (
     DELETE FROM timers WHERE execution = ANY(ARRAY(SELECT key FROM chosen WHERE ready IS NULL)) RETURNING 1
 ), unwaited AS (

@@ -15,6 +15,8 @@ WITH chosen AS MATERIALIZED (
     FROM chosen AS c
     WHERE e.key = c.key
     RETURNING e.*, c.n
+), undated AS (
+    DELETE FROM deadlines WHERE execution = ANY(ARRAY(SELECT key FROM taken WHERE deadline_at IS NOT NULL))
 ), released AS (
     DELETE FROM quarantine WHERE execution = ANY(ARRAY(SELECT key FROM chosen)) RETURNING 1
 )

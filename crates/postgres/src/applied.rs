@@ -182,8 +182,16 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
                 counters.inserted(Table::Ready, row.next::<i64>()?.unsigned_abs());
                 counters.inserted(Table::Timers, row.next::<i64>()?.unsigned_abs());
                 counters.inserted(Table::Attributes, row.next::<i64>()?.unsigned_abs());
-                if picked > started {
-                    tracing::info!(starts = picked - started, "what was in the inbox was there already");
+                let dead: Vec<&str> = row.next()?;
+                for letter in &dead {
+                    tracing::warn!(
+                        letter,
+                        "a row of the inbox becomes a dead letter: see stepfast queue dead-letters"
+                    );
+                }
+                let there = picked - started - dead.len() as i64;
+                if there > 0 {
+                    tracing::info!(starts = there, "what was in the inbox was there already");
                 }
             }
             Sql::Merge => {

@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use stepfast_core::Key;
-use stepfast_core::clock::Timestamp;
+use stepfast_core::clock::{Clock, Timestamp};
 use stepfast_core::counters::Counters;
 use stepfast_core::lock::Mutex;
 use stepfast_core::queue::{DEFAULT_QUEUE, Ticket};
@@ -21,7 +22,7 @@ use crate::apply::replan;
 use crate::connect::Connector;
 use crate::error::{Trouble, damaged};
 use crate::heads::{Heads, Name, Step, Walk};
-use crate::lane::{Lane, Lanes, state_of};
+use crate::lane::{Lane, Lanes, lost, state_of};
 use crate::pipeline::{self, Answer, Job, Param, Part, column, one};
 use crate::queue::{self, Access, Line};
 use crate::rows::{Columns, Details, TakenRow, bare};
@@ -40,12 +41,13 @@ pub(crate) async fn claim(
     let slot = lanes.slot(claim.worker, claim.lane);
     let mut place = slot.lock().await;
     let lane = Lane::open(connector, place.take(), (claim.worker, claim.lane), CLAIM).await?;
-    let now = connector.options().clock.as_ref().map(|clock| Instant(clock.now()));
+    lanes.claims_on(claim.worker, claim.lane);
     let mut claiming = Claiming {
         lane,
         claim,
         remembered,
-        now,
+        last: lanes.last_claim(claim.worker).map_or(0, |mark| mark.number),
+        clock: connector.options().clock.as_deref(),
         jobs: Vec::new(),
         answers: Vec::new(),
         asked: Vec::new(),
@@ -54,8 +56,17 @@ pub(crate) async fn claim(
         in_turn: true,
         is_awaiting_turn: false,
         is_cut: false,
+        receiving: None,
     };
     let mut result = claiming.run(counters).await;
+    for _ in 0..RECEIVE_TRIES {
+        let Err(trouble) = &result else { break };
+        if !claiming.blames_letters(trouble) || !pipeline::roll_back(&claiming.lane.session).await {
+            break;
+        }
+        claiming.begin_anew();
+        result = claiming.run(counters).await;
+    }
     if claiming.is_awaiting_turn && result.is_err() && pipeline::roll_back(&claiming.lane.session).await {
         // who is in front has stopped, as it seems: nobody has to wait for that
         claiming.in_turn = false;
@@ -73,6 +84,9 @@ pub(crate) async fn claim(
     }
     // a claim that took nothing, or not for sure, leaves nothing behind
     let is_over = matches!(&result, Ok((_, true)));
+    if is_over {
+        lanes.landed(claim.worker, claim.lane, claim.number, claiming.lane.place());
+    }
     let is_clean = is_over || pipeline::roll_back(&claiming.lane.session).await;
     if !is_over {
         remembered.heads.forget();
@@ -105,6 +119,12 @@ pub(crate) async fn claim(
     result
 }
 
+/// Most rows of the inbox that one statement receives.
+const MOST_LETTERS: i64 = 1_000;
+
+/// How often one claim goes on behind rows of the inbox that the database has refused.
+const RECEIVE_TRIES: usize = 8;
+
 /// An execution of the quarantine that may be tried, and where it stands.
 struct Candidate {
     execution: Key,
@@ -118,6 +138,7 @@ pub(crate) struct Remembered<'a> {
     pub(crate) windows: &'a Windows,
     pub(crate) turns: &'a Mutex<Turns>,
     pub(crate) heads: &'a Heads,
+    pub(crate) inbox: &'a Inbox,
 }
 
 /// A claim in its transaction.
@@ -125,7 +146,10 @@ struct Claiming<'a> {
     lane: Lane,
     claim: &'a Claim,
     remembered: Remembered<'a>,
-    now: Option<Instant>,
+    /// The number of the last claim that is known to have happened.
+    last: i64,
+    /// What takes the place of the server's clock.
+    clock: Option<&'a dyn Clock>,
     /// What was sent, and the answers, to be counted if it is committed.
     jobs: Vec<Job<'a>>,
     answers: Vec<Answer>,
@@ -140,6 +164,31 @@ struct Claiming<'a> {
     is_awaiting_turn: bool,
     /// There were fewer places than limits allow for.
     is_cut: bool,
+    /// What is being received, until the database has answered.
+    receiving: Option<Letters>,
+}
+
+/// What claims know of the inbox: its rows are received in portions, smaller ones behind a row that the database refuses.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// Most rows of the next portion.
+    most: AtomicI64,
+    /// A row that the database has refused, and why.
+    refused: Mutex<Option<(i64, String)>>,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self { most: AtomicI64::new(MOST_LETTERS), refused: Mutex::default() }
+    }
+}
+
+/// Rows of the inbox that are received in one statement.
+#[derive(Clone, Copy, Debug)]
+struct Letters {
+    most: i64,
+    /// Only this row.
+    id: Option<i64>,
 }
 
 impl<'a> Claiming<'a> {
@@ -155,12 +204,16 @@ impl<'a> Claiming<'a> {
 
     /// One try; false if the transaction is still open, and has changed nothing.
     async fn run(&mut self, counters: &Counters) -> Result<(Claimed, bool), Trouble> {
-        let claim = self.claim;
+        let (claim, last) = (self.claim, self.last);
         let first = if claim.from_quarantine { self.quarantined() } else { self.open(None) };
         let due = self.due();
         let answers = self.send(Part::Begin, vec![self.lane.read(), first, due]).await?;
         let [row, first, due] = answers else { return Err(damaged("an answer").into()) };
-        if last_number(row, claim.epoch)? >= claim.number {
+        let number = last_number(row, claim.epoch)?;
+        if number < last {
+            return Err(lost(claim.lane, last, number).into());
+        }
+        if number >= claim.number {
             // sent again: it has happened, and the next look shows what it took
             return Ok((Claimed::default(), false));
         }
@@ -172,15 +225,19 @@ impl<'a> Claiming<'a> {
             let candidates = quarantined(first)?;
             self.try_out(candidates, now, &mut claimed).await?;
         } else {
-            let mut lines = lines(first)?;
+            let (mut lines, mut now) = (lines(first)?, now);
             if has_due || has_mail {
                 is_admitted = true;
+                if has_mail {
+                    self.receive().await?;
+                }
                 let mut jobs = Vec::new();
-                jobs.extend(has_mail.then(|| self.receive()));
                 jobs.extend(has_due.then(|| self.admit()));
-                jobs.push(self.open(None));
+                jobs.extend([self.open(None), time()]);
+                let clock = self.clock;
                 let answers = self.send(Part::Middle, jobs).await?;
-                lines = self::lines(answers.last().ok_or_else(|| damaged("an answer"))?)?;
+                let [.., opened, time] = answers else { return Err(damaged("an answer").into()) };
+                (lines, now) = (self::lines(opened)?, time_of(clock, time)?);
             }
             if !self.take_ready(lines, now, &mut claimed).await? {
                 return Ok((claimed, false));
@@ -193,7 +250,7 @@ impl<'a> Claiming<'a> {
         self.remember(&claimed, now);
         count(counters, &self.jobs, &self.answers)?;
         counters.claimed();
-        self.lane.fenced(&self.jobs, &self.answers);
+        self.lane.fenced(&self.jobs, &self.answers, None);
         Ok((claimed, true))
     }
 
@@ -202,7 +259,7 @@ impl<'a> Claiming<'a> {
     async fn take_ready(
         &mut self,
         mut lines: Vec<Line>,
-        now: Timestamp,
+        mut now: Timestamp,
         claimed: &mut Claimed,
     ) -> Result<bool, Trouble> {
         if let Some(busy) = only_busy(&lines) {
@@ -213,9 +270,11 @@ impl<'a> Claiming<'a> {
                 what: "waiting for another claim",
                 params: vec![one(busy.name.to_string())],
             };
-            let answers = self.send(Part::Middle, vec![wait, self.open(None)]).await?;
-            let [_, opened] = answers else { return Err(damaged("an answer").into()) };
-            lines = self::lines(opened)?;
+            let (clock, open) = (self.clock, self.open(None));
+            let answers = self.send(Part::Middle, vec![wait, open, time()]).await?;
+            let [_, opened, time] = answers else { return Err(damaged("an answer").into()) };
+            // what the other claim has begun counts from later than when this one asked first
+            (lines, now) = (self::lines(opened)?, time_of(clock, time)?);
             self.is_awaiting_turn = false;
         }
         let serial = lines.iter().filter(|line| line.limits.is_serial());
@@ -274,12 +333,12 @@ impl<'a> Claiming<'a> {
         self.is_cut |= portions.iter().any(|portion| portion.is_cut);
         let walks: Vec<(Name, Walk)> = portions.iter().map(walk).collect();
         let before = claimed.records.len();
-        if !self.take(lines, &portions, &walks, claimed).await? {
+        let Some(now) = self.take(lines, &portions, &walks, now, claimed).await? else {
             // once more, from the beginning
             *claimed = Claimed { has_more: true, ..Claimed::default() };
             self.asked.clear();
             return Ok(false);
-        }
+        };
         self.asked.extend(walks);
         let records = &claimed.records[before..];
         let taken = taken(records);
@@ -296,13 +355,15 @@ impl<'a> Claiming<'a> {
         Ok(true)
     }
 
+    /// Takes these portions, and returns when they were taken; `None` if all that the claim has taken has to be taken back.
     async fn take(
         &mut self,
         lines: &[Line],
         portions: &[Portion],
         walks: &[(Name, Walk)],
+        now: Timestamp,
         claimed: &mut Claimed,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<Option<Timestamp>, Trouble> {
         let claim = self.claim;
         let which = |portion: &Portion| {
             let line = lines.iter().find(|line| line.name == portion.queue);
@@ -320,7 +381,7 @@ impl<'a> Claiming<'a> {
                 texts(&claim.workflows),
                 one(self.places(claimed) as i64),
                 one(i64::try_from(self.bytes(claimed)).unwrap_or(i64::MAX)),
-                one(self.now),
+                one(self.now()),
                 one(claim.app_version.as_deref()),
                 one(claim.serves(DEFAULT_QUEUE)),
                 column(portions, |it| it.queue.to_string()),
@@ -335,13 +396,28 @@ impl<'a> Claiming<'a> {
                 column(&steps, |(_, step)| step.seqs.map(|seqs| seqs.1)),
             ],
         };
-        let answers = self.send(Part::Middle, vec![job]).await?;
-        let [taken] = answers else { return Err(damaged("an answer").into()) };
-        let rows = taken_rows(taken)?;
+        let (rows, now) = self.taken(job, lines, now).await?;
         // what became ready again after the statement had looked must not be taken for what was ready before
         let is_whole = rows.iter().all(|row| row.is_whole);
         self.keep(rows, claimed);
-        Ok(is_whole)
+        Ok(is_whole.then_some(now))
+    }
+
+    /// What `job` takes, and when it had done so: starts count for rates from then on. Without a rate the time does not
+    /// matter.
+    async fn taken(
+        &mut self,
+        job: Job<'a>,
+        lines: &[Line],
+        now: Timestamp,
+    ) -> Result<(Vec<TakenRow>, Timestamp), Trouble> {
+        let (clock, mut jobs) = (self.clock, vec![job]);
+        jobs.extend(lines.iter().any(|line| line.limits.has_rate()).then(time));
+        match self.send(Part::Middle, jobs).await? {
+            [taken] => Ok((taken_rows(taken)?, now)),
+            [taken, time] => Ok((taken_rows(taken)?, time_of(clock, time)?)),
+            _ => Err(damaged("an answer").into()),
+        }
     }
 
     fn keep(&mut self, rows: Vec<TakenRow>, claimed: &mut Claimed) {
@@ -384,9 +460,8 @@ impl<'a> Claiming<'a> {
         }
         let what = "trying executions of the quarantine";
         let params = vec![one(self.claim.worker.0), one(chosen)];
-        let answers = self.send(Part::Middle, vec![Job { sql: Sql::TakeQuarantined, what, params }]).await?;
-        let [answer] = answers else { return Err(damaged("an answer").into()) };
-        let rows = taken_rows(answer)?;
+        let job = Job { sql: Sql::TakeQuarantined, what, params };
+        let (rows, now) = self.taken(job, &lines, now).await?;
         self.keep(rows, claimed);
         let taken = taken(&claimed.records);
         self.enter(&lines, &taken, now, &claimed.records).await
@@ -432,7 +507,7 @@ impl<'a> Claiming<'a> {
         if session.needs_new_plans(claimed.records.len()) {
             more.push(replan());
         }
-        more.push(self.lane.fence(self.claim.epoch, self.claim.number, true));
+        more.push(self.lane.fence(self.claim.epoch, self.claim.number, true, None));
         let taken = self.taken.iter().zip(&claimed.records);
         let with_more = taken.filter(|((has_more, _), _)| *has_more);
         let keys: Vec<_> = with_more.map(|(_, record)| uuid(record.execution.key)).collect();
@@ -501,6 +576,10 @@ impl<'a> Claiming<'a> {
         Ok(&self.answers[before..])
     }
 
+    fn now(&self) -> Option<Instant> {
+        self.clock.map(|clock| Instant(clock.now()))
+    }
+
     fn served(&self) -> Param<'a> {
         maybe_texts(self.claim.queues.as_ref())
     }
@@ -515,7 +594,7 @@ impl<'a> Claiming<'a> {
     fn about_due(&self, sql: Sql, what: &'static str) -> Job<'a> {
         let params = vec![
             texts(&self.claim.workflows),
-            one(self.now),
+            one(self.now()),
             one(self.claim.app_version.as_deref()),
             self.served(),
         ];
@@ -530,13 +609,64 @@ impl<'a> Claiming<'a> {
         self.about_due(Sql::Admit, "queueing what is due")
     }
 
-    fn receive(&self) -> Job<'a> {
-        Job { sql: Sql::Receive, what: "emptying the inbox", params: vec![one(self.now)] }
+    /// Receives what is in the inbox, as much as a portion may hold.
+    async fn receive(&mut self) -> Result<(), Trouble> {
+        let refused = self.remembered.inbox.refused.lock().take();
+        if let Some((id, reason)) = refused {
+            tracing::warn!(
+                row = id,
+                reason,
+                "a row of the inbox becomes a dead letter: see stepfast queue dead-letters"
+            );
+            let params = vec![one(id), one(reason)];
+            self.send(Part::Middle, vec![Job { sql: Sql::Bury, what: "keeping a dead letter", params }])
+                .await?;
+        }
+        let mut portion = Letters { most: self.remembered.inbox.most.load(Relaxed), id: None };
+        if portion.most == 1 {
+            let first = Job { sql: Sql::FirstLetter, what: "looking into the inbox", params: Vec::new() };
+            let rows = &self.send(Part::Middle, vec![first]).await?[0].rows;
+            portion.id = rows.first().map(|row| Columns::of(row).next()).transpose()?;
+        }
+        self.receiving = Some(portion);
+        let params = vec![one(self.now()), one(portion.most), one(portion.id)];
+        self.send(Part::Middle, vec![Job { sql: Sql::Receive, what: "emptying the inbox", params }]).await?;
+        self.receiving = None;
+        self.remembered.inbox.most.store((portion.most * 2).min(MOST_LETTERS), Relaxed);
+        Ok(())
+    }
+
+    /// True if the database has refused what was received: then the next try receives less, or makes a dead letter of the
+    /// row that is to blame.
+    fn blames_letters(&mut self, trouble: &Trouble) -> bool {
+        let Some(portion) = self.receiving.take() else { return false };
+        let (Trouble::Store(StoreError::Rejected(reason))
+        | Trouble::Odd(reason)
+        | Trouble::Cancelled(reason)) = trouble
+        else {
+            return false;
+        };
+        match portion.id {
+            Some(id) => *self.remembered.inbox.refused.lock() = Some((id, reason.clone())),
+            None => self.remembered.inbox.most.store((portion.most / 10).max(1), Relaxed),
+        }
+        true
     }
 
     fn quarantined(&self) -> Job<'a> {
         self.about_due(Sql::Quarantined, "looking into the quarantine")
     }
+}
+
+/// Reads the server's clock.
+fn time() -> Job<'static> {
+    Job { sql: Sql::Time, what: "reading the clock", params: Vec::new() }
+}
+
+/// The time that was read, or that of the clock that takes the place of the server's.
+fn time_of(clock: Option<&dyn Clock>, answer: &Answer) -> Result<Timestamp, StoreError> {
+    let read = Columns::of(answer.rows.first().ok_or_else(|| damaged("an answer"))?).time()?;
+    Ok(clock.map_or(read, Clock::now))
 }
 
 fn taken_rows(answer: &Answer) -> Result<Vec<TakenRow>, StoreError> {

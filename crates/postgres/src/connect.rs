@@ -1,5 +1,7 @@
 //! Connections of the store: what they are for, and how they are set up for it.
 
+use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -9,9 +11,11 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::background::Background;
 pub(crate) use crate::dial::chain;
-use crate::dial::{Driver, Refusal, Target};
+use crate::dial::{Driver, Refusal, Target, Warnings, Wire, drive};
 use crate::error::store_error;
 use crate::options::{Pooling, PostgresOptions};
+use crate::proxy::first_row;
+use crate::schema::newest;
 pub(crate) use crate::session::Session;
 
 /// What a connection is for.
@@ -59,6 +63,15 @@ impl Role {
     }
 }
 
+/// Which store a database holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Its UUID, as text.
+    pub store_id: String,
+    /// The number of its shard.
+    pub shard: u16,
+}
+
 /// Makes connections.
 #[derive(Debug)]
 pub(crate) struct Connector {
@@ -66,6 +79,8 @@ pub(crate) struct Connector {
     /// Where to listen, if that is another place.
     listen: Option<Target>,
     options: PostgresOptions,
+    /// The store that was found first, which every later connection has to lead to.
+    identity: OnceLock<Identity>,
     /// Whether the server had no connection left when it was asked last.
     is_full: AtomicBool,
 }
@@ -99,7 +114,43 @@ impl Connector {
                 Some(listen)
             }
         };
-        Ok(Self { target, listen, options, is_full: AtomicBool::new(false) })
+        Ok(Self { target, listen, options, identity: OnceLock::new(), is_full: AtomicBool::new(false) })
+    }
+
+    /// Reads which store `client` leads to. An error if the URL names another one, or if it is another than before.
+    pub(crate) async fn identify(&self, client: &Client) -> Result<Identity, StoreError> {
+        let what = "reading the identity of the store";
+        let ask =
+            format!("SELECT store_id, number, oldest_engine FROM {}.shard", quoted(&self.options.schema));
+        let row = first_row(client, &ask).await.map_err(|error| store_error(what, &error))?;
+        let mut row = row.unwrap_or_default().into_iter().flatten();
+        let found = (row.next(), row.next().and_then(|number| number.parse().ok()));
+        let (Some(store_id), Some(shard)) = found else {
+            return Err(StoreError::Corrupt(format!("table shard of {} has no row", self.name())));
+        };
+        let oldest: i64 = row.next().and_then(|version| version.parse().ok()).unwrap_or_default();
+        if oldest > newest() {
+            return Err(StoreError::NewerSchema { found: oldest, supported: newest() });
+        }
+        let found = Identity { store_id, shard };
+        let expected = self.options.store_id.as_ref().filter(|expected| **expected != found.store_id);
+        if let Some(expected) = expected {
+            let reason = format!("it is store {}, and store_id in the URL names {expected}", found.store_id);
+            return Err(StoreError::Open { store: self.name().to_owned(), reason });
+        }
+        let first = self.identity.get_or_init(|| found.clone());
+        if *first != found {
+            return Err(StoreError::Corrupt(format!(
+                "{} has become another database: store {} of shard {} was there when the engine opened, and now it \
+                 is store {} of shard {}; check where the URL leads to, and open the engine again",
+                self.name(),
+                first.store_id,
+                first.shard,
+                found.store_id,
+                found.shard
+            )));
+        }
+        Ok(found)
     }
 
     /// The database, for people: no password in it.
@@ -128,10 +179,10 @@ impl Connector {
     }
 
     /// A connection that `runtime` drives, set up for `role`.
-    pub(crate) async fn connect(&self, runtime: &Handle, role: Role) -> Result<Client, StoreError> {
-        let client = self.dial(runtime, role).await.map_err(|refusal| self.unavailable(&refusal))?;
-        self.set_up(&client, role).await?;
-        Ok(client)
+    pub(crate) async fn connect(&self, runtime: &Handle, role: Role) -> Result<Wire, StoreError> {
+        let wire = self.dial(runtime, role).await.map_err(|refusal| self.unavailable(&refusal))?;
+        self.set_up(&wire.client, role).await?;
+        Ok(wire)
     }
 
     /// A refusal as what it means to whoever wants to use the connection.
@@ -145,17 +196,15 @@ impl Connector {
     }
 
     /// A connection that `runtime` drives, with nothing set yet.
-    pub(crate) async fn dial(&self, runtime: &Handle, role: Role) -> Result<Client, Refusal> {
+    pub(crate) async fn dial(&self, runtime: &Handle, role: Role) -> Result<Wire, Refusal> {
         let (client, driver) = self.reach(&self.target, runtime, role).await?;
-        runtime.spawn(async move {
-            // its errors reach whoever uses the client
-            let _ = driver.await;
-        });
-        Ok(client)
+        let warnings = Arc::new(Warnings::default());
+        runtime.spawn(drive(driver, warnings.clone()));
+        Ok(Wire { client, warnings })
     }
 
     /// The same. While the server has no connection left, one is asked for again, as long as connecting may take.
-    pub(crate) async fn dial_waiting(&self, background: &Background, role: Role) -> Result<Client, Refusal> {
+    pub(crate) async fn dial_waiting(&self, background: &Background, role: Role) -> Result<Wire, Refusal> {
         let (mut pause, last) = (Duration::from_millis(50), Duration::from_secs(1));
         let mut waited = Duration::ZERO;
         loop {
@@ -214,6 +263,9 @@ impl Connector {
         if !self.is_pooled() || (role == Role::Hints && self.listen.is_some()) {
             client.batch_execute(&self.settings(role)).await.map_err(fail)?;
         }
+        if self.identity.get().is_some() && matches!(role, Role::Lane | Role::Control | Role::Reader) {
+            self.identify(client).await?;
+        }
         if role != Role::Lane || self.options.durability != Durability::Full {
             return Ok(());
         }
@@ -230,11 +282,8 @@ impl Connector {
             _ => None,
         });
         match set {
-            Some("off") | None => Err(StoreError::Corrupt(format!(
-                "{} does not flush commits: synchronous_commit is off although it was set to on",
-                self.name()
-            ))),
-            Some(_) => Ok(()),
+            Some("on" | "remote_apply") => Ok(()),
+            _ => Err(not_flushed()),
         }
     }
 
@@ -260,7 +309,7 @@ impl Connector {
         };
         let is_relaxed = options.durability == Durability::Relaxed;
         let mut values = vec![
-            ("search_path", quoted(&options.schema)),
+            ("search_path", search_path(&options.schema)),
             ("default_transaction_isolation", "'read committed'".into()),
             ("default_transaction_read_only", "off".into()),
             ("statement_timeout", millis(role.statement_timeout())),
@@ -302,6 +351,15 @@ impl Connector {
     }
 }
 
+/// The error of a session that does not wait for its commits, although it was set up to.
+pub(crate) fn not_flushed() -> StoreError {
+    StoreError::Corrupt(
+        "synchronous_commit of a session is not on, although it was set to on: commits would not be safe. A proxy that \
+         pools transactions seems to stand before the server: add pooling=transaction to the URL"
+            .into(),
+    )
+}
+
 fn unreached(name: &str, refusal: &Refusal) -> StoreError {
     StoreError::Unavailable(format!("cannot connect to {name}: {}", refusal.text))
 }
@@ -320,6 +378,12 @@ fn no_memoize(role: Role, is_local: bool) -> Option<String> {
 /// `identifier` as the server reads it back unchanged.
 pub(crate) fn quoted(identifier: &str) -> String {
     format!("\"{}\"", identifier.replace('"', "\"\""))
+}
+
+/// Where tables are looked for. Temporary ones, which another client may have left in a session that a proxy has lent to
+/// both, come last: unless they are named, they come first.
+pub(crate) fn search_path(schema: &str) -> String {
+    format!("{}, pg_temp", quoted(schema))
 }
 
 /// Text as the server reads it back unchanged.

@@ -2,13 +2,16 @@
 
 use std::error::Error as _;
 use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use stepfast_core::store::StoreError;
 use tokio_postgres::config::{Host, SslMode as Asked, SslNegotiation};
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{Client, Config, Connection, Error, Socket};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::options::PostgresOptions;
@@ -17,6 +20,42 @@ use crate::url::{describe, parse};
 
 /// What drives a connection.
 pub(crate) type Driver = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+
+/// A client whose connection a task drives, and what its server has warned of.
+pub(crate) struct Wire {
+    pub client: Client,
+    pub warnings: Arc<Warnings>,
+}
+
+/// Warnings of a server that change what its answers mean.
+#[derive(Debug, Default)]
+pub(crate) struct Warnings {
+    is_unreplicated: AtomicBool,
+}
+
+impl Warnings {
+    /// True if a commit since the last call did not wait for its synchronous standbys, although it counts as done. The
+    /// warning comes before the answer to the commit.
+    pub(crate) fn take_unreplicated(&self) -> bool {
+        self.is_unreplicated.swap(false, SeqCst)
+    }
+
+    fn note(&self, notice: &DbError) {
+        // its text is in the server's language
+        if notice.routine() == Some("SyncRepWaitForLSN") {
+            self.is_unreplicated.store(true, SeqCst);
+        }
+    }
+}
+
+/// Drives a connection to its end. Its errors reach whoever uses the client.
+pub(crate) async fn drive(mut driver: Driver, warnings: Arc<Warnings>) {
+    while let Some(Ok(message)) = poll_fn(|cx| driver.poll_message(cx)).await {
+        if let AsyncMessage::Notice(notice) = message {
+            warnings.note(&notice);
+        }
+    }
+}
 
 /// A server, and how it is reached.
 #[derive(Clone)]

@@ -18,6 +18,11 @@ pub(crate) enum Trouble {
     Deep,
     /// The role may not do that. A worker tries on: it may be granted.
     Denied(String),
+    /// A statement was cancelled: by its limit in time, or by somebody.
+    Cancelled(String),
+    /// The server reports an error that neither its state nor a known property of an item explains. Nothing has
+    /// happened. The session is not used again.
+    Odd(String),
     /// Anything else.
     Store(StoreError),
 }
@@ -29,7 +34,9 @@ impl Trouble {
             Trouble::Fence => StoreError::Fenced,
             Trouble::Again(reason) => StoreError::Blocked(reason),
             Trouble::Deep => StoreError::Blocked("a queue has a maximal depth now".into()),
-            Trouble::Denied(reason) => StoreError::Unavailable(reason),
+            Trouble::Denied(reason) | Trouble::Cancelled(reason) | Trouble::Odd(reason) => {
+                StoreError::Unavailable(reason)
+            }
             Trouble::Store(error) => error,
         }
     }
@@ -65,13 +72,23 @@ pub(crate) fn trouble(what: &str, error: &Error) -> Trouble {
     if *code == SqlState::DIVISION_BY_ZERO && what == BOUNDLESS {
         return Trouble::Deep;
     }
+    if *code == SqlState::QUERY_CANCELED {
+        return Trouble::Cancelled(reason);
+    }
+    // an error without a context comes from the statement itself, which is the same for all items
+    let is_of_statement = database.where_().is_none();
     Trouble::Store(match class {
         // data exceptions, constraints, program limits, checks and triggers that somebody added
         "22" | "23" | "44" | "54" | "P0" => StoreError::Rejected(reason),
         "XX" if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => {
             StoreError::Corrupt(reason)
         }
-        _ => StoreError::Unavailable(reason),
+        // connections, resources, operators, disks
+        "08" | "40" | "53" | "57" | "58" => StoreError::Unavailable(reason),
+        _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => StoreError::Unavailable(reason),
+        // transactions, prepared statements and tables that are not as the store has left them
+        "25" | "26" | "42" if is_of_statement => StoreError::Unavailable(reason),
+        _ => return Trouble::Odd(reason),
     })
 }
 

@@ -58,7 +58,7 @@ use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
 use stepfast_core::schema::{Finding, Migrated};
 use stepfast_core::store::{About, Changed, Claim, Claimed, Look, Registration, Seen, StoreError};
-use stepfast_core::survey::{Survey, WorkerInfo};
+use stepfast_core::survey::{DeadLetter, Survey, WorkerInfo};
 use stepfast_core::turns::Turns;
 use stepfast_core::write::{Flush, Outcome, WorkerId};
 use stepfast_core::{Key, Store};
@@ -76,11 +76,12 @@ pub struct PostgresStore {
     counters: Counters,
     connector: Arc<Connector>,
     background: Arc<Background>,
-    lanes: Lanes,
+    lanes: Arc<Lanes>,
     windows: Arc<Windows>,
     /// Whose turn it is at the next claim.
     turns: Mutex<Turns>,
     heads: Heads,
+    inbox: Inbox,
     depths: Depths,
     control: Control,
     reader: Reader,
@@ -88,7 +89,7 @@ pub struct PostgresStore {
 }
 
 use crate::background::Background;
-use crate::claim::Remembered;
+use crate::claim::{Inbox, Remembered};
 use crate::connect::{Connector, Role};
 use crate::depths::Depths;
 use crate::dial::Target;
@@ -113,27 +114,36 @@ impl PostgresStore {
     pub async fn open_with(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let connector = Arc::new(Connector::new(url, options)?);
         let background = Arc::new(Background::start()?);
-        let (version, looking) = migrate::open(&connector, &background).await?;
+        let (version, identity, looking) = migrate::open(&connector, &background).await?;
         stepfast_core::crash_point!("postgres migrated");
         let about = About {
             kind: "postgres",
             version: format!("PostgreSQL {version}"),
             place: format!("{}, schema {}", connector.name(), connector.options().schema),
+            store_id: identity.store_id,
+            shard: identity.shard,
             durability: connector.options().durability,
             lanes: 2,
             flush_writes: 4096,
             flush_bytes: 4 << 20,
             lease: Some(connector.options().lease),
         };
-        let windows = Arc::new(Windows::default());
+        let (windows, lanes) = (Arc::new(Windows::default()), Arc::new(Lanes::default()));
         Ok(Self {
             about,
             counters: Counters::default(),
-            lanes: Lanes::default(),
-            control: Control::new(connector.clone(), background.clone(), windows.clone(), looking),
+            control: Control::new(
+                connector.clone(),
+                background.clone(),
+                windows.clone(),
+                lanes.clone(),
+                looking,
+            ),
+            lanes,
             windows,
             turns: Mutex::default(),
             heads: Heads::default(),
+            inbox: Inbox::default(),
             depths: Depths::default(),
             reader: Reader::new(&connector, &background),
             hints: Arc::new(Hints::new(connector.clone())),
@@ -166,7 +176,19 @@ impl PostgresStore {
         let connector = Connector::new(url, options)?;
         let background = Background::start()?;
         let reached = migrate::reach(&connector, &background).await?;
-        migrate::migrate(&connector, &reached.client, is_dry, role).await
+        migrate::migrate(&connector, &reached.client, is_dry, role, true).await
+    }
+
+    /// Ends the engines on a schema as a migration to version `wanted` would, and migrates nothing: for tests.
+    #[doc(hidden)]
+    pub async fn make_way(url: &str, options: PostgresOptions, wanted: i64) -> Result<(), StoreError> {
+        let connector = Connector::new(url, options)?;
+        let background = Background::start()?;
+        let client = migrate::reach(&connector, &background).await?.client;
+        let schema = &connector.options().schema;
+        let way = migrate::make_way(&client, schema, schema::newest(), wanted, true).await;
+        let open = |reason: String| StoreError::Open { store: connector.name().to_owned(), reason };
+        way.map_err(|error| open(error.to_string()))?.map_err(open)
     }
 
     /// Looks at whether the database at `url` is fit for engines, and changes nothing.
@@ -244,8 +266,8 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let Self { connector, lanes, windows, counters, turns, heads, .. } = self;
-        claim::claim(connector, lanes, Remembered { windows, turns, heads }, counters, claim).await
+        let Self { connector, lanes, windows, counters, turns, heads, inbox, .. } = self;
+        claim::claim(connector, lanes, Remembered { windows, turns, heads, inbox }, counters, claim).await
     }
 
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
@@ -294,6 +316,10 @@ impl Store for PostgresStore {
 
     async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
         self.reader.lost(workers, self.control.now(), self.control.lease_micros()).await
+    }
+
+    async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
+        self.reader.dead_letters(most).await
     }
 
     async fn survey(&self, most: u64) -> Result<Survey, StoreError> {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Duration;
 
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
@@ -11,6 +12,7 @@ use stepfast_core::store::{Look, Registration, Seen, StoreError};
 use stepfast_core::survey::WorkerInfo;
 use stepfast_core::write::{RequestKind, WorkerId};
 use tokio::sync::Mutex;
+use tokio::time::Instant as Moment;
 use uuid::Uuid;
 
 use crate::background::Background;
@@ -18,10 +20,12 @@ use crate::claim::{maybe_texts, texts};
 use crate::connect::{Connector, Role, Session};
 use crate::continuity::Continuity;
 use crate::error::{Trouble, damaged, unanswered, unavailable};
-use crate::pipeline::{self, Answer, Job, Part, one};
+use crate::lane::{self, Lanes, lost, state_of};
+use crate::pipeline::{self, Answer, Job, Part, column, one};
 use crate::queue;
 use crate::read::Reader;
 use crate::rows::Columns;
+use crate::schema::newest;
 use crate::statements::{CONTROL, Sql, TAKEOVER};
 use crate::takeover::{self, Ended};
 use crate::types::{Instant, key, uuid};
@@ -40,11 +44,32 @@ struct Looker {
     renewals: u64,
     /// How many it has made since the last one that missed somebody, or found something left behind.
     quiet: u64,
-    /// Leases of other workers, and at how many further renewals they had not changed.
-    leases: HashMap<WorkerId, (Timestamp, u32)>,
+    /// Leases of other workers.
+    leases: HashMap<WorkerId, Kept>,
     continuity: Continuity,
     /// What the last one has found.
     lost: Lost,
+}
+
+/// A lease as a looker has seen it.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    until: Timestamp,
+    /// When it was seen first, by the looker's own clock.
+    since: Moment,
+    /// At how many further renewals it had not changed.
+    renewals: u32,
+}
+
+/// Another worker as a look shows it.
+#[derive(Clone, Copy, Debug)]
+struct Other {
+    worker: WorkerId,
+    lease: Timestamp,
+    /// How long a lease of it lasts, if it has said so.
+    length: Option<Duration>,
+    /// Its lease has run out by the server's clock.
+    is_over: bool,
 }
 
 /// What is to be taken over.
@@ -73,14 +98,14 @@ pub(crate) struct Control {
     taking_over: Mutex<Option<Session>>,
     lookers: StdMutex<HashMap<WorkerId, Looker>>,
     windows: Arc<Windows>,
+    lanes: Arc<Lanes>,
 }
 
 /// An answer of look.sql.
 struct View {
     seen: Seen,
     lost_owners: Vec<i64>,
-    /// Other workers: lease, and whether it has run out.
-    others: Vec<(WorkerId, Timestamp, bool)>,
+    others: Vec<Other>,
     has_company: bool,
 }
 
@@ -90,6 +115,7 @@ impl Control {
         connector: Arc<Connector>,
         background: Arc<Background>,
         windows: Arc<Windows>,
+        lanes: Arc<Lanes>,
         looking: Option<Session>,
     ) -> Self {
         Self {
@@ -99,6 +125,7 @@ impl Control {
             taking_over: Mutex::default(),
             lookers: StdMutex::default(),
             windows,
+            lanes,
         }
     }
 
@@ -121,11 +148,16 @@ impl Control {
     }
 
     async fn ask(&self, job: Job<'_>) -> Result<Answer, StoreError> {
+        self.ask_all(&[job]).await?.into_iter().next().ok_or_else(|| damaged("an answer"))
+    }
+
+    /// The answers of one session, each as of when it was asked.
+    async fn ask_all(&self, jobs: &[Job<'_>]) -> Result<Vec<Answer>, StoreError> {
         let mut place = self.looking.lock().await;
         let session = self.session(place.take(), CONTROL).await?;
-        let answers = pipeline::run(&session, Part::Apart, &[job]).await.map_err(unanswered)?;
+        let answers = pipeline::run(&session, Part::Apart, jobs).await.map_err(unanswered)?;
         *place = Some(session);
-        answers.into_iter().next().ok_or_else(|| damaged("an answer"))
+        Ok(answers)
     }
 
     /// See [`Store::register`](stepfast_core::Store::register).
@@ -144,6 +176,9 @@ impl Control {
             one(uuid(window.start)),
             one(uuid(window.end)),
             maybe_texts(info.queues.as_ref()),
+            // a number that no other registration has, should the server lose this one and give its id again; takeovers
+            // count on from it
+            one(fastrand::i64(1..1 << 42) << 20),
         ];
         let answer = self.ask(Job { sql: Sql::Register, what: "registering a worker", params }).await?;
         stepfast_core::crash_point!("postgres registered");
@@ -206,8 +241,23 @@ impl Control {
             one(is_search),
             maybe_texts(look.queues.as_ref()),
         ];
-        let answer = self.ask(Job { sql: Sql::Look, what: "looking", params }).await?;
-        let mut view = view(&answer)?;
+        let mut jobs = vec![Job { sql: Sql::Look, what: "looking", params }];
+        let idle = if look.is_renewal { self.lanes.idle(look.worker) } else { Vec::new() };
+        if !idle.is_empty() {
+            let params = vec![
+                one(look.worker.0),
+                column(&idle, |mark| mark.lane.cast_signed()),
+                column(&idle, |mark| mark.number),
+                column(&idle, |mark| mark.place.clone()),
+            ];
+            jobs.push(Job { sql: Sql::Behind, what: "comparing lanes", params });
+        }
+        let answers = self.ask_all(&jobs).await?;
+        if let Some(row) = answers.get(1).and_then(|behind| behind.rows.first()) {
+            let mut row = Columns::of(row);
+            return Err(lost(row.next::<i16>()?.cast_unsigned(), row.next()?, row.next()?));
+        }
+        let mut view = view(answers.first().ok_or_else(|| damaged("an answer"))?)?;
         if view.seen.is_fenced {
             self.forget(look.worker);
             let seen = Seen { now: view.seen.now, is_fenced: true, ..Seen::default() };
@@ -228,8 +278,10 @@ impl Control {
         if look.is_renewal {
             let lease = self.connector.options().lease;
             self.with_looker(look.worker, |looker| {
-                let may_judge = looker.continuity.renew(tokio::time::Instant::now(), lease);
-                view.seen.judge_at = looker.see(&view.others, view.lost_owners, may_judge, view.seen.now);
+                let at = Moment::now();
+                let may_judge = looker.continuity.renew(at, lease);
+                view.seen.judge_at =
+                    looker.see(&view.others, view.lost_owners, may_judge, (view.seen.now, at));
                 view.seen.has_lost = looker.lost.is_some();
             });
         }
@@ -282,8 +334,17 @@ impl Control {
         holds: &[Key],
         reader: &Reader,
     ) -> Result<Vec<stepfast_core::record::Record>, StoreError> {
-        let params = vec![one(worker.0)];
-        let answer = self.ask(Job { sql: Sql::Owned, what: "looking for strays", params }).await?;
+        let mut jobs = vec![Job { sql: Sql::Owned, what: "looking for strays", params: vec![one(worker.0)] }];
+        // a claim that turns out to have happened must not be lost from here on
+        let claims = self.lanes.claims_lane(worker);
+        jobs.extend(claims.map(|lane| lane::read(worker, lane, None)));
+        let answers = self.ask_all(&jobs).await?;
+        if let (Some(lane), Some(row)) = (claims, answers.get(1))
+            && let Some((_, last)) = state_of(row).map_err(Trouble::into_store_error)?
+        {
+            self.lanes.landed(worker, lane, last, None);
+        }
+        let answer = answers.first().ok_or_else(|| damaged("an answer"))?;
         let holds: HashSet<_> = holds.iter().collect();
         let mut strays = Vec::new();
         for row in &answer.rows {
@@ -371,31 +432,34 @@ impl Looker {
     }
 
     /// Notes which workers are lost: their lease has run out, and the looker has renewed its own twice while
-    /// theirs stayed the same, and it `may_judge`. Returns when the next lease runs out that has not been renewed
-    /// since the last renewal.
+    /// theirs stayed the same, and it `may_judge`. The server's clock may have been set back since a lease was written:
+    /// so a lease has run out, too, when it has stayed the same for twice its length by the looker's clock. `now`: by the
+    /// server's clock and by that one. Returns when the next lease runs out that has not been renewed since the last
+    /// renewal.
     fn see(
         &mut self,
-        others: &[(WorkerId, Timestamp, bool)],
+        others: &[Other],
         owners: Vec<i64>,
         may_judge: bool,
-        now: Timestamp,
+        (now, at): (Timestamp, Moment),
     ) -> Option<Timestamp> {
         self.renewals += 1;
         let mut leases = HashMap::with_capacity(others.len());
         let mut expired = Vec::new();
         let mut next = None;
-        for &(worker, lease, is_over) in others {
-            let renewals = match self.leases.get(&worker) {
-                Some((seen, renewals)) if *seen == lease => renewals + 1,
-                _ => 0,
+        for &Other { worker, lease, length, is_over } in others {
+            let kept = match self.leases.get(&worker) {
+                Some(kept) if kept.until == lease => Kept { renewals: kept.renewals + 1, ..*kept },
+                _ => Kept { until: lease, since: at, renewals: 0 },
             };
-            if is_over && renewals >= 2 && may_judge {
+            let is_over = is_over || length.is_some_and(|length| at.duration_since(kept.since) > length * 2);
+            if is_over && kept.renewals >= 2 && may_judge {
                 expired.push((worker, Some(lease)));
             }
-            if renewals > 0 && lease > now {
+            if kept.renewals > 0 && lease > now {
                 next = Some(next.map_or(lease, |other: Timestamp| other.min(lease)));
             }
-            leases.insert(worker, (lease, renewals));
+            leases.insert(worker, kept);
         }
         let is_quiet = owners.is_empty() && self.leases.keys().all(|worker| leases.contains_key(worker));
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
@@ -414,12 +478,16 @@ fn view(answer: &Answer) -> Result<View, StoreError> {
     let ended: Vec<Uuid> = row.next()?;
     let has_ready = row.next()?;
     let next_due = row.opt_time()?;
+    let overdue: Vec<Uuid> = row.next()?;
+    let next_deadline = row.opt_time()?;
     let quarantined_until = row.opt_time()?;
     let ids: Vec<i64> = row.next::<Option<_>>()?.unwrap_or_default();
     let leases: Vec<Instant> = row.next::<Option<_>>()?.unwrap_or_default();
+    let lengths: Vec<Option<i64>> = row.next::<Option<_>>()?.unwrap_or_default();
     let expired: Vec<bool> = row.next::<Option<_>>()?.unwrap_or_default();
     let has_company = row.next()?;
     let lost_owners = row.next()?;
+    let oldest_engine = i64::from(row.next::<i32>()?);
     let requests = asked.into_iter().zip(kinds);
     Ok(View {
         seen: Seen {
@@ -434,14 +502,22 @@ fn view(answer: &Answer) -> Result<View, StoreError> {
             strays: Vec::new(),
             has_ready,
             next_due,
+            expired: overdue.into_iter().map(key).collect(),
+            next_deadline,
             quarantined_until,
             has_lost: false,
+            newer_schema: (oldest_engine > newest()).then(|| (oldest_engine, newest())),
             judge_at: None,
         },
         lost_owners,
         has_company,
-        others: (ids.into_iter().zip(leases).zip(expired))
-            .map(|((id, lease), is_over)| (WorkerId(id), lease.0, is_over))
+        others: (ids.into_iter().zip(leases).zip(lengths).zip(expired))
+            .map(|(((id, lease), length), is_over)| Other {
+                worker: WorkerId(id),
+                lease: lease.0,
+                length: length.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+                is_over,
+            })
             .collect(),
     })
 }
@@ -450,16 +526,38 @@ fn view(answer: &Answer) -> Result<View, StoreError> {
 mod tests {
     use super::*;
 
+    fn other(id: i64, lease: i64, is_over: bool) -> Other {
+        let (lease, length) = (Timestamp::from_micros(lease), Some(Duration::from_secs(3)));
+        Other { worker: WorkerId(id), lease, length, is_over }
+    }
+
+    #[test]
+    fn a_lease_runs_out_by_the_lookers_clock_too() {
+        let (mut looker, begun) = (Looker::default(), Moment::now());
+        // it ends in an hour by a clock that was set back
+        let mut is_lost = |second: u64, lease: i64, may_judge: bool| {
+            let now = (Timestamp::from_micros(0), begun + Duration::from_secs(second));
+            looker.see(&[other(1, 3_600_000_000 + lease, false)], Vec::new(), may_judge, now);
+            looker.lost.is_some()
+        };
+        assert!(!(0..=6).any(|second| is_lost(second, 0, true)));
+        assert!(is_lost(7, 0, true));
+        // renewed, and looked at late
+        assert!(!is_lost(8, 1, true) && !is_lost(20, 1, true) && is_lost(21, 1, true));
+        assert!(
+            !is_lost(22, 2, true) && !is_lost(40, 2, false) && !is_lost(41, 2, false) && is_lost(42, 2, true)
+        );
+    }
+
     #[test]
     fn what_is_left_behind_is_searched_for_when_somebody_has_gone_and_now_and_then() {
-        let mut looker = Looker::default();
+        let (mut looker, begun) = (Looker::default(), Moment::now());
         let mut searches = |renewals: u64, others: &[i64], owners: &[i64]| {
-            let others: Vec<_> =
-                others.iter().map(|id| (WorkerId(*id), Timestamp::from_micros(0), false)).collect();
+            let others: Vec<_> = others.iter().map(|id| other(*id, 0, false)).collect();
             let mut searches = 0;
             for _ in 0..renewals {
                 searches += u64::from(looker.is_search_due());
-                looker.see(&others, owners.to_vec(), true, Timestamp::from_micros(0));
+                looker.see(&others, owners.to_vec(), true, (Timestamp::from_micros(0), begun));
             }
             searches
         };

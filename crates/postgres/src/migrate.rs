@@ -1,14 +1,17 @@
 //! Opening: the schema is made and brought up to date under a lock, and refused if it is newer than this program.
 
+use std::time::Duration;
+
 use stepfast_core::schema::Migrated;
 use stepfast_core::store::StoreError;
+use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::background::Background;
-use crate::connect::{Connector, Role, Session, chain, literal, quoted};
-use crate::dial::{Refusal, is_passing, not_open};
+use crate::connect::{Connector, Identity, Role, Session, chain, literal, quoted};
+use crate::dial::{Refusal, Wire, is_passing, not_open};
 use crate::options::PostgresOptions;
 use crate::proxy::{first_row, pools_transactions};
 use crate::schema::{NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending};
@@ -18,12 +21,21 @@ use crate::statements::CONTROL;
 /// Oldest server that has what the statements need, as `server_version_num`.
 const OLDEST_SERVER: i32 = 130_000;
 
+/// The first version of the schema whose engines see that it is about to change.
+const FIRST_THAT_LOOK: i64 = 4;
+
+/// The first version of the schema that tells clients from workers.
+const FIRST_WITH_CLIENTS: i64 = 2;
+
+/// How long workers of older programs have to end.
+const WAY_WITHIN: Duration = Duration::from_mins(1);
+
 /// A server that was reached, before anything was changed in it.
 pub(crate) struct Reached {
     /// A connection of the role `Migration`; nothing is set.
     pub client: Client,
     /// A connection of the role `Control`, where there is no proxy for transactions; nothing is set.
-    pub control: Option<Client>,
+    pub control: Option<Wire>,
     /// The server's version, for people.
     pub version: String,
 }
@@ -38,7 +50,7 @@ pub(crate) async fn reach(connector: &Connector, background: &Background) -> Res
     let dial = async |role| {
         connector.dial_waiting(background, role).await.map_err(|refusal| refusal.opening(connector.name()))
     };
-    let client = dial(Role::Migration).await?;
+    let client = dial(Role::Migration).await?.client;
     let ask = "SELECT current_setting('server_version'), current_setting('server_version_num')::int";
     let row =
         first_row(&client, ask).await.map_err(|error| fail("asking for the server's version", &error))?;
@@ -52,7 +64,7 @@ pub(crate) async fn reach(connector: &Connector, background: &Background) -> Res
         return Ok(Reached { client, control: None, version });
     }
     let control = dial(Role::Control).await?;
-    let pools = pools_transactions(&client, &control).await;
+    let pools = pools_transactions(&client, &control.client).await;
     if pools.map_err(|error| fail("looking for a proxy", &error))? {
         return Err(open(
             "a proxy that pools transactions stands before the server: add pooling=transaction to the URL (and \
@@ -63,14 +75,18 @@ pub(crate) async fn reach(connector: &Connector, background: &Background) -> Res
     Ok(Reached { client, control: Some(control), version })
 }
 
-/// Brings the schema up to date; the server's version, for people, and a connection for looks, if there is one
-/// already.
+/// Brings the schema up to date; returns the server's version, for people, which store it is, and a connection for
+/// looks, if there is one already.
 pub(crate) async fn open(
     connector: &Connector,
     background: &Background,
-) -> Result<(String, Option<Session>), StoreError> {
+) -> Result<(String, Identity, Option<Session>), StoreError> {
     let Reached { client, control, version } = reach(connector, background).await?;
-    migrate(connector, &client, false, None).await?;
+    migrate(connector, &client, false, None, false).await?;
+    let identity = connector.identify(&client).await.map_err(|error| match error {
+        StoreError::Unavailable(reason) => not_open(connector.name(), true, reason),
+        error => error,
+    })?;
     let PostgresOptions { schema, must_exist, .. } = connector.options();
     // who only looks may have fewer rights
     if !must_exist {
@@ -84,10 +100,10 @@ pub(crate) async fn open(
         );
     }
     let looking = match control {
-        Some(client) => {
+        Some(wire) => {
             let prepared = async {
-                connector.set_up(&client, Role::Control).await?;
-                Session::with(connector, client, Role::Control, CONTROL).await
+                connector.set_up(&wire.client, Role::Control).await?;
+                Session::with(connector, wire, Role::Control, CONTROL).await
             };
             Some(prepared.await.map_err(|error| match error {
                 // nothing was asked for yet
@@ -97,7 +113,7 @@ pub(crate) async fn open(
         }
         None => None,
     };
-    Ok((version, looking))
+    Ok((version, identity, looking))
 }
 
 /// An error unless the role may do all that an engine does: it would be noticed late, where it does most harm.
@@ -117,6 +133,7 @@ pub(crate) async fn migrate(
     client: &Client,
     is_dry: bool,
     role: Option<&str>,
+    is_asking: bool,
 ) -> Result<Migrated, StoreError> {
     let PostgresOptions { schema, must_exist, .. } = connector.options();
     let open = |reason: String| StoreError::Open { store: connector.name().to_owned(), reason };
@@ -162,6 +179,12 @@ pub(crate) async fn migrate(
         migrated.sql = format!("BEGIN;\n{sql}COMMIT;");
         return Ok(migrated);
     }
+    if found.is_some_and(|found| found < supported) {
+        let way = make_way(client, schema, found.unwrap_or_default(), supported, is_asking).await;
+        if let Err(reason) = way.map_err(|error| failed(&error, chain(&error)))? {
+            return Err(open(reason));
+        }
+    }
     match locked(connector, client, role).await {
         Ok(Some(applied)) => {
             for migration in &applied {
@@ -182,6 +205,61 @@ pub(crate) async fn migrate(
             Err(failed(&error, refused(client, schema, &what, &error).await))
         }
     }
+}
+
+/// Ends the engines of older programs before the schema is brought from version `found` to `wanted`; `Err` says why they
+/// are still there. `is_asking`: whether they are asked to end, where they look at that.
+pub(crate) async fn make_way(
+    client: &Client,
+    schema: &str,
+    found: i64,
+    wanted: i64,
+    is_asking: bool,
+) -> Result<Result<(), String>, Error> {
+    let schema = quoted(schema);
+    let ask = format!(
+        "SELECT count(*) FROM {schema}.workers WHERE NOT {} AND lease_expires_at > clock_timestamp()",
+        if found < FIRST_WITH_CLIENTS { "false" } else { "is_client" }
+    );
+    let count = async || {
+        let row = first_row(client, &ask).await?.unwrap_or_default();
+        Ok::<_, Error>(row.into_iter().flatten().next().and_then(|count| count.parse().ok()).unwrap_or(0_u64))
+    };
+    let mut workers = count().await?;
+    if workers == 0 {
+        return Ok(Ok(()));
+    }
+    if found < FIRST_THAT_LOOK {
+        return Ok(Err(format!(
+            "{workers} workers of an older program use it and cannot be asked to end: end them, then run stepfast db migrate"
+        )));
+    }
+    if !is_asking {
+        return Ok(Err(format!(
+            "{workers} workers of an older program use it: stepfast db migrate asks them to end, and brings the schema from \
+             version {found} to {wanted}"
+        )));
+    }
+    tracing::info!(workers, "workers of an older program are asked to end");
+    client
+        .batch_execute(&format!(
+            "UPDATE {schema}.shard SET oldest_engine = greatest(oldest_engine, {wanted})"
+        ))
+        .await?;
+    let until = Instant::now() + WAY_WITHIN;
+    while workers > 0 && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        workers = count().await?;
+    }
+    Ok(if workers == 0 {
+        Ok(())
+    } else {
+        Err(format!(
+            "{workers} workers of an older program were asked to end and are still there after {} s: end them, then run \
+             stepfast db migrate again",
+            WAY_WITHIN.as_secs()
+        ))
+    })
 }
 
 /// The migrations that were missing, applied behind the lock. `None` if somebody has applied newer ones.

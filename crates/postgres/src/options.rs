@@ -39,6 +39,9 @@ pub struct PostgresOptions {
     pub lock_timeout: Duration,
     /// How long a worker counts as alive without renewing.
     pub lease: Duration,
+    /// The identity that the store must have, as the text of a UUID: another database is refused. `stepfast db check`
+    /// shows it.
+    pub store_id: Option<String>,
     /// How long connecting may take, and how long a load or list waits for a connection.
     pub connect_timeout: Duration,
     /// True to refuse a database without our schema, which would be made otherwise.
@@ -65,6 +68,7 @@ impl Default for PostgresOptions {
             lease: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(10),
             must_exist: false,
+            store_id: None,
             readers: 4,
             application_name: "stepfast".into(),
             pooling: Pooling::Session,
@@ -179,6 +183,7 @@ impl fmt::Debug for PostgresOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresOptions")
             .field("schema", &self.schema)
+            .field("store_id", &self.store_id)
             .field("durability", &self.durability)
             .field("has_clock", &self.clock.is_some())
             .field("lock_timeout", &self.lock_timeout)

@@ -173,10 +173,11 @@ fn answer(request: &Request, existing: Option<&Existing>, is_asked: bool) -> Out
     let status = existing.status;
     match request.kind {
         RequestKind::Cancel if is_asked => Outcome::Answered(Answered::Requested, None),
-        RequestKind::Cancel if status == Status::Cancelled => {
+        RequestKind::Cancel | RequestKind::Expire if status == Status::Cancelled => {
             Outcome::Answered(Answered::Done, existing.parent)
         }
         RequestKind::Cancel if status.is_terminal() => Outcome::Answered(Answered::Declined(status), None),
+        RequestKind::Expire => Outcome::Answered(Answered::Declined(status), None),
         // its row is gone: the owner has answered it
         RequestKind::Cancel => Outcome::Answered(Answered::Requested, None),
         RequestKind::Resume if status == Status::Completed => {

@@ -66,7 +66,18 @@ mod tests {
         }
         assert_eq!(
             types(Sql::Fence),
-            [Type::INT8, Type::INT2, Type::INT8, Type::INT8, Type::TEXT, Type::BOOL]
+            [
+                Type::INT8,
+                Type::INT2,
+                Type::INT8,
+                Type::INT8,
+                Type::TEXT,
+                Type::BOOL,
+                Type::BOOL,
+                Type::INT2,
+                Type::INT8,
+                Type::TEXT
+            ]
         );
         assert_eq!(types(Sql::Satisfied), [] as [Type; 0]);
     }

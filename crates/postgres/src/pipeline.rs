@@ -10,7 +10,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row};
 
-use crate::connect::Session;
+use crate::connect::{Session, not_flushed};
 use crate::error::{Trouble, trouble};
 use crate::parameters::types;
 use crate::statements::{COMMIT, Sql};
@@ -101,7 +101,15 @@ enum Slot<'a> {
 /// an error the transaction is open and aborted, or the connection is lost: see [`roll_back`].
 pub(crate) async fn run(session: &Session, part: Part, jobs: &[Job<'_>]) -> Result<Vec<Answer>, Trouble> {
     let wraps = session.wraps(part);
-    let result = send(session, part, wraps || part.commits(), jobs).await;
+    let commits = wraps || part.commits();
+    let mut result = send(session, part, commits, jobs).await;
+    if session.take_unreplicated() && commits && result.is_ok() {
+        let reason = "committed, but somebody cancelled the wait for the synchronous standbys";
+        result = Err(StoreError::Unavailable(reason.into()).into());
+    }
+    if let Err(Trouble::Odd(_) | Trouble::Store(StoreError::Unavailable(_))) = &result {
+        session.give_up();
+    }
     if wraps && result.is_err() {
         // whoever sent statements on their own expects no transaction behind them
         roll_back(session).await;
@@ -151,6 +159,13 @@ async fn send(
         None if i < first => "beginning a transaction",
         None => "committing",
     };
+    // what the transaction's begin and end report is no item's, and behind a COMMIT it may have happened
+    let trouble_at = |i: usize, error: &Error| match trouble(name(i), error) {
+        Trouble::Odd(reason) | Trouble::Cancelled(reason) if !(first..first + jobs.len()).contains(&i) => {
+            StoreError::Unavailable(reason).into()
+        }
+        trouble => trouble,
+    };
     let is_fence =
         |i: usize| i.checked_sub(first).and_then(|i| jobs.get(i)).is_some_and(|job| job.sql == Sql::Fence);
     let mut answers = Vec::with_capacity(jobs.len());
@@ -160,13 +175,16 @@ async fn send(
             Slot::Done(Ok(answer)) => answers.push(answer),
             // whatever follows the first error fails with this one
             Slot::Done(Err(error)) if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) => {
-                aborted.get_or_insert_with(|| trouble(name(i), &error));
+                aborted.get_or_insert_with(|| trouble_at(i, &error));
             }
             Slot::Done(Err(error)) => {
                 if is_fence(i) && error.code() == Some(&SqlState::DIVISION_BY_ZERO) {
                     return Err(Trouble::Fence);
                 }
-                return Err(trouble(name(i), &error));
+                if is_fence(i) && error.code() == Some(&SqlState::INVALID_TEXT_REPRESENTATION) {
+                    return Err(not_flushed().into());
+                }
+                return Err(trouble_at(i, &error));
             }
             Slot::Pending(_) | Slot::Unsent => {
                 return Err(StoreError::Unavailable("a transaction was given up".into()).into());

@@ -85,11 +85,11 @@ impl Readers {
 
     /// A new connection. While the server has none left, one is asked for again and again.
     async fn open(&self) -> Result<Session, StoreError> {
-        let client = self.connector.dial_waiting(&self.background, Role::Reader).await;
-        let client = client.map_err(|refusal| self.connector.unavailable(&refusal))?;
+        let wire = self.connector.dial_waiting(&self.background, Role::Reader).await;
+        let wire = wire.map_err(|refusal| self.connector.unavailable(&refusal))?;
         let set_up = async {
-            self.connector.set_up(&client, Role::Reader).await?;
-            Session::with(&self.connector, client, Role::Reader, READ).await
+            self.connector.set_up(&wire.client, Role::Reader).await?;
+            Session::with(&self.connector, wire, Role::Reader, READ).await
         };
         // also where somebody locks the tables, so that nothing can be prepared
         set_up.await.map_err(|error| unavailable(error.into()))

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use stepfast_core::Key;
+use stepfast_core::clock::Timestamp;
 use stepfast_core::record::Status;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{Answer as Answered, Outcome, Request, RequestKind};
@@ -21,6 +22,7 @@ struct Target {
     is_paused: bool,
     parent: Option<Key>,
     is_detached: bool,
+    deadline_at: Option<Timestamp>,
 }
 
 /// The rows that requests concern: all of them locked, so nothing here changes before the commit.
@@ -54,6 +56,7 @@ impl Targets {
                 is_paused: row.try_get(2).map_err(fail)?,
                 parent: parent.map(key),
                 is_detached: row.try_get(4).map_err(fail)?,
+                deadline_at: row.try_get::<_, Option<Instant>>(5).map_err(fail)?.map(|at| at.0),
             };
             let own = key(row.try_get(0).map_err(fail)?);
             if let Some(parent) = target.parent.filter(|_| !target.is_detached) {
@@ -77,6 +80,7 @@ impl Targets {
                 None => Outcome::NotFound,
                 Some(target) => match request.kind {
                     RequestKind::Cancel => self.cancel(request, &target, &mut decisions),
+                    RequestKind::Expire => self.expire(request, &target, &mut decisions),
                     RequestKind::Resume => self.resume(request, &target, &mut decisions),
                 },
             };
@@ -112,6 +116,20 @@ impl Targets {
             Outcome::Answered(Answered::Requested, None)
         } else {
             Outcome::Answered(Answered::Done, target.parent)
+        }
+    }
+
+    fn expire<'a>(
+        &mut self,
+        request: &'a Request,
+        target: &Target,
+        decisions: &mut Decisions<'a>,
+    ) -> Outcome {
+        let has_expired = target.deadline_at.is_some_and(|at| at <= request.at);
+        if has_expired && target.status != Status::Running {
+            self.cancel(request, target, decisions)
+        } else {
+            Outcome::Answered(Answered::Declined(target.status), None)
         }
     }
 
@@ -181,7 +199,7 @@ impl<'a> Decisions<'a> {
         if !self.asked.is_empty() {
             let params = vec![
                 column(&self.asked, |(_, request)| Instant(request.at)),
-                column(&self.asked, |(_, request)| request.kind as i16),
+                column(&self.asked, |_| RequestKind::Cancel as i16),
                 column(&self.asked, |(key, _)| uuid(*key)),
                 column(&self.asked, |(_, request)| uuid(request.n)),
             ];

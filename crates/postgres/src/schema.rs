@@ -1,8 +1,10 @@
 //! The schema as text: what brings it up to date, and what lets a role use it.
 
+use std::sync::LazyLock;
+
 use refinery::{Migration, embed_migrations};
 
-use crate::connect::{literal, quoted};
+use crate::connect::{literal, quoted, search_path};
 
 embed_migrations!("migrations");
 
@@ -17,6 +19,7 @@ pub(crate) const TABLES: &[&str] = &[
     "attributes",
     "chunks",
     "ready",
+    "deadlines",
     "claims",
     "quarantine",
     "queues",
@@ -29,6 +32,8 @@ pub(crate) const TABLES: &[&str] = &[
     "requests",
     "workers",
     "lanes",
+    "shard",
+    "dead_letters",
 ];
 
 /// What the store does in them.
@@ -43,7 +48,9 @@ pub(crate) fn migrations() -> Vec<Migration> {
 
 /// The newest schema that this program knows.
 pub(crate) fn newest() -> i64 {
-    migrations().last().map_or(0, |migration| i64::from(migration.version()))
+    static NEWEST: LazyLock<i64> =
+        LazyLock::new(|| migrations().last().map_or(0, |migration| i64::from(migration.version())));
+    *NEWEST
 }
 
 /// False if the tables of `version` were made by a text that this program does not have: by a build between releases.
@@ -72,7 +79,7 @@ pub(crate) fn applying(schema: &str, is_there: bool, pending: &[Migration]) -> S
         "SET LOCAL search_path TO {};\n\
          CREATE TABLE IF NOT EXISTS {VERSIONS} (\n    version    int4 PRIMARY KEY,\n    name       varchar(255),\n    \
          applied_on varchar(255),\n    checksum   varchar(255)\n);\n\n",
-        quoted(schema)
+        search_path(schema)
     ));
     for migration in pending {
         let (version, name) = (migration.version(), migration.name());

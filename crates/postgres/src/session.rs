@@ -1,7 +1,8 @@
 //! [`Session`]: a connection, and how statements are sent on it.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use futures_util::future::try_join_all;
 use stepfast_core::store::StoreError;
@@ -9,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio_postgres::{Client, Statement};
 
 use crate::connect::{Connector, Role};
+use crate::dial::{Warnings, Wire};
 use crate::error::store_error;
 use crate::options::Pooling;
 use crate::pipeline::Part;
@@ -18,7 +20,10 @@ use crate::statements::Sql;
 pub(crate) struct Session {
     /// The connection.
     pub client: Client,
+    warnings: Arc<Warnings>,
     way: Way,
+    /// What the server has reported on it leaves its state in doubt.
+    is_given_up: AtomicBool,
     /// Rows written or claimed since the plans were made, and how many of them make new plans worthwhile.
     rows: AtomicU64,
     rows_per_plan: AtomicU64,
@@ -47,14 +52,14 @@ impl Session {
         role: Role,
         statements: &[Sql],
     ) -> Result<Self, StoreError> {
-        let client = connector.connect(runtime, role).await?;
-        Self::with(connector, client, role, statements).await
+        let wire = connector.connect(runtime, role).await?;
+        Self::with(connector, wire, role, statements).await
     }
 
     /// The same on a connection that is there and set up for `role`.
     pub(crate) async fn with(
         connector: &Connector,
-        client: Client,
+        Wire { client, warnings }: Wire,
         role: Role,
         statements: &[Sql],
     ) -> Result<Self, StoreError> {
@@ -72,7 +77,7 @@ impl Session {
             }
         };
         let (rows, rows_per_plan) = (AtomicU64::new(0), AtomicU64::new(ROWS_PER_PLAN.0));
-        Ok(Self { client, way, rows, rows_per_plan })
+        Ok(Self { client, warnings, way, is_given_up: AtomicBool::new(false), rows, rows_per_plan })
     }
 
     /// A prepared statement; preparing it was asked for when the session was opened. `None` where statements
@@ -128,8 +133,18 @@ impl Session {
         true
     }
 
+    /// True if a commit since the last call counts as done, but has not waited for its synchronous standbys.
+    pub(crate) fn take_unreplicated(&self) -> bool {
+        self.warnings.take_unreplicated()
+    }
+
+    /// Keeps it from being used again.
+    pub(crate) fn give_up(&self) {
+        self.is_given_up.store(true, Relaxed);
+    }
+
     /// True if it can no longer be used.
     pub(crate) fn is_closed(&self) -> bool {
-        self.client.is_closed()
+        self.is_given_up.load(Relaxed) || self.client.is_closed()
     }
 }

@@ -139,7 +139,6 @@ impl<'a> Starts<'a> {
             let params = vec![
                 one(worker.0),
                 column(starts, |(_, s)| Instant(s.created_at)),
-                column(starts, |(_, s)| s.root.shard().cast_signed()),
                 column(starts, |(_, s)| uuid(s.key)),
                 column(starts, |(_, s)| s.workflow.as_ref()),
                 column(starts, |(_, s)| s.input.as_bytes()),
@@ -151,7 +150,6 @@ impl<'a> Starts<'a> {
             let params = vec![
                 column(starts, |s| Instant(s.created_at)),
                 column(starts, |s| ended_at(&s.state)),
-                column(starts, |s| s.root.shard().cast_signed()),
                 column(starts, |s| s.state.status() as i16),
                 column(starts, |s| uuid(s.key)),
                 column(starts, |s| s.workflow.as_ref()),
@@ -164,7 +162,6 @@ impl<'a> Starts<'a> {
             let starts = &self.queued;
             let params = vec![
                 column(starts, |(_, s)| Instant(s.created_at)),
-                column(starts, |(_, s)| s.root.shard().cast_signed()),
                 column(starts, |(_, s)| uuid(s.key)),
                 column(starts, |(_, s)| s.workflow.as_ref()),
                 column(starts, |(_, s)| s.app_version.as_deref()),
@@ -183,7 +180,6 @@ impl<'a> Starts<'a> {
             let params = vec![
                 one(worker.0),
                 column(starts, |(_, s, _)| Instant(s.created_at)),
-                column(starts, |(_, s, _)| s.root.shard().cast_signed()),
                 column(starts, |(_, s, _)| uuid(s.key)),
                 column(starts, |(_, s, _)| s.workflow.as_ref()),
                 column(starts, |(_, s, _)| s.app_version.as_deref()),
@@ -200,7 +196,6 @@ impl<'a> Starts<'a> {
             let starts = &self.merging;
             let params = vec![
                 column(starts, |(_, s)| Instant(s.created_at)),
-                column(starts, |(_, s)| s.root.shard().cast_signed()),
                 column(starts, |(_, s)| uuid(s.key)),
                 column(starts, |(_, s)| s.workflow.as_ref()),
                 column(starts, |(_, s)| s.app_version.as_deref()),
@@ -222,7 +217,6 @@ impl<'a> Starts<'a> {
                 column(starts, |(_, s)| Instant(s.created_at)),
                 column(starts, |(_, s)| ended_at(&s.state)),
                 column(starts, |(_, s)| s.fingerprint.map(u64::cast_signed)),
-                column(starts, |(_, s)| s.root.shard().cast_signed()),
                 column(starts, |(_, s)| s.state.status() as i16),
                 column(starts, |(_, s)| uuid(s.key)),
                 column(starts, |(_, s)| s.workflow.as_ref()),
@@ -240,7 +234,6 @@ impl<'a> Starts<'a> {
                 column(starts, |(_, s)| s.deadline_at.map(Instant)),
                 column(starts, |(_, s)| matches!(s.state, State::Running { .. }).then_some(worker.0)),
                 column(starts, |(_, s)| s.fingerprint.map(u64::cast_signed)),
-                column(starts, |(_, s)| s.root.shard().cast_signed()),
                 column(starts, |(_, s)| s.state.status() as i16),
                 column(starts, |(_, s)| is_paused(&s.state)),
                 column(starts, |(_, s)| s.parent.as_ref().is_some_and(|parent| parent.is_detached)),

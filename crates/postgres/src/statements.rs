@@ -29,8 +29,12 @@ statements! {
     Fence = include_str!("../queries/fence.sql");
     /// Forgets plans that were made when the tables were smaller.
     Replan = "DISCARD PLANS";
+    /// Writes to the log behind all that the lane has written.
+    Prove = "UPDATE lanes SET last_number = last_number WHERE worker_id = $1::bigint AND lane = $2::smallint";
     /// A lane as it is.
     Lane = include_str!("../queries/lane.sql");
+    /// Lanes that have less than was acknowledged.
+    Behind = include_str!("../queries/behind.sql");
     /// Locks rows in key order.
     Lock = include_str!("../queries/lock.sql");
     /// Ends executions that the lane's worker runs.
@@ -108,6 +112,8 @@ statements! {
     /// Keeps the depths of queues.
     KeepDepths = include_str!("../queries/keep_depths.sql");
 
+    /// The server's time.
+    Time = "SELECT clock_timestamp()";
     /// Locks the queues of which something is ready.
     Open = include_str!("../queries/open.sql");
     /// Waits until nobody else claims from a queue without limits; see open.sql.
@@ -128,6 +134,10 @@ statements! {
     Due = include_str!("../queries/due.sql");
     /// Makes executions of what is in the inbox.
     Receive = include_str!("../queries/receive.sql");
+    /// The first row of the inbox.
+    FirstLetter = include_str!("../queries/first_letter.sql");
+    /// Makes a dead letter of a row of the inbox.
+    Bury = include_str!("../queries/bury.sql");
     /// Queues that.
     Admit = include_str!("../queries/admit.sql");
     /// What was claimed counts for the limits of its queue.
@@ -217,6 +227,8 @@ statements! {
     RunningIn = include_str!("../queries/running_in.sql");
     /// Lists workers.
     Workers = include_str!("../queries/workers.sql");
+    /// Dead letters.
+    DeadLetters = include_str!("../queries/dead_letters.sql");
     /// Counts what waits for a worker.
     Waiting = include_str!("../queries/waiting.sql");
     /// Which of some workers are lost.
@@ -237,6 +249,7 @@ pub const COMMIT: &str = "SELECT 1; COMMIT";
 pub(crate) const FLUSH: &[Sql] = &[
     Sql::Replan,
     Sql::Fence,
+    Sql::Prove,
     Sql::Lane,
     Sql::Boundless,
     Sql::Depths,
@@ -283,6 +296,7 @@ pub(crate) const CLAIM: &[Sql] = &[
     Sql::Replan,
     Sql::Fence,
     Sql::Lane,
+    Sql::Time,
     Sql::Open,
     Sql::AwaitTurn,
     Sql::LockQueue,
@@ -293,6 +307,8 @@ pub(crate) const CLAIM: &[Sql] = &[
     Sql::Keys,
     Sql::Due,
     Sql::Receive,
+    Sql::FirstLetter,
+    Sql::Bury,
     Sql::Admit,
     Sql::Slot,
     Sql::Quarantined,
@@ -305,8 +321,17 @@ pub(crate) const CLAIM: &[Sql] = &[
 ];
 
 /// Statements of the look and of registering.
-pub(crate) const CONTROL: &[Sql] =
-    &[Sql::Look, Sql::Owned, Sql::Enter, Sql::Unentered, Sql::ForgetClaims, Sql::ClaimedBy, Sql::Register];
+pub(crate) const CONTROL: &[Sql] = &[
+    Sql::Look,
+    Sql::Behind,
+    Sql::Owned,
+    Sql::Lane,
+    Sql::Enter,
+    Sql::Unentered,
+    Sql::ForgetClaims,
+    Sql::ClaimedBy,
+    Sql::Register,
+];
 
 /// Statements of taking over.
 pub(crate) const TAKEOVER: &[Sql] = &[
@@ -339,6 +364,7 @@ pub(crate) const READ: &[Sql] = &[
     Sql::Lost,
     Sql::Queues,
     Sql::Workers,
+    Sql::DeadLetters,
     Sql::Waiting,
     Sql::Value,
 ];

@@ -2,7 +2,7 @@
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::store::StoreError;
-use stepfast_core::survey::{Survey, Waiting, WorkerInfo, WorkerRow};
+use stepfast_core::survey::{DeadLetter, Survey, Waiting, WorkerInfo, WorkerRow};
 use stepfast_core::write::WorkerId;
 use tokio_postgres::Row;
 
@@ -31,6 +31,29 @@ impl Reader {
             waiting: waiting.iter().map(waits).collect::<Result<_, _>>()?,
         })
     }
+}
+
+impl Reader {
+    /// See [`Store::dead_letters`](stepfast_core::Store::dead_letters).
+    pub(crate) async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let job = Job { sql: Sql::DeadLetters, what: "listing dead letters", params: vec![one(most)] };
+        self.ask(job).await?.iter().map(dead_letter).collect()
+    }
+}
+
+fn dead_letter(row: &Row) -> Result<DeadLetter, StoreError> {
+    let mut row = Columns::of(row);
+    Ok(DeadLetter {
+        id: row.next()?,
+        put_at: row.time()?,
+        refused_at: row.time()?,
+        key: row.key()?,
+        reason: row.next()?,
+        workflow: row.next()?,
+        workflow_id: row.next()?,
+        queue: row.next()?,
+    })
 }
 
 fn worker(row: &Row) -> Result<WorkerRow, StoreError> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslNegotiation};
+use uuid::Uuid;
 
 use crate::options::{Pooling, PostgresOptions};
 use crate::tls::SslMode;
@@ -22,6 +23,7 @@ const OURS: &[&str] = &[
     "pooling",
     "readers",
     "schema",
+    "store_id",
     "sslcert",
     "sslkey",
     "sslmode",
@@ -146,6 +148,10 @@ fn take(name: &str, value: &str, options: &mut PostgresOptions) -> Result<(), St
     match name {
         "application_name" => value.clone_into(&mut options.application_name),
         "schema" => value.clone_into(&mut options.schema),
+        "store_id" => match Uuid::try_parse(value) {
+            Ok(id) => options.store_id = Some(id.to_string()),
+            Err(_) => return wrong("the UUID that stepfast db check shows"),
+        },
         "listen" => options.listen = Some(value.to_owned()),
         "pooling" => match value {
             "transaction" => options.pooling = Pooling::Transaction,
@@ -302,6 +308,7 @@ mod tests {
             ("durability=full", ["durability", "PostgresOptions"]),
             ("sslnegotiation=direct", ["sslnegotiation", "require"]),
             ("schema=a&readers=3&schema=b", ["schema=", "twice"]),
+            ("store_id=7", ["store_id=7", "db check"]),
             ("port=x", ["1 to 65535", "postgres://"]),
             ("listen=postgres%3A%2F%2Fa%40b%2Fc", ["pooling=transaction", "leave listen= out"]),
         ] {

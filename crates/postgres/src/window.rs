@@ -70,7 +70,7 @@ pub(crate) struct Sight {
 
 /// The window that a worker registers with.
 pub(crate) fn first() -> Range<Key> {
-    let now = Key::mint();
+    let now = Key::mint(0);
     moved(now, -BEHIND_MS)..moved(now, AHEAD_MS)
 }
 
@@ -266,14 +266,14 @@ mod tests {
     #[test]
     fn a_window_never_goes_back() {
         let (windows, worker) = (Windows::default(), WorkerId(1));
-        let ahead = moved(Key::mint(), 3_600_000)..moved(Key::mint(), 3_700_000);
+        let ahead = moved(Key::mint(0), 3_600_000)..moved(Key::mint(0), 3_700_000);
         windows.open(worker, ahead.clone());
         assert_eq!(windows.renew(worker).keys, Some(ahead));
     }
 
     #[test]
     fn a_moment_earlier_or_later_is_a_lower_or_higher_key() {
-        let key = Key::mint();
+        let key = Key::mint(0);
         assert!(moved(key, -1) < key && key < moved(key, 1));
         assert_eq!(moved(moved(key, 5), -5), moved(key, 0));
     }

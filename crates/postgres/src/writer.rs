@@ -8,8 +8,8 @@ use crate::applied::{Applied, count};
 use crate::apply::{Sorted, replan};
 use crate::connect::Connector;
 use crate::depths::{Depths, Entries, Gates};
-use crate::error::{Trouble, damaged};
-use crate::lane::{Lane, Lanes};
+use crate::error::{Trouble, damaged, unavailable};
+use crate::lane::{Lane, Lanes, Mark, lost};
 use crate::outcome;
 use crate::pipeline::{self, Part};
 use crate::request::Targets;
@@ -18,6 +18,9 @@ use crate::window::Windows;
 
 /// How often a flush that lost against another transaction is tried again before it counts as blocked.
 const TRIES: usize = 4;
+
+/// How often the epoch of a lane may be raised under one registration: see `register`.
+const TAKEOVERS: i64 = (1 << 20) - 1;
 
 /// How often newly found descendants of a cancelled execution are locked before the flush starts over.
 const LOCK_ROUNDS: usize = 8;
@@ -35,7 +38,8 @@ pub(crate) async fn commit(
     let mut place = slot.lock().await;
     let mut sorted = Sorted::new(flush);
     windows.enter(flush, &mut sorted);
-    let mut tries = 0;
+    let claim = lanes.last_claim(flush.worker);
+    let (mut tries, mut odd_answers) = (0, 0);
     loop {
         let mut lane = Lane::open(connector, place.take(), (flush.worker, flush.lane), FLUSH).await?;
         if !sorted.starts.refused.is_empty() {
@@ -43,16 +47,21 @@ pub(crate) async fn commit(
             sorted = Sorted::new(flush);
             windows.enter(flush, &mut sorted);
         }
-        let result = attempt(connector, &mut lane, depths, counters, flush, &mut sorted).await;
+        let claim = lane.unseen(claim.clone());
+        let result =
+            attempt(connector, &mut lane, claim.as_ref(), depths, counters, flush, &mut sorted).await;
         let is_clean = result.is_ok() || pipeline::roll_back(&lane.session).await;
         let result = match result {
             // the fence did not match: its row says why
-            Err(Trouble::Fence) if is_clean => resolve(&lane, flush).await,
+            Err(Trouble::Fence) if is_clean => resolve(&lane, claim.as_ref(), flush).await.map_err(unsettled),
             Err(Trouble::Fence) => {
                 Err(StoreError::Unavailable("the connection was lost behind a fence".into()).into())
             }
             result => result,
         };
+        if result.is_ok() {
+            lanes.landed(flush.worker, flush.lane, flush.number, lane.place());
+        }
         if is_clean && lane.is_usable() {
             *place = Some(lane);
         }
@@ -66,8 +75,26 @@ pub(crate) async fn commit(
             Err(Trouble::Again(reason)) if tries < TRIES => {
                 tracing::debug!(lane = flush.lane, number = flush.number, reason, "flush is tried again");
             }
+            // a fresh session decides whether the error was one of the old session. While the flush is split, the whole
+            // flush has shown that already; an item alone is blamed after two equal answers again.
+            Err(Trouble::Odd(reason))
+                if odd_answers == 0 && (!flush.is_bisecting || flush.writes.len() == 1) =>
+            {
+                odd_answers += 1;
+                tracing::warn!(
+                    lane = flush.lane,
+                    number = flush.number,
+                    reason,
+                    "flush is tried on a new session"
+                );
+            }
             Err(trouble) => {
-                let error = trouble.into_store_error();
+                let error = match trouble {
+                    Trouble::Odd(reason) => StoreError::Rejected(reason),
+                    // perhaps by its limit in time, which a part of the flush may keep
+                    Trouble::Cancelled(reason) => StoreError::Blocked(reason),
+                    trouble => trouble.into_store_error(),
+                };
                 if matches!(error, StoreError::Fenced) {
                     *place = None;
                 }
@@ -84,6 +111,7 @@ pub(crate) async fn commit(
 async fn attempt<'a>(
     connector: &Connector,
     lane: &mut Lane,
+    claim: Option<&Mark>,
     depths: &Depths,
     counters: &Counters,
     flush: &'a Flush,
@@ -95,7 +123,7 @@ async fn attempt<'a>(
     if session.needs_new_plans(flush.writes.len()) {
         jobs.push(replan());
     }
-    jobs.push(lane.fence(flush.epoch, flush.number, false));
+    jobs.push(lane.fence(flush.epoch, flush.number, false, claim));
     let (mut whole, mut begin) = if flush.is_bisecting {
         (Part::WholeBriefly, Part::BeginBriefly)
     } else {
@@ -164,41 +192,51 @@ async fn attempt<'a>(
     stepfast_core::crash_point!("postgres after flush");
     count(counters, &jobs, &answers)?;
     counters.flushed(flush.writes.len() as u64);
-    lane.fenced(&jobs, &answers);
+    lane.fenced(&jobs, &answers, claim);
     let mut applied = Applied::read(flush, sorted, &jobs, &answers)?;
     outcomes.extend(applied.outcomes);
     let refused = &sorted.starts.refused;
     applied.losers.extend(refused);
     if !applied.losers.is_empty() {
-        outcomes.extend(outcome::losers(&lane.session, flush, &applied.losers, refused).await?);
+        let losers = outcome::losers(&lane.session, flush, &applied.losers, refused).await;
+        outcomes.extend(losers.map_err(unavailable)?);
     }
     outcomes.sort_by_key(|(i, _)| *i);
     Ok(outcomes)
 }
 
+/// What it means that a question fails about a flush that may be durable: no error of a statement says that it is not.
+fn unsettled(trouble: Trouble) -> Trouble {
+    match trouble {
+        Trouble::Again(_) | Trouble::Store(StoreError::Fenced | StoreError::Corrupt(_)) => trouble,
+        trouble => unavailable(trouble).into(),
+    }
+}
+
 /// What a fence that did not match means.
-async fn resolve(lane: &Lane, flush: &Flush) -> Result<Vec<(usize, Outcome)>, Trouble> {
+async fn resolve(lane: &Lane, claim: Option<&Mark>, flush: &Flush) -> Result<Vec<(usize, Outcome)>, Trouble> {
     let Some((epoch, last)) = lane.state().await? else {
         return Err(Trouble::Store(StoreError::Fenced));
     };
     let number = flush.number;
-    if flush.is_resent && last >= number && (last == number || epoch != flush.epoch) {
+    // whoever has taken the lane over has raised its epoch; any other one is of another registration
+    let is_ours = (flush.epoch..=flush.epoch + TAKEOVERS).contains(&epoch);
+    if is_ours && flush.is_resent && last >= number && (last == number || epoch != flush.epoch) {
+        lane.prove().await?;
         return outcome::applied_before(&lane.session, flush).await;
     }
     if epoch != flush.epoch {
         return Err(Trouble::Store(StoreError::Fenced));
     }
-    let lane = flush.lane;
     if last == number - 1 {
-        return Err(Trouble::Again(format!("flush {number} of lane {lane} met its own earlier try")));
+        if let Some(claim) = claim {
+            lane.expect(claim).await?;
+        }
+        return Err(Trouble::Again(format!("flush {number} of lane {} met its own earlier try", flush.lane)));
     }
-    Err(Trouble::Store(StoreError::Corrupt(if last < number {
-        format!(
-            "the database has lost history: the last flush of lane {lane} was number {}, it knows {last}; was \
-             it restored from a backup, or did it fail over to a server that lagged behind?",
-            number - 1
-        )
-    } else {
-        format!("flush {number} of lane {lane} was sent after flush {last}")
-    })))
+    if last < number {
+        return Err(lost(flush.lane, number - 1, last).into());
+    }
+    Err(StoreError::Corrupt(format!("flush {number} of lane {} was sent after flush {last}", flush.lane))
+        .into())
 }

@@ -3,10 +3,11 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{OptionalExtension, Params, params};
 use stepfast_core::clock::{Timestamp, stored_millis};
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
+use stepfast_core::payload::Payload;
 use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::record::{Armed, Status, encode_armed};
 use stepfast_core::write::{
@@ -14,8 +15,10 @@ use stepfast_core::write::{
 };
 
 use crate::error::{Tried, Trouble};
+use crate::payloads::{Aside, Column, fetch};
 use crate::queue::Gate;
-use crate::row::{blob, key, key_of, maybe_text, payload, status_of, text};
+use crate::resend::is_first_try;
+use crate::row::{blob, key, key_of, maybe_text, payload_of, status_of, text};
 use crate::rows::{ROWS, Rows, Shape};
 use crate::shared::Shared;
 use crate::statements::{Sql, Statements};
@@ -28,10 +31,14 @@ pub(crate) struct Apply<'c, 'f> {
     shared: &'f Shared,
     /// Whether `requests` has any row; looked up when first needed.
     has_requests: Option<bool>,
+    /// True once a Start was inserted that proves the flush.
+    pub(crate) has_started: bool,
     /// Executions of its checkpoints and attempts that were asked for something before the flush.
     asked: HashSet<Key>,
     /// Rows gathered for statements that insert many.
     pub(crate) rows: Rows<'f>,
+    /// Payloads that are put aside.
+    pub(crate) aside: Aside,
     /// Queues that something of the flush is put into.
     gates: Vec<(&'f str, Gate)>,
     /// True to apply one row at a time.
@@ -54,8 +61,10 @@ impl<'c, 'f> Apply<'c, 'f> {
             now,
             shared,
             has_requests: None,
+            has_started: false,
             asked: HashSet::new(),
             rows: Rows::new(),
+            aside: Aside::default(),
             gates: Vec::new(),
             is_single,
         }
@@ -120,6 +129,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             if self.start_any(&queued)? == 0 {
                 return self.existing(start);
             }
+            self.has_started = true;
             self.enter_attributes(start)?;
             self.enter_ready(start)?;
             return Ok(Outcome::Queued);
@@ -131,6 +141,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         if inserted == 0 {
             return self.existing(start);
         }
+        self.has_started |= is_first_try(start);
         self.enter_attributes(start)?;
         match &start.state {
             State::Queued { .. } if !start.has_begun => self.enter_ready(start)?,
@@ -149,17 +160,24 @@ impl<'c, 'f> Apply<'c, 'f> {
             return Ok(None);
         }
         let ticket = start.ticket.as_deref();
+        let (queue, dedup_id) = (ticket.map(|ticket| &*ticket.queue), start.dedup_id.as_deref());
+        self.aside.delete(&mut self.sql, Sql::InputToMerge, (queue, dedup_id))?;
+        let waiting = self.aside.waiting();
+        let input = self.aside.column(&mut self.sql, &start.input)?;
         let params = params![
-            ticket.map(|ticket| &*ticket.queue),
-            start.dedup_id.as_deref(),
-            payload(&start.input),
+            queue,
+            dedup_id,
+            input.bytes(),
             ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
             ticket.map(|ticket| ticket.priority).filter(|priority| *priority != 0),
             start.app_version.as_deref(),
             start.run_timeout.map(stored_millis),
         ];
         let found = self.sql.get(Sql::Merge)?.query_row(params, |row| Ok(existing(row))).optional()?;
-        let Some((other, created_at)) = found.transpose()? else { return Ok(None) };
+        let Some((other, created_at)) = found.transpose()? else {
+            self.aside.take_back(waiting);
+            return Ok(None);
+        };
         self.sql.tally.updated[Table::Executions as usize] += 1;
         let due_at = (*due_at).min(Timestamp::from_micros(created_at).plus(most));
         self.sql.run(Sql::PutOff, (key(&other.key), due_at.as_micros()))?;
@@ -196,17 +214,20 @@ impl<'c, 'f> Apply<'c, 'f> {
 
     fn start_any(&mut self, start: &Start) -> Tried<u64> {
         let state = &start.state;
+        let waiting = self.aside.waiting();
         let (ended_at, outcome) = match state {
-            State::Ended { outcome, at, .. } => (Some(at.as_micros()), payload(outcome)),
-            State::Parked { reason, .. } => (None, payload(reason)),
-            _ => (None, None),
+            State::Ended { outcome, at, .. } => {
+                (Some(at.as_micros()), self.aside.column(&mut self.sql, outcome)?)
+            }
+            State::Parked { reason, .. } => (None, self.aside.column(&mut self.sql, reason)?),
+            _ => (None, Column::Here(None)),
         };
+        let input = self.aside.column(&mut self.sql, &start.input)?;
         let armed = armed(state.armed());
         let owner = matches!(state, State::Running { .. }).then_some(self.flush.worker.0);
         let ticket = start.ticket.as_deref();
         let params = params![
             key(&start.key),
-            start.root.shard(),
             (start.root != start.key).then(|| key(&start.root)),
             start.parent.as_ref().map(|parent| key(&parent.key)),
             start.parent.as_ref().is_some_and(|parent| parent.is_detached),
@@ -220,8 +241,8 @@ impl<'c, 'f> Apply<'c, 'f> {
             ended_at,
             start.deadline_at.map(Timestamp::as_micros),
             armed,
-            payload(&start.input),
-            outcome,
+            input.bytes(),
+            outcome.bytes(),
             start.app_version.as_deref(),
             ticket.map(|ticket| &*ticket.queue),
             ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
@@ -231,7 +252,11 @@ impl<'c, 'f> Apply<'c, 'f> {
             // it begins without a claim
             start.yields_now().then_some(false),
         ];
-        self.sql.insert(Table::Executions, Sql::Start, params)
+        let rows = self.sql.insert(Table::Executions, Sql::Start, params)?;
+        if rows == 0 {
+            self.aside.take_back(waiting);
+        }
+        Ok(rows)
     }
 
     fn enter_attributes(&mut self, start: &Start) -> Tried<()> {
@@ -287,20 +312,24 @@ impl<'c, 'f> Apply<'c, 'f> {
             checkpoint.run_no,
             checkpoint.order,
             checkpoint.at.as_micros(),
-            payload(&checkpoint.outcome),
         );
-        Ok(self.sql.get(Sql::SameCheckpoint)?.query_row(params, |row| row.get(0)).optional()?)
+        self.is_recorded(Sql::SameCheckpoint, params, &checkpoint.outcome)
     }
 
     fn attempt(&mut self, attempt: &Attempt) -> Tried<Outcome> {
+        let waiting = self.aside.waiting();
+        let failure = self.aside.column(&mut self.sql, &attempt.failure)?;
         let params = (
             key(&attempt.execution),
             attempt.path.as_bytes(),
             attempt.attempt,
             attempt.at.as_micros(),
-            payload(&attempt.failure),
+            failure.bytes(),
         );
         let rows = self.sql.insert(Table::Attempts, Sql::Attempt, params)?;
+        if rows == 0 {
+            self.aside.take_back(waiting);
+        }
         if rows == 1 || self.has_attempt(attempt)? == Some(true) {
             return Ok(self.heard(attempt.execution));
         }
@@ -312,14 +341,21 @@ impl<'c, 'f> Apply<'c, 'f> {
 
     /// Whether there is an attempt of this number, and whether it is this one.
     pub(crate) fn has_attempt(&mut self, attempt: &Attempt) -> Tried<Option<bool>> {
-        let params = (
-            key(&attempt.execution),
-            attempt.path.as_bytes(),
-            attempt.attempt,
-            attempt.at.as_micros(),
-            payload(&attempt.failure),
-        );
-        Ok(self.sql.get(Sql::SameAttempt)?.query_row(params, |row| row.get(0)).optional()?)
+        let params =
+            (key(&attempt.execution), attempt.path.as_bytes(), attempt.attempt, attempt.at.as_micros());
+        self.is_recorded(Sql::SameAttempt, params, &attempt.failure)
+    }
+
+    /// Whether a row is there, and whether it is this one: `same` compares its short columns, and selects its payload.
+    fn is_recorded(&mut self, same: Sql, params: impl Params, payload: &Payload) -> Tried<Option<bool>> {
+        let statement = self.sql.get(same)?;
+        let found = statement.query_row(params, |row| Ok((row.get(0)?, payload_of(row, 1)))).optional()?;
+        let Some((is_same, found)): Option<(bool, _)> = found else { return Ok(None) };
+        let mut found = found?;
+        // its pieces may be of this transaction
+        self.aside.insert(&mut self.sql)?;
+        let is_whole = fetch(&mut self.sql, &mut found)?;
+        Ok(Some(is_same && is_whole && found.as_bytes() == payload.as_bytes()))
     }
 
     fn change(&mut self, change: &Move) -> Tried<Outcome> {
@@ -340,9 +376,11 @@ impl<'c, 'f> Apply<'c, 'f> {
             }
             state => state,
         };
+        let waiting = self.aside.waiting();
         let rows = match state {
             State::Ended { status, outcome, at } => {
-                let params = (id, owner, *status as i64, payload(outcome), at.as_micros());
+                let outcome = self.aside.column(&mut self.sql, outcome)?;
+                let params = (id, owner, *status as i64, outcome.bytes(), at.as_micros());
                 self.sql.update(Table::Executions, Sql::MoveEnded, params)?
             }
             State::Running { armed: sleeps } => {
@@ -350,13 +388,18 @@ impl<'c, 'f> Apply<'c, 'f> {
                 self.sql.update(Table::Executions, Sql::MoveRunning, params)?
             }
             state => {
-                let reason = if let State::Parked { reason, .. } = state { payload(reason) } else { None };
+                let reason = match state {
+                    State::Parked { reason, .. } => self.aside.column(&mut self.sql, reason)?,
+                    _ => Column::Here(None),
+                };
                 let is_paused = matches!(state, State::Parked { .. });
-                let params = (id, owner, state.status() as i64, is_paused, reason, armed(state.armed()));
+                let armed = armed(state.armed());
+                let params = (id, owner, state.status() as i64, is_paused, reason.bytes(), armed);
                 self.sql.update(Table::Executions, Sql::Move, params)?
             }
         };
         if rows == 0 {
+            self.aside.take_back(waiting);
             return Ok(Outcome::NotFound);
         }
         if matches!(state, State::Ended { .. }) && self.is_asked(change.key)? {

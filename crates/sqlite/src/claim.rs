@@ -282,6 +282,7 @@ impl Claiming<'_, '_> {
         let Some(mut execution) = found.filter(|found| found.status == status && !found.is_paused) else {
             return Ok(false);
         };
+        read::fetch_both(&mut self.sql, &mut execution)?;
         self.sql.update(Table::Executions, Sql::Take, (key(&id), self.claim.worker.0))?;
         if execution.run_timeout.is_some() {
             execution.begin(self.now);

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, Rows};
 use stepfast_core::store::{Durability, StoreError};
 
-use crate::error::{Tried, detail};
+use crate::companions::Counted;
+use crate::error::{Tried, Trouble, detail};
 
-/// How long SQLite itself tries for a lock: the net below the turnstile.
+/// How long SQLite itself tries for a lock, unless a transaction says otherwise: the net below the turnstile.
 const BUSY: Duration = Duration::from_mins(1);
 /// Page cache of the write connection, in KiB; pages are taken as they are needed. Enough for the largest flush
 /// with every page at random; not more, as a commit that has split pages walks all that are cached (with 256 MiB
@@ -50,6 +51,47 @@ pub(crate) fn reader(path: &Path, vfs: Option<&str>) -> Tried<Connection> {
     set(&conn, path, "query_only", 1)?;
     set(&conn, path, "cache_size", -READER_CACHE)?;
     Ok(conn)
+}
+
+/// [Empties](empty_log) the log, and makes that durable, so that nothing depends on the old log any more.
+///
+/// When a sync of the log fails, the system takes its pages for written. They can be read, but are not on the disk, and no
+/// later sync writes them. A log that is emptied begins anew with the next transaction: until that is synced, the disk may
+/// still have the beginning of the old one, which is older than the database.
+pub(crate) fn renew_log(conn: &Connection, patience: Duration) -> Tried<bool> {
+    let is_empty = empty_log(conn, patience)?;
+    if is_empty {
+        count(conn)?;
+    }
+    Ok(is_empty)
+}
+
+/// Writes all that the log has into the database, and empties it. False if readers or a writer of other connections kept it
+/// from that for longer than `patience`.
+pub(crate) fn empty_log(conn: &Connection, patience: Duration) -> Tried<bool> {
+    conn.busy_timeout(patience)?;
+    let is_busy: bool = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    Ok(!is_busy)
+}
+
+/// Counts a flush, and returns the count.
+pub(crate) fn count(conn: &Connection) -> Tried<Counted> {
+    let mut statement = conn.prepare_cached("UPDATE flushes SET count = count + 1 RETURNING nonce, count")?;
+    one(statement.query([])?)
+}
+
+/// Returns the count of flushes.
+pub(crate) fn counted(conn: &Connection) -> Tried<Counted> {
+    one(conn.prepare_cached("SELECT nonce, count FROM flushes")?.query([])?)
+}
+
+/// The only row of `flushes`. A statement that is not stepped to its end is not done.
+fn one(mut rows: Rows<'_>) -> Tried<Counted> {
+    let mut found = None;
+    while let Some(row) = rows.next()? {
+        found = Some(Counted { nonce: row.get(0)?, count: row.get(1)? });
+    }
+    found.ok_or_else(|| Trouble::damaged("flushes has no row"))
 }
 
 /// Closes a connection that another one will follow: even if no other is open, the log is not folded into the

@@ -12,6 +12,8 @@ pub(crate) enum Trouble {
     Sqlite(rusqlite::Error),
     /// Ready to be handed out.
     Store(StoreError),
+    /// Another process has the file for too long: nothing was begun.
+    Busy,
     /// Some row of many is there already: to be done again one row at a time. Never handed out.
     OneByOne,
 }
@@ -32,6 +34,15 @@ impl From<StoreError> for Trouble {
 }
 
 impl Trouble {
+    /// What went wrong, for people.
+    pub(crate) fn detail(&self) -> String {
+        match self {
+            Trouble::Sqlite(error) => detail(error),
+            Trouble::Store(error) => error.to_string(),
+            Trouble::Busy | Trouble::OneByOne => format!("{self:?}"),
+        }
+    }
+
     /// A row that this program cannot have written.
     pub(crate) fn damaged(what: &str) -> Self {
         Trouble::Store(StoreError::Corrupt(format!("{what}; restore the database from a backup")))
@@ -40,8 +51,28 @@ impl Trouble {
     fn code(&self) -> Option<ErrorCode> {
         match self {
             Trouble::Sqlite(error) => error.sqlite_error_code(),
-            Trouble::Store(_) | Trouble::OneByOne => None,
+            Trouble::Store(_) | Trouble::Busy | Trouble::OneByOne => None,
         }
+    }
+
+    /// True if another process has the file, so that nothing was begun.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, Trouble::Busy)
+            || matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+    }
+
+    /// True if the database refuses a value or a row, whatever else is written.
+    pub(crate) fn is_of_value(&self) -> bool {
+        use ErrorCode::{ConstraintViolation, TooBig, TypeMismatch};
+        matches!(self.code(), Some(ConstraintViolation | TooBig | TypeMismatch))
+    }
+
+    /// True if a sync has failed: what it should have written can be read, and is not on the disk.
+    pub(crate) fn is_of_sync(&self) -> bool {
+        use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
+        let Trouble::Sqlite(error) = self else { return false };
+        let code = error.sqlite_error().map(|error| error.extended_code);
+        matches!(code, Some(SQLITE_IOERR_FSYNC | SQLITE_IOERR_DIR_FSYNC))
     }
 
     /// True if the connection may no longer know what is on disk, so that only a new one is trusted.
@@ -68,8 +99,16 @@ impl Trouble {
 
     /// The contract's error: `doing` says what was attempted on the database at `path`.
     pub(crate) fn into_store(self, path: &Path, doing: &str) -> StoreError {
+        let busy = |doing: &str| {
+            StoreError::Unavailable(format!(
+                "{doing} in {}: another process keeps its write lock; look for a stopped process or a long transaction \
+                 on this file",
+                path.display()
+            ))
+        };
         let error = match self {
             Trouble::Store(error) => return error,
+            Trouble::Busy => return busy(doing),
             Trouble::OneByOne => return StoreError::Blocked(format!("{doing}: not done row by row")),
             Trouble::Sqlite(error) => error,
         };
@@ -81,10 +120,7 @@ impl Trouble {
         let detail = detail(&error);
         match code {
             ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
-                StoreError::Unavailable(format!(
-                    "{doing} in {at}: another process keeps its write lock; look for a stopped process or a long \
-                     transaction on this file"
-                ))
+                busy(doing)
             }
             ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => StoreError::Corrupt(format!(
                 "{doing} in {at}: the file is damaged ({detail}); restore it from a backup"

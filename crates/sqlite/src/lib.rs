@@ -9,6 +9,7 @@
 
 mod apply;
 mod claim;
+mod companions;
 mod connect;
 mod error;
 #[doc(hidden)]
@@ -17,6 +18,7 @@ mod inbox;
 mod look;
 mod migrate;
 mod notify;
+mod payloads;
 mod queue;
 mod read;
 mod request;
@@ -32,6 +34,7 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -45,13 +48,24 @@ use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
 use stepfast_core::store::{
     About, Changed, Claim, Claimed, Durability, Look, Registration, Seen, Store, StoreError,
 };
-use stepfast_core::survey::{Survey, WorkerInfo};
+use stepfast_core::survey::{DeadLetter, Survey, WorkerInfo};
 use stepfast_core::write::{Flush, Outcome, WorkerId};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
+use crate::companions::beside;
 use crate::forked::InSqlite;
 use crate::shared::{FORKED, Shared};
-use crate::writer::Inner;
+use crate::writer::{Inner, LONGEST_LOG, Writer};
+
+/// How long processes of older programs have to end.
+const WAY_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long opening waits for another process that opens the same file, or migrates it.
+const OPENING: Duration = Duration::from_mins(1);
+
+/// How long opening waits for readers that keep the log from being folded into the database.
+const OPENING_LOG: Duration = Duration::from_millis(100);
 
 /// How a [`SqliteStore`] is opened.
 #[derive(Clone, Default)]
@@ -92,29 +106,56 @@ impl SqliteStore {
             if !path.exists() {
                 return Err(refuse("there is no such file; is the path right?".to_owned()));
             }
-            let version = connect::reader(&path, options.vfs).and_then(|conn| migrate::version(&conn));
+            let version = connect::reader(&path, options.vfs).and_then(|conn| {
+                let version = migrate::version(&conn);
+                connect::close_for_now(conn);
+                version
+            });
             if version.map_err(|trouble| connect::explain(&path, trouble))? == 0 {
                 return Err(refuse(
                     "it has no executions: it belongs to another program, or is empty".to_owned(),
                 ));
             }
         }
-        let shared = Shared::join(&path).map_err(|error| {
-            refuse(match error.kind() {
-                std::io::ErrorKind::Other => error.to_string(),
-                _ => format!("cannot open its companion files ({error}); make the directory writable"),
-            })
+        let shared = Shared::join(&path).map_err(|error| refuse(error.to_owned()))?;
+        // while it is opened
+        let companions = shared.companions.open();
+        let companions = companions.map_err(|error| {
+            refuse(format!("cannot open its companion files ({error}); make the directory writable"))
         })?;
-        let opening = shared.opening();
-        let mut writer = connect::writer(&path, options.vfs, options.durability)
-            .map_err(|trouble| connect::explain(&path, trouble))?;
-        migrate::migrate(&mut writer).map_err(|trouble| connect::explain(&path, trouble))?;
+        let opening = shared.opening(Instant::now() + OPENING).ok_or_else(|| {
+            refuse("another process keeps opening it; look for a stopped process on this file".to_owned())
+        })?;
+        let has_log = std::fs::metadata(beside(&path, "-wal")).is_ok_and(|log| log.len() > 0);
+        let explain = |trouble| connect::explain(&path, trouble);
+        let mut writer = Writer::open(&path, options.vfs, options.durability).map_err(explain)?;
+        if migrate::is_outdated(&writer.conn).map_err(explain)? && !shared.is_nobody_there() {
+            make_way(&shared, &writer.conn).map_err(explain)?.map_err(refuse)?;
+        }
+        let is_migrated = migrate::migrate(&mut writer.conn).map_err(explain)?;
         stepfast_core::crash_point!("sqlite migrated");
+        let (store_id, shard) = migrate::identity(&writer.conn).map_err(explain)?;
+        if let Some((found, supported)) = migrate::newer(&writer.conn).map_err(explain)? {
+            return Err(StoreError::NewerSchema { found, supported });
+        }
+        let counted = connect::counted(&writer.conn).map_err(explain)?;
+        if let Some(Err(error)) = companions.counted().map(|copy| counted.check(&path, copy)) {
+            // what there is stays as it is
+            connect::close_for_now(writer.conn);
+            return Err(refuse(error.to_string()));
+        }
+        // Processes that were killed after a failed sync leave a log that can be read and is not on the disk. And a new database
+        // says in its own file which one it is: where its log is lost, it is not taken for another.
+        if (has_log || is_migrated) && shared.is_nobody_there() {
+            connect::renew_log(&writer.conn, OPENING_LOG).map_err(explain)?;
+        }
         drop(opening);
         let about = About {
             kind: "sqlite",
             version: format!("SQLite {}", rusqlite::version()),
             place: path.display().to_string(),
+            store_id,
+            shard,
             durability: options.durability,
             lanes: 1,
             flush_writes: 4_096,
@@ -132,7 +173,11 @@ impl SqliteStore {
             workers: Mutex::default(),
             renewals: AtomicU64::new(0),
             owes_wakes: AtomicBool::new(false),
+            database: Mutex::new(Some(writer.database)),
             writer: Mutex::new(Some(writer)),
+            nonce: counted.nonce,
+            longest_log: AtomicU64::new(LONGEST_LOG),
+            counted_at: Mutex::default(),
             readers: Mutex::default(),
             is_at_rest: AtomicBool::new(false),
             reading: Arc::new(Semaphore::new(read::READERS)),
@@ -172,6 +217,29 @@ impl SqliteStore {
     }
 }
 
+/// Ends the engines of older programs before the schema changes; `Err` says why they are still there.
+fn make_way(shared: &Shared, conn: &rusqlite::Connection) -> error::Tried<Result<(), String>> {
+    if !migrate::announce(conn)? {
+        let reason = "processes of an older program have it open, and cannot be asked to end: end them first";
+        return Ok(Err(reason.to_owned()));
+    }
+    tracing::info!("processes of an older program are asked to end");
+    let until = Instant::now() + WAY_WITHIN;
+    while !shared.is_nobody_there() {
+        if Instant::now() > until {
+            return Ok(Err(format!(
+                "processes of an older program were asked to end and still have it open after {} s: end them, then open \
+                 it again",
+                WAY_WITHIN.as_secs()
+            )));
+        }
+        // another process says nothing when it has ended
+        #[allow(clippy::disallowed_methods)]
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(Ok(()))
+}
+
 #[async_trait]
 impl Store for SqliteStore {
     fn about(&self) -> &About {
@@ -187,7 +255,7 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
-        self.inner.close(worker.0)?;
+        let closed = self.inner.close(worker.0);
         if self.inner.workers.lock().is_empty() {
             // nothing of the file stays open: another SQLite of this process, which knows nothing of this one, may use it
             // now, and closing it later would take away its locks
@@ -195,7 +263,7 @@ impl Store for SqliteStore {
             let nobody_reads = self.inner.reading.acquire_many(read::READERS as u32);
             drop(nobody_reads.await);
         }
-        Ok(())
+        closed
     }
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
@@ -241,6 +309,10 @@ impl Store for SqliteStore {
     async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
         let workers = workers.to_vec();
         self.reading(move |inner| inner.lost(&workers)).await
+    }
+
+    async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
+        self.reading(move |inner| inner.dead_letters(most)).await
     }
 
     async fn survey(&self, most: u64) -> Result<Survey, StoreError> {

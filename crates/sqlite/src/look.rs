@@ -10,11 +10,12 @@ use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::rate::Which;
 use stepfast_core::record::{ExecutionId, QUARANTINE, quarantine_delay, strikes_after};
-use stepfast_core::store::{Look, Registration, Seen, StoreError};
+use stepfast_core::store::{EXPIRED, Look, Registration, Seen, StoreError};
 use stepfast_core::survey::{WorkerInfo, is_same_version};
 use stepfast_core::write::WorkerId;
 
 use crate::error::Tried;
+use crate::migrate;
 use crate::queue::{next_key, ready_queues, stored_queue};
 use crate::read;
 use crate::row::{key, key_of, maybe_text, request_kind, text};
@@ -33,7 +34,7 @@ impl Inner {
         self.is_at_rest.store(false, SeqCst);
         let now = self.now();
         let mut entered = None;
-        let registered = self.write("registering a worker", |conn| {
+        let registered = self.write_patiently("registering a worker", |conn| {
             let worker: i64 = conn.query_row(
                 "INSERT INTO workers (epoch, registered_at, host, pid, engine, app_version, workflows, is_client, queues)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) RETURNING worker_id",
@@ -82,19 +83,26 @@ impl Inner {
         }
     }
 
+    /// Gives up a registration. Where that fails, its presence ends all the same: others take it over.
     pub(crate) fn close(&self, worker: i64) -> Result<(), StoreError> {
+        let closed = self.hand_on(worker);
+        let mut workers = self.workers.lock();
+        if let Some(i) = workers.iter().position(|own| *own == worker) {
+            workers.swap_remove(i);
+            self.listener.left();
+            self.shared.leave(worker);
+        }
+        closed
+    }
+
+    /// Fences a worker, and hands on what it runs.
+    fn hand_on(&self, worker: i64) -> Result<(), StoreError> {
         if !self.forget(&[worker])?.is_empty() {
             stepfast_core::crash_point!("sqlite registration given up");
             self.requeue(worker, false)?;
             // its last Wakes may have come too late for its lanes
             self.wake_called()?;
             self.shared.announce(self.listener.id);
-        }
-        let mut workers = self.workers.lock();
-        if let Some(i) = workers.iter().position(|own| *own == worker) {
-            workers.swap_remove(i);
-            self.listener.left();
-            self.shared.leave(worker);
         }
         Ok(())
     }
@@ -105,7 +113,15 @@ impl Inner {
             let is_sweep = self.renewals.fetch_add(1, SeqCst).is_multiple_of(RENEWALS_PER_SWEEP);
             self.owes_wakes.fetch_or(is_sweep, SeqCst);
         }
+        if look.is_renewal {
+            self.check_files()?;
+        }
+        // before the database: the copy is never ahead of it
+        let copy = self.shared.companions.if_open().and_then(|used| used.counted());
         self.read("looking what has changed", |conn| {
+            if look.is_renewal {
+                self.check_count(copy, conn)?;
+            }
             let mut seen = self.see(conn, look)?;
             let (lost, owners) = self.lost_beside(conn, look.worker.0)?;
             seen.has_lost = !lost.is_empty() || !owners.is_empty() || self.owes_wakes.load(SeqCst);
@@ -271,6 +287,7 @@ impl Inner {
             .query_row([worker], |row| row.get(0))
             .optional()?;
         seen.is_fenced = epoch != Some(look.epoch);
+        seen.newer_schema = migrate::newer(conn)?;
 
         let mut statement = conn.prepare_cached(include_str!("../queries/asked.sql"))?;
         let mut rows = statement.query([worker])?;
@@ -323,6 +340,19 @@ impl Inner {
             }
         }
         drop(rows);
+
+        let now = seen.now.as_micros();
+        let mut expired = conn.prepare_cached(include_str!("../queries/expired.sql"))?;
+        let mut rows = expired.query((now, EXPIRED as i64))?;
+        while let Some(row) = rows.next()? {
+            seen.expired.push(key_of(row, 0)?);
+        }
+        drop(rows);
+        let next = conn
+            .prepare_cached(include_str!("../queries/next_deadline.sql"))?
+            .query_row([now], |row| row.get(0))
+            .optional()?;
+        seen.next_deadline = next.map(Timestamp::from_micros);
 
         let mut due = conn.prepare_cached(include_str!("../queries/due.sql"))?;
         let mut rows = due.query((i64::MIN, key(&Key::default()), i64::MAX, i64::MAX))?;

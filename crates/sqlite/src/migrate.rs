@@ -1,6 +1,8 @@
 //! Brings the schema up to date, or refuses a newer one. The caller holds the lock that lets in one opener
 //! at a time, of all processes.
 
+use std::sync::LazyLock;
+
 use rusqlite::Connection;
 use stepfast_core::store::StoreError;
 
@@ -23,8 +25,8 @@ pub(crate) fn all() -> Vec<(i64, String, String)> {
     all
 }
 
-/// Applies what is missing, in one transaction.
-pub(crate) fn migrate(conn: &mut Connection) -> Tried<()> {
+/// Applies what is missing, in one transaction. Returns whether anything was.
+pub(crate) fn migrate(conn: &mut Connection) -> Tried<bool> {
     let mut runner = embedded::migrations::runner().set_grouped(true);
     runner.set_migration_table_name(HISTORY);
     let supported =
@@ -53,7 +55,7 @@ pub(crate) fn migrate(conn: &mut Connection) -> Tried<()> {
             }
         })?;
     }
-    Ok(())
+    Ok(found < supported)
 }
 
 /// The schema's version; 0 for an empty database.
@@ -76,4 +78,38 @@ pub(crate) fn version(conn: &Connection) -> Tried<i64> {
         .into(),
         _ => error.into(),
     })
+}
+
+/// Which store it is, and the number of its shard.
+pub(crate) fn identity(conn: &Connection) -> Tried<(String, u16)> {
+    Ok(conn.query_row("SELECT store_id, number FROM shard", [], |row| Ok((row.get(0)?, row.get(1)?)))?)
+}
+
+/// The newest schema that this program knows.
+fn newest() -> i64 {
+    static NEWEST: LazyLock<i64> = LazyLock::new(|| all().last().map_or(0, |(version, ..)| *version));
+    *NEWEST
+}
+
+/// Where engines must know a schema that this program does not know: its version, and the newest that the program knows.
+pub(crate) fn newer(conn: &Connection) -> Tried<Option<(i64, i64)>> {
+    let oldest: i64 =
+        conn.prepare_cached("SELECT oldest_engine FROM shard")?.query_row([], |row| row.get(0))?;
+    Ok((oldest > newest()).then(|| (oldest, newest())))
+}
+
+/// Asks the engines of older programs to end, as the schema is brought to the newest version. False if they do not look at
+/// that.
+pub(crate) fn announce(conn: &Connection) -> Tried<bool> {
+    const FIRST_THAT_LOOK: i64 = 3;
+    if version(conn)? < FIRST_THAT_LOOK {
+        return Ok(false);
+    }
+    conn.execute("UPDATE shard SET oldest_engine = max(oldest_engine, ?1)", [newest()])?;
+    Ok(true)
+}
+
+/// True if it is an older schema than that of this program.
+pub(crate) fn is_outdated(conn: &Connection) -> Tried<bool> {
+    Ok((1..newest()).contains(&version(conn)?))
 }

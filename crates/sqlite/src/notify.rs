@@ -2,9 +2,7 @@
 //! written to `<database>-wake` after COMMIT has returned. (The write-ahead log itself changes too early:
 //! before its commit can be seen.)
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -12,14 +10,15 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use stepfast_core::lock::Mutex;
 use tokio::sync::Notify;
 
+use crate::companions::Companions;
+
 /// Bytes of the wake file: a process writes to the one at its first worker_id modulo this, so that it does
 /// not wake itself.
 const SLOTS: usize = 4096;
 
 /// Who listens in this process, and the file between processes.
 pub(crate) struct Wakes {
-    file: File,
-    path: PathBuf,
+    companions: Arc<Companions>,
     /// The byte that this process writes, plus one; 0 before it has registered.
     slot: AtomicU64,
     count: AtomicU8,
@@ -67,10 +66,9 @@ impl Listener {
 }
 
 impl Wakes {
-    pub(crate) fn new(file: File, path: PathBuf) -> Self {
+    pub(crate) fn new(companions: Arc<Companions>) -> Self {
         Self {
-            file,
-            path,
+            companions,
             slot: AtomicU64::new(0),
             count: AtomicU8::new(0),
             next_listener: AtomicU64::new(0),
@@ -109,7 +107,7 @@ impl Wakes {
             let slot = self.slot.load(Relaxed).saturating_sub(1);
             let count = self.count.fetch_add(1, Relaxed).wrapping_add(1);
             // a hint: the look once a second is the net
-            let _ = self.file.write_at(&[count], slot);
+            let _ = self.companions.if_open().map(|used| used.wake.write_at(&[count], slot));
         }
     }
 
@@ -120,15 +118,22 @@ impl Wakes {
             return;
         }
         watch.seen = self.bytes();
+        let path = self.companions.path("-wake");
         let wakes = Arc::downgrade(self);
         let watcher = notify::recommended_watcher(move |_| Wakes::look(&wakes)).and_then(|mut watcher| {
-            watcher.watch(&self.path, RecursiveMode::NonRecursive)?;
+            watcher.watch(&path, RecursiveMode::NonRecursive)?;
             Ok(watcher)
         });
         match watcher {
             Ok(watcher) => watch.watcher = Some(watcher),
-            Err(error) => tracing::debug!("cannot watch {}: {error}", self.path.display()),
+            Err(error) => tracing::debug!("cannot watch {}: {error}", path.display()),
         }
+    }
+
+    /// Stops watching the file, until the next [`watch`](Self::watch).
+    pub(crate) fn unwatch(&self) {
+        let watched = std::mem::take(&mut *self.watch.lock());
+        drop(watched);
     }
 
     /// Wakes everybody if another process has written.
@@ -150,8 +155,10 @@ impl Wakes {
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; SLOTS];
         let mut len = 0;
-        while let Ok(read @ 1..) = self.file.read_at(&mut bytes[len..], len as u64) {
-            len += read;
+        if let Some(used) = self.companions.if_open() {
+            while let Ok(read @ 1..) = used.wake.read_at(&mut bytes[len..], len as u64) {
+                len += read;
+            }
         }
         if let Some(own) = self.slot.load(Relaxed).checked_sub(1) {
             bytes[own as usize] = 0;

@@ -26,7 +26,7 @@ impl Inner {
     pub(crate) fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
         let QueueChange { queue, is_paused, seen_version } = change.clone();
         let row = QueueRow { queue, is_paused, version: seen_version + 1, changed_at: self.now() };
-        let (is_changed, tally) = self.write("changing a queue", |conn| {
+        let (is_changed, tally) = self.write_patiently("changing a queue", |conn| {
             let mut sql = Statements::new(conn);
             let before =
                 stored_queue(&mut sql, &row.queue.name)?.map(|row| row.queue.limits).unwrap_or_default();

@@ -15,6 +15,7 @@ use stepfast_core::store::StoreError;
 use crate::connect;
 use crate::error::{Tried, Trouble};
 use crate::forked::InSqlite;
+use crate::payloads::fetch;
 use crate::row::{attempt, blob, checkpoint, execution, key, request_kind, text};
 use crate::statements::{Sql, Statements};
 use crate::writer::Inner;
@@ -29,6 +30,10 @@ impl Inner {
         doing: &str,
         work: impl FnOnce(&Connection) -> Tried<T>,
     ) -> Result<T, StoreError> {
+        if self.shared.is_log_doubtful() {
+            // what a caller is told is on the disk
+            self.write(doing, |_| Ok(()))?;
+        }
         let _in_sqlite = InSqlite::enter();
         let kept = self.readers.lock().pop();
         let done = match kept {
@@ -155,7 +160,22 @@ pub(crate) fn find(sql: &mut Statements<'_>, id: &ExecutionId, with_input: bool)
             sql.get(Sql::ExecutionById)?.query_row([&**id], |row| Ok(execution(row, with_input)))
         }
     };
-    found.optional()?.transpose()
+    let mut found = found.optional()?.transpose()?;
+    if let Some(execution) = &mut found {
+        fetch_both(sql, execution)?;
+    }
+    Ok(found)
+}
+
+/// Fetches the input and the outcome of an execution that was just read.
+pub(crate) fn fetch_both(sql: &mut Statements<'_>, execution: &mut Execution) -> Tried<()> {
+    if !fetch(sql, &mut execution.input)? {
+        execution.note_unreadable("input of executions");
+    }
+    if !fetch(sql, &mut execution.outcome)? {
+        execution.note_unreadable("outcome of executions");
+    }
+    Ok(())
 }
 
 /// An execution with all that was recorded of it.
@@ -179,6 +199,16 @@ pub(crate) fn record(sql: &mut Statements<'_>, execution: Execution) -> Tried<Re
         }
     }
     drop(rows);
+    for checkpoint in &mut record.checkpoints {
+        if !fetch(sql, &mut checkpoint.outcome)? {
+            record.execution.note_unreadable("outcome of checkpoints");
+        }
+    }
+    for attempt in &mut record.attempts {
+        if !fetch(sql, &mut attempt.failure)? {
+            record.execution.note_unreadable("failure of attempts");
+        }
+    }
     let mut rows = sql.get(Sql::Asked)?.query([key(&id)])?;
     while let Some(row) = rows.next()? {
         record.requests.extend(request_kind(row, 0)?);
@@ -326,7 +356,7 @@ mod tests {
 
     #[test]
     fn prefixes_of_keys_are_ranges() {
-        let key = Key::mint();
+        let key = Key::mint(0);
         let text = key.to_string();
         for len in 1..=36 {
             let (first, last) = keys_with_prefix(&text[..len]).unwrap();

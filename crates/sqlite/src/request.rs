@@ -8,7 +8,7 @@ use stepfast_core::write::{Answer, Outcome, Request, RequestKind};
 
 use crate::apply::Apply;
 use crate::error::Tried;
-use crate::row::{blob, key, key_of, maybe_time, payload, status_of};
+use crate::row::{blob, key, key_of, maybe_time, status_of};
 use crate::statements::Sql;
 
 /// What a request needs to know of its target.
@@ -19,6 +19,7 @@ pub(crate) struct Target {
     pub(crate) ended_at: Option<stepfast_core::clock::Timestamp>,
     /// Who runs it, if that began without a claim.
     pub(crate) owner: Option<i64>,
+    pub(crate) deadline_at: Option<stepfast_core::clock::Timestamp>,
 }
 
 impl Apply<'_, '_> {
@@ -26,6 +27,14 @@ impl Apply<'_, '_> {
         let Some(target) = self.target(request.execution)? else { return Ok(Outcome::NotFound) };
         match request.kind {
             RequestKind::Cancel => self.cancel(request, &target),
+            RequestKind::Expire => {
+                let has_expired = target.deadline_at.is_some_and(|at| at <= request.at);
+                if has_expired && target.status != Status::Running {
+                    self.cancel(request, &target)
+                } else {
+                    Ok(Outcome::Answered(Answer::Declined(target.status), None))
+                }
+            }
             RequestKind::Resume => self.resume(request.execution, &target),
         }
     }
@@ -40,6 +49,7 @@ impl Apply<'_, '_> {
                     parent: blob(row, 2)?.is_some().then(|| key_of(row, 2)).transpose()?,
                     ended_at: maybe_time(row, 3)?,
                     owner: row.get(4)?,
+                    deadline_at: maybe_time(row, 5)?,
                 })
             };
             Ok(read())
@@ -77,14 +87,16 @@ impl Apply<'_, '_> {
     }
 
     fn ask(&mut self, request: &Request, id: Key) -> Tried<()> {
-        let params = (key(&id), key(&request.n), request.kind as u8, request.at.as_micros());
+        let params = (key(&id), key(&request.n), RequestKind::Cancel as u8, request.at.as_micros());
         self.sql.insert(Table::Requests, Sql::Ask, params)?;
         self.asked();
         Ok(())
     }
 
     fn end_as_cancelled(&mut self, request: &Request, id: Key) -> Tried<()> {
-        let params = (key(&id), payload(&request.reason), request.at.as_micros());
+        self.aside.delete(&mut self.sql, Sql::OutcomeOf, [key(&id)])?;
+        let reason = self.aside.column(&mut self.sql, &request.reason)?;
+        let params = (key(&id), reason.bytes(), request.at.as_micros());
         self.sql.update(Table::Executions, Sql::Cancel, params)?;
         self.sql.delete(Table::Ready, Sql::Unready, [key(&id)])?;
         self.sql.run(Sql::Unquarantine, [key(&id)])?;
@@ -99,8 +111,9 @@ impl Apply<'_, '_> {
     fn withdraw_failures(&mut self, id: Key) -> Tried<()> {
         let first: Option<i64> = self.sql.get(Sql::LastFailures)?.query_row([key(&id)], |row| row.get(0))?;
         if let Some(first) = first {
-            self.sql.run(Sql::Untry, (key(&id), first))?;
-            self.sql.delete(Table::Checkpoints, Sql::Withdraw, (key(&id), first))?;
+            self.aside.delete(&mut self.sql, Sql::Untry, (key(&id), first))?;
+            let withdrawn = self.aside.delete(&mut self.sql, Sql::Withdraw, (key(&id), first))?;
+            self.sql.tally.deleted[Table::Checkpoints as usize] += withdrawn;
         }
         Ok(())
     }
@@ -110,6 +123,7 @@ impl Apply<'_, '_> {
         if !is_parked && !matches!(target.status, Status::Failed | Status::Cancelled) {
             return Ok(Outcome::Answered(Answer::Declined(target.status), None));
         }
+        self.aside.delete(&mut self.sql, Sql::OutcomeOf, [key(&id)])?;
         self.sql.update(Table::Executions, Sql::Resume, (key(&id), i64::from(!is_parked)))?;
         if !is_parked {
             self.sql.delete(Table::Requests, Sql::Answer, [key(&id)])?;

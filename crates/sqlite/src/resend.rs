@@ -26,7 +26,7 @@ impl Apply<'_, '_> {
     pub(crate) fn leave_proof(&mut self) -> Tried<()> {
         let inserted = |table: Table| self.sql.tally.inserted[table as usize] > 0;
         let flush = self.flush;
-        let has_proof = [Table::Executions, Table::Checkpoints, Table::Attempts].into_iter().any(inserted);
+        let has_proof = self.has_started || inserted(Table::Checkpoints) || inserted(Table::Attempts);
         if !has_proof || has_passing_losers(flush) {
             self.sql.run(Sql::SetNumber, (flush.worker.0, flush.lane, flush.number))?;
         }
@@ -35,8 +35,8 @@ impl Apply<'_, '_> {
 
     /// Whether the flush was applied.
     ///
-    /// A row that is missing tells for certain that it was not. One that is there tells less: free Writes are
-    /// staged again by a worker that was fenced, so an earlier flush may have made it.
+    /// A row that is missing tells for certain that it was not. One that is there tells less: an earlier flush may have made
+    /// that of a Start which was staged again.
     fn was_applied(&mut self) -> Tried<bool> {
         let flush = self.flush;
         if self.sql.exists(Sql::HasNumber, (flush.worker.0, flush.lane, flush.number))? {
@@ -59,7 +59,7 @@ impl Apply<'_, '_> {
             };
             match is_there {
                 None => return Ok(false),
-                Some(is_there) => is_proved |= is_there,
+                Some(is_there) => is_proved |= is_there && is_proof(write),
             }
         }
         Ok(is_proved)
@@ -124,17 +124,35 @@ impl Apply<'_, '_> {
         let Some(target) = self.target(request.execution)? else { return Ok(Outcome::NotFound) };
         let is_mine = target.status == Status::Cancelled && target.ended_at == Some(request.at);
         Ok(match request.kind {
-            RequestKind::Cancel if is_mine => Outcome::Answered(Answer::Done, target.parent),
+            RequestKind::Cancel | RequestKind::Expire if is_mine => {
+                Outcome::Answered(Answer::Done, target.parent)
+            }
             RequestKind::Cancel if target.status.is_terminal() => {
                 Outcome::Answered(Answer::Declined(target.status), None)
             }
             RequestKind::Cancel => Outcome::Answered(Answer::Requested, None),
+            RequestKind::Expire => Outcome::Answered(Answer::Declined(target.status), None),
             RequestKind::Resume if target.status == Status::Completed => {
                 Outcome::Answered(Answer::Declined(target.status), None)
             }
             RequestKind::Resume => Outcome::Answered(Answer::Done, None),
         })
     }
+}
+
+/// True if no other flush can have inserted the row of this Write. A caller's Start whose registration is over is staged again,
+/// and then it is queued.
+pub(crate) fn is_proof(write: &Write) -> bool {
+    match write {
+        Write::Start(start) => is_first_try(start),
+        Write::Checkpoint(_) | Write::Attempt(_) => true,
+        _ => false,
+    }
+}
+
+/// True if a Start cannot have been staged before under an earlier registration.
+pub(crate) fn is_first_try(start: &Start) -> bool {
+    start.parent.is_some() || !matches!(start.state, State::Queued { .. } | State::Scheduled { .. })
 }
 
 /// True if a Start may lose against something that passes: another's dedup_id, or a full queue.

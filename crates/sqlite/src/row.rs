@@ -23,11 +23,6 @@ pub(crate) fn key(key: &Key) -> &[u8] {
     key.as_bytes()
 }
 
-/// A payload as it is bound: NULL if there is none.
-pub(crate) fn payload(payload: &Payload) -> Option<&[u8]> {
-    (!payload.is_empty()).then(|| payload.as_bytes())
-}
-
 pub(crate) fn blob<'r>(row: &'r Row<'_>, i: usize) -> Tried<Option<&'r [u8]>> {
     match row.get_ref(i)? {
         ValueRef::Null => Ok(None),

@@ -9,7 +9,8 @@ use stepfast_core::write::{Checkpoint, Outcome, Start, State};
 
 use crate::apply::Apply;
 use crate::error::{Tried, Trouble};
-use crate::row::{key, payload};
+use crate::payloads::Column;
+use crate::row::key;
 use crate::statements::Sql;
 
 /// Rows that one statement inserts where there are that many.
@@ -22,6 +23,8 @@ pub(crate) static START_ENDED: LazyLock<String> =
     LazyLock::new(|| many(include_str!("../queries/start_ended.sql")));
 pub(crate) static CHECKPOINT: LazyLock<String> =
     LazyLock::new(|| many(include_str!("../queries/checkpoint.sql")));
+
+pub(crate) static PIECE: LazyLock<String> = LazyLock::new(|| many(include_str!("../queries/piece.sql")));
 
 /// Repeats the line of values.
 fn many(one: &str) -> String {
@@ -71,8 +74,8 @@ impl Shape {
     /// Parameters of a row.
     fn width(self) -> usize {
         match self {
-            Shape::Running => 6,
-            Shape::Ended => 8,
+            Shape::Running => 5,
+            Shape::Ended => 7,
             Shape::Checkpoint => 10,
         }
     }
@@ -103,6 +106,8 @@ impl<'f> Apply<'_, 'f> {
             if self.insert_starts(shape, &starts)? < ROWS as u64 {
                 return Err(Trouble::OneByOne);
             }
+            // it runs or has ended: nobody has staged it again
+            self.has_started = true;
             self.rows.starts[shape as usize] = reused(starts);
         }
         Ok(())
@@ -131,43 +136,53 @@ impl<'f> Apply<'_, 'f> {
         for (i, checkpoint) in std::mem::take(&mut self.rows.checkpoints) {
             outcomes.push((i, self.checkpoint(checkpoint)?));
         }
-        Ok(())
+        self.aside.insert(&mut self.sql)
     }
 
     /// Inserts one row or [`ROWS`] of them; how many were not there before.
     pub(crate) fn insert_starts(&mut self, shape: Shape, starts: &[(usize, &'f Start)]) -> Tried<u64> {
         let owner = self.flush.worker.0;
-        let statement = self.sql.get(shape.sql(starts.len()))?;
+        let waiting = self.aside.waiting();
         for (row, (_, start)) in starts.iter().enumerate() {
+            let input = self.aside.column(&mut self.sql, &start.input)?;
+            let outcome = match &start.state {
+                State::Ended { outcome, .. } => self.aside.column(&mut self.sql, outcome)?,
+                _ => Column::Here(None),
+            };
+            let statement = self.sql.bind(shape.sql(starts.len()))?;
             let at = row * shape.width();
             statement.raw_bind_parameter(at + 1, key(&start.key))?;
-            statement.raw_bind_parameter(at + 2, start.key.shard())?;
-            statement.raw_bind_parameter(at + 3, start.created_at.as_micros())?;
-            statement.raw_bind_parameter(at + 4, payload(&start.input))?;
+            statement.raw_bind_parameter(at + 2, start.created_at.as_micros())?;
+            statement.raw_bind_parameter(at + 3, input.bytes())?;
             let is_first = bind_name(
                 statement,
-                at + 5,
+                at + 4,
                 &mut self.rows.bound[shape as usize][slot(row, starts.len())],
                 &start.workflow,
             )?;
-            if let State::Ended { status, outcome, at: ended_at } = &start.state {
-                statement.raw_bind_parameter(at + 6, *status as i64)?;
-                statement.raw_bind_parameter(at + 7, ended_at.as_micros())?;
-                statement.raw_bind_parameter(at + 8, payload(outcome))?;
+            if let State::Ended { status, at: ended_at, .. } = &start.state {
+                statement.raw_bind_parameter(at + 5, *status as i64)?;
+                statement.raw_bind_parameter(at + 6, ended_at.as_micros())?;
+                statement.raw_bind_parameter(at + 7, outcome.bytes())?;
             } else if is_first {
-                statement.raw_bind_parameter(at + 6, owner)?;
+                statement.raw_bind_parameter(at + 5, owner)?;
             }
         }
-        let rows = statement.raw_execute()? as u64;
+        let rows = self.sql.get(shape.sql(starts.len()))?.raw_execute()? as u64;
         self.sql.tally.inserted[Table::Executions as usize] += rows;
+        if rows == 0 {
+            self.aside.take_back(waiting);
+        }
         Ok(rows)
     }
 
     /// The same for checkpoints.
     pub(crate) fn insert_checkpoints(&mut self, checkpoints: &[(usize, &'f Checkpoint)]) -> Tried<u64> {
         let shape = Shape::Checkpoint;
-        let statement = self.sql.get(shape.sql(checkpoints.len()))?;
+        let waiting = self.aside.waiting();
         for (row, (_, checkpoint)) in checkpoints.iter().enumerate() {
+            let outcome = self.aside.column(&mut self.sql, &checkpoint.outcome)?;
+            let statement = self.sql.bind(shape.sql(checkpoints.len()))?;
             let at = row * shape.width();
             statement.raw_bind_parameter(at + 1, key(&checkpoint.execution))?;
             statement.raw_bind_parameter(at + 2, checkpoint.path.as_bytes())?;
@@ -178,7 +193,7 @@ impl<'f> Apply<'_, 'f> {
             statement.raw_bind_parameter(at + 7, checkpoint.took_ms)?;
             let fingerprint = checkpoint.fingerprint.map(|fingerprint| fingerprint as i64);
             statement.raw_bind_parameter(at + 8, fingerprint)?;
-            statement.raw_bind_parameter(at + 9, payload(&checkpoint.outcome))?;
+            statement.raw_bind_parameter(at + 9, outcome.bytes())?;
             bind_name(
                 statement,
                 at + 10,
@@ -186,8 +201,11 @@ impl<'f> Apply<'_, 'f> {
                 &checkpoint.name,
             )?;
         }
-        let rows = statement.raw_execute()? as u64;
+        let rows = self.sql.get(shape.sql(checkpoints.len()))?.raw_execute()? as u64;
         self.sql.tally.inserted[Table::Checkpoints as usize] += rows;
+        if rows == 0 {
+            self.aside.take_back(waiting);
+        }
         Ok(rows)
     }
 }

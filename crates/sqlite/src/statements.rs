@@ -34,6 +34,13 @@ pub(crate) enum Sql {
     Chunk,
     NextValue,
     DeleteValue,
+    NextPiece,
+    Piece,
+    PieceMany,
+    Pieces,
+    DeletePieces,
+    InputToMerge,
+    OutcomeOf,
     MoveEnded,
     MoveRunning,
     Move,
@@ -69,6 +76,12 @@ pub(crate) enum Sql {
     Inbox,
     Receive,
     ReceiveAttributes,
+    Taken,
+    Bury,
+    KeepPlace,
+    GoBack,
+    GoOn,
+    Shard,
     ForgetMail,
     DeepenQueue,
     Merge,
@@ -129,7 +142,7 @@ impl Sql {
             Sql::CheckpointMany => &rows::CHECKPOINT,
             Sql::Checkpoints => include_str!("../queries/checkpoints.sql"),
             Sql::SameCheckpoint => {
-                "SELECT run_no = ?3 AND order_no = ?4 AND recorded_at = ?5 AND outcome IS ?6 FROM checkpoints
+                "SELECT run_no = ?3 AND order_no = ?4 AND recorded_at = ?5, outcome FROM checkpoints
                  WHERE execution = ?1 AND path = ?2"
             }
             Sql::Attempt => {
@@ -141,7 +154,7 @@ impl Sql {
                  ORDER BY path, attempt"
             }
             Sql::SameAttempt => {
-                "SELECT failed_at = ?4 AND failure IS ?5 FROM attempts
+                "SELECT failed_at = ?4, failure FROM attempts
                  WHERE execution = ?1 AND path = ?2 AND attempt = ?3"
             }
             Sql::Chunk => {
@@ -151,6 +164,16 @@ impl Sql {
                 "SELECT value FROM chunks WHERE execution = ?1 AND value >= ?2 ORDER BY value LIMIT 1"
             }
             Sql::DeleteValue => "DELETE FROM chunks WHERE execution = ?1 AND value = ?2",
+            Sql::NextPiece => "SELECT coalesce(max(id), 0) + 1 FROM payloads",
+            Sql::Piece => include_str!("../queries/piece.sql"),
+            Sql::PieceMany => &rows::PIECE,
+            Sql::Pieces => "SELECT bytes FROM payloads WHERE id >= ?1 AND id < ?2 ORDER BY id",
+            Sql::DeletePieces => "DELETE FROM payloads WHERE id >= ?1 AND id < ?2",
+            Sql::InputToMerge => {
+                "SELECT input FROM executions
+                 WHERE queue = ?1 AND dedup_id = ?2 AND dedup_id IS NOT NULL AND status = 0"
+            }
+            Sql::OutcomeOf => "SELECT outcome FROM executions WHERE key = ?1",
             Sql::MoveEnded => include_str!("../queries/move_ended.sql"),
             Sql::MoveRunning => {
                 "UPDATE executions SET armed = ?3 WHERE key = ?1 AND owner = ?2 AND status = 2"
@@ -212,6 +235,12 @@ impl Sql {
             Sql::Inbox => include_str!("../queries/inbox.sql"),
             Sql::Receive => include_str!("../queries/receive.sql"),
             Sql::ReceiveAttributes => include_str!("../queries/receive_attributes.sql"),
+            Sql::Taken => include_str!("../queries/taken.sql"),
+            Sql::Bury => include_str!("../queries/bury.sql"),
+            Sql::KeepPlace => "SAVEPOINT letter",
+            Sql::GoBack => "ROLLBACK TO letter",
+            Sql::GoOn => "RELEASE letter",
+            Sql::Shard => "SELECT number FROM shard",
             Sql::ForgetMail => "DELETE FROM inbox WHERE id <= ?1",
             Sql::DeepenQueue => "UPDATE queues SET depth_bound = 9223372036854775807 WHERE name = ?1",
             Sql::PutOff => "UPDATE timers SET due_at = ?2 WHERE execution = ?1",
@@ -219,7 +248,7 @@ impl Sql {
             Sql::Untimer => "DELETE FROM timers WHERE execution = ?1",
             Sql::Wait => "INSERT INTO waits (execution, child) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
             Sql::Unwait => "DELETE FROM waits WHERE execution = ?1",
-            Sql::Status => "SELECT status, is_paused, parent, ended_at, iif(is_alone = 0, owner, NULL) FROM executions WHERE key = ?1",
+            Sql::Status => "SELECT status, is_paused, parent, ended_at, iif(is_alone = 0, owner, NULL), deadline_at FROM executions WHERE key = ?1",
             Sql::Children => {
                 "SELECT key, status FROM executions WHERE parent = ?1 AND is_detached = 0 AND status < 4
                  ORDER BY key"
@@ -230,9 +259,12 @@ impl Sql {
             Sql::Untry => {
                 "DELETE FROM attempts
                  WHERE execution = ?1
-                     AND path IN (SELECT path FROM checkpoints WHERE execution = ?1 AND kind = 2 AND order_no >= ?2)"
+                     AND path IN (SELECT path FROM checkpoints WHERE execution = ?1 AND kind = 2 AND order_no >= ?2)
+                 RETURNING failure"
             }
-            Sql::Withdraw => "DELETE FROM checkpoints WHERE execution = ?1 AND order_no >= ?2",
+            Sql::Withdraw => {
+                "DELETE FROM checkpoints WHERE execution = ?1 AND order_no >= ?2 RETURNING outcome"
+            }
             Sql::Ask => {
                 "INSERT INTO requests (execution, n, kind, requested_at) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT DO NOTHING"
@@ -278,6 +310,11 @@ impl<'c> Statements<'c> {
     /// A statement, counted as executed once.
     pub(crate) fn get(&mut self, sql: Sql) -> Tried<&mut CachedStatement<'c>> {
         self.tally.statements += 1;
+        self.bind(sql)
+    }
+
+    /// Returns a statement for its parameters to be bound; it does not count as executed.
+    pub(crate) fn bind(&mut self, sql: Sql) -> Tried<&mut CachedStatement<'c>> {
         match &mut self.slots[sql as usize] {
             Some(statement) => Ok(statement),
             none => Ok(none.insert(self.conn.prepare_cached(sql.text())?)),

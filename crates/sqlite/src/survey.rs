@@ -2,11 +2,11 @@
 
 use rusqlite::Row;
 use stepfast_core::store::StoreError;
-use stepfast_core::survey::{Survey, Waiting, WorkerInfo, WorkerRow};
+use stepfast_core::survey::{DeadLetter, Survey, Waiting, WorkerInfo, WorkerRow};
 use stepfast_core::write::WorkerId;
 
 use crate::error::Tried;
-use crate::row::{maybe_text, text, time};
+use crate::row::{key_of, maybe_text, text, time};
 use crate::writer::Inner;
 
 impl Inner {
@@ -30,6 +30,29 @@ impl Inner {
                 survey.waiting.push(Waiting { workflow, app_version, executions });
             }
             Ok(survey)
+        })
+    }
+
+    /// See [`Store::dead_letters`](stepfast_core::Store::dead_letters).
+    pub(crate) fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
+        self.counters.read();
+        self.read("listing dead letters", |conn| {
+            let mut statement = conn.prepare_cached(include_str!("../queries/dead_letters.sql"))?;
+            let mut rows = statement.query([i64::try_from(most).unwrap_or(i64::MAX)])?;
+            let mut letters = Vec::new();
+            while let Some(row) = rows.next()? {
+                letters.push(DeadLetter {
+                    id: row.get(0)?,
+                    put_at: time(row, 1)?,
+                    refused_at: time(row, 2)?,
+                    key: key_of(row, 3)?,
+                    reason: row.get(4)?,
+                    workflow: row.get(5)?,
+                    workflow_id: row.get(6)?,
+                    queue: row.get(7)?,
+                });
+            }
+            Ok(letters)
         })
     }
 

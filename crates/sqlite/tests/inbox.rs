@@ -16,8 +16,8 @@ use stepfast_core::write::{Outcome, Start};
 
 /// Puts a start there that is to stand in queue `a`, and may not begin before this time.
 fn post(conn: &Connection, key: Key, id: Option<&str>, dedup_id: Option<&str>, due_at: Option<i64>) {
-    let insert = "INSERT INTO inbox (put_at, shard, key, workflow, workflow_id, queue, queue_key, priority, dedup_id, due_at, input)
-                  VALUES (?1, 1, ?2, 'w', ?3, 'a', 'k', 3, ?4, ?5, x'00')";
+    let insert = "INSERT INTO inbox (put_at, key, workflow, workflow_id, queue, queue_key, priority, dedup_id, due_at, input)
+                  VALUES (?1, ?2, 'w', ?3, 'a', 'k', 3, ?4, ?5, x'00')";
     conn.execute(insert, (NOON.as_micros(), key.as_bytes(), id, dedup_id, due_at)).unwrap();
 }
 
@@ -26,7 +26,7 @@ async fn what_is_put_there_becomes_an_execution_when_its_transaction_commits() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
-    let [gone, first, second] = [(); 3].map(|()| Key::mint());
+    let [gone, first, second] = [(); 3].map(|()| Key::mint(0));
     foreign.execute_batch("BEGIN").unwrap();
     post(&foreign, gone, None, None, None);
     foreign.execute_batch("ROLLBACK; BEGIN").unwrap();
@@ -49,12 +49,12 @@ async fn what_is_there_already_is_started_once_and_what_is_delayed_comes_later()
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
     for _ in 0..2 {
-        post(&foreign, Key::mint(), Some("x"), None, None);
-        post(&foreign, Key::mint(), None, Some("x"), None);
+        post(&foreign, Key::mint(0), Some("x"), None, None);
+        post(&foreign, Key::mint(0), None, Some("x"), None);
     }
     assert_eq!(worker.claim(9, &["w"]).await.len(), 2);
-    let late = Key::mint();
-    post(&foreign, Key::mint(), Some("x"), None, None);
+    let late = Key::mint(0);
+    post(&foreign, Key::mint(0), Some("x"), None, None);
     post(&foreign, late, None, None, Some(NOON.plus(Duration::from_secs(60)).as_micros()));
     assert_eq!(worker.claim(9, &["w"]).await.len(), 0);
     assert_eq!((count(&path, "executions"), count(&path, "inbox")), (3, 0));
@@ -71,12 +71,12 @@ async fn it_enters_a_full_queue_and_counts() {
     worker.store.change_queue(&QueueChange { queue, is_paused: false, seen_version: 0 }).await.unwrap();
     let foreign = Connection::open(&path).unwrap();
     for _ in 0..3 {
-        post(&foreign, Key::mint(), None, None, None);
+        post(&foreign, Key::mint(0), None, None, None);
     }
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
     let more = || {
         let ticket = Ticket { queue: "a".into(), key: "".into(), priority: 0 };
-        put(Start { ticket: Some(ticket.into()), ..start(Key::mint(), queued()) })
+        put(Start { ticket: Some(ticket.into()), ..start(Key::mint(0), queued()) })
     };
     assert_eq!(worker.one(more()).await, Outcome::Full);
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
@@ -96,7 +96,7 @@ async fn what_cannot_become_an_execution_is_refused_at_once() {
         ("dedup_id", "'x'".to_owned()),
     ] {
         let sql = format!(
-            "INSERT INTO inbox (put_at, shard, key, input, workflow, {column}) VALUES (1, 1, randomblob(16), x'00', 'w', {value})"
+            "INSERT INTO inbox (put_at, key, input, workflow, {column}) VALUES (1, randomblob(16), x'00', 'w', {value})"
         );
         let error = foreign.execute(&sql, []).unwrap_err().to_string();
         assert!(error.contains("CHECK constraint failed"), "{error}");
@@ -109,38 +109,111 @@ fn count(path: &std::path::Path, table: &str) -> i64 {
     conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
 }
 
-/// Rows that an application may leave, each beside an innocent one that is claimed.
+/// Rows that no execution can be made of: refused at the door, or kept as dead letters.
 #[tokio::test]
 async fn no_value_of_a_row_stops_a_claim() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
     let insert = |column: &str, value: &str, key: Key| {
-        let sql = format!(
-            "INSERT INTO inbox (shard, key, workflow, input, {column}) VALUES (1, ?1, 'w', x'00', {value})"
-        );
-        let sql = if column == "put_at" {
-            sql
-        } else {
-            sql.replace("(shard,", "(put_at, shard,").replace("(1, ?1", "(1, 1, ?1")
+        let put_at = NOON.as_micros();
+        let sql = match column {
+            "put_at" => {
+                format!("INSERT INTO inbox (key, workflow, input, put_at) VALUES (?1, 'w', x'00', {value})")
+            }
+            _ => format!(
+                "INSERT INTO inbox (key, workflow, input, put_at, {column}) VALUES (?1, 'w', x'00', {put_at}, {value})"
+            ),
         };
-        foreign.execute(&sql, [key.as_bytes()]).unwrap();
+        foreign.execute(&sql, [key.as_bytes()])
     };
-    let (most, least) = ("9223372036854775807", "-9223372036854775808");
-    let mut values = vec![("attributes", r#"'{"a":"x","a":"y","b":1,"":"z"}'"#)];
-    for column in ["put_at", "due_at", "deadline_at", "run_timeout_ms"] {
-        values.extend([(column, most), (column, least), (column, "0")]);
+    for column in ["put_at", "due_at", "deadline_at", "run_timeout_ms", "priority"] {
+        for value in [i64::MAX, i64::MIN] {
+            let error = insert(column, &value.to_string(), Key::mint(0)).unwrap_err().to_string();
+            assert!(error.contains("CHECK constraint failed") && error.contains(column), "{error}");
+        }
     }
-    for (column, value) in values {
-        let [odd, innocent] = [Key::mint(), Key::mint()];
-        insert(column, value, odd);
-        // a copy of it
-        insert(column, value, odd);
-        insert("fingerprint", "1", innocent);
+    let far = (13_569_465_600_000_000_i64 - 1).to_string();
+    let odd_values = [
+        ("put_at", &*far, "put_at"),
+        ("deadline_at", &far, "deadline_at"),
+        ("attributes", r#"'{"a":"x","b":1}'"#, "an attribute"),
+        ("attributes", r#"'{"":"z"}'"#, "an attribute"),
+    ];
+    for (n, (column, value, words)) in odd_values.into_iter().enumerate() {
+        let [odd, innocent] = [Key::mint(0), Key::mint(0)];
+        insert(column, value, odd).unwrap();
+        insert("fingerprint", "1", innocent).unwrap();
         let taken = worker.claim(9, &["w"]).await;
         let keys: Vec<Key> = taken.iter().map(|record| record.execution.key).collect();
-        assert!(keys.contains(&innocent), "{column} {value}: {keys:?}");
-        assert_eq!(keys.contains(&odd), (column, value) != ("due_at", most), "{column} {value}");
+        assert_eq!(keys, [innocent], "{column} {value}");
+        let dead = worker.store.dead_letters(9).await.unwrap();
+        assert_eq!((dead.len(), dead[0].key), (n + 1, odd));
+        assert!(dead[0].reason.contains(words), "{dead:?}");
         assert_eq!(count(&path, "inbox"), 0, "{column} {value}");
     }
+    for (column, value) in
+        [("run_timeout_ms", "0"), ("attributes", r#"'{"a":"x","a":"y"}'"#), ("due_at", "0"), ("put_at", "0")]
+    {
+        let key = Key::mint(0);
+        insert(column, value, key).unwrap();
+        // a copy of it
+        insert(column, value, key).unwrap();
+        let taken = worker.claim(9, &["w"]).await;
+        assert_eq!(taken.iter().map(|it| it.execution.key).collect::<Vec<_>>(), [key], "{column}");
+    }
+    assert_eq!(count(&path, "dead_letters"), 4);
+}
+
+#[tokio::test]
+async fn a_start_that_asks_for_something_else_is_a_dead_letter() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let foreign = Connection::open(&path).unwrap();
+    let first = Key::mint(0);
+    let insert = |key: Key, workflow: &str, id: &str, fingerprint: i64| {
+        let sql = "INSERT INTO inbox (put_at, key, workflow, workflow_id, fingerprint, input) VALUES (?1, ?2, ?3, ?4, ?5, x'00')";
+        foreign.execute(sql, (NOON.as_micros(), key.as_bytes(), workflow, id, fingerprint)).unwrap();
+    };
+    for round in 0..2 {
+        insert(first, "w", "x", 7);
+        insert(Key::mint(0), "w", "x", 7);
+        insert(Key::mint(0), "w", "x", 8);
+        insert(Key::mint(0), "other", "x", 7);
+        insert(first, "w", "y", 7);
+        insert(Key::from_bytes([0xff; 16]), "w", "z", 7);
+        let taken = worker.claim(9, &["w"]).await;
+        assert_eq!(taken.len(), 1 - round);
+        let dead = worker.store.dead_letters(4).await.unwrap();
+        let reasons: Vec<&str> = dead.iter().rev().map(|letter| &*letter.reason).collect();
+        let words =
+            ["its workflow_id", "its workflow_id", "its key is", "shard 1023, and this store is shard 0"];
+        for (reason, words) in reasons.iter().zip(words) {
+            assert!(reason.contains(words), "{reasons:?}");
+        }
+        assert_eq!((count(&path, "inbox"), count(&path, "dead_letters")), (0, 4 * (round as i64 + 1)));
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_the_database_refuses_is_a_dead_letter() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let foreign = Connection::open(&path).unwrap();
+    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON attributes WHEN NEW.name = 'odd'
+                  BEGIN SELECT raise(ABORT, 'not this one'); END";
+    foreign.execute_batch(refuse).unwrap();
+    let keys = [(); 3].map(|()| Key::mint(0));
+    for (n, key) in keys.iter().enumerate() {
+        let insert =
+            "INSERT INTO inbox (put_at, key, workflow, attributes, input) VALUES (?1, ?2, 'w', ?3, x'00')";
+        let attributes = if n == 1 { r#"{"odd":"x"}"# } else { r#"{"even":"x"}"# };
+        foreign.execute(insert, (NOON.as_micros(), key.as_bytes(), attributes)).unwrap();
+    }
+    let taken = worker.claim(9, &["w"]).await;
+    assert_eq!(taken.iter().map(|it| it.execution.key).collect::<Vec<_>>(), [keys[0], keys[2]]);
+    let dead = worker.store.dead_letters(9).await.unwrap();
+    assert_eq!((dead.len(), dead[0].key), (1, keys[1]));
+    assert!(dead[0].reason.contains("not this one"), "{dead:?}");
+    assert_eq!((count(&path, "inbox"), count(&path, "executions"), count(&path, "attributes")), (0, 2, 2));
 }

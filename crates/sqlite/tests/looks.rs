@@ -21,7 +21,7 @@ async fn two_engines_of_one_process_know_each_other_to_be_alive() {
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
     let same_store = Worker::on(one.store.clone(), one.clock.clone()).await;
     assert_ne!(one.registration.worker, two.registration.worker);
-    let id = Key::mint();
+    let id = Key::mint(0);
     one.commit(vec![put(start(id, running()))]).await;
     for worker in [&one, &two, &same_store] {
         let seen = worker.look().await;
@@ -34,11 +34,11 @@ async fn two_engines_of_one_process_know_each_other_to_be_alive() {
 async fn an_engine_that_is_dropped_is_taken_over_by_its_neighbour() {
     let (_dir, path) = place();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
-    let backlog = Key::mint();
+    let backlog = Key::mint(0);
     two.clock.advance(std::time::Duration::from_mins(1));
     two.commit(vec![put(start(backlog, queued()))]).await;
-    let keys: Vec<Key> = (0..2500).map(|_| Key::mint()).collect();
-    let ended = Key::mint();
+    let keys: Vec<Key> = (0..2500).map(|_| Key::mint(0)).collect();
+    let ended = Key::mint(0);
     one.commit(keys.iter().map(|key| put(start(*key, running()))).collect()).await;
     one.commit(vec![put(start(ended, completed("done")))]).await;
     let flush = one.flush(vec![change(keys[0], completed("too late"))]);
@@ -58,7 +58,7 @@ async fn an_engine_that_is_dropped_is_taken_over_by_its_neighbour() {
 async fn a_takeover_that_was_interrupted_is_finished_by_the_next_look() {
     let (_dir, path) = place();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
-    let id = Key::mint();
+    let id = Key::mint(0);
     one.commit(vec![put(start(id, running()))]).await;
     // the first step was done, by somebody who died before the second
     let conn = Connection::open(&path).unwrap();
@@ -74,7 +74,7 @@ async fn a_takeover_that_was_interrupted_is_finished_by_the_next_look() {
 async fn closing_hands_executions_on_without_counting_a_recovery() {
     let (_dir, path) = place();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
-    let id = Key::mint();
+    let id = Key::mint(0);
     one.commit(vec![put(start(id, running()))]).await;
     for _ in 0..2 {
         one.store.close(one.registration.worker).await.unwrap();
@@ -103,7 +103,7 @@ async fn worker_ids_are_never_used_twice() {
 async fn a_look_reports_what_is_watched_and_what_is_not_held() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let [held, stray, ended, parked_one, asleep] = std::array::from_fn(|_| Key::mint());
+    let [held, stray, ended, parked_one, asleep] = std::array::from_fn(|_| Key::mint(0));
     worker
         .commit(vec![
             put(start(held, running())),
@@ -115,7 +115,7 @@ async fn a_look_reports_what_is_watched_and_what_is_not_held() {
         ])
         .await;
     let look = Look {
-        watch: vec![held, ended, parked_one, asleep, Key::mint()],
+        watch: vec![held, ended, parked_one, asleep, Key::mint(0)],
         holds: Some(vec![held]),
         ..worker.look_of(&["w"])
     };
@@ -130,7 +130,7 @@ async fn a_look_reports_what_is_watched_and_what_is_not_held() {
 async fn a_commit_wakes_the_other_stores_of_the_process_and_not_its_own() {
     let (_dir, path) = place();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
-    one.commit(vec![put(start(Key::mint(), running()))]).await;
+    one.commit(vec![put(start(Key::mint(0), running()))]).await;
     two.store.changed().await;
     for (store, what) in [(&one.store, "its own commit"), (&two.store, "nothing new")] {
         let mut changed = pin!(store.changed());

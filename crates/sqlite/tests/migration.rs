@@ -7,18 +7,27 @@ mod kit;
 use refinery::{Migration, Runner};
 use rusqlite::Connection;
 use stepfast_core::key::Key;
+use stepfast_core::payload::Payload;
 use stepfast_core::record::{Detail, ExecutionId, Status};
 use stepfast_core::store::Store;
+use stepfast_core::write::{State, Write};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
-use kit::{Worker, place};
+use kit::{Worker, change, later, place, resume};
 
 /// The bytes of a payload that says nothing special: what a column holds, not what it means.
 const INPUT: &[u8] = &[0, 1];
 
-fn first_version(conn: &mut Connection) {
-    let initial = include_str!("../migrations/V1__initial.sql");
-    let mut runner = Runner::new(&[Migration::unapplied("V1__initial", initial).unwrap()]);
+const VERSIONS: [(&str, &str); 2] = [
+    ("V1__initial", include_str!("../migrations/V1__initial.sql")),
+    ("V2__queues", include_str!("../migrations/V2__queues.sql")),
+];
+
+/// Makes the schema of a version.
+fn make(conn: &mut Connection, version: usize) {
+    let of = |(name, text): &(&str, &str)| Migration::unapplied(name, text).unwrap();
+    let migrations: Vec<Migration> = VERSIONS[..version].iter().map(of).collect();
+    let mut runner = Runner::new(&migrations);
     runner.set_migration_table_name("schema_version");
     runner.run(conn).unwrap();
 }
@@ -27,8 +36,8 @@ fn first_version(conn: &mut Connection) {
 async fn what_was_ready_before_there_were_queues_goes_on() {
     let (_dir, path) = place();
     let mut conn = Connection::open(&path).unwrap();
-    first_version(&mut conn);
-    let [ended, begun, fresh] = [(); 3].map(|()| Key::mint());
+    make(&mut conn, 1);
+    let [ended, begun, fresh] = [(); 3].map(|()| Key::mint(0));
     let insert = "INSERT INTO executions (key, shard, workflow, status, created_at, input) VALUES (?1, 1, 'w', ?2, ?3, ?4)";
     for (n, (key, status)) in [(ended, 4), (begun, 1), (fresh, 1)].into_iter().enumerate() {
         conn.execute(insert, (key.as_bytes(), status, n as i64, INPUT)).unwrap();
@@ -62,4 +71,54 @@ async fn what_was_ready_before_there_were_queues_goes_on() {
         })
         .unwrap();
     assert_eq!((check.as_str(), left), ("ok", 0));
+}
+
+#[tokio::test]
+async fn long_payloads_in_their_columns_are_read_replaced_and_deleted() {
+    let (_dir, path) = place();
+    let mut conn = Connection::open(&path).unwrap();
+    make(&mut conn, 2);
+    let long = |len: usize| {
+        let mut bytes = vec![0xff; len];
+        bytes[0] = 1;
+        bytes
+    };
+    let [ready, failed] = [(); 2].map(|()| Key::mint(0));
+    let insert = "INSERT INTO executions (key, shard, workflow, status, created_at, ended_at, input, outcome)
+                  VALUES (?1, 1, 'w', ?2, 1, ?3, ?4, ?5)";
+    let none: Option<i64> = None;
+    conn.execute(insert, (ready.as_bytes(), 1, none, long(5_000), None::<Vec<u8>>)).unwrap();
+    conn.execute(insert, (failed.as_bytes(), 5, 2, long(700), long(9_000))).unwrap();
+    let failure = "INSERT INTO checkpoints (execution, path, run_no, order_no, kind, step_name, recorded_at, took_ms, outcome)
+                   VALUES (?1, x'01', 1, 1, 2, 'charge', 5, 6, ?2)";
+    conn.execute(failure, (failed.as_bytes(), long(9_000))).unwrap();
+    let attempt =
+        "INSERT INTO attempts (execution, path, attempt, failed_at, failure) VALUES (?1, x'01', 1, 5, ?2)";
+    conn.execute(attempt, (failed.as_bytes(), long(8_000))).unwrap();
+    conn.execute("INSERT INTO ready (execution, seq, workflow) VALUES (?1, 1, 'w')", [ready.as_bytes()])
+        .unwrap();
+    let mail = "INSERT INTO inbox (put_at, shard, key, workflow, input) VALUES (1, 1, ?1, 'w', ?2)";
+    let mailed = Key::mint(0);
+    conn.execute(mail, (mailed.as_bytes(), long(3_000))).unwrap();
+    drop(conn);
+
+    let worker = Worker::at(&path).await;
+    let found = worker.record(failed).await;
+    assert_eq!(found.execution.input.as_bytes(), long(700));
+    assert_eq!(found.execution.outcome.as_bytes(), long(9_000));
+    assert_eq!(found.checkpoints[0].outcome.as_bytes(), long(9_000));
+    assert_eq!(found.attempts[0].failure.as_bytes(), long(8_000));
+    worker.commit(vec![Write::Request(resume(failed))]).await;
+    let claimed = worker.claim(9, &["w"]).await;
+    let inputs = [(ready, long(5_000)), (failed, long(700)), (mailed, long(3_000))];
+    assert_eq!(claimed.len(), inputs.len());
+    for (key, input) in inputs {
+        let record = claimed.iter().find(|record| record.execution.key == key).unwrap();
+        assert_eq!(record.execution.input.as_bytes(), input);
+        assert!(record.execution.outcome.is_empty() && record.checkpoints.is_empty());
+        let outcome = Payload::from_slice(&long(6_000));
+        let ended = State::Ended { status: Status::Completed, outcome: outcome.clone(), at: later(1) };
+        worker.commit(vec![change(key, ended)]).await;
+        assert_eq!(worker.record(key).await.execution.outcome.as_bytes(), outcome.as_bytes());
+    }
 }

@@ -9,9 +9,13 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::pin::pin;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use kit::*;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -19,9 +23,16 @@ use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::record::{Detail, ExecutionId, Filter, Status};
 use stepfast_core::store::{Store, StoreError};
+use stepfast_core::{Context, Engine, Failure, Workflow};
+use stepfast_sqlite::{SqliteOptions, SqliteStore};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// Rows in each flush of a greedy child.
 const GREEDY: usize = 50;
+
+/// Flushes of a child that commits.
+const COMMITS: u64 = 20;
 
 /// A child process; killed when dropped.
 struct Peer {
@@ -102,6 +113,21 @@ async fn child() {
     let worker = Worker::at(Path::new(&path)).await;
     match &*role {
         "owner" => own(&worker).await,
+        "committer" => {
+            for _ in 0..COMMITS {
+                worker.commit(vec![put(start(Key::mint(0), queued()))]).await;
+            }
+            say("committed");
+            hear();
+        }
+        "looker" => loop {
+            match worker.store.look(&worker.look_of(&["w"])).await {
+                Ok(seen) if seen.is_fenced => say("fenced"),
+                Ok(_) => say("fine"),
+                Err(error) => say(&error.to_string()),
+            }
+            hear();
+        },
         "parent" => {
             let mut grandchild =
                 Command::new("sleep").arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
@@ -116,7 +142,7 @@ async fn child() {
             worker.look().await;
             say("going");
             loop {
-                worker.commit((0..GREEDY).map(|_| put(start(Key::mint(), completed("x")))).collect()).await;
+                worker.commit((0..GREEDY).map(|_| put(start(Key::mint(0), completed("x")))).collect()).await;
             }
         }
         "listener" => {
@@ -127,14 +153,34 @@ async fn child() {
             changed.await;
             say("changed");
         }
+        "stopped" => {
+            // as a process that is stopped inside of its transaction
+            let file = std::fs::OpenOptions::new().write(true).open(format!("{path}-turnstile")).unwrap();
+            let mut gate: libc::flock = range(1);
+            gate.l_type = libc::F_WRLCK as libc::c_short;
+            fcntl(&file, FcntlArg::F_SETLKW(&gate)).unwrap();
+            let conn = Connection::open(&path).unwrap();
+            conn.execute_batch("BEGIN IMMEDIATE").unwrap();
+            say("inside");
+            hear();
+            conn.execute_batch("ROLLBACK").unwrap();
+            drop(file);
+            say("outside");
+            hear();
+        }
         "full disk" => fill_the_disk(&worker).await,
         role => panic!("{role}"),
     }
 }
 
+/// One byte of a file, as it is locked.
+fn range(byte: i64) -> libc::flock {
+    libc::flock { l_type: 0, l_whence: libc::SEEK_SET as libc::c_short, l_start: byte, l_len: 1, l_pid: 0 }
+}
+
 /// Runs an execution until it is told to go on, or dies.
 async fn own(worker: &Worker) {
-    let id = Key::mint();
+    let id = Key::mint(0);
     worker.commit(vec![put(start(id, running()))]).await;
     say(&id.to_string());
     hear();
@@ -157,7 +203,7 @@ async fn fill_the_disk(worker: &Worker) {
     setrlimit(Resource::RLIMIT_FSIZE, 512 * 1024, hard).unwrap();
     let mut acknowledged = 0;
     let mut flush = loop {
-        let flush = worker.flush((0..100).map(|_| put(start(Key::mint(), running()))).collect());
+        let flush = worker.flush((0..100).map(|_| put(start(Key::mint(0), running()))).collect());
         match worker.store.commit(&flush).await {
             Ok(outcomes) => assert_eq!(outcomes, []),
             Err(StoreError::Unavailable(_)) => break flush,
@@ -175,7 +221,7 @@ async fn fill_the_disk(worker: &Worker) {
         assert_eq!(worker.store.commit(&flush).await.unwrap(), []);
         assert_eq!(count().await, acknowledged + 100, "once");
     }
-    worker.commit(vec![put(start(Key::mint(), running()))]).await;
+    worker.commit(vec![put(start(Key::mint(0), running()))]).await;
     say("recovered");
 }
 
@@ -195,6 +241,47 @@ async fn a_worker_that_is_killed_is_taken_over_and_one_that_lives_or_stands_stil
     assert_eq!(worker.look().await.recovered, 1);
     let claimed = worker.claim(9, &["w"]).await;
     assert_eq!((claimed[0].execution.key, claimed[0].execution.recoveries), (id, 1));
+}
+
+#[tokio::test]
+async fn a_log_that_is_lost_or_cut_is_noticed_when_the_database_is_opened() {
+    let (_dir, path) = place();
+    let mut peer = Peer::start("committer", &path);
+    assert_eq!(peer.hear(), "committed");
+    peer.end();
+    let log = path.with_extension("db-wal");
+    let whole = std::fs::read(&log).unwrap();
+    let refusal = || match SqliteStore::open(&path, SqliteOptions::default()) {
+        Err(StoreError::Open { reason, .. }) => reason,
+        other => panic!("{:?}", other.map(drop)),
+    };
+    std::fs::remove_file(&log).unwrap();
+    assert!(refusal().contains("test.db-wal was lost or cut"));
+    // to its header, and a frame
+    std::fs::write(&log, &whole[..32 + 24 + 4096]).unwrap();
+    assert!(refusal().contains("test.db-wal was lost or cut"));
+    // no harm is done by trying
+    std::fs::write(&log, &whole).unwrap();
+    let worker = Worker::at(&path).await;
+    let all = Filter { limit: 0, ..Filter::default() };
+    assert_eq!(worker.store.list(&all).await.unwrap().total, Some(COMMITS));
+}
+
+#[tokio::test]
+async fn workers_whose_presence_file_is_deleted_stop_and_do_not_fight_newcomers() {
+    let (_dir, path) = place();
+    let mut old = Peer::start("looker", &path);
+    assert_eq!(old.hear(), "fine");
+    std::fs::remove_file(path.with_extension("db-presence")).unwrap();
+    let worker = Worker::at(&path).await;
+    worker.commit(vec![put(start(Key::mint(0), running()))]).await;
+    old.tell();
+    let said = old.hear();
+    assert!(said.contains("test.db-presence was replaced"), "{said}");
+    worker.look().await;
+    assert!(!worker.look().await.is_fenced);
+    let again = Peer::start("looker", &path).hear();
+    assert_eq!(again, "fine");
 }
 
 #[tokio::test]
@@ -250,7 +337,7 @@ async fn a_lone_commit_gets_its_turn_among_four_greedy_processes() {
     let mut keys = Vec::new();
     for _ in 0..25 {
         let before = passed().await;
-        keys.push(Key::mint());
+        keys.push(Key::mint(0));
         assert_eq!(worker.commit(vec![put(start(keys[keys.len() - 1], running()))]).await, []);
         waits.push(passed().await - before);
     }
@@ -272,13 +359,56 @@ async fn a_lone_commit_gets_its_turn_among_four_greedy_processes() {
 }
 
 #[tokio::test]
+async fn a_peer_that_stands_still_in_its_transaction_keeps_nobody_from_ending() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let begun = Arc::new(Notify::new());
+    let told = begun.clone();
+    let patient = Workflow::new("patient", move |mut cx: Context, (): ()| {
+        let told = told.clone();
+        async move {
+            let body = async || {
+                told.notify_one();
+                std::future::pending::<Result<(), Failure>>().await
+            };
+            cx.step("wait", body).await
+        }
+    });
+    let engine = Engine::builder(worker.store.clone()).register(&patient).open().await.unwrap();
+    engine.start(&patient, ()).workflow_id("patient").await.unwrap();
+    begun.notified().await;
+    let mut peer = Peer::start("stopped", &path);
+    assert_eq!(peer.hear(), "inside");
+    // the engine has looked since, and knows of its peer
+    worker.look().await;
+    let asked_at = Instant::now();
+    let error = worker.try_commit(vec![put(start(Key::mint(0), queued()))]).await.unwrap_err().to_string();
+    assert!(error.contains("stopped process"), "{error}");
+    let starting = engine.clone();
+    let starting = tokio::spawn(async move { starting.start(&patient, ()).await.map(drop) });
+    engine.shutdown(Duration::from_secs(1)).await.unwrap();
+    assert!(asked_at.elapsed() < Duration::from_secs(20), "{:?}", asked_at.elapsed());
+    assert!(starting.await.unwrap().is_err());
+    peer.tell();
+    assert_eq!(peer.hear(), "outside");
+    // the thread that still waited in line has given back what it got
+    for _ in 0..3 {
+        worker.commit(vec![put(start(Key::mint(0), queued()))]).await;
+    }
+    assert_eq!(worker.look().await.recovered, 1, "the engine could not hand on what it ran");
+    let patient = [ExecutionId::Given("patient".into())];
+    let found = worker.store.load(&patient, Detail::Outcome).await.unwrap().remove(0).unwrap();
+    assert_eq!(found.execution.status, Status::Queued);
+}
+
+#[tokio::test]
 async fn a_commit_wakes_another_process() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
     let mut peer = Peer::start("listener", &path);
     assert_eq!(peer.hear(), "ready");
     worker.look().await;
-    worker.commit(vec![put(start(Key::mint(), running()))]).await;
+    worker.commit(vec![put(start(Key::mint(0), running()))]).await;
     assert_eq!(peer.hear(), "changed");
 }
 

@@ -24,8 +24,8 @@ const REQUESTED: Outcome = Outcome::Answered(Answer::Requested, None);
 async fn cancel_ends_what_nobody_runs() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    for state in [queued(), waiting(Some(later(5)), &[Key::mint()]), parked("why")] {
-        let id = Key::mint();
+    for state in [queued(), waiting(Some(later(5)), &[Key::mint(0)]), parked("why")] {
+        let id = Key::mint(0);
         worker.commit(vec![put(start(id, state))]).await;
         assert_eq!(worker.one(Write::Request(cancel(id))).await, done(None));
         let row = worker.record(id).await.execution;
@@ -33,7 +33,7 @@ async fn cancel_ends_what_nobody_runs() {
         assert_eq!((row.outcome, row.ended_at, row.wake_at), (value("stop"), Some(later(9)), None));
         assert_eq!(worker.one(Write::Request(cancel(id))).await, declined(Status::Cancelled));
     }
-    assert_eq!(worker.one(Write::Request(cancel(Key::mint()))).await, Outcome::NotFound);
+    assert_eq!(worker.one(Write::Request(cancel(Key::mint(0)))).await, Outcome::NotFound);
     let conn = Connection::open(&path).unwrap();
     for table in ["timers", "waits", "ready", "requests"] {
         let rows: i64 =
@@ -46,7 +46,7 @@ async fn cancel_ends_what_nobody_runs() {
 async fn cancel_of_a_running_one_is_for_its_owner() {
     let (_dir, path) = place();
     let (owner, other) = (Worker::at(&path).await, Worker::at(&path).await);
-    let id = Key::mint();
+    let id = Key::mint(0);
     owner.commit(vec![put(start(id, running()))]).await;
     assert_eq!(other.one(Write::Request(cancel(id))).await, REQUESTED);
     assert_eq!(owner.status(id).await, Status::Running);
@@ -64,14 +64,14 @@ async fn cancel_of_a_running_one_is_for_its_owner() {
 async fn a_request_is_not_left_behind_when_its_execution_is_handed_on_or_ends() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let [suspends, parks, ends, answers] = std::array::from_fn(|_| Key::mint());
+    let [suspends, parks, ends, answers] = std::array::from_fn(|_| Key::mint(0));
     for id in [suspends, parks, ends, answers] {
         worker.commit(vec![put(start(id, running()))]).await;
         worker.commit(vec![Write::Request(cancel(id))]).await;
     }
     worker
         .commit(vec![
-            change(suspends, waiting(Some(later(60)), &[Key::mint()])),
+            change(suspends, waiting(Some(later(60)), &[Key::mint(0)])),
             change(parks, parked("why")),
             change(ends, completed("done")),
             change(answers, waiting(Some(later(60)), &[])),
@@ -89,7 +89,7 @@ async fn a_request_is_not_left_behind_when_its_execution_is_handed_on_or_ends() 
 async fn cancel_goes_down_to_awaited_children_at_any_depth_and_no_further() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let root = Key::mint();
+    let root = Key::mint(0);
     let busy = child(root, false, running());
     let grandchild = child(busy.key, false, queued());
     let detached = child(root, true, queued());
@@ -121,7 +121,7 @@ async fn cancel_goes_down_to_awaited_children_at_any_depth_and_no_further() {
 async fn cancel_names_the_parent_of_what_it_ended() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let parent = Key::mint();
+    let parent = Key::mint(0);
     let kid = child(parent, false, queued());
     worker.commit(vec![put(start(parent, waiting(None, &[kid.key]))), put(kid.clone())]).await;
     assert_eq!(worker.one(Write::Request(cancel(kid.key))).await, done(Some(parent)));
@@ -132,7 +132,7 @@ async fn cancel_names_the_parent_of_what_it_ended() {
 async fn resume_continues_parked_and_ended_ones() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let (parked_one, cancelled) = (Key::mint(), Key::mint());
+    let (parked_one, cancelled) = (Key::mint(0), Key::mint(0));
     let mut with_deadline = start(cancelled, running());
     with_deadline.deadline_at = Some(later(5));
     worker.commit(vec![put(start(parked_one, parked("why"))), put(with_deadline)]).await;
@@ -154,5 +154,5 @@ async fn resume_continues_parked_and_ended_ones() {
 
     worker.commit(vec![change(parked_one, completed("done"))]).await;
     assert_eq!(worker.one(Write::Request(resume(parked_one))).await, declined(Status::Completed));
-    assert_eq!(worker.one(Write::Request(resume(Key::mint()))).await, Outcome::NotFound);
+    assert_eq!(worker.one(Write::Request(resume(Key::mint(0)))).await, Outcome::NotFound);
 }

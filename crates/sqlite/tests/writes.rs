@@ -37,12 +37,12 @@ fn resent(flush: &Flush) -> Flush {
 async fn all_that_is_written_is_read_back() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let parent = Key::mint();
+    let parent = Key::mint(0);
     let armed = vec![Armed { path: Path::root().child(300), due_at: later(60) }];
     let mut full = child(
         parent,
         true,
-        State::Waiting { wake_at: Some(later(50)), children: vec![Key::mint()], armed: armed.clone() },
+        State::Waiting { wake_at: Some(later(50)), children: vec![Key::mint(0)], armed: armed.clone() },
     );
     full.workflow_id = Some(Arc::from("order/7 \u{1f980} ' \" \0 end"));
     full.fingerprint = Some(u64::MAX);
@@ -66,7 +66,7 @@ async fn all_that_is_written_is_read_back() {
     assert_eq!(record.attempts, attempts);
 
     let given = ExecutionId::Given(full.workflow_id.clone().unwrap());
-    let ids = [given, ExecutionId::Key(Key::mint()), ExecutionId::Key(parent)];
+    let ids = [given, ExecutionId::Key(Key::mint(0)), ExecutionId::Key(parent)];
     let found = worker.store.load(&ids, Detail::Outcome).await.unwrap();
     let keys: Vec<_> = found.iter().map(|found| found.as_ref().map(|record| record.execution.key)).collect();
     assert_eq!(keys, [Some(full.key), None, Some(parent)]);
@@ -78,14 +78,14 @@ async fn all_that_is_written_is_read_back() {
 async fn a_start_loses_to_its_key_and_to_its_workflow_id_and_neighbours_commit() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let mut first = start(Key::mint(), completed("done"));
+    let mut first = start(Key::mint(0), completed("done"));
     first.workflow_id = Some(Arc::from("order-7"));
     first.fingerprint = Some(7);
-    let mut same_id = start(Key::mint(), running());
+    let mut same_id = start(Key::mint(0), running());
     same_id.workflow_id = first.workflow_id.clone();
     let mut same_key = start(first.key, running());
     same_key.created_at = later(5);
-    let neighbour = start(Key::mint(), running());
+    let neighbour = start(Key::mint(0), running());
     assert_eq!(worker.commit(vec![put(first.clone())]).await, []);
     let outcomes = worker.commit(vec![put(same_id.clone()), put(neighbour.clone()), put(same_key)]).await;
     assert_eq!(outcomes.iter().map(|(i, _)| *i).collect::<Vec<_>>(), [0, 2]);
@@ -103,7 +103,7 @@ async fn a_start_loses_to_its_key_and_to_its_workflow_id_and_neighbours_commit()
 async fn a_second_outcome_of_a_step_is_refused_and_the_first_stays() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let id = Key::mint();
+    let id = Key::mint(0);
     let first = checkpoint(id, 1, "one");
     worker.commit(vec![put(start(id, running())), Write::Checkpoint(first.clone())]).await;
     assert_eq!(worker.one(Write::Checkpoint(first.clone())).await, Outcome::Applied, "the same once more");
@@ -119,7 +119,7 @@ async fn many_rows_of_one_shape_land_as_each_alone_would_and_losers_are_told() {
     let names: Vec<Arc<str>> = ["a", "b", "c"].map(Arc::from).to_vec();
     let rows: Vec<_> = (0..50usize)
         .map(|i| {
-            let mut row = start(Key::mint(), if i % 3 == 0 { running() } else { completed(&i.to_string()) });
+            let mut row = start(Key::mint(0), if i % 3 == 0 { running() } else { completed(&i.to_string()) });
             row.workflow = names[i * i % 3].clone();
             row.created_at = later(i as u64);
             row.input = value(&"x".repeat(i * 40));
@@ -159,7 +159,7 @@ async fn many_rows_of_one_shape_land_as_each_alone_would_and_losers_are_told() {
     assert_eq!(worker.store.commit(&resent).await.unwrap(), []);
 
     // among many new ones, some that are there
-    let mut again: Vec<_> = (0..60).map(|_| put(start(Key::mint(), running()))).collect();
+    let mut again: Vec<_> = (0..60).map(|_| put(start(Key::mint(0), running()))).collect();
     again[33] = flush[10].clone();
     again[44] = flush[11].clone();
     let mut another = steps[3].clone();
@@ -181,11 +181,11 @@ async fn many_rows_of_one_shape_land_as_each_alone_would_and_losers_are_told() {
 async fn a_move_needs_a_running_execution_of_its_own() {
     let (_dir, path) = place();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
-    let (id, other) = (Key::mint(), Key::mint());
+    let (id, other) = (Key::mint(0), Key::mint(0));
     one.commit(vec![put(start(id, running())), put(start(other, queued()))]).await;
     assert_eq!(two.one(change(id, completed("stolen"))).await, Outcome::NotFound);
     assert_eq!(one.one(change(other, completed("not running"))).await, Outcome::NotFound);
-    assert_eq!(one.one(change(Key::mint(), queued())).await, Outcome::NotFound);
+    assert_eq!(one.one(change(Key::mint(0), queued())).await, Outcome::NotFound);
     let armed = vec![Armed { path: Path::root().child(1), due_at: later(4) }];
     assert_eq!(one.one(change(id, State::Running { armed: armed.clone() })).await, Outcome::Applied);
     assert_eq!(one.record(id).await.execution.armed, armed);
@@ -200,18 +200,18 @@ async fn a_move_needs_a_running_execution_of_its_own() {
 async fn a_wake_needs_a_condition_that_holds() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let (sleeper, parent) = (Key::mint(), Key::mint());
+    let (sleeper, parent) = (Key::mint(0), Key::mint(0));
     let kid = child(parent, false, running());
     worker
         .commit(vec![
             put(start(sleeper, waiting(Some(later(10)), &[]))),
-            put(start(parent, waiting(None, &[kid.key, Key::mint()]))),
+            put(start(parent, waiting(None, &[kid.key, Key::mint(0)]))),
             put(kid.clone()),
         ])
         .await;
     assert_eq!(worker.one(Write::Wake(sleeper)).await, Outcome::NotFound, "not due");
     assert_eq!(worker.one(Write::Wake(parent)).await, Outcome::NotFound, "no child has ended");
-    assert_eq!(worker.one(Write::Wake(Key::mint())).await, Outcome::NotFound);
+    assert_eq!(worker.one(Write::Wake(Key::mint(0))).await, Outcome::NotFound);
     worker.clock.advance(std::time::Duration::from_secs(10));
     worker.commit(vec![change(kid.key, completed("kid"))]).await;
     for id in [sleeper, parent] {
@@ -231,7 +231,7 @@ async fn a_wake_needs_a_condition_that_holds() {
 async fn chunks_come_back_in_order_and_what_is_missing_is_corrupt() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let id = Key::mint();
+    let id = Key::mint(0);
     let (kept, dropped) = (u64::MAX, 1 << 63);
     let pieces = [
         chunk(id, kept, 1, b"def"),
@@ -259,7 +259,7 @@ async fn chunks_come_back_in_order_and_what_is_missing_is_corrupt() {
 async fn an_item_that_is_too_large_is_rejected_and_nothing_of_its_flush_lands() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let (good, bad) = (Key::mint(), Key::mint());
+    let (good, bad) = (Key::mint(0), Key::mint(0));
     let mut start_of_bad = start(bad, running());
     start_of_bad.input = Payload::from_bytes(Bytes::from(vec![0; 1_000_000_001]));
     let writes = vec![put(start(good, running())), put(start_of_bad)];
@@ -274,7 +274,7 @@ async fn an_item_that_is_too_large_is_rejected_and_nothing_of_its_flush_lands() 
 async fn a_lane_whose_row_or_epoch_is_gone_is_fenced() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let id = Key::mint();
+    let id = Key::mint(0);
     let mut flush = worker.flush(vec![put(start(id, running()))]);
     flush.epoch += 1;
     assert!(matches!(worker.store.commit(&flush).await, Err(StoreError::Fenced)));
@@ -294,7 +294,7 @@ async fn a_lane_whose_row_or_epoch_is_gone_is_fenced() {
 
 /// A flush of every kind of Write, to a database in which each has something to do.
 async fn one_of_each(worker: &Worker) -> Flush {
-    let keys: [Key; 8] = std::array::from_fn(|_| Key::mint());
+    let keys: [Key; 8] = std::array::from_fn(|_| Key::mint(0));
     let [mine, done, asked, parked_one, sleeper, given, fresh, idle] = keys;
     let mut taken = start(given, running());
     taken.workflow_id = Some(Arc::from("taken"));
@@ -309,7 +309,7 @@ async fn one_of_each(worker: &Worker) -> Flush {
             put(taken),
         ])
         .await;
-    let mut loser = start(Key::mint(), running());
+    let mut loser = start(Key::mint(0), running());
     loser.workflow_id = Some(Arc::from("taken"));
     worker.flush(vec![
         put(loser),
@@ -323,7 +323,7 @@ async fn one_of_each(worker: &Worker) -> Flush {
         Write::Request(cancel(idle)),
         Write::Request(resume(parked_one)),
         Write::Chunk(chunk(mine, 77, 0, b"abc")),
-        Write::Wake(Key::mint()),
+        Write::Wake(Key::mint(0)),
     ])
 }
 
@@ -372,6 +372,26 @@ async fn a_flush_that_was_not_applied_is_applied_when_sent_again() {
 }
 
 #[tokio::test]
+async fn a_start_of_an_earlier_registration_proves_no_flush() {
+    let (_dir, path) = place();
+    let first = Worker::at(&path).await;
+    let again = start(Key::mint(0), queued());
+    // it has landed, but its worker was fenced before the answer came
+    first.commit(vec![put(again.clone())]).await;
+    first.store.close(first.registration.worker).await.unwrap();
+    let worker = Worker::on(first.store.clone(), first.clock.clone()).await;
+    let mine = Key::mint(0);
+    worker.commit(vec![put(start(mine, running()))]).await;
+    let ended = Write::Chunk(chunk(mine, 77, 0, b"abc"));
+    let flush = worker.flush(vec![put(again), ended, change(mine, completed("done"))]);
+    // of the first try nothing has landed
+    let outcomes = worker.store.commit(&resent(&flush)).await.unwrap();
+    assert_eq!(worker.status(mine).await, Status::Completed);
+    assert_eq!(worker.store.commit(&resent(&flush)).await.unwrap(), []);
+    assert!(matches!(outcomes[..], [(0, Outcome::Duplicate(_))]), "{outcomes:?}");
+}
+
+#[tokio::test]
 async fn each_write_alone_survives_being_sent_twice() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
@@ -390,7 +410,7 @@ async fn each_write_alone_survives_being_sent_twice() {
 async fn readers_do_not_wait_for_a_write_that_is_going_on() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let id = Key::mint();
+    let id = Key::mint(0);
     worker.commit(vec![put(start(id, completed("done")))]).await;
     let writer = Connection::open(&path).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE; UPDATE executions SET status = 5").unwrap();
@@ -406,7 +426,7 @@ async fn readers_do_not_wait_for_a_write_that_is_going_on() {
 async fn lists_are_filtered_paged_and_counted() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let keys: Vec<Key> = (0..6).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
     let mut starts: Vec<_> = keys.iter().map(|key| start(*key, running())).collect();
     starts[0].workflow_id = Some(Arc::from("order-7"));
     starts[1].workflow_id = Some(Arc::from("order_%"));
@@ -450,8 +470,8 @@ async fn rows_and_statements_are_counted_as_they_are() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
     let before = worker.store.counters().counted();
-    let id = Key::mint();
-    worker.commit(vec![put(start(id, running())), put(start(Key::mint(), completed("x")))]).await;
+    let id = Key::mint(0);
+    worker.commit(vec![put(start(id, running())), put(start(Key::mint(0), completed("x")))]).await;
     worker.commit(vec![Write::Checkpoint(checkpoint(id, 1, "one")), change(id, completed("done"))]).await;
     let counted = worker.store.counters().counted().since(&before);
     assert_eq!(counted.of(Table::Executions), (2, 1, 0));

@@ -38,7 +38,7 @@ async fn supervise(mut site: Site) -> Report {
     let mut worker = Worker::register(&store).await;
     let execution = |n: u32| {
         let workflow = if n == INNOCENT / 2 { "culprit" } else { "order" };
-        let mut start = start(Key::mint(), queued());
+        let mut start = start(Key::mint(0), queued());
         (start.workflow, start.input) = (workflow.into(), Payload::encode(&n).unwrap());
         write(start)
     };

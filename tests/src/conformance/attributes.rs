@@ -51,7 +51,7 @@ async fn they_are_kept_whatever_the_start_is(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     set(&*fixture.store(), &Queue::new("free"), false).await;
     set(&*fixture.store(), &Queue::new("serial").concurrency(1), false).await;
-    let parent = Key::mint();
+    let parent = Key::mint(0);
     worker.apply(vec![start_running(parent)]).await;
     let yielding =
         |key, queue: &str| Start { yields: true, ticket: ticket(queue, "", 0), ..start(key, running()) };
@@ -85,7 +85,7 @@ async fn they_are_kept_whatever_the_start_is(fixture: &dyn StoreFixture) {
 
 async fn they_are_kept_until_the_end(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![write(with(&[("a", "1")], start(key, queued())))]).await;
     assert_eq!(worker.claim_keys(1).await, [key]);
     worker.apply(vec![move_to(key, parked("x"))]).await;
@@ -173,7 +173,7 @@ async fn they_are_plain_text(fixture: &dyn StoreFixture) {
     let given: Vec<(Key, Attributes)> = texts
         .iter()
         .map(|text| {
-            (Key::mint(), [(text.clone(), text.clone()), ("n".into(), text.clone())].into_iter().collect())
+            (Key::mint(0), [(text.clone(), text.clone()), ("n".into(), text.clone())].into_iter().collect())
         })
         .collect();
     let starts =
@@ -242,7 +242,7 @@ async fn a_flush_may_be_resent(fixture: &dyn StoreFixture) {
 
 async fn a_thousand_share_a_flush(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let given: Vec<(Key, String)> = (0..1_000).map(|i| (Key::mint(), i.to_string())).collect();
+    let given: Vec<(Key, String)> = (0..1_000).map(|i| (Key::mint(0), i.to_string())).collect();
     let starts = given.iter().map(|(key, i)| write(with(&[("all", "x"), ("i", i)], start(*key, queued()))));
     worker.apply(starts.collect()).await;
     let count = worker.store.list(&Filter { limit: 0, ..filter(&[("all", "x")]) }).await.unwrap();

@@ -23,7 +23,7 @@ super::cases![
 
 async fn every_kind_comes_back_as_recorded(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     let kinds = [
         CheckpointKind::Step,
@@ -50,7 +50,7 @@ async fn every_kind_comes_back_as_recorded(fixture: &dyn StoreFixture) {
 
 async fn checkpoints_come_back_by_order(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     for (n, order) in [(1, 40), (2, 7), (3, 1000), (4, 1), (5, 8)] {
         worker.apply(vec![Write::Checkpoint(Checkpoint { order, ..checkpoint(key, n, "x") })]).await;
@@ -75,7 +75,7 @@ async fn a_step_has_at_most_one_outcome(fixture: &dyn StoreFixture) {
 
 async fn attempts_come_back_by_path_and_number(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     for (n, number) in [(300, 1), (2, 2), (2, 10), (2, 1), (240, 1)] {
         worker.apply(vec![Write::Attempt(attempt(key, n, number))]).await;
@@ -89,7 +89,7 @@ async fn attempts_come_back_by_path_and_number(fixture: &dyn StoreFixture) {
 
 async fn an_attempt_is_recorded_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key), Write::Attempt(attempt(key, 1, 1))]).await;
     let second = Write::Attempt(Attempt { failure: payload("later"), ..attempt(key, 1, 1) });
     if let Err(error) = worker.try_commit(vec![second]).await {
@@ -100,7 +100,7 @@ async fn an_attempt_is_recorded_once(fixture: &dyn StoreFixture) {
 
 async fn every_path_is_its_own(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     let edges = [0, 1, 92, 240, 241, 2287, 2288, 67_823, 67_824, 0x00ff_ffff, 0x0100_0000, u32::MAX];
     let mut paths: Vec<Path> = edges.iter().map(|n| step(*n)).collect();
     paths.extend(edges.iter().map(|n| step(1).child(*n)));
@@ -117,7 +117,7 @@ async fn every_path_is_its_own(fixture: &dyn StoreFixture) {
 
 async fn neighbours_records_are_not_mixed(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut bytes = *Key::mint().as_bytes();
+    let mut bytes = *Key::mint(0).as_bytes();
     let keys = [0, 1, 255].map(|last| {
         bytes[15] = last;
         Key::from_bytes(bytes)
@@ -136,7 +136,7 @@ async fn neighbours_records_are_not_mixed(fixture: &dyn StoreFixture) {
 
 async fn any_text_can_be_a_name(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     let recorded: Vec<Checkpoint> = nasty_texts()
         .into_iter()
         .zip(1..)
@@ -149,7 +149,7 @@ async fn any_text_can_be_a_name(fixture: &dyn StoreFixture) {
 
 async fn a_start_and_its_checkpoints_share_a_flush(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker
         .apply(vec![
             Write::Checkpoint(checkpoint(key, 1, "a")),

@@ -33,7 +33,7 @@ async fn is_corrupt(worker: &Worker, key: Key, chunks: ChunkRef) -> bool {
 
 async fn a_value_comes_back_whole(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     for value in [0, 7, u64::MAX, 1 << 63] {
         // pieces come in any order, over several flushes
@@ -64,7 +64,7 @@ async fn missing_pieces_are_seen(fixture: &dyn StoreFixture) {
 
 async fn a_piece_that_is_there_stays(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key), chunk(key, 1, 0, b"first")]).await;
     worker.apply(vec![chunk(key, 1, 0, b"other"), chunk(key, 1, 1, b"!")]).await;
     assert_eq!(&worker.store.value(key, reference(1, 6, 2)).await.unwrap()[..], b"first!");
@@ -79,7 +79,7 @@ async fn orphans_are_discarded(fixture: &dyn StoreFixture) {
             worker.apply(vec![chunk(key, value, n, b"x"), chunk(other, value, n, b"x")]).await;
         }
     }
-    worker.apply(vec![discard(key, &[2, u64::MAX, 77]), discard(Key::mint(), &[])]).await;
+    worker.apply(vec![discard(key, &[2, u64::MAX, 77]), discard(Key::mint(0), &[])]).await;
     for (value, is_kept) in [(1, false), (2, true), (3, false), (u64::MAX, true)] {
         assert_eq!(is_corrupt(&worker, key, reference(value, 2, 2)).await, !is_kept, "{value}");
         assert!(!is_corrupt(&worker, other, reference(value, 2, 2)).await);
@@ -111,7 +111,7 @@ async fn values_and_executions_are_not_mixed(fixture: &dyn StoreFixture) {
 
 async fn a_megabyte_goes_in_one_piece(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     let mut rng = fastrand::Rng::with_seed(3);
     let mib: Vec<u8> = (0..1 << 20).map(|_| rng.u8(..)).collect();
     worker.apply(vec![start_running(key), chunk(key, 1, 0, &mib), chunk(key, 1, 1, &mib)]).await;
@@ -121,7 +121,7 @@ async fn a_megabyte_goes_in_one_piece(fixture: &dyn StoreFixture) {
 
 async fn pieces_may_come_before_their_execution(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![chunk(key, 1, 0, b"input")]).await;
     worker.apply(vec![start_running(key)]).await;
     assert_eq!(&worker.store.value(key, reference(1, 5, 1)).await.unwrap()[..], b"input");

@@ -67,7 +67,7 @@ async fn due_sleepers_come_first_by_due_time(fixture: &dyn StoreFixture) {
 
 async fn timers_are_never_early(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_in(key, sleeping(at(3_600_000_000)))]).await;
     assert!(worker.claim(10).await.is_empty());
     fixture.clock().advance(Duration::from_micros(3_599_999_999));
@@ -102,7 +102,7 @@ async fn the_limit_holds_and_the_rest_remains(fixture: &dyn StoreFixture) {
 
 async fn only_workflows_asked_for_come(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let named = |name: &str, state| write(Start { workflow: name.into(), ..start(Key::mint(), state) });
+    let named = |name: &str, state| write(Start { workflow: name.into(), ..start(Key::mint(0), state) });
     for name in ["a", "b", "A", "a "] {
         worker.apply(vec![named(name, queued()), named(name, sleeping(at(-1)))]).await;
     }
@@ -118,7 +118,7 @@ async fn only_workflows_asked_for_come(fixture: &dyn StoreFixture) {
 
 async fn a_claim_brings_all_that_was_recorded(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     let sleeps = armed(&[(4, 44)]);
     let given = Start {
         workflow_id: Some("order-7".into()),
@@ -177,7 +177,7 @@ async fn bytes_bound_a_claim(fixture: &dyn StoreFixture) {
     let large = Payload::from_bytes(Bytes::from(vec![1; 50_000]));
     // one half in inputs, one half in checkpoints
     for i in 0..20 {
-        let key = Key::mint();
+        let key = Key::mint(0);
         if i % 2 == 0 {
             worker.apply(vec![write(Start { input: large.clone(), ..start(key, queued()) })]).await;
         } else {
@@ -199,7 +199,7 @@ async fn bytes_bound_a_claim(fixture: &dyn StoreFixture) {
 
 async fn a_claim_of_nothing_takes_nothing(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
     assert!(worker.claim(0).await.is_empty());
     assert_eq!(worker.claim_keys(1).await, [key]);
@@ -225,7 +225,7 @@ async fn a_sleeper_without_a_due_time_is_not_claimed(fixture: &dyn StoreFixture)
 
 async fn a_claim_is_durable_when_it_returns(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
     let record = worker.claim(10).await.remove(0);
     let other = Worker::register(&fixture.second().await).await;
@@ -234,7 +234,7 @@ async fn a_claim_is_durable_when_it_returns(fixture: &dyn StoreFixture) {
 
 async fn a_claimed_execution_can_suspend_and_be_claimed_again(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
     for round in 0..5 {
         assert_eq!(worker.claim_keys(10).await, [key], "round {round}");
@@ -247,7 +247,7 @@ async fn a_claimed_execution_can_suspend_and_be_claimed_again(fixture: &dyn Stor
 
 async fn a_thousand_come_at_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut expected: Vec<Key> = (0..1_500).map(|_| Key::mint()).collect();
+    let mut expected: Vec<Key> = (0..1_500).map(|_| Key::mint(0)).collect();
     let steps: Vec<Write> =
         expected.iter().map(|key| Write::Checkpoint(checkpoint(*key, 1, &key.to_string()))).collect();
     // they have run for a while, and were handed on before their Start was durable
@@ -286,7 +286,7 @@ async fn what_was_cancelled_or_parked_does_not_come(fixture: &dyn StoreFixture) 
 
 async fn a_claim_without_lane_is_fenced(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
     let fine = worker.claim_of(10);
     let mut stale = fine.clone();

@@ -91,10 +91,10 @@ async fn it_is_not_put_off_for_ever(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let start_at = now_of(fixture);
     let created_at = at(start_at);
-    let first = Key::mint();
+    let first = Key::mint(0);
     for n in 0..6_i64 {
         until(fixture, start_at + n * 1_000_000);
-        let key = if n == 0 { first } else { Key::mint() };
+        let key = if n == 0 { first } else { Key::mint(0) };
         let due = start_at + (n + 2) * 1_000_000;
         let start = debounced(key, "x", &n.to_string(), due, 5 * SECOND);
         let created_at = if n == 0 { created_at } else { fixture.now() };
@@ -181,9 +181,9 @@ async fn many_ids_at_a_time(fixture: &dyn StoreFixture) {
     for round in 0..3 {
         let ids = 0..50;
         let starts = ids
-            .map(|n| write(debounced(Key::mint(), &n.to_string(), &format!("{n} {round}"), now + 9, LONG)));
+            .map(|n| write(debounced(Key::mint(0), &n.to_string(), &format!("{n} {round}"), now + 9, LONG)));
         let mut writes: Vec<Write> = starts.collect();
-        writes.insert(20, enqueue(Key::mint(), "a", "", 0));
+        writes.insert(20, enqueue(Key::mint(0), "a", "", 0));
         worker.commit(writes).await;
     }
     until(fixture, now + 9);
@@ -227,7 +227,7 @@ async fn what_is_staged_again_is_not_started_twice(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut next = Worker::register(&fixture.second().await).await;
     let now = now_of(fixture);
-    let key = Key::mint();
+    let key = Key::mint(0);
     assert_eq!(put(&mut worker, debounced(key, "x", "one", now + 5, LONG)).await, key);
     until(fixture, now + 5);
     assert_eq!(worker.claim_keys(9).await, [key]);
@@ -235,7 +235,7 @@ async fn what_is_staged_again_is_not_started_twice(fixture: &dyn StoreFixture) {
     assert_eq!(put(&mut next, debounced(key, "x", "one", now + 5, LONG)).await, key);
     assert_eq!(worker.execution(key).await.status, Status::Running);
     assert_eq!(next.claim_keys(9).await, []);
-    let waits = Key::mint();
+    let waits = Key::mint(0);
     assert_eq!(put(&mut worker, debounced(waits, "x", "two", now + 9, LONG)).await, waits);
     assert_eq!(put(&mut next, debounced(waits, "x", "two", now + 9, LONG)).await, waits);
     assert_eq!(worker.count().await, 2);
@@ -244,15 +244,15 @@ async fn what_is_staged_again_is_not_started_twice(fixture: &dyn StoreFixture) {
 async fn it_enters_a_full_queue_and_counts(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     set(&*worker.store, &Queue::new("a").max_depth(1), false).await;
-    worker.apply(vec![enqueue(Key::mint(), "a", "", 0)]).await;
+    worker.apply(vec![enqueue(Key::mint(0), "a", "", 0)]).await;
     let [first, second] = keys();
     let far = now_of(fixture) + 1_000_000_000;
     assert_eq!(put(&mut worker, debounced(first, "x", "one", far, LONG)).await, first);
     assert_eq!(put(&mut worker, debounced(second, "x", "two", far, LONG)).await, first);
     assert_eq!(worker.claim(9).await.len(), 1);
-    assert_eq!(worker.commit_one(enqueue(Key::mint(), "a", "", 0)).await, Outcome::Full);
+    assert_eq!(worker.commit_one(enqueue(Key::mint(0), "a", "", 0)).await, Outcome::Full);
     worker.commit_one(cancel(first)).await;
-    worker.apply(vec![enqueue(Key::mint(), "a", "", 0)]).await;
+    worker.apply(vec![enqueue(Key::mint(0), "a", "", 0)]).await;
 }
 
 async fn starts_of_several_workers_are_one(fixture: &dyn StoreFixture) {
@@ -265,7 +265,7 @@ async fn starts_of_several_workers_are_one(fixture: &dyn StoreFixture) {
         let mut found = Vec::new();
         for n in 0..10 {
             let id = if n % 2 == 0 { "x" } else { "y" };
-            found.push((id, put(worker, debounced(Key::mint(), id, "same", now + 5, LONG)).await));
+            found.push((id, put(worker, debounced(Key::mint(0), id, "same", now + 5, LONG)).await));
         }
         found
     });

@@ -76,7 +76,7 @@ async fn a_second_one_is_refused_while_the_first_has_not_ended(fixture: &dyn Sto
 async fn every_end_frees_it(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for status in [Status::Completed, Status::Failed, Status::Cancelled] {
-        let key = Key::mint();
+        let key = Key::mint(0);
         assert_eq!(loses(&mut worker, deduplicated(key, "a", "", "x")).await, None, "{status:?}");
         assert_eq!(worker.claim_keys(9).await, [key]);
         worker.apply(vec![move_of(key, "a", "", ended(status, "over"))]).await;
@@ -84,23 +84,23 @@ async fn every_end_frees_it(fixture: &dyn StoreFixture) {
     // cancelled where nobody runs it
     let states = [queued(), scheduled(at(1_000_000)), sleeping(at(1_000_000)), parked("why")];
     for state in states {
-        let key = Key::mint();
+        let key = Key::mint(0);
         let held = Start { state: state.clone(), ..deduplicated(key, "a", "", "x") };
         assert_eq!(loses(&mut worker, held).await, None, "{state:?}");
         worker.commit_one(cancel(key)).await;
         assert_eq!(worker.execution(key).await.status, Status::Cancelled, "{state:?}");
     }
     // ended before it left
-    let key = Key::mint();
+    let key = Key::mint(0);
     let over = Start { state: completed(), ..deduplicated(key, "a", "", "x") };
     assert_eq!(loses(&mut worker, over).await, None);
-    let last = Key::mint();
+    let last = Key::mint(0);
     assert_eq!(loses(&mut worker, deduplicated(last, "a", "", "x")).await, None);
     // who is resumed after the end has it no more
     worker.commit_one(cancel(last)).await;
     worker.commit_one(resume(last)).await;
     assert_eq!(worker.execution(last).await.status, Status::Queued);
-    assert_eq!(loses(&mut worker, deduplicated(Key::mint(), "a", "", "x")).await, None);
+    assert_eq!(loses(&mut worker, deduplicated(Key::mint(0), "a", "", "x")).await, None);
 }
 
 async fn it_is_kept_through_waits_and_takeovers(fixture: &dyn StoreFixture) {
@@ -137,7 +137,7 @@ async fn other_queues_have_their_own_and_keys_do_not(fixture: &dyn StoreFixture)
 
 async fn the_same_start_again_is_itself(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     let named = |key| Start {
         workflow_id: Some("given".into()),
         fingerprint: Some(1),
@@ -145,7 +145,7 @@ async fn the_same_start_again_is_itself(fixture: &dyn StoreFixture) {
     };
     assert_eq!(loses(&mut worker, named(key)).await, None);
     // the id of its caller counts first
-    let outcome = worker.commit_one(write(named(Key::mint()))).await;
+    let outcome = worker.commit_one(write(named(Key::mint(0)))).await;
     assert!(matches!(&outcome, Outcome::Duplicate(existing) if existing.key == key), "{outcome:?}");
 }
 
@@ -154,7 +154,7 @@ async fn a_flush_with_one_that_loses_applies_the_rest(fixture: &dyn StoreFixture
     let all: [Key; 30] = keys();
     assert_eq!(loses(&mut worker, deduplicated(all[7], "a", "", "7")).await, None);
     let rest = all.iter().enumerate().map(|(i, key)| {
-        let key = if i == 7 { Key::mint() } else { *key };
+        let key = if i == 7 { Key::mint(0) } else { *key };
         write(deduplicated(key, "a", "", &i.to_string()))
     });
     let outcomes = worker.commit(rest.collect()).await;
@@ -210,7 +210,7 @@ async fn a_resent_loser_still_loses_or_hears_that_it_may_try_again(fixture: &dyn
 
 async fn it_is_shown_until_the_end(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     assert_eq!(loses(&mut worker, deduplicated(key, "a", "", "x")).await, None);
     assert_eq!(worker.execution(key).await.dedup_id.as_deref(), Some("x"));
     let record = worker.claim(9).await.remove(0);
@@ -220,7 +220,7 @@ async fn it_is_shown_until_the_end(fixture: &dyn StoreFixture) {
     assert_eq!(listed.executions[0].dedup_id.as_deref(), Some("x"));
     end(&mut worker, key, "a", "").await;
     assert_eq!(worker.execution(key).await.dedup_id, None);
-    let plain = Key::mint();
+    let plain = Key::mint(0);
     worker.apply(vec![write(start(plain, running())), Write::Wake(key)][..1].to_vec()).await;
     assert_eq!(worker.execution(plain).await.dedup_id, None);
     worker.apply(vec![move_to(plain, completed())]).await;

@@ -69,7 +69,7 @@ async fn the_first_of_a_flush_enter(fixture: &dyn StoreFixture) {
     assert_eq!(refused(&mut worker, some::<2>()).await, 0);
     let all: [Key; 7] = keys();
     let mut writes: Vec<Write> = all.iter().map(|key| enqueue(*key, "a", "k", 0)).collect();
-    let beside = Key::mint();
+    let beside = Key::mint(0);
     writes.insert(5, write(start(beside, queued())));
     let outcomes = worker.commit(writes).await;
     let entered: Vec<bool> = outcomes.iter().map(|outcome| *outcome == Outcome::Applied).collect();
@@ -109,7 +109,7 @@ async fn what_is_delayed_counts(fixture: &dyn StoreFixture) {
     assert_eq!(refused(&mut worker, some::<2>()).await, 1);
     // what was delayed in no queue or another is none of its
     assert_eq!(worker.claim(9).await.len(), 2);
-    worker.apply(vec![write(start(Key::mint(), scheduled(at(5_000_000))))]).await;
+    worker.apply(vec![write(start(Key::mint(0), scheduled(at(5_000_000))))]).await;
     assert_eq!(refused(&mut worker, some::<3>()).await, 1);
 }
 
@@ -137,7 +137,7 @@ async fn what_has_begun_does_not_count(fixture: &dyn StoreFixture) {
 async fn what_a_workflow_starts_enters_a_full_queue_and_counts(fixture: &dyn StoreFixture) {
     declare(fixture, 2).await;
     let mut worker = Worker::register(&fixture.store()).await;
-    let parent = Key::mint();
+    let parent = Key::mint(0);
     worker.apply(vec![write(start(parent, running()))]).await;
     let started = |key| write(Start { ticket: ticket("a", "", 0), ..child_of(parent, key, queued()) });
     let [first, second, third] = keys();
@@ -211,7 +211,7 @@ async fn a_resent_flush_says_again_what_was_refused(fixture: &dyn StoreFixture) 
     declare(fixture, 2).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let mut writes = some::<4>();
-    writes.push(write(start(Key::mint(), queued())));
+    writes.push(write(start(Key::mint(0), queued())));
     let flush = worker.flush(writes);
     let sent = worker.send(&flush).await.unwrap();
     let is_full = |outcome: &Outcome| *outcome == Outcome::Full;

@@ -18,7 +18,7 @@ super::cases![
 
 async fn a_wrong_epoch_a_stranger_and_an_unknown_lane_are_fenced(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let fine = worker.flush(vec![start_queued(Key::mint())]);
+    let fine = worker.flush(vec![start_queued(Key::mint(0))]);
     let mut stranger = fine.clone();
     stranger.worker.0 += 1_000;
     let flushes = [
@@ -52,8 +52,8 @@ async fn a_fenced_flush_leaves_nothing(fixture: &dyn StoreFixture) {
 async fn lanes_count_on_their_own(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for number in 1..=3 {
-        let flush = worker.flush(vec![start_queued(Key::mint())]);
-        let twin = Flush { lane: CLAIMS, number, writes: vec![start_queued(Key::mint())], ..flush.clone() };
+        let flush = worker.flush(vec![start_queued(Key::mint(0))]);
+        let twin = Flush { lane: CLAIMS, number, writes: vec![start_queued(Key::mint(0))], ..flush.clone() };
         worker.store.commit(&twin).await.unwrap();
         worker.send(&flush).await.unwrap();
     }
@@ -64,18 +64,18 @@ async fn registrations_do_not_share_their_numbers(fixture: &dyn StoreFixture) {
     let store = fixture.store();
     for _ in 0..3 {
         let mut worker = Worker::register(&store).await;
-        worker.apply(vec![start_queued(Key::mint())]).await;
-        worker.apply(vec![start_queued(Key::mint())]).await;
+        worker.apply(vec![start_queued(Key::mint(0))]).await;
+        worker.apply(vec![start_queued(Key::mint(0))]).await;
     }
     assert_eq!(Worker::register(&store).await.count().await, 6);
 }
 
 async fn any_handle_serves_a_registration(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
     worker.store = fixture.second().await;
-    worker.apply(vec![start_queued(Key::mint())]).await;
+    worker.apply(vec![start_queued(Key::mint(0))]).await;
     assert_eq!(worker.claim(10).await.len(), 2);
     assert!(!worker.look().await.is_fenced);
 }

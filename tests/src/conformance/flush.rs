@@ -25,15 +25,15 @@ async fn an_empty_flush_is_fine(fixture: &dyn StoreFixture) {
     for _ in 0..3 {
         worker.apply(vec![]).await;
     }
-    worker.apply(vec![start_queued(Key::mint())]).await;
+    worker.apply(vec![start_queued(Key::mint(0))]).await;
     worker.apply(vec![]).await;
     assert_eq!(worker.count().await, 1);
 }
 
 async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let all: Vec<Key> = (0..1_000).map(|_| Key::mint()).collect();
-    let sleepers: Vec<Key> = (0..1_000).map(|_| Key::mint()).collect();
+    let all: Vec<Key> = (0..1_000).map(|_| Key::mint(0)).collect();
+    let sleepers: Vec<Key> = (0..1_000).map(|_| Key::mint(0)).collect();
     worker.apply(all.iter().map(|key| start_running(*key)).collect()).await;
     worker.apply(sleepers.iter().map(|key| start_in(*key, sleeping(at(-1)))).collect()).await;
     let mut writes = Vec::new();
@@ -46,7 +46,7 @@ async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) 
             1 => move_to(*key, queued()),
             _ => move_to(*key, State::Waiting { wake_at: None, children: vec![all[0]], armed: vec![] }),
         });
-        writes.push(start_queued(Key::mint()));
+        writes.push(start_queued(Key::mint(0)));
         writes.push(Write::Wake(sleepers[i]));
     }
     worker.apply(writes).await;
@@ -63,7 +63,7 @@ async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) 
 async fn the_largest_flush_is_taken(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let (writes, bytes) = (worker.store.about().flush_writes, worker.store.about().flush_bytes);
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     worker.apply((1..=writes as u32).map(|n| Write::Checkpoint(checkpoint(key, n, ""))).collect()).await;
     assert_eq!(worker.record(key).await.checkpoints.len(), writes);

@@ -25,7 +25,7 @@ async fn a_waiting_engine_hears_of_anothers_commit(fixture: &dyn StoreFixture) {
     // commits go on until one is heard of: nothing says when the listener has begun to listen
     let talk = async {
         while !heard.is_finished() {
-            one.apply(vec![start_queued(Key::mint())]).await;
+            one.apply(vec![start_queued(Key::mint(0))]).await;
             tokio::task::yield_now().await;
         }
     };
@@ -40,7 +40,7 @@ async fn a_commit_between_two_calls_is_heard_of(fixture: &dyn StoreFixture) {
     let two = Worker::register(&fixture.second().await).await;
     let listener: Arc<dyn Store> = two.store.clone();
     for _ in 0..3 {
-        one.apply(vec![start_queued(Key::mint())]).await;
+        one.apply(vec![start_queued(Key::mint(0))]).await;
         tokio::time::timeout(PATIENCE, listener.changed()).await.expect("the hint comes");
     }
 }

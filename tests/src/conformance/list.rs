@@ -150,7 +150,7 @@ async fn workflows_are_filtered(fixture: &dyn StoreFixture) {
     let names = nasty_texts();
     let starts: Vec<Start> = names
         .iter()
-        .map(|name| Start { workflow: name.clone(), ..start(Key::mint(), completed()) })
+        .map(|name| Start { workflow: name.clone(), ..start(Key::mint(0), completed()) })
         .collect();
     worker.apply(starts.iter().cloned().map(write).collect()).await;
     for given in starts {
@@ -255,7 +255,7 @@ async fn prefixes_are_plain_text(fixture: &dyn StoreFixture) {
     let ids = nasty_texts();
     let starts: Vec<Start> = ids
         .iter()
-        .map(|id| Start { workflow_id: Some(id.clone()), ..start(Key::mint(), queued()) })
+        .map(|id| Start { workflow_id: Some(id.clone()), ..start(Key::mint(0), queued()) })
         .collect();
     worker.apply(starts.iter().cloned().map(write).collect()).await;
     let mut prefixes = ids.clone();
@@ -270,11 +270,11 @@ async fn prefixes_are_plain_text(fixture: &dyn StoreFixture) {
 
 async fn filters_combine(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let root = Key::mint();
+    let root = Key::mint(0);
     let mut wanted = Vec::new();
     let mut writes = vec![start_queued(root)];
     for i in 0..128 {
-        let key = Key::mint();
+        let key = Key::mint(0);
         let bit = |n: u32| i & (1 << n) != 0;
         let given = Start {
             parent: bit(0).then_some(Parent { key: root, is_detached: bit(1) }),

@@ -81,7 +81,7 @@ async fn nothing_asked_is_nothing_read(fixture: &dyn StoreFixture) {
 
 async fn thousands_come_at_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let all: Vec<Key> = (0..2_500).map(|_| Key::mint()).collect();
+    let all: Vec<Key> = (0..2_500).map(|_| Key::mint(0)).collect();
     let text = |key: &Key| format!("id of {key}").into();
     let starts =
         all.iter().map(|key| write(Start { workflow_id: Some(text(key)), ..start(*key, running()) }));
@@ -91,7 +91,7 @@ async fn thousands_come_at_once(fixture: &dyn StoreFixture) {
     let ids: Vec<ExecutionId> = all
         .iter()
         .flat_map(|key| {
-            [ExecutionId::Key(*key), ExecutionId::Given(text(key)), ExecutionId::Key(Key::mint())]
+            [ExecutionId::Key(*key), ExecutionId::Given(text(key)), ExecutionId::Key(Key::mint(0))]
         })
         .collect();
     let loaded = worker.store.load(&ids, Detail::Full).await.unwrap();
@@ -107,7 +107,7 @@ async fn a_commit_is_seen_by_other_handles(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let other = fixture.second().await;
     for _ in 0..20 {
-        let key = Key::mint();
+        let key = Key::mint(0);
         worker.apply(vec![start_queued(key)]).await;
         assert!(other.load(&[ExecutionId::Key(key)], Detail::Outcome).await.unwrap()[0].is_some());
     }

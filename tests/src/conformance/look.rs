@@ -64,16 +64,16 @@ async fn it_shows_which_watched_ones_have_ended_or_are_parked(fixture: &dyn Stor
         running(),
         queued(),
         sleeping(at(90)),
-        awaiting(&[Key::mint()]),
+        awaiting(&[Key::mint(0)]),
         parked("why"),
         completed(),
         ended(Status::Failed, "x"),
         ended(Status::Cancelled, "x"),
     ];
     worker.apply(watched.into_iter().zip(states).map(|(key, state)| start_in(key, state)).collect()).await;
-    worker.apply(vec![start_in(Key::mint(), completed())]).await;
+    worker.apply(vec![start_in(Key::mint(0), completed())]).await;
     let mut watch = watched.to_vec();
-    watch.push(Key::mint());
+    watch.push(Key::mint(0));
     let look = Look { watch, ..worker.look_of() };
     let mut over = worker.store.look(&look).await.unwrap().ended;
     over.sort_unstable();
@@ -105,10 +105,10 @@ async fn it_shows_strays_only_when_told_what_is_held(fixture: &dyn StoreFixture)
 async fn it_shows_what_is_ready_of_its_workflows(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     assert!(!worker.look().await.has_ready);
-    let other = Start { workflow: "other".into(), ..start(Key::mint(), queued()) };
-    worker.apply(vec![write(other), start_running(Key::mint()), start_in(Key::mint(), parked("x"))]).await;
+    let other = Start { workflow: "other".into(), ..start(Key::mint(0), queued()) };
+    worker.apply(vec![write(other), start_running(Key::mint(0)), start_in(Key::mint(0), parked("x"))]).await;
     assert!(!worker.look().await.has_ready);
-    worker.apply(vec![start_queued(Key::mint())]).await;
+    worker.apply(vec![start_queued(Key::mint(0))]).await;
     assert!(worker.look().await.has_ready);
     worker.claim(1).await;
     assert!(!worker.look().await.has_ready);
@@ -118,14 +118,14 @@ async fn it_shows_what_is_ready_of_its_workflows(fixture: &dyn StoreFixture) {
 
 async fn it_shows_the_earliest_due_time_of_its_workflows(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let other = Start { workflow: "other".into(), ..start(Key::mint(), sleeping(at(10))) };
+    let other = Start { workflow: "other".into(), ..start(Key::mint(0), sleeping(at(10))) };
     let both = State::Waiting { wake_at: Some(at(40)), children: keys::<2>().to_vec(), armed: Vec::new() };
-    let first = Key::mint();
+    let first = Key::mint(0);
     worker
         .apply(vec![
             write(other),
-            start_in(Key::mint(), awaiting(&keys::<1>())),
-            start_in(Key::mint(), both),
+            start_in(Key::mint(0), awaiting(&keys::<1>())),
+            start_in(Key::mint(0), both),
             start_in(first, sleeping(at(30))),
         ])
         .await;
@@ -141,8 +141,8 @@ async fn it_shows_the_earliest_due_time_of_its_workflows(fixture: &dyn StoreFixt
 async fn a_quiet_look_sees_nothing(fixture: &dyn StoreFixture) {
     let worker = Worker::register(&fixture.store()).await;
     let look = Look {
-        watch: vec![Key::mint()],
-        holds: Some(vec![Key::mint()]),
+        watch: vec![Key::mint(0)],
+        holds: Some(vec![Key::mint(0)]),
         workflows: Arc::from([]),
         ..worker.look_of()
     };
@@ -156,9 +156,9 @@ async fn a_quiet_look_sees_nothing(fixture: &dyn StoreFixture) {
 async fn it_shows_the_same_if_it_does_not_renew(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [stray, over] = keys();
-    let states = [(stray, running()), (over, completed()), (Key::mint(), sleeping(at(30)))];
+    let states = [(stray, running()), (over, completed()), (Key::mint(0), sleeping(at(30)))];
     worker.apply(states.into_iter().map(|(key, state)| start_in(key, state)).collect()).await;
-    worker.apply(vec![start_queued(Key::mint())]).await;
+    worker.apply(vec![start_queued(Key::mint(0))]).await;
     worker.commit(vec![cancel(stray)]).await;
     let watch = vec![over];
     let look = Look { is_renewal: false, watch, holds: Some(Vec::new()), ..worker.look_of() };
@@ -184,7 +184,7 @@ async fn a_stranger_is_fenced(fixture: &dyn StoreFixture) {
 
 async fn it_watches_thousands(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let all: Vec<Key> = (0..5_000).map(|_| Key::mint()).collect();
+    let all: Vec<Key> = (0..5_000).map(|_| Key::mint(0)).collect();
     let state = |i: usize| if i.is_multiple_of(2) { running() } else { completed() };
     worker.apply(all.iter().enumerate().map(|(i, key)| start_in(*key, state(i))).collect()).await;
     let holds = Some(all.iter().copied().skip(2).collect());

@@ -14,6 +14,7 @@ mod attributes;
 mod checkpoint;
 mod chunk;
 mod claim;
+mod deadline;
 mod debounce;
 mod dedup;
 mod depth;
@@ -40,7 +41,7 @@ mod wake;
 mod yielding;
 
 nouns![
-    attributes, checkpoint, chunk, claim, debounce, dedup, depth, fence, flush, hint, list, load, look,
-    moves, quarantine, queue, race, rate, request, resend, start, survey, takeover, timeout, turns, version,
-    wake, yielding
+    attributes, checkpoint, chunk, claim, deadline, debounce, dedup, depth, fence, flush, hint, list, load,
+    look, moves, quarantine, queue, race, rate, request, resend, start, survey, takeover, timeout, turns,
+    version, wake, yielding
 ];

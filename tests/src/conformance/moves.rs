@@ -38,7 +38,7 @@ async fn a_running_execution_can_reach_each_state(fixture: &dyn StoreFixture) {
         ended(Status::Cancelled, "stop"),
     ];
     for state in states {
-        let key = Key::mint();
+        let key = Key::mint(0);
         worker.apply(vec![start_in(key, State::Running { armed: armed(&[(9, 9)]) })]).await;
         let before = worker.execution(key).await;
         worker.apply(vec![move_to(key, state.clone())]).await;
@@ -66,7 +66,7 @@ async fn a_running_execution_can_reach_each_state(fixture: &dyn StoreFixture) {
 async fn only_the_owner_moves_it(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second().await).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     owner.apply(vec![start_running(key)]).await;
     for state in [running(), queued(), sleeping(at(1)), parked("no"), completed()] {
         assert_eq!(other.commit_one(move_to(key, state)).await, Outcome::NotFound);
@@ -80,7 +80,7 @@ async fn only_a_running_execution_is_moved(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let states = [queued(), sleeping(at(50)), parked("why"), completed(), ended(Status::Failed, "boom")];
     for state in states {
-        let key = Key::mint();
+        let key = Key::mint(0);
         worker.apply(vec![start_in(key, state)]).await;
         let before = worker.record(key).await;
         for next in [running(), queued(), awaiting(&[key]), parked("no"), completed()] {
@@ -88,7 +88,7 @@ async fn only_a_running_execution_is_moved(fixture: &dyn StoreFixture) {
         }
         assert_eq!(worker.record(key).await, before);
     }
-    assert_eq!(worker.commit_one(move_to(Key::mint(), completed())).await, Outcome::NotFound);
+    assert_eq!(worker.commit_one(move_to(Key::mint(0), completed())).await, Outcome::NotFound);
     assert_eq!(worker.claim(10).await.len(), 1, "no second ready row came of it");
 }
 
@@ -106,7 +106,7 @@ async fn a_refused_move_leaves_its_neighbours_alone(fixture: &dyn StoreFixture) 
 
 async fn staying_running_replaces_what_is_armed(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     for sleeps in [armed(&[(1, 10)]), armed(&[(1, 10), (70_000, 20)]), armed(&[])] {
         worker.apply(vec![move_to(key, State::Running { armed: sleeps.clone() })]).await;
@@ -128,7 +128,7 @@ async fn a_parked_execution_is_not_claimed(fixture: &dyn StoreFixture) {
 async fn a_queued_execution_goes_to_any_worker(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
     let mut second = Worker::register(&fixture.second().await).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     first.apply(vec![start_running(key)]).await;
     first.apply(vec![move_to(key, queued())]).await;
     assert_eq!(second.claim_keys(10).await, [key]);

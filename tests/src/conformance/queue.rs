@@ -185,7 +185,7 @@ async fn what_waits_has_no_slot(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     declare(fixture, Queue::new("a").concurrency(1)).await;
     let all: [Key; 3] = put(&mut worker, "a", "").await;
-    let child = Key::mint();
+    let child = Key::mint(0);
     worker.apply(vec![start_queued(child)]).await;
     assert_eq!(worker.claim_keys(1).await, [all[0]], "the default queue comes after it");
     assert_eq!(worker.claim_keys(9).await, [child]);
@@ -277,7 +277,7 @@ async fn a_paused_queue_keeps_what_it_has(fixture: &dyn StoreFixture) {
     let store = fixture.store();
     set(&*store, &Queue::new("a"), true).await;
     let all: [Key; 2] = put(&mut worker, "a", "").await;
-    let plain = Key::mint();
+    let plain = Key::mint(0);
     assert!(worker.claim_keys(9).await.is_empty());
     assert!(!worker.look().await.has_ready, "nothing that could be claimed");
     worker.apply(vec![start_queued(plain)]).await;

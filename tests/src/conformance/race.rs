@@ -67,9 +67,9 @@ async fn one_of_two_starts_of_an_id_wins(fixture: &dyn StoreFixture) {
     for round in 0..ROUNDS {
         let id: Arc<str> = format!("order-{round}").into();
         let writes = |id: &Arc<str>| {
-            let key = Key::mint();
+            let key = Key::mint(0);
             let given = Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(key, queued()) };
-            vec![write(given), start_queued(Key::mint())]
+            vec![write(given), start_queued(Key::mint(0))]
         };
         let (a, b) = (writes(&id), writes(&id));
         let keys = [a[0].execution(), b[0].execution()];
@@ -99,9 +99,9 @@ async fn one_of_two_starts_of_an_id_wins(fixture: &dyn StoreFixture) {
 async fn claims_at_once_share_without_overlap(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for _ in 0..4 {
-        let ready: Vec<Key> = (0..100).map(|_| Key::mint()).collect();
+        let ready: Vec<Key> = (0..100).map(|_| Key::mint(0)).collect();
         one.apply(ready.iter().map(|key| start_queued(*key)).collect()).await;
-        one.apply((0..100).map(|_| start_in(Key::mint(), sleeping(at(-1)))).collect()).await;
+        one.apply((0..100).map(|_| start_in(Key::mint(0), sleeping(at(-1)))).collect()).await;
         let take = |mut worker: Worker| async move {
             let mut taken = Vec::new();
             for _ in 0..20 {
@@ -123,7 +123,7 @@ async fn claims_at_once_share_without_overlap(fixture: &dyn StoreFixture) {
 async fn a_childs_end_and_its_parents_wait_wake_once(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for _ in 0..ROUNDS {
-        let (parent, child) = (Key::mint(), Key::mint());
+        let (parent, child) = (Key::mint(0), Key::mint(0));
         one.apply(vec![start_running(parent)]).await;
         two.apply(vec![write(child_of(parent, child, running()))]).await;
         let (woken, also);
@@ -150,7 +150,7 @@ async fn a_childs_end_and_its_parents_wait_wake_once(fixture: &dyn StoreFixture)
 async fn a_cancel_and_a_wait_do_not_miss_each_other(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for _ in 0..ROUNDS {
-        let key = Key::mint();
+        let key = Key::mint(0);
         one.apply(vec![start_running(key)]).await;
         let answer;
         (one, (two, answer)) = both(
@@ -181,7 +181,7 @@ async fn a_cancel_and_a_wait_do_not_miss_each_other(fixture: &dyn StoreFixture) 
 async fn a_cancel_and_an_end_agree(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for _ in 0..ROUNDS {
-        let key = Key::mint();
+        let key = Key::mint(0);
         one.apply(vec![start_running(key)]).await;
         let (moved, answer);
         ((one, moved), (two, answer)) = both(
@@ -209,7 +209,7 @@ async fn a_cancel_and_an_end_agree(fixture: &dyn StoreFixture) {
 async fn crossing_cancels_do_not_deadlock(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for _ in 0..ROUNDS {
-        let keys: Vec<Key> = (0..10).map(|_| Key::mint()).collect();
+        let keys: Vec<Key> = (0..10).map(|_| Key::mint(0)).collect();
         let mut writes = vec![];
         for chunk in keys.chunks(2) {
             writes.push(start_in(chunk[0], awaiting(&chunk[1..])));
@@ -240,7 +240,7 @@ async fn crossing_cancels_do_not_deadlock(fixture: &dyn StoreFixture) {
 async fn a_claim_and_a_cancel_agree(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for round in 0..ROUNDS {
-        let key = Key::mint();
+        let key = Key::mint(0);
         let state = if round % 2 == 0 { queued() } else { sleeping(at(-1)) };
         one.apply(vec![start_in(key, state)]).await;
         let (claimed, answer);
@@ -276,7 +276,7 @@ async fn a_takeover_and_a_flush_agree(fixture: &dyn StoreFixture) {
     let mut looker = Worker::register(&fixture.second().await).await;
     for _ in 0..6 {
         let mut lost = Worker::register(&fixture.store()).await;
-        let (old, fresh) = (Key::mint(), Key::mint());
+        let (old, fresh) = (Key::mint(0), Key::mint(0));
         lost.apply(vec![start_running(old)]).await;
         fixture.lose(lost.id).await;
         let (result, recovered);

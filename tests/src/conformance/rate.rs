@@ -98,7 +98,7 @@ async fn what_has_waited_needs_no_start(fixture: &dyn StoreFixture) {
     worker.apply(vec![move_of(all[0], "a", "", sleeping(at(50)))]).await;
     fixture.clock().advance(Duration::from_micros(60));
     assert_eq!(claim_all(&mut worker).await, (vec![all[0]], Some(at(3_600_000_000))));
-    let child = Key::mint();
+    let child = Key::mint(0);
     worker.apply(vec![start_queued(child), move_of(all[0], "a", "", awaiting(&[child]))]).await;
     assert_eq!(claim_all(&mut worker).await.0, [child]);
     worker.apply(vec![move_of(child, DEFAULT_QUEUE, "", completed())]).await;

@@ -61,7 +61,7 @@ async fn cancel_ends_what_nobody_runs(fixture: &dyn StoreFixture) {
         State::Parked { reason: payload("why"), armed: sleeps },
     ];
     for state in states {
-        let key = Key::mint();
+        let key = Key::mint(0);
         worker.apply(vec![start_in(key, state)]).await;
         let before = worker.execution(key).await;
         assert_eq!(worker.commit_one(cancel(key)).await, answered(Answer::Done));
@@ -86,7 +86,7 @@ async fn cancel_ends_what_nobody_runs(fixture: &dyn StoreFixture) {
 async fn cancel_of_a_running_one_is_left_to_its_owner(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second().await).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     owner.apply(vec![start_running(key)]).await;
     let before = owner.execution(key).await;
     assert_eq!(other.commit_one(cancel(key)).await, answered(Answer::Requested));
@@ -118,7 +118,7 @@ async fn an_end_that_meets_a_cancel_ends_as_cancelled(fixture: &dyn StoreFixture
 async fn the_owners_answer_to_a_cancel_is_kept(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second().await).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     owner.apply(vec![start_running(key)]).await;
     other.commit(vec![cancel(key)]).await;
     let answer = ended(Status::Cancelled, "its deadline");
@@ -298,7 +298,7 @@ async fn cancel_leaves_other_trees_alone(fixture: &dyn StoreFixture) {
 
 async fn several_cancels_share_a_flush(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let some: Vec<Key> = (0..300).map(|_| Key::mint()).collect();
+    let some: Vec<Key> = (0..300).map(|_| Key::mint(0)).collect();
     let states = [queued(), running(), completed()];
     let starts = some.iter().enumerate().map(|(i, key)| {
         let reason = State::Parked { reason: payload("why"), armed: Vec::new() };
@@ -308,7 +308,7 @@ async fn several_cancels_share_a_flush(fixture: &dyn StoreFixture) {
     let cancels = some.iter().enumerate().map(|(i, key)| {
         Write::Request(Request {
             execution: *key,
-            n: Key::mint(),
+            n: Key::mint(0),
             kind: RequestKind::Cancel,
             at: at(i as i64),
             reason: payload(&i.to_string()),
@@ -339,13 +339,13 @@ async fn an_answer_deletes_what_was_asked(fixture: &dyn StoreFixture) {
     worker.apply(vec![Write::Answer(a)]).await;
     assert!(worker.record(a).await.requests.is_empty());
     assert_eq!(worker.record(b).await.requests, [RequestKind::Cancel]);
-    worker.apply(vec![Write::Answer(a), Write::Answer(Key::mint())]).await;
+    worker.apply(vec![Write::Answer(a), Write::Answer(Key::mint(0))]).await;
 }
 
 async fn a_request_survives_its_executions_owner(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second().await).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     lost.apply(vec![start_running(key)]).await;
     assert_eq!(other.commit_one(cancel(key)).await, answered(Answer::Requested));
     fixture.lose(lost.id).await;
@@ -357,7 +357,7 @@ async fn a_request_survives_its_executions_owner(fixture: &dyn StoreFixture) {
 
 async fn the_same_request_is_recorded_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     let request = cancel(key);
     for _ in 0..2 {
@@ -368,7 +368,7 @@ async fn the_same_request_is_recorded_once(fixture: &dyn StoreFixture) {
 
 async fn resume_continues_a_parked_one(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     let sleeps = armed(&[(1, 5)]);
     worker.apply(vec![start_running(key), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
     worker.apply(vec![move_to(key, State::Parked { reason: payload("why"), armed: sleeps.clone() })]).await;
@@ -385,7 +385,7 @@ async fn resume_continues_a_parked_one(fixture: &dyn StoreFixture) {
 async fn resume_runs_an_ended_one_again(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for status in [Status::Failed, Status::Cancelled] {
-        let key = Key::mint();
+        let key = Key::mint(0);
         let given = Start { deadline_at: Some(at(90)), ..start(key, running()) };
         worker.apply(vec![write(given), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
         worker.apply(vec![move_to(key, ended(status, "over"))]).await;
@@ -402,7 +402,7 @@ async fn resume_runs_an_ended_one_again(fixture: &dyn StoreFixture) {
 
 async fn resume_withdraws_the_failures_that_come_last(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let neighbour = Key::mint();
+    let neighbour = Key::mint(0);
     let failed = Checkpoint { kind: CheckpointKind::Failed, ..checkpoint(neighbour, 1, "x") };
     worker.apply(vec![start_running(neighbour), Write::Checkpoint(failed)]).await;
     worker
@@ -423,7 +423,7 @@ async fn resume_withdraws_the_failures_that_come_last(fixture: &dyn StoreFixture
         ("sft", Status::Failed, 3),
         ("saa", Status::Failed, 3),
     ] {
-        let key = Key::mint();
+        let key = Key::mint(0);
         let kind = |letter| match letter {
             's' => CheckpointKind::Step,
             'f' => CheckpointKind::Failed,
@@ -451,7 +451,7 @@ async fn resume_withdraws_the_failures_that_come_last(fixture: &dyn StoreFixture
 
 async fn a_cancel_answers_what_was_asked_before(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     worker.commit(vec![cancel(key)]).await;
     worker.apply(vec![move_to(key, queued())]).await;
@@ -466,7 +466,7 @@ async fn a_cancel_answers_what_was_asked_before(fixture: &dyn StoreFixture) {
 async fn a_stranger_deletes_no_request(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     owner.apply(vec![start_running(key)]).await;
     owner.commit(vec![cancel(key)]).await;
     for state in [completed(), sleeping(at(90)), parked("why")] {
@@ -479,7 +479,7 @@ async fn a_stranger_deletes_no_request(fixture: &dyn StoreFixture) {
 async fn resume_of_others_is_declined(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for state in [queued(), running(), sleeping(at(90)), awaiting(&keys::<1>()), completed()] {
-        let key = Key::mint();
+        let key = Key::mint(0);
         worker.apply(vec![start_in(key, state.clone())]).await;
         let before = worker.record(key).await;
         let outcome = worker.commit_one(resume(key)).await;
@@ -491,7 +491,7 @@ async fn resume_of_others_is_declined(fixture: &dyn StoreFixture) {
 
 async fn a_resumed_execution_can_end_and_be_resumed_again(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     for run_no in 1..=3 {
         worker.apply(vec![move_to(key, ended(Status::Failed, "again"))]).await;

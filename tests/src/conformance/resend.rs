@@ -32,7 +32,7 @@ pub(super) fn resent(flush: &Flush) -> Flush {
 
 async fn an_applied_flush_is_not_applied_again(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     let flush = worker.flush(vec![start_queued(key)]);
     assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Applied]);
     let mut claimer = Worker::register(&fixture.store()).await;
@@ -45,7 +45,7 @@ async fn an_applied_flush_is_not_applied_again(fixture: &dyn StoreFixture) {
 async fn a_lost_flush_is_applied_when_resent(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for _ in 0..2 {
-        let key = Key::mint();
+        let key = Key::mint(0);
         let flush = worker.flush(vec![start_queued(key), Write::Checkpoint(checkpoint(key, 1, "x"))]);
         assert_eq!(worker.send(&resent(&flush)).await.unwrap(), [Outcome::Applied, Outcome::Applied]);
         assert_eq!(worker.record(key).await.checkpoints.len(), 1);
@@ -62,7 +62,7 @@ async fn outcomes_are_told_again(fixture: &dyn StoreFixture) {
     };
     worker.apply(vec![given(first, 0), start_queued(c)]).await;
     let again = write(Start { is_guarded: true, created_at: at(1), ..start(c, queued()) });
-    let flush = worker.flush(vec![start_queued(a), given(b, 1), again, start_queued(Key::mint())]);
+    let flush = worker.flush(vec![start_queued(a), given(b, 1), again, start_queued(Key::mint(0))]);
     let outcomes = worker.send(&flush).await.unwrap();
     assert!(matches!(&outcomes[1], Outcome::Duplicate(existing) if existing.key == first));
     assert!(matches!(&outcomes[2], Outcome::Duplicate(existing) if existing.key == c));
@@ -91,7 +91,7 @@ async fn a_resent_loser_still_loses(fixture: &dyn StoreFixture) {
 async fn a_start_that_went_on_meanwhile_was_applied(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second().await).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     let given = Start { workflow_id: Some("order-7".into()), is_guarded: true, ..start(key, queued()) };
     let flush = worker.flush(vec![write(given)]);
     worker.send(&flush).await.unwrap();
@@ -133,13 +133,13 @@ async fn an_empty_flush_can_be_resent(fixture: &dyn StoreFixture) {
     for flush in [&flush, &resent(&flush), &resent(&flush)] {
         assert!(worker.send(flush).await.unwrap().is_empty());
     }
-    worker.apply(vec![start_queued(Key::mint())]).await;
+    worker.apply(vec![start_queued(Key::mint(0))]).await;
 }
 
 async fn the_next_number_follows(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for count in 1..=5 {
-        let flush = worker.flush(vec![start_queued(Key::mint())]);
+        let flush = worker.flush(vec![start_queued(Key::mint(0))]);
         worker.send(&flush).await.unwrap();
         worker.send(&resent(&flush)).await.unwrap();
         assert_eq!(worker.count().await, count);
@@ -148,7 +148,7 @@ async fn the_next_number_follows(fixture: &dyn StoreFixture) {
 
 async fn it_can_be_resent_more_than_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let flush = resent(&worker.flush(vec![start_running(Key::mint()), start_running(Key::mint())]));
+    let flush = resent(&worker.flush(vec![start_running(Key::mint(0)), start_running(Key::mint(0))]));
     for _ in 0..4 {
         assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Applied, Outcome::Applied]);
     }
@@ -157,9 +157,9 @@ async fn it_can_be_resent_more_than_once(fixture: &dyn StoreFixture) {
 
 async fn another_handle_can_resend(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
-    let flush = worker.flush(vec![Write::Checkpoint(checkpoint(key, 1, "x")), start_queued(Key::mint())]);
+    let flush = worker.flush(vec![Write::Checkpoint(checkpoint(key, 1, "x")), start_queued(Key::mint(0))]);
     worker.send(&flush).await.unwrap();
     worker.store = fixture.second().await;
     assert_eq!(worker.send(&resent(&flush)).await.unwrap(), [Outcome::Applied, Outcome::Applied]);
@@ -169,11 +169,11 @@ async fn another_handle_can_resend(fixture: &dyn StoreFixture) {
 
 async fn a_number_from_the_future_is_not_applied(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    worker.apply(vec![start_queued(Key::mint())]).await;
+    worker.apply(vec![start_queued(Key::mint(0))]).await;
     if !fixture.numbers_flushes() {
         return;
     }
-    let flush = worker.flush(vec![start_queued(Key::mint())]);
+    let flush = worker.flush(vec![start_queued(Key::mint(0))]);
     for number in [worker.number + 1, worker.number - 2] {
         for is_resent in [true, false] {
             let result = worker.store.commit(&Flush { number, is_resent, ..flush.clone() }).await;

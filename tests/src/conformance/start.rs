@@ -112,7 +112,7 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
 async fn a_taken_key_shows_the_first(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
     let mut second = Worker::register(&fixture.second().await).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     first.apply(vec![start_running(key)]).await;
     let again = Start { workflow: "other".into(), is_guarded: true, ..start(key, queued()) };
     let existing = Existing {
@@ -153,7 +153,7 @@ async fn a_taken_workflow_id_shows_the_first(fixture: &dyn StoreFixture) {
 async fn the_loser_shows_the_first_ones_status_of_now(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for state in [running(), queued(), sleeping(at(90)), parked("why"), completed()] {
-        let key = Key::mint();
+        let key = Key::mint(0);
         worker.apply(vec![start_running(key)]).await;
         worker.apply(vec![move_to(key, state.clone())]).await;
         let again = Start { is_guarded: true, ..start(key, queued()) };
@@ -219,7 +219,7 @@ async fn any_text_can_be_a_workflow_id(fixture: &dyn StoreFixture) {
     let ids = nasty_texts();
     let starts: Vec<_> = ids
         .iter()
-        .map(|id| Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(Key::mint(), queued()) })
+        .map(|id| Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(Key::mint(0), queued()) })
         .collect();
     worker.apply(starts.iter().cloned().map(write).collect()).await;
     let named: Vec<_> = ids.iter().cloned().map(ExecutionId::Given).collect();
@@ -230,17 +230,18 @@ async fn any_text_can_be_a_workflow_id(fixture: &dyn StoreFixture) {
         assert_eq!(row.workflow_id(), **id);
     }
     for id in &ids {
-        let again = Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(Key::mint(), queued()) };
+        let again =
+            Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(Key::mint(0), queued()) };
         assert!(matches!(worker.commit_one(write(again)).await, Outcome::Duplicate(_)), "{id:?}");
     }
     let near: Arc<str> = format!("{}x", noise(10 * 1024)).into();
-    worker.apply(vec![write(Start { workflow_id: Some(near), ..start(Key::mint(), queued()) })]).await;
+    worker.apply(vec![write(Start { workflow_id: Some(near), ..start(Key::mint(0), queued()) })]).await;
 }
 
 async fn any_text_can_be_a_workflow(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let names = nasty_texts();
-    let starts = names.iter().map(|name| Start { workflow: name.clone(), ..start(Key::mint(), queued()) });
+    let starts = names.iter().map(|name| Start { workflow: name.clone(), ..start(Key::mint(0), queued()) });
     worker.apply(starts.map(write).collect()).await;
     for name in &names {
         worker.workflows = Arc::from([name.clone()]);
@@ -292,7 +293,7 @@ async fn extreme_numbers_come_back(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let year_9999 = Timestamp::from_micros(253_402_300_799_999_999);
     for (fingerprint, micros) in [(0, 0), (1, 1), (1 << 63, -1), (u64::MAX, 999_999), (i64::MAX as u64, 7)] {
-        let key = Key::mint();
+        let key = Key::mint(0);
         let given = Start {
             fingerprint: Some(fingerprint),
             created_at: Timestamp::from_micros(micros),
@@ -313,7 +314,7 @@ async fn extreme_numbers_come_back(fixture: &dyn StoreFixture) {
 
 async fn a_folded_execution_is_nobodys(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![write(start(key, completed()))]).await;
     let look = Look { holds: Some(Vec::new()), ..worker.look_of() };
     assert!(worker.store.look(&look).await.unwrap().strays.is_empty());

@@ -49,7 +49,7 @@ async fn it_shows_what_each_worker_said_of_itself(fixture: &dyn StoreFixture) {
 async fn it_shows_how_much_each_runs(fixture: &dyn StoreFixture) {
     let mut one = Worker::register(&fixture.store()).await;
     let two = Worker::register(&fixture.second().await).await;
-    one.apply((0..5).map(|_| start_running(Key::mint())).collect()).await;
+    one.apply((0..5).map(|_| start_running(Key::mint(0))).collect()).await;
     let survey = survey(&two).await;
     assert_eq!((row(&survey, &one).running, row(&survey, &two).running), (5, 0));
 }
@@ -75,8 +75,8 @@ async fn it_counts_what_waits_for_a_worker(fixture: &dyn StoreFixture) {
             write(Start { workflow: "other".into(), ..start(all[3], sleeping(at(-5))) }),
             start_in(all[4], sleeping(at(1_000_000_000))),
             start_in(all[5], parked("why")),
-            start_in(Key::mint(), running()),
-            start_in(Key::mint(), completed()),
+            start_in(Key::mint(0), running()),
+            start_in(Key::mint(0), completed()),
         ])
         .await;
     let seen = survey(&worker).await;
@@ -92,6 +92,6 @@ async fn it_counts_what_waits_for_a_worker(fixture: &dyn StoreFixture) {
 
 async fn it_counts_no_more_than_it_is_asked_for(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    worker.apply((0..50).map(|_| start_queued(Key::mint())).collect()).await;
+    worker.apply((0..50).map(|_| start_queued(Key::mint(0))).collect()).await;
     assert_eq!(worker.store.survey(20).await.unwrap().waiting, [waiting(WORKFLOW, None, 20)]);
 }

@@ -113,7 +113,7 @@ async fn only_what_it_ran_is_touched(fixture: &dyn StoreFixture) {
     let mut other = Worker::register(&fixture.second().await).await;
     let mut untouched = Vec::new();
     for state in [queued(), sleeping(at(90)), parked("why"), completed()] {
-        let key = Key::mint();
+        let key = Key::mint(0);
         lost.apply(vec![start_running(key)]).await;
         lost.apply(vec![move_to(key, state)]).await;
         untouched.push(lost.record(key).await);
@@ -133,7 +133,7 @@ async fn it_happens_once(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
     let first = Worker::register(&fixture.store()).await;
     let mut second = Worker::register(&fixture.second().await).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     lost.apply(vec![start_running(key)]).await;
     fixture.lose(lost.id).await;
     let mut recovered = 0;
@@ -182,7 +182,7 @@ async fn several_lost_workers_are_taken_over_together(fixture: &dyn StoreFixture
 }
 
 async fn recoveries_add_up(fixture: &dyn StoreFixture) {
-    let key = Key::mint();
+    let key = Key::mint(0);
     let survivor = Worker::register(&fixture.second().await).await;
     let mut lost = Worker::register(&fixture.store()).await;
     lost.apply(vec![start_running(key)]).await;
@@ -203,7 +203,7 @@ async fn a_worker_that_had_nothing_is_taken_over_too(fixture: &dyn StoreFixture)
     let other = Worker::register(&fixture.second().await).await;
     fixture.lose(lost.id).await;
     assert_eq!(other.look_for_lost().await, 0);
-    assert!(matches!(lost.try_commit(vec![start_queued(Key::mint())]).await, Err(StoreError::Fenced)));
+    assert!(matches!(lost.try_commit(vec![start_queued(Key::mint(0))]).await, Err(StoreError::Fenced)));
     assert_eq!(other.count().await, 0);
 }
 
@@ -225,7 +225,7 @@ async fn closing_hands_on_at_once_without_a_recovery(fixture: &dyn StoreFixture)
 
 async fn a_closed_worker_is_fenced(fixture: &dyn StoreFixture) {
     let mut closed = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     closed.apply(vec![start_running(key)]).await;
     closed.store.close(closed.id).await.unwrap();
     assert!(matches!(closed.try_commit(vec![move_to(key, completed())]).await, Err(StoreError::Fenced)));
@@ -278,7 +278,7 @@ async fn worker_ids_are_never_used_again(fixture: &dyn StoreFixture) {
 async fn a_lost_worker_can_register_anew(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
     let other = Worker::register(&fixture.second().await).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     lost.apply(vec![start_running(key)]).await;
     fixture.lose(lost.id).await;
     other.look_for_lost().await;
@@ -295,7 +295,7 @@ async fn thousands_are_recovered(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second().await).await;
     for _ in 0..3 {
-        lost.apply((0..2_000).map(|_| start_running(Key::mint())).collect()).await;
+        lost.apply((0..2_000).map(|_| start_running(Key::mint(0))).collect()).await;
     }
     fixture.lose(lost.id).await;
     assert_eq!(other.look_for_lost().await, 6_000);
@@ -305,7 +305,7 @@ async fn thousands_are_recovered(fixture: &dyn StoreFixture) {
 async fn a_handle_sees_the_takeover_by_another(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
     let other = Worker::register(&fixture.second().await).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     lost.apply(vec![start_running(key)]).await;
     fixture.lose(lost.id).await;
     other.look_for_lost().await;

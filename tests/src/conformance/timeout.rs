@@ -52,7 +52,7 @@ async fn it_counts_from_the_claim(fixture: &dyn StoreFixture) {
 async fn it_counts_once(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
     let mut worker = Worker::register(&fixture.second().await).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     lost.apply(vec![write(timed(key, queued()))]).await;
     let due = fixture.now().plus(TIMEOUT);
     assert_eq!(lost.claim_keys(9).await, [key]);

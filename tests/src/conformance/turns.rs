@@ -45,7 +45,7 @@ async fn queues_take_turns(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let many: [Key; 8] = put(&mut worker, "a", "").await;
     let few: [Key; 2] = put(&mut worker, "b", "").await;
-    let plain = Key::mint();
+    let plain = Key::mint(0);
     worker.apply(vec![start_queued(plain)]).await;
     let mut first = worker.claim_keys(3).await;
     first.sort_unstable();
@@ -97,7 +97,7 @@ async fn keys_have_as_many_turns_as_their_weights_say(fixture: &dyn StoreFixture
 
 async fn a_few_of_one_key_do_not_wait_behind_many_of_another(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let many: Vec<Key> = (0..3_000).map(|_| Key::mint()).collect();
+    let many: Vec<Key> = (0..3_000).map(|_| Key::mint(0)).collect();
     worker.apply(many.iter().map(|key| enqueue(*key, "a", "large", 0)).collect()).await;
     let few: [Key; 10] = put(&mut worker, "a", "small").await;
     let taken = worker.claim_keys(100).await;
@@ -109,7 +109,7 @@ async fn a_few_of_one_key_do_not_wait_behind_many_of_another(fixture: &dyn Store
 async fn more_keys_than_one_claim_looks_at_all_have_their_turn(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     declare(fixture, Queue::new("a").key_concurrency(1)).await;
-    let all: Vec<Key> = (0..5_000).map(|_| Key::mint()).collect();
+    let all: Vec<Key> = (0..5_000).map(|_| Key::mint(0)).collect();
     let writes = |all: &[Key]| {
         let each = |(i, key): (usize, &Key)| enqueue(*key, "a", &format!("{:04}", i % 2_500), 0);
         all.iter().enumerate().map(each).collect()

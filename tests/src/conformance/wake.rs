@@ -57,7 +57,7 @@ async fn nothing_wakes_before_a_child_has_ended(fixture: &dyn StoreFixture) {
 
 async fn a_due_time_wakes_but_never_early(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_in(key, sleeping(at(1_000)))]).await;
     fixture.clock().advance(Duration::from_micros(999));
     assert_eq!(worker.commit_one(Write::Wake(key)).await, Outcome::NotFound);
@@ -93,19 +93,19 @@ async fn any_of_several_conditions_wakes(fixture: &dyn StoreFixture) {
 async fn only_a_waiting_execution_is_woken(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for state in [running(), queued(), parked("why"), completed(), ended(Status::Cancelled, "x")] {
-        let key = Key::mint();
+        let key = Key::mint(0);
         worker.apply(vec![start_in(key, state)]).await;
         let before = worker.record(key).await;
         assert_eq!(worker.commit_one(Write::Wake(key)).await, Outcome::NotFound);
         assert_eq!(worker.record(key).await, before);
     }
-    assert_eq!(worker.commit_one(Write::Wake(Key::mint())).await, Outcome::NotFound);
+    assert_eq!(worker.commit_one(Write::Wake(Key::mint(0))).await, Outcome::NotFound);
     assert_eq!(worker.claim(10).await.len(), 1);
 }
 
 async fn it_is_woken_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     worker.apply(vec![start_in(key, sleeping(at(0)))]).await;
     worker.apply(vec![Write::Wake(key)]).await;
     assert_eq!(worker.commit_one(Write::Wake(key)).await, Outcome::NotFound);

@@ -29,7 +29,7 @@ fn yielding(key: Key, queue: &str, of: &str) -> Write {
 async fn a_queue_without_limits_lets_begin(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     set(&*fixture.store(), &Queue::new("a"), false).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     assert_eq!(worker.commit_one(yielding(key, "a", "k")).await, Outcome::Applied);
     let row = worker.execution(key).await;
     assert_eq!((row.status, row.owner), (Status::Running, Some(worker.id)));
@@ -110,7 +110,7 @@ async fn what_has_begun_is_taken_over_like_everything(fixture: &dyn StoreFixture
     let mut lost = Worker::register(&fixture.store()).await;
     let mut worker = Worker::register(&fixture.second().await).await;
     set(&*fixture.store(), &Queue::new("a"), false).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     assert_eq!(lost.commit_one(yielding(key, "a", "")).await, Outcome::Applied);
     fixture.lose(lost.id).await;
     assert_eq!(worker.look_for_lost().await, 1);
@@ -123,12 +123,12 @@ async fn a_resent_start_has_begun_or_waits(fixture: &dyn StoreFixture) {
     set(&*fixture.store(), &Queue::new("free"), false).await;
     set(&*fixture.store(), &Queue::new("few").concurrency(1), false).await;
     for (queue, outcome) in [("free", Outcome::Applied), ("few", Outcome::Queued)] {
-        let flush = worker.flush(vec![yielding(Key::mint(), queue, "")]);
+        let flush = worker.flush(vec![yielding(Key::mint(0), queue, "")]);
         assert_eq!(worker.send(&flush).await.unwrap(), std::slice::from_ref(&outcome));
         let again = Flush { is_resent: true, ..flush };
         assert_eq!(worker.send(&again).await.unwrap(), [outcome]);
     }
-    let lost = Flush { is_resent: true, ..worker.flush(vec![yielding(Key::mint(), "free", "")]) };
+    let lost = Flush { is_resent: true, ..worker.flush(vec![yielding(Key::mint(0), "free", "")]) };
     assert_eq!(worker.send(&lost).await.unwrap(), [Outcome::Applied]);
 }
 
@@ -137,7 +137,7 @@ async fn what_was_claimed_meanwhile_does_not_begin_again(fixture: &dyn StoreFixt
     let mut other = Worker::register(&fixture.second().await).await;
     set(&*fixture.store(), &Queue::new("few").concurrency(9), false).await;
     for ends in [false, true] {
-        let key = Key::mint();
+        let key = Key::mint(0);
         let flush = worker.flush(vec![yielding(key, "few", "")]);
         assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Queued]);
         assert_eq!(other.claim_keys(9).await, [key]);
@@ -148,7 +148,7 @@ async fn what_was_claimed_meanwhile_does_not_begin_again(fixture: &dyn StoreFixt
         assert_eq!(worker.send(&again).await.unwrap(), [Outcome::Queued]);
     }
     // its own claim was faster: whoever has that runs it
-    let key = Key::mint();
+    let key = Key::mint(0);
     let flush = worker.flush(vec![yielding(key, "few", "")]);
     assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Queued]);
     assert_eq!(worker.claim_keys(9).await, [key]);
@@ -159,7 +159,7 @@ async fn what_was_claimed_meanwhile_does_not_begin_again(fixture: &dyn StoreFixt
 async fn staged_again_it_is_queued(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     set(&*fixture.store(), &Queue::new("a"), false).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     // the code that would have run it is gone
     let again = Start { yields: true, ticket: ticket("a", "", 0), created_at: at(1), ..start(key, queued()) };
     assert_eq!(worker.commit_one(write(again)).await, Outcome::Applied);

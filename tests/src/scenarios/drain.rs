@@ -7,7 +7,7 @@ use futures_util::future::LocalBoxFuture;
 use stepfast_core::record::Status;
 use stepfast_core::{Context, Engine, EngineBuilder, Error, Workflow};
 
-use super::kit::{Count, GRACE, Latch, engine, row, second_engine, shut_down, waiting};
+use super::kit::{Count, GRACE, Latch, engine, noop, row, second_engine, shut_down, waiting};
 use crate::StoreFixture;
 
 super::cases![
@@ -17,6 +17,7 @@ super::cases![
     children_of_what_runs_are_run_elsewhere,
     what_a_claim_brings_meanwhile_is_handed_back,
     an_idle_engine_drains_at_once,
+    a_grace_may_be_endless,
 ];
 
 /// Longer than any test.
@@ -152,4 +153,14 @@ async fn an_idle_engine_drains_at_once(fixture: &dyn StoreFixture) {
     let (one, _) = engine(fixture, |b| b.register(&workflow)).await;
     tokio::time::timeout(GRACE, one.drain(LONG)).await.unwrap().unwrap();
     one.drain(LONG).await.unwrap();
+}
+
+async fn a_grace_may_be_endless(fixture: &dyn StoreFixture) {
+    let workflow = noop();
+    let (one, _) = engine(fixture, |b| b.register(&workflow)).await;
+    assert_eq!(one.run(&workflow, 1).await.unwrap(), 1);
+    one.shutdown(Duration::MAX).await.unwrap();
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+    assert_eq!(two.run(&workflow, 2).await.unwrap(), 2);
+    two.drain(Duration::MAX).await.unwrap();
 }

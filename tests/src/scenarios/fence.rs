@@ -4,7 +4,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use stepfast_core::record::Filter;
+use stepfast_core::record::{Filter, Status};
 use stepfast_core::store::StoreError;
 use stepfast_core::write::Write;
 use stepfast_core::{Context, Engine, Error, ErrorKind, Handle, Key, Workflow};
@@ -17,6 +17,7 @@ use crate::fault_store::{Call, Fault, FaultStore};
 
 super::cases![
     a_fence_costs_no_start,
+    a_fence_costs_no_delay,
     a_start_outlives_a_registration_that_ends_before_it_is_staged,
     what_was_claimed_under_a_lost_registration_does_not_run,
     what_was_staged_under_a_lost_registration_never_lands_under_the_next,
@@ -49,6 +50,23 @@ async fn a_fence_costs_no_start(fixture: &dyn StoreFixture) {
     }
     shut_down(one).await;
     shut_down(two).await;
+}
+
+async fn a_fence_costs_no_delay(fixture: &dyn StoreFixture) {
+    let steps = steps();
+    let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
+    store.hold(&[Call::Commit]);
+    let start = {
+        let (engine, steps) = (engine.clone(), steps.clone());
+        let delay = Duration::from_hours(1);
+        tokio::spawn(async move { engine.start(&steps, 2).workflow_id("later").delay(delay).await.map(drop) })
+    };
+    store.until_hanging().await;
+    store.answer_next_commit(StoreError::Fenced);
+    store.release();
+    start.await.unwrap().unwrap();
+    assert_eq!(row(&engine, "later").await.status, Status::Scheduled);
+    shut_down(engine).await;
 }
 
 async fn registering_anew_is_tried_until_it_is_answered(fixture: &dyn StoreFixture) {
@@ -267,7 +285,7 @@ async fn a_fence_does_not_hold_up_a_shutdown(fixture: &dyn StoreFixture) {
 
 /// Which of two lanes an execution's tree is on.
 fn lane(root: Key) -> usize {
-    usize::from(root.shard()) % 2
+    (root.spread() % 2) as usize
 }
 
 async fn a_fence_that_two_lanes_see_at_once_costs_no_start(fixture: &dyn StoreFixture) {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use stepfast_core::queue::Queue;
 use stepfast_core::record::{Filter, Status};
 use stepfast_core::write::Answer;
-use stepfast_core::{Context, Engine, Error, Handle, Workflow};
+use stepfast_core::{Client, Context, Engine, Error, Handle, Workflow};
 use tokio::time::Instant;
 
-use super::kit::{Count, Latch, Returns, ends, engine, second_engine, shut_down, stop_here};
+use super::kit::{Count, GRACE, Latch, Returns, ends, engine, noop, second_engine, shut_down, stop_here};
 use crate::StoreFixture;
 use crate::fault_store::{Call, FaultStore};
 
@@ -22,6 +23,9 @@ super::cases![
     an_end_that_no_look_came_before_is_cancelled,
     a_cancel_that_meets_the_end_goes_down_to_children,
     an_accepted_cancel_is_kept_near_the_end,
+    what_waits_in_a_paused_queue_ends_at_its_deadline,
+    what_is_scheduled_ends_at_its_deadline,
+    what_nobody_can_run_ends_at_its_deadline,
 ];
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -256,4 +260,47 @@ async fn an_accepted_cancel_is_kept_near_the_end(fixture: &dyn StoreFixture) {
     assert!(late.last().is_none_or(|at| *at < Duration::from_secs(1)), "{late:?}");
     shut_down(one).await;
     shut_down(two).await;
+}
+
+async fn what_waits_in_a_paused_queue_ends_at_its_deadline(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let queue = Queue::new("a").max_depth(1);
+    let (engine, _) = engine(fixture, |b| b.register(&noop).queue(queue)).await;
+    engine.pause_queue("a").await.unwrap();
+    let put = |x: i64| engine.start(&noop, x).queue("a").dedup_id("the one").execution_timeout(MINUTE);
+    let handle = put(1).await.unwrap();
+    assert!(put(2).await.is_err());
+    fixture.clock().advance(MINUTE);
+    // its turn never comes
+    assert_cancelled(&handle, "SF-0021").await;
+    // its dedup_id and its place are free
+    let next = put(3).await.unwrap();
+    engine.resume_queue("a").await.unwrap();
+    assert_eq!(next.result().await.unwrap(), 3);
+    shut_down(engine).await;
+}
+
+async fn what_is_scheduled_ends_at_its_deadline(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
+    let handle = engine.start(&noop, 1).delay(MINUTE * 60).execution_timeout(MINUTE).await.unwrap();
+    fixture.clock().advance(MINUTE);
+    assert_cancelled(&handle, "SF-0021").await;
+    shut_down(engine).await;
+}
+
+async fn what_nobody_can_run_ends_at_its_deadline(fixture: &dyn StoreFixture) {
+    let named = Workflow::<i64, i64>::named("known to nobody");
+    let client = Client::open(fixture.second().await).await.unwrap();
+    let other = noop();
+    let (engine, _) = engine(fixture, |b| b.register(&other)).await;
+    let handle = client.start(&named, 1).execution_timeout(MINUTE).await.unwrap();
+    fixture.clock().advance(MINUTE);
+    assert_cancelled(&handle, "SF-0021").await;
+    shut_down(engine).await;
+    // clients see to what they wait for when there is no worker
+    let handle = client.start(&named, 2).execution_timeout(MINUTE).await.unwrap();
+    fixture.clock().advance(MINUTE);
+    assert_cancelled(&handle, "SF-0021").await;
+    client.shutdown(GRACE).await.unwrap();
 }

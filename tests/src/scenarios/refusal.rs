@@ -1,11 +1,12 @@
 //! Refusals: a database that does not accept what takes the place of a refused Write either.
 
 use stepfast_core::failure::REFUSED;
+use stepfast_core::queue::Queue;
 use stepfast_core::record::Status;
 use stepfast_core::write::{Answer, State, Write};
 use stepfast_core::{Context, Error, Failure, Workflow};
 
-use super::kit::{Count, engine, noop, record, row, shut_down, steps};
+use super::kit::{Count, GRACE, engine, noop, record, row, shut_down, steps};
 use crate::StoreFixture;
 
 super::cases![
@@ -13,6 +14,7 @@ super::cases![
     what_may_not_even_be_parked_is_left_to_the_next_engine,
     a_refused_piece_of_a_value_parks,
     a_refused_attempt_parks,
+    a_parked_execution_frees_its_slot,
 ];
 
 fn is_end(write: &Write) -> bool {
@@ -127,5 +129,21 @@ async fn a_refused_attempt_parks(fixture: &dyn StoreFixture) {
     assert!(record(&engine, "x").await.attempts.is_empty());
     engine.resume("x").await.unwrap();
     assert_eq!(engine.get::<usize>("x").await.unwrap().result().await.unwrap(), 3 << 20);
+    shut_down(engine).await;
+}
+
+async fn a_parked_execution_frees_its_slot(fixture: &dyn StoreFixture) {
+    let (steps, noop) = (steps(), noop());
+    let queue = Queue::new("a").concurrency(1);
+    let (engine, store) = engine(fixture, |b| b.register(&steps).register(&noop).queue(queue)).await;
+    // the checkpoint is refused, and so is the failure that takes its place
+    store.refuse(|write| matches!(write, Write::Checkpoint(_)));
+    for id in ["x", "y"] {
+        let handle = engine.start(&steps, 2).queue("a").workflow_id(id).await.unwrap();
+        assert_refused(&handle.result().await.unwrap_err());
+    }
+    store.accept_all();
+    let innocent = engine.start(&noop, 7).queue("a").await.unwrap();
+    assert_eq!(tokio::time::timeout(GRACE, innocent.result()).await.unwrap().unwrap(), 7);
     shut_down(engine).await;
 }

@@ -136,7 +136,7 @@ async fn an_ended_one_declines(fixture: &dyn StoreFixture) {
 
 async fn an_unknown_one_is_not_found(fixture: &dyn StoreFixture) {
     let (engine, _) = engine(fixture, |b| b).await;
-    for id in ["nobody", &Key::mint().to_string()] {
+    for id in ["nobody", &Key::mint(0).to_string()] {
         for error in [engine.cancel(id).await.unwrap_err(), engine.resume(id).await.unwrap_err()] {
             assert_eq!(error.kind(), ErrorKind::NotFound);
             assert!(error.to_string().contains(id), "{error}");

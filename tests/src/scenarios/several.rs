@@ -269,7 +269,7 @@ async fn a_worker_leaves_to_others_what_its_threads_cannot_begin(fixture: &dyn S
     let mut handles = Vec::new();
     for n in 0..21_i64 {
         let input = Payload::encode(&n).unwrap();
-        handles.push(left.start_guest(&in_thread, input, None).await.unwrap());
+        handles.push(left.start_guest(&in_thread, input.into(), None).await.unwrap());
     }
     count.reaches(1).await;
     let with = |threads: usize| {

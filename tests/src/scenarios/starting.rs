@@ -421,7 +421,7 @@ async fn parents_that_wait_for_children_finish_in_one_place(fixture: &dyn StoreF
 async fn a_workflow_id_that_looks_like_a_key_is_an_id(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
-    let id = stepfast_core::Key::mint().to_string();
+    let id = stepfast_core::Key::mint(0).to_string();
     let handle = engine.start(&noop, 5).workflow_id(id.clone()).await.unwrap();
     assert_eq!(handle.workflow_id(), id);
     assert_ne!(handle.key().to_string(), id);

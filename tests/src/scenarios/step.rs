@@ -625,8 +625,8 @@ async fn an_uneager_workflow_sees_nothing_that_a_fence_took(fixture: &dyn StoreF
     let handle = engine.start(&workflow, ()).await.unwrap();
     store.until_hanging().await;
     // its worker is busy, and does not hear of the fence at once
-    store.hold(&[Call::Look]);
-    store.until_called(Call::Look, store.called(Call::Look) + 1).await;
+    let before = store.hold(&[Call::Look]);
+    store.until_called(Call::Look, before + 1).await;
     store.answer_next_commit(StoreError::Fenced);
     store.hold_writes(|_| false);
     for _ in 0..1_000 {

@@ -19,7 +19,7 @@ const REQUESTED: Outcome = Outcome::Answered(Answer::Requested, None);
 #[tokio::test]
 async fn a_cancel_ends_what_nobody_runs_and_asks_who_runs_it() {
     let db = Fixture::new().await;
-    let keys: Vec<Key> = (0..6).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
     let states = [
         QUEUED,
         waiting(Some(later(9)), &[keys[0]]),
@@ -30,7 +30,7 @@ async fn a_cancel_ends_what_nobody_runs_and_asks_who_runs_it() {
     ];
     db.write(keys.iter().zip(states).map(|(key, state)| start(*key, state)).collect()).await;
     let mut writes: Vec<Write> = keys.iter().map(|key| cancel(*key)).collect();
-    writes.push(cancel(Key::mint()));
+    writes.push(cancel(Key::mint(0)));
     let outcomes: Vec<Outcome> = db.write(writes).await.into_iter().map(|(_, outcome)| outcome).collect();
     let expected = [
         done(None),
@@ -57,7 +57,7 @@ async fn a_cancel_ends_what_nobody_runs_and_asks_who_runs_it() {
 #[tokio::test]
 async fn a_cancel_goes_down_to_awaited_children_only() {
     let db = Fixture::new().await;
-    let keys: Vec<Key> = (0..8).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..8).map(|_| Key::mint(0)).collect();
     let [root, running, below, detached, ended_one, under_ended, queued, deep] = keys[..] else { panic!() };
     db.write(vec![
         start(root, waiting(None, &[running, queued])),
@@ -88,7 +88,7 @@ async fn a_cancel_goes_down_to_awaited_children_only() {
 #[tokio::test]
 async fn a_cancelled_child_names_its_parent() {
     let db = Fixture::new().await;
-    let (parent, of) = (Key::mint(), Key::mint());
+    let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, waiting(None, &[of])), child(of, parent, false, QUEUED)]).await;
     assert_eq!(db.outcome(cancel(of)).await, done(Some(parent)));
     assert_eq!(db.outcome(Write::Wake(parent)).await, Outcome::Applied);
@@ -97,7 +97,7 @@ async fn a_cancelled_child_names_its_parent() {
 #[tokio::test]
 async fn cancels_of_parent_and_child_in_one_flush_agree() {
     let db = Fixture::new().await;
-    let (parent, of) = (Key::mint(), Key::mint());
+    let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, waiting(None, &[of])), child(of, parent, false, QUEUED)]).await;
     let outcomes = db.write(vec![cancel(parent), cancel(of)]).await;
     assert_eq!(outcomes, [(0, done(None)), (1, declined(Status::Cancelled))]);
@@ -107,7 +107,7 @@ async fn cancels_of_parent_and_child_in_one_flush_agree() {
 #[tokio::test]
 async fn a_cancel_meets_what_the_same_flush_starts_and_moves() {
     let db = Fixture::new().await;
-    let (parent, of, fresh) = (Key::mint(), Key::mint(), Key::mint());
+    let (parent, of, fresh) = (Key::mint(0), Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, RUNNING), child(of, parent, false, RUNNING)]).await;
     db.write(vec![
         cancel(parent),
@@ -124,7 +124,7 @@ async fn a_cancel_meets_what_the_same_flush_starts_and_moves() {
 #[tokio::test]
 async fn a_resume_continues_what_was_parked_or_has_failed() {
     let db = Fixture::new().await;
-    let keys: Vec<Key> = (0..7).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..7).map(|_| Key::mint(0)).collect();
     let states = [
         parked(),
         ended(Status::Failed),

@@ -1,8 +1,11 @@
 //! Claims.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use stepfast_core::queue::{Queue, QueueChange, Ticket};
+use stepfast_core::rate::Rate;
 use stepfast_core::record::Status;
 use stepfast_core::store::{Claim, StoreError};
 use stepfast_core::write::{RequestKind, Start, Write};
@@ -13,7 +16,7 @@ use super::support::*;
 #[tokio::test]
 async fn due_timers_come_first_then_what_is_ready_by_age() {
     let db = Fixture::new().await;
-    let keys: Vec<Key> = (0..6).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
     // younger keys first: the order of acceptance counts, not of keys
     db.write(vec![start(keys[3], QUEUED), start(keys[2], QUEUED)]).await;
     db.write(vec![
@@ -40,7 +43,7 @@ async fn due_timers_come_first_then_what_is_ready_by_age() {
 #[tokio::test]
 async fn a_claim_brings_what_was_recorded() {
     let db = Fixture::new().await;
-    let (key, fresh) = (Key::mint(), Key::mint());
+    let (key, fresh) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(key, RUNNING), start(fresh, QUEUED)]).await;
     db.write(vec![checkpoint(key, 2), checkpoint(key, 1), attempt(key, 2), attempt(key, 1)]).await;
     db.write(vec![cancel(key)]).await;
@@ -57,7 +60,7 @@ async fn a_claim_brings_what_was_recorded() {
 #[tokio::test]
 async fn a_claim_is_bounded_by_bytes_but_takes_at_least_one() {
     let db = Fixture::new().await;
-    let keys: Vec<Key> = (0..4).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..4).map(|_| Key::mint(0)).collect();
     let big = |key: Key| {
         let input = payload(&"x".repeat(1000));
         Write::Start(Box::new(Start { input, ..start_of(key, QUEUED) }))
@@ -73,12 +76,16 @@ async fn a_claim_is_bounded_by_bytes_but_takes_at_least_one() {
 #[tokio::test]
 async fn only_known_workflows_are_claimed_and_parked_ones_never() {
     let db = Fixture::new().await;
-    let (unknown, sleeping) = (Key::mint(), Key::mint());
+    let (unknown, sleeping) = (Key::mint(0), Key::mint(0));
     let of = |key: Key, state| {
         Write::Start(Box::new(Start { workflow: "unknown".into(), ..start_of(key, state) }))
     };
-    db.write(vec![of(unknown, QUEUED), of(sleeping, waiting(Some(NOON), &[])), start(Key::mint(), parked())])
-        .await;
+    db.write(vec![
+        of(unknown, QUEUED),
+        of(sleeping, waiting(Some(NOON), &[])),
+        start(Key::mint(0), parked()),
+    ])
+    .await;
     let seen = db.look().await;
     assert_eq!((seen.has_ready, seen.next_due), (false, None));
     assert_eq!(db.take(10).await, []);
@@ -88,7 +95,7 @@ async fn only_known_workflows_are_claimed_and_parked_ones_never() {
 #[tokio::test]
 async fn ready_rows_that_lead_nowhere_are_removed() {
     let db = Fixture::new().await;
-    let keys: Vec<Key> = (0..3).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..3).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
     db.sql.execute("UPDATE executions SET status = 4 WHERE key = $1", &[&uuid(keys[0])]).await.unwrap();
     db.sql.execute("UPDATE executions SET is_paused = true WHERE key = $1", &[&uuid(keys[1])]).await.unwrap();
@@ -101,7 +108,7 @@ async fn ready_rows_that_lead_nowhere_are_removed() {
 #[tokio::test]
 async fn two_claimers_share_what_is_ready_and_wait_for_nobody() {
     let db = Fixture::new().await;
-    let keys: Vec<Key> = (0..200).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..200).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
     let other = db.other().await;
     let second = other.register(3, &info(&[])).await.unwrap();
@@ -130,7 +137,7 @@ async fn two_claimers_share_what_is_ready_and_wait_for_nobody() {
 #[tokio::test]
 async fn a_claim_under_a_stale_epoch_takes_nothing() {
     let db = Fixture::new().await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     for is_ready in [false, true] {
         if is_ready {
             db.write(vec![start(key, QUEUED)]).await;
@@ -147,9 +154,76 @@ async fn an_empty_claim_uses_up_no_number_and_a_repeated_one_takes_nothing() {
     let db = Fixture::new().await;
     let claim = db.claim(1);
     assert_eq!(db.store.claim(&claim).await.unwrap().records, []);
-    db.write(vec![start(Key::mint(), QUEUED), start(Key::mint(), QUEUED)]).await;
+    db.write(vec![start(Key::mint(0), QUEUED), start(Key::mint(0), QUEUED)]).await;
     assert_eq!(db.store.claim(&claim).await.unwrap().records.len(), 1);
     assert_eq!(db.store.claim(&claim).await.unwrap().records, []);
     // a number may be left out: that of a claim whose fate nobody knows
     assert_eq!(db.store.claim(&Claim { number: claim.number + 5, ..claim }).await.unwrap().records.len(), 1);
+}
+
+/// A queue with a rate of three in ten seconds, with six executions in it.
+async fn rated() -> Fixture {
+    let db = Fixture::with(|options| options.lock_timeout(Duration::from_secs(60))).await;
+    let queue = Queue::new("a").rate(Rate::new(3, Duration::from_secs(10)));
+    db.store.change_queue(&QueueChange { queue, is_paused: false, seen_version: 0 }).await.unwrap().unwrap();
+    let ticket = Arc::new(Ticket { queue: "a".into(), key: "".into(), priority: 0 });
+    let queued =
+        |_| Write::Start(Box::new(Start { ticket: Some(ticket.clone()), ..start_of(Key::mint(0), QUEUED) }));
+    db.write((0..6).map(queued).collect()).await;
+    db
+}
+
+/// A claim that waits for `lock`, while four seconds go by.
+async fn claim_for_four_seconds(db: &Fixture, lock: &str, waits_for: &str) {
+    let mut other = client(&db.schema).await;
+    let locked = other.transaction().await.unwrap();
+    locked.batch_execute(lock).await.unwrap();
+    let claim = db.claim(10);
+    let waiting = tokio::spawn({
+        let (store, claim) = (db.store.clone(), claim.clone());
+        async move { store.claim(&claim).await.unwrap().records.len() }
+    });
+    let ask = format!("SELECT FROM pg_locks WHERE NOT granted AND {waits_for}");
+    while db.sql.query(&ask, &[]).await.unwrap().is_empty() {}
+    db.clock.advance(Duration::from_secs(4));
+    locked.commit().await.unwrap();
+    assert_eq!(waiting.await.unwrap(), 3);
+    db.numbers[2].store(claim.number, std::sync::atomic::Ordering::Relaxed);
+}
+
+/// Less than ten seconds later the starts still count, more than ten they do not.
+async fn starts_count_from_then_on(db: &Fixture) {
+    db.clock.advance(Duration::from_secs(7));
+    assert_eq!(db.take(10).await, [], "three began seven seconds ago");
+    db.clock.advance(Duration::from_secs(4));
+    assert_eq!(db.take(10).await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waited_for_another_claim_counts_from_when_it_was_taken() {
+    let db = rated().await;
+    let lock = "SELECT FROM queues WHERE name = 'a' FOR NO KEY UPDATE";
+    let waits = format!(
+        "locktype IN ('tuple', 'transactionid') AND pid IN (SELECT pid FROM pg_locks WHERE relation = '{}.queues'::regclass)",
+        db.schema
+    );
+    claim_for_four_seconds(&db, lock, &waits).await;
+    starts_count_from_then_on(&db).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_took_long_to_take_counts_from_when_it_was_taken() {
+    let db = rated().await;
+    let lock = fastrand::i32(1..);
+    db.sql
+        .batch_execute(&format!(
+            "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN PERFORM pg_advisory_xact_lock({lock}, 11); RETURN NULL; END $$; \
+             CREATE TRIGGER dawdle AFTER UPDATE ON executions EXECUTE FUNCTION dawdle()"
+        ))
+        .await
+        .unwrap();
+    let waits = format!("locktype = 'advisory' AND classid = {lock} AND objid = 11");
+    claim_for_four_seconds(&db, &format!("SELECT pg_advisory_xact_lock({lock}, 11)"), &waits).await;
+    starts_count_from_then_on(&db).await;
 }

@@ -13,7 +13,7 @@ use super::support::*;
 impl Fixture {
     /// Queues so many, as if that was long ago, and claims them.
     async fn claimed<const N: usize>(&self) -> [Key; N] {
-        let from = Key::mint().as_u128() - (3_600_000 << 80);
+        let from = Key::mint(0).as_u128() - (3_600_000 << 80);
         let keys = std::array::from_fn(|n| Key::from_bytes((from + n as u128).to_be_bytes()));
         self.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
         assert_eq!(self.take(N).await.len(), N);
@@ -113,7 +113,7 @@ async fn a_claim_is_kept_while_somebody_has_locked_what_it_took() {
 async fn a_claim_whose_answer_was_lost_is_kept_until_it_is_known() {
     let proxy = Proxy::start().await;
     let db = Fixture::at(&proxy.url, |options| options).await;
-    let (lost, known) = (Key::mint(), Key::mint());
+    let (lost, known) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(lost, QUEUED)]).await;
     proxy.faults.lose_commit.store(true, SeqCst);
     let claim = db.claim(1);
@@ -139,7 +139,7 @@ async fn a_claim_whose_answer_was_lost_is_kept_until_it_is_known() {
 #[tokio::test]
 async fn what_a_claim_saw_and_could_not_delete_takes_all_of_it_back() {
     let db = Fixture::new().await;
-    let (gone, there) = (Key::mint(), Key::mint());
+    let (gone, there) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(gone, QUEUED), start(there, QUEUED)]).await;
     // as if the row had been deleted between the moment that the statement sees and its end
     db.sql

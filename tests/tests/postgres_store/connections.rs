@@ -96,7 +96,7 @@ async fn until_waiting(sql: &Client, schema: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_is_given_up_leaves_its_connection_usable() {
     let db = Fixture::with(|options| options.readers(1)).await;
-    let key = stepfast_core::Key::mint();
+    let key = stepfast_core::Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     assert!(db.load(key).await.is_some());
     let mut blocker = client(&db.schema).await;

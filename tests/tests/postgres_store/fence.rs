@@ -23,7 +23,7 @@ struct Everything {
 
 impl Everything {
     async fn prepare(db: &Fixture) -> Self {
-        let [run, queue, wait, ask] = [(); 4].map(|()| Key::mint());
+        let [run, queue, wait, ask] = [(); 4].map(|()| Key::mint(0));
         let keys = [run, queue, wait, ask];
         db.write(keys.iter().map(|key| start(*key, RUNNING)).collect()).await;
         Self { run, queue, wait, ask }
@@ -47,7 +47,7 @@ async fn a_stale_epoch_lands_nothing_of_the_whole_pipeline() {
     let db = Fixture::new().await;
     let everything = Everything::prepare(&db).await;
     let before = db.counts().await;
-    let flush = db.flush(everything.writes(Key::mint()));
+    let flush = db.flush(everything.writes(Key::mint(0)));
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
     for is_resent in [false, true] {
         let error = db.commit(&Flush { is_resent, ..flush.clone() }).await.unwrap_err();
@@ -86,7 +86,7 @@ async fn is_refused_whole(db: &Fixture, flush: &Flush, before: &[i64], what: &st
     assert_eq!(db.counts().await, before, "{what}");
     db.sql.batch_execute("DROP FUNCTION refuse CASCADE").await.unwrap();
     // the same number, other contents
-    let other = Key::mint();
+    let other = Key::mint(0);
     assert_eq!(db.commit(&db.flush(vec![start(other, ended(Status::Completed))])).await.unwrap(), []);
     db.sql.execute("DELETE FROM executions WHERE key = $1", &[&uuid(other)]).await.unwrap();
 }
@@ -96,7 +96,7 @@ async fn a_failure_of_any_statement_lands_nothing_and_the_next_flush_works() {
     let db = Fixture::new().await;
     let everything = Everything::prepare(&db).await;
     let before = db.counts().await;
-    let fresh = Key::mint();
+    let fresh = Key::mint(0);
     // the lane's row is the fence
     for table in TABLES.into_iter().chain(["lanes"]) {
         for event in ["INSERT", "UPDATE"] {
@@ -117,7 +117,7 @@ async fn a_failure_of_any_statement_lands_nothing_and_the_next_flush_works() {
 #[tokio::test]
 async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
     let db = Fixture::new().await;
-    let [holder, ending, answered, queued, sleeper, parent, limited] = [(); 7].map(|()| Key::mint());
+    let [holder, ending, answered, queued, sleeper, parent, limited] = [(); 7].map(|()| Key::mint(0));
     let chunk = Chunk { execution: holder, value: 1, n: 0, bytes: "x".into(), is_free: true };
     db.write(vec![
         start(holder, RUNNING),
@@ -177,10 +177,15 @@ async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
 async fn a_flush_that_is_sent_twice_is_applied_once_with_the_same_outcomes() {
     let db = Fixture::new().await;
     let everything = Everything::prepare(&db).await;
-    let (winner, loser, timer) = (Key::mint(), Key::mint(), Key::mint());
+    let (winner, loser, timer) = (Key::mint(0), Key::mint(0), Key::mint(0));
     db.write(vec![start_id(winner, "mine", QUEUED), start(timer, waiting(Some(later(1)), &[]))]).await;
-    let mut writes = everything.writes(Key::mint());
-    writes.extend([start_id(loser, "mine", QUEUED), Write::Wake(timer), cancel(winner), resume(Key::mint())]);
+    let mut writes = everything.writes(Key::mint(0));
+    writes.extend([
+        start_id(loser, "mine", QUEUED),
+        Write::Wake(timer),
+        cancel(winner),
+        resume(Key::mint(0)),
+    ]);
     let flush = db.flush(writes);
     let first = db.commit(&flush).await.unwrap();
     let counts = db.counts().await;
@@ -223,10 +228,10 @@ async fn lost_history_is_seen() {
     db.write(vec![]).await;
     db.write(vec![]).await;
     db.sql.execute("UPDATE lanes SET last_number = 1 WHERE lane = 0", &[]).await.unwrap();
-    let error = db.commit(&db.flush(vec![start(Key::mint(), RUNNING)])).await.unwrap_err();
+    let error = db.commit(&db.flush(vec![start(Key::mint(0), RUNNING)])).await.unwrap_err();
     assert!(matches!(&error, StoreError::Corrupt(reason) if reason.contains("lost history")), "{error}");
     db.sql.execute("UPDATE lanes SET last_number = 9 WHERE lane = 0", &[]).await.unwrap();
-    let error = db.commit(&db.flush(vec![start(Key::mint(), RUNNING)])).await.unwrap_err();
+    let error = db.commit(&db.flush(vec![start(Key::mint(0), RUNNING)])).await.unwrap_err();
     assert!(matches!(&error, StoreError::Corrupt(_)), "{error}");
     assert_eq!(db.count("executions").await, 0);
 }
@@ -235,7 +240,7 @@ async fn lost_history_is_seen() {
 async fn a_rollback_in_answer_to_commit_is_no_success() {
     let proxy = Proxy::start().await;
     let db = Fixture::at(&proxy.url, |options| options).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     db.write(vec![start(key, RUNNING), checkpoint(key, 1)]).await;
     // the error of the second checkpoint never reaches the client: only the COMMIT can tell
     proxy.faults.hide_errors.store(true, SeqCst);
@@ -254,10 +259,10 @@ async fn a_lost_reply_to_commit_is_resolved_by_sending_the_flush_again() {
     let proxy = Proxy::start().await;
     let db = Fixture::at(&proxy.url, |options| options).await;
     let everything = Everything::prepare(&db).await;
-    let (winner, loser) = (Key::mint(), Key::mint());
+    let (winner, loser) = (Key::mint(0), Key::mint(0));
     db.write(vec![start_id(winner, "mine", RUNNING)]).await;
     let before = db.counts().await;
-    let mut writes = everything.writes(Key::mint());
+    let mut writes = everything.writes(Key::mint(0));
     writes.push(start_id(loser, "mine", QUEUED));
     let flush = db.flush(writes);
     proxy.faults.lose_commit.store(true, SeqCst);
@@ -275,7 +280,7 @@ async fn a_lost_reply_to_commit_is_resolved_by_sending_the_flush_again() {
 async fn a_flush_whose_commit_never_arrived_is_applied_when_sent_again() {
     let proxy = Proxy::start().await;
     let db = Fixture::at(&proxy.url, |options| options).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     let flush = db.flush(vec![start_id(key, "once", QUEUED)]);
     proxy.faults.lose_request.store(true, SeqCst);
     let error = db.commit(&flush).await.unwrap_err();
@@ -287,8 +292,8 @@ async fn a_flush_whose_commit_never_arrived_is_applied_when_sent_again() {
 #[tokio::test]
 async fn a_lane_whose_runtime_is_gone_connects_again() {
     let db = Fixture::new().await;
-    let (store, flush) = (db.store.clone(), db.flush(vec![start(Key::mint(), RUNNING)]));
-    let next = Flush { number: 2, ..db.flush(vec![start(Key::mint(), RUNNING)]) };
+    let (store, flush) = (db.store.clone(), db.flush(vec![start(Key::mint(0), RUNNING)]));
+    let next = Flush { number: 2, ..db.flush(vec![start(Key::mint(0), RUNNING)]) };
     tokio::task::spawn_blocking(move || {
         for flush in [flush, next] {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -308,7 +313,7 @@ async fn old_versions_of_a_lane_are_not_searched_while_somebody_keeps_them() {
     let snapshot = snapshot.start().await.unwrap();
     snapshot.query_one("SELECT count(*) FROM lanes", &[]).await.unwrap();
     for _ in 0..50 {
-        db.write(vec![start(Key::mint(), QUEUED)]).await;
+        db.write(vec![start(Key::mint(0), QUEUED)]).await;
         assert_eq!(db.take(1).await.len(), 1);
     }
     // the server counts what sessions that have ended have done
@@ -340,7 +345,7 @@ async fn a_lane_finds_its_row_wherever_it_has_gone() {
     let mut moved = 0;
     for _ in 0..4 {
         for _ in 0..7 {
-            db.write(vec![start(Key::mint(), QUEUED)]).await;
+            db.write(vec![start(Key::mint(0), QUEUED)]).await;
         }
         assert_eq!(db.take(7).await.len(), 7);
         // the rows change places: where one was is another one now
@@ -355,6 +360,30 @@ async fn a_lane_finds_its_row_wherever_it_has_gone() {
     }
     assert!(moved > 0, "nothing changed its place");
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
-    let late = db.commit(&db.flush(vec![start(Key::mint(), QUEUED)])).await;
+    let late = db.commit(&db.flush(vec![start(Key::mint(0), QUEUED)])).await;
     assert!(matches!(late, Err(StoreError::Fenced)), "{late:?}");
+}
+
+#[tokio::test]
+async fn a_flush_that_the_server_would_not_wait_for_lands_nothing() {
+    let proxy = Proxy::start().await;
+    let db = Fixture::at(&proxy.url, |options| options).await;
+    let key = Key::mint(0);
+    db.write(vec![start(key, RUNNING)]).await;
+    let before = db.counts().await;
+    // a proxy lends sessions for single transactions, and says nothing of it
+    for setting in ["off", "local"] {
+        let set = format!("SET LOCAL synchronous_commit TO {setting}").leak();
+        *proxy.faults.behind_begin.lock().unwrap() = Some(set);
+        let error = db.commit(&db.flush(vec![checkpoint(key, 1)])).await.unwrap_err();
+        let StoreError::Corrupt(reason) = &error else { panic!("{error}") };
+        assert!(reason.contains("synchronous_commit") && reason.contains("pooling=transaction"), "{reason}");
+        assert_eq!(db.counts().await, before);
+    }
+    *proxy.faults.behind_begin.lock().unwrap() = None;
+    assert_eq!(db.write(vec![checkpoint(key, 1)]).await, []);
+    // whoever accepts losses has asked for it
+    let relaxed =
+        Fixture::with(|options| options.durability(stepfast_core::store::Durability::Relaxed)).await;
+    assert_eq!(relaxed.write(vec![start(Key::mint(0), RUNNING)]).await, []);
 }

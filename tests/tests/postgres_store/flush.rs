@@ -15,7 +15,7 @@ use super::support::*;
 #[tokio::test]
 async fn a_start_loses_against_the_same_key_and_the_same_id() {
     let db = Fixture::new().await;
-    let (a, b, c) = (Key::mint(), Key::mint(), Key::mint());
+    let (a, b, c) = (Key::mint(0), Key::mint(0), Key::mint(0));
     assert_eq!(db.outcome(start_id(a, "order-1", RUNNING)).await, Outcome::Applied);
     let outcomes = db
         .write(vec![
@@ -40,7 +40,7 @@ async fn a_start_loses_against_the_same_key_and_the_same_id() {
 #[tokio::test]
 async fn of_two_starts_of_one_id_in_one_flush_one_wins() {
     let db = Fixture::new().await;
-    let (a, b) = (Key::mint(), Key::mint());
+    let (a, b) = (Key::mint(0), Key::mint(0));
     let outcomes = db.write(vec![start_id(a, "twice", QUEUED), start_id(b, "twice", QUEUED)]).await;
     assert_eq!(outcomes.len(), 1);
     assert_eq!(db.count("executions").await, 1);
@@ -52,7 +52,7 @@ async fn of_two_starts_of_one_id_in_one_flush_one_wins() {
 #[tokio::test]
 async fn a_row_comes_back_as_it_was_written() {
     let db = Fixture::new().await;
-    let (root, key) = (Key::mint(), Key::mint());
+    let (root, key) = (Key::mint(0), Key::mint(0));
     let armed = vec![
         Armed { path: Path::root().child(3).child(300), due_at: later(1) },
         Armed { path: Path::root().child(4), due_at: Timestamp::from_micros(i64::MAX) },
@@ -84,8 +84,6 @@ async fn a_row_comes_back_as_it_was_written() {
     assert_eq!((loaded.wake_at, loaded.ended_at), (Some(later(2)), None));
     assert_eq!((loaded.status, loaded.owner, loaded.run_no), (Status::Waiting, None, 1));
     assert_eq!(loaded.armed, armed);
-    let shard: i16 = db.sql.query_one("SELECT shard FROM executions", &[]).await.unwrap().get(0);
-    assert_eq!(shard as u16, root.shard());
     // by its id, twice, and without its input
     let given = ExecutionId::Given("Bestellung \u{1f980} '\"\\".into());
     let ids = [given.clone(), ExecutionId::Given("no\0such".into()), given];
@@ -99,7 +97,7 @@ async fn a_row_comes_back_as_it_was_written() {
 #[tokio::test]
 async fn a_second_outcome_of_a_step_is_refused_and_the_next_flush_works() {
     let db = Fixture::new().await;
-    let (a, b) = (Key::mint(), Key::mint());
+    let (a, b) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(a, RUNNING), checkpoint(a, 1), attempt(a, 1)]).await;
     for again in [checkpoint(a, 1), attempt(a, 1)] {
         let flush = db.flush(vec![again, start(b, RUNNING)]);
@@ -122,7 +120,7 @@ async fn a_second_outcome_of_a_step_is_refused_and_the_next_flush_works() {
 async fn a_move_needs_a_running_row_of_its_own() {
     let db = Fixture::new().await;
     let other = db.store.register(1, &info(&[])).await.unwrap();
-    let (mine, theirs, queued) = (Key::mint(), Key::mint(), Key::mint());
+    let (mine, theirs, queued) = (Key::mint(0), Key::mint(0), Key::mint(0));
     db.write(vec![start(mine, RUNNING), start(queued, QUEUED)]).await;
     let flush = stepfast_core::write::Flush {
         worker: other.worker,
@@ -136,7 +134,7 @@ async fn a_move_needs_a_running_row_of_its_own() {
             moved(theirs, end()),
             moved(mine, waiting(Some(later(5)), &[theirs, queued])),
             moved(queued, end()),
-            moved(Key::mint(), end()),
+            moved(Key::mint(0), end()),
         ])
         .await;
     assert_eq!(outcomes, [(0, Outcome::NotFound), (2, Outcome::NotFound), (3, Outcome::NotFound)]);
@@ -150,7 +148,7 @@ async fn a_move_needs_a_running_row_of_its_own() {
 #[tokio::test]
 async fn a_move_leaves_no_trace_of_the_state_before() {
     let db = Fixture::new().await;
-    let keys: Vec<Key> = (0..5).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..5).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, RUNNING)).collect()).await;
     let armed = vec![Armed { path: Path::root().child(1), due_at: later(9) }];
     let states = [
@@ -177,7 +175,7 @@ async fn a_move_leaves_no_trace_of_the_state_before() {
 #[tokio::test]
 async fn a_wake_needs_a_due_timer_or_an_ended_child() {
     let db = Fixture::new().await;
-    let (timer, parent, never, child_of) = (Key::mint(), Key::mint(), Key::mint(), Key::mint());
+    let (timer, parent, never, child_of) = (Key::mint(0), Key::mint(0), Key::mint(0), Key::mint(0));
     db.write(vec![
         start(timer, waiting(Some(later(10)), &[])),
         start(parent, waiting(Some(later(1000)), &[child_of, never])),
@@ -201,7 +199,7 @@ async fn a_wake_needs_a_due_timer_or_an_ended_child() {
 #[tokio::test]
 async fn pieces_of_large_values_come_back_and_go() {
     let db = Fixture::new().await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     let piece = |value: u64, n: u32, byte: u8| {
         let bytes = Bytes::from(vec![byte; 1000]);
         Write::Chunk(Chunk { execution: key, value, n, bytes, is_free: true })
@@ -222,9 +220,9 @@ async fn pieces_of_large_values_come_back_and_go() {
 #[tokio::test]
 async fn what_the_server_cannot_store_is_refused_with_a_reason() {
     let db = Fixture::new().await;
-    let error = db.commit(&db.flush(vec![start_id(Key::mint(), "a\0b", RUNNING)])).await.unwrap_err();
+    let error = db.commit(&db.flush(vec![start_id(Key::mint(0), "a\0b", RUNNING)])).await.unwrap_err();
     assert!(matches!(&error, StoreError::Rejected(reason) if reason.contains("executions")), "{error}");
-    db.write(vec![start_id(Key::mint(), "good", RUNNING)]).await;
+    db.write(vec![start_id(Key::mint(0), "good", RUNNING)]).await;
 }
 
 #[tokio::test]
@@ -233,11 +231,11 @@ async fn ids_of_any_length_are_unique() {
     // around the length from which ids are told apart by their hash; with what the hash has to escape
     for length in [1023, 1024, 1025, 300_000] {
         let noise: String = (0..length).map(|i: u64| char::from(b'!' + (i * i % 89) as u8)).collect();
-        let key = Key::mint();
+        let key = Key::mint(0);
         assert_eq!(db.outcome(start_id(key, &noise, QUEUED)).await, Outcome::Applied);
-        assert_eq!(duplicate_of(&db.outcome(start_id(Key::mint(), &noise, QUEUED)).await), Some(key));
+        assert_eq!(duplicate_of(&db.outcome(start_id(Key::mint(0), &noise, QUEUED)).await), Some(key));
         let near = noise.replacen('!', "\\\\", 1);
-        assert_eq!(db.outcome(start_id(Key::mint(), &near, QUEUED)).await, Outcome::Applied);
+        assert_eq!(db.outcome(start_id(Key::mint(0), &near, QUEUED)).await, Outcome::Applied);
         let given = [ExecutionId::Given(noise.as_str().into())];
         let found = db.store.load(&given, Detail::Outcome).await.unwrap().remove(0).unwrap();
         assert_eq!((found.execution.key, found.execution.given_id.as_deref()), (key, Some(noise.as_str())));
@@ -247,7 +245,7 @@ async fn ids_of_any_length_are_unique() {
 #[tokio::test]
 async fn lists_filter_page_and_count() {
     let db = Fixture::new().await;
-    let keys: Vec<Key> = (0..6).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
     db.write(vec![
         start(keys[0], QUEUED),
         start_id(keys[1], "a_b", parked()),

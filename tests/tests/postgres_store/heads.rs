@@ -24,7 +24,7 @@ impl Fixture {
     /// Takes one after the other for about a second, so that claims pass over them.
     async fn take_for_a_while(&self) {
         for _ in 0..6 {
-            let key = Key::mint();
+            let key = Key::mint(0);
             self.write(vec![start(key, QUEUED)]).await;
             assert_eq!(self.taken(1).await, [key]);
             self.clock.advance(PAUSE);
@@ -36,7 +36,7 @@ impl Fixture {
 async fn what_is_more_urgent_or_has_begun_is_found_in_front_of_what_was_taken() {
     let db = Fixture::new().await;
     db.take_for_a_while().await;
-    let [later, now, soon, begun, again]: [Key; 5] = std::array::from_fn(|_| Key::mint());
+    let [later, now, soon, begun, again]: [Key; 5] = std::array::from_fn(|_| Key::mint(0));
     db.write(vec![start(begun, RUNNING), urgent(again, -5)]).await;
     assert_eq!(db.taken(1).await, [again]);
     db.write(vec![start(later, QUEUED), urgent(soon, -1), urgent(now, -2)]).await;
@@ -47,11 +47,11 @@ async fn what_is_more_urgent_or_has_begun_is_found_in_front_of_what_was_taken() 
 #[tokio::test]
 async fn what_was_committed_late_is_found_within_a_second_or_two() {
     let db = Fixture::new().await;
-    let late = Key::mint();
+    let late = Key::mint(0);
     let mut somebody = client(&db.schema).await;
     let open = somebody.transaction().await.unwrap();
-    let insert = "INSERT INTO executions (created_at, shard, status, key, workflow, input) \
-                  VALUES (now(), 1, 1, $1, 'order', '7')";
+    let insert = "INSERT INTO executions (created_at, status, key, workflow, input) \
+                  VALUES (now(), 1, $1, 'order', '7')";
     open.execute(insert, &[&uuid(late)]).await.unwrap();
     let insert = "INSERT INTO ready (execution, workflow) VALUES ($1, 'order')";
     open.execute(insert, &[&uuid(late)]).await.unwrap();
@@ -59,7 +59,7 @@ async fn what_was_committed_late_is_found_within_a_second_or_two() {
     open.commit().await.unwrap();
     // there is always something to take, so that nobody looks because there is not
     for _ in 0..20 {
-        let key = Key::mint();
+        let key = Key::mint(0);
         db.write(vec![start(key, QUEUED)]).await;
         let taken = db.taken(9).await;
         if taken == [late, key] {

@@ -19,7 +19,7 @@ fn ticket(queue: &str) -> Arc<Ticket> {
 impl Fixture {
     /// Puts an execution into each, takes them, and ends them.
     async fn one_through(&self, queues: &[String]) {
-        let tickets: Vec<(Key, Arc<Ticket>)> = queues.iter().map(|it| (Key::mint(), ticket(it))).collect();
+        let tickets: Vec<(Key, Arc<Ticket>)> = queues.iter().map(|it| (Key::mint(0), ticket(it))).collect();
         let start = |(key, ticket): &(Key, Arc<Ticket>)| {
             Write::Start(Box::new(Start { ticket: Some(ticket.clone()), ..start_of(*key, QUEUED) }))
         };

@@ -11,8 +11,8 @@ use tokio_postgres::Client;
 
 use super::support::*;
 
-const PUT: &str = "INSERT INTO inbox (shard, key, workflow, workflow_id, queue, queue_key, priority, dedup_id, due_at, input) \
-                   VALUES (1, $1, 'order', $2, $3, $4, $5, $6, clock_timestamp() + $7::bigint * interval '1 second', '\\x00')";
+const PUT: &str = "INSERT INTO inbox (key, workflow, workflow_id, queue, queue_key, priority, dedup_id, due_at, input) \
+                   VALUES ($1, 'order', $2, $3, $4, $5, $6, clock_timestamp() + $7::bigint * interval '1 second', '\\x00')";
 
 struct Letter {
     key: Key,
@@ -23,7 +23,7 @@ struct Letter {
 }
 
 fn letter() -> Letter {
-    Letter { key: Key::mint(), id: None, queue: None, dedup_id: None, delay: None }
+    Letter { key: Key::mint(0), id: None, queue: None, dedup_id: None, delay: None }
 }
 
 async fn put(sql: &Client, letter: &Letter) {
@@ -96,7 +96,7 @@ async fn it_enters_a_full_queue_and_counts() {
     assert_eq!(db.take(1).await.len(), 1);
     let more = || {
         let ticket = stepfast_core::queue::Ticket { queue: "a".into(), key: "".into(), priority: 0 };
-        let mut start = start(Key::mint(), QUEUED);
+        let mut start = start(Key::mint(0), QUEUED);
         if let stepfast_core::write::Write::Start(start) = &mut start {
             start.ticket = Some(ticket.into());
         }
@@ -147,8 +147,8 @@ async fn what_cannot_become_an_execution_is_refused_at_once() {
         let workflow = if column == "workflow" { "" } else { "workflow, " };
         let order = if column == "workflow" { "" } else { "'order', " };
         let sql = format!(
-            "INSERT INTO inbox (shard, key, input, {workflow}{column}) \
-             VALUES (1, gen_random_uuid(), '', {order}{value})"
+            "INSERT INTO inbox (key, input, {workflow}{column}) \
+             VALUES (gen_random_uuid(), '', {order}{value})"
         );
         let error = db.sql.execute(&sql, &[]).await.unwrap_err();
         let constraint = error.as_db_error().and_then(|error| error.constraint()).unwrap_or_default();
@@ -156,53 +156,162 @@ async fn what_cannot_become_an_execution_is_refused_at_once() {
     }
 }
 
-/// Rows that an application with the right to insert may leave, each beside an innocent one that is claimed.
+/// Rows that no execution can be made of: refused at the door, and kept as dead letters where they are there already.
 #[tokio::test]
 async fn no_value_of_a_row_stops_a_claim() {
     let db = Fixture::new().await;
-    let columns = "shard, key, workflow, input";
-    let twice = Key::mint();
+    let far = "'2399-01-01'";
     let values = [
-        ("put_at", "'infinity'"),
-        ("put_at", "'-infinity'"),
-        ("due_at", "'infinity'"),
-        ("due_at", "'-infinity'"),
-        ("deadline_at", "'infinity'"),
-        ("deadline_at", "'294000-01-01'"),
-        ("deadline_at", "'-infinity'"),
-        ("run_timeout_ms", "9223372036854775807"),
-        ("run_timeout_ms", "-9223372036854775808"),
-        ("run_timeout_ms", "0"),
-        ("fingerprint", "-1"),
-        ("attributes", "'{\"a\": 1, \"b\": null, \"c\": {}, \"\": \"x\", \"d\": \"\"}'"),
+        ("put_at", "'infinity'", true),
+        ("put_at", "'-infinity'", true),
+        ("put_at", far, false),
+        ("due_at", "'infinity'", true),
+        ("due_at", "'-infinity'", true),
+        ("deadline_at", "'infinity'", true),
+        ("deadline_at", "'294000-01-01'", true),
+        ("deadline_at", far, false),
+        ("run_timeout_ms", "9223372036854775807", true),
+        ("run_timeout_ms", "-9223372036854775808", true),
+        ("attributes", "'{\"a\": 1}'", true),
+        ("attributes", "'{\"\": \"x\"}'", false),
+        ("attributes", "'{\"d\": \"\"}'", false),
     ];
-    for (column, value) in values {
-        let [odd, innocent] = [Key::mint(), Key::mint()];
-        db.sql
-            .batch_execute(&format!(
-                "INSERT INTO inbox ({columns}, {column}) VALUES (1, '{odd}', 'order', '\\x00', {value}); \
-                 INSERT INTO inbox ({columns}) VALUES (1, '{innocent}', 'order', '\\x00')"
-            ))
-            .await
-            .unwrap();
-        let taken: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
-        assert!(taken.contains(&innocent), "{column} {value}: {taken:?}");
-        assert_eq!(taken.contains(&odd), value != "'infinity'" || column != "due_at", "{column} {value}");
-        assert_eq!(db.count("inbox").await, 0, "{column} {value}");
+    let insert = |key: Key, column: &str, value: &str| {
+        format!(
+            "INSERT INTO inbox (key, workflow, input, {column}) VALUES ('{key}', 'order', '\\x00', {value})"
+        )
+    };
+    for (column, value, _) in values.iter().filter(|(.., at_the_door)| *at_the_door) {
+        let error = db.sql.execute(&insert(Key::mint(0), column, value), &[]).await.unwrap_err();
+        let constraint = error.as_db_error().and_then(|error| error.constraint()).unwrap_or_default();
+        assert!(constraint.starts_with(&format!("inbox_{column}")), "{column} {value}: {error:?}");
     }
-    // a copied row, with all that is inserted beside it
-    for more in ["attributes", "due_at"] {
-        let value =
-            if more == "attributes" { "'{\"a\": \"x\"}'" } else { "clock_timestamp() + interval '1 hour'" };
-        let (key, innocent) = (if more == "due_at" { Key::mint() } else { twice }, Key::mint());
-        let copy =
-            format!("INSERT INTO inbox ({columns}, {more}) VALUES (1, '{key}', 'order', '\\x00', {value})");
-        let next = format!("INSERT INTO inbox ({columns}) VALUES (1, '{innocent}', 'order', '\\x00')");
+    for name in ["put_at", "due_at", "deadline_at", "run_timeout_ms", "attributes_are_texts"] {
+        db.sql.batch_execute(&format!("ALTER TABLE inbox DROP CONSTRAINT inbox_{name}")).await.unwrap();
+    }
+    for (n, (column, value, _)) in values.into_iter().enumerate() {
+        let [odd, innocent] = [Key::mint(0), Key::mint(0)];
+        db.sql.execute(&insert(odd, column, value), &[]).await.unwrap();
+        db.sql.execute(&insert(innocent, "fingerprint", "-1"), &[]).await.unwrap();
+        let taken: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
+        assert_eq!(taken, [innocent], "{column} {value}");
+        assert_eq!(db.count("inbox").await, 0, "{column} {value}");
+        let dead = db.store.dead_letters(100).await.unwrap();
+        assert_eq!((dead.len(), dead[0].key), (n + 1, odd));
+        let names = if column == "attributes" { "an attribute" } else { column };
+        assert!(dead[0].reason.contains(names), "{:?}", dead[0]);
+    }
+    // within bounds, however small or large
+    for (column, value) in [("run_timeout_ms", "0"), ("fingerprint", "-9223372036854775808")] {
+        let key = Key::mint(0);
+        db.sql.execute(&insert(key, column, value), &[]).await.unwrap();
+        assert_eq!(db.take(9).await[0].execution.key, key);
+    }
+}
+
+#[tokio::test]
+async fn a_copied_row_is_no_other_start() {
+    let db = Fixture::new().await;
+    for more in ["attributes", "due_at", "fingerprint"] {
+        let value = match more {
+            "attributes" => "'{\"a\": \"x\"}'",
+            "due_at" => "clock_timestamp() + interval '1 hour'",
+            _ => "7",
+        };
+        let (key, innocent) = (Key::mint(0), Key::mint(0));
+        let copy = format!(
+            "INSERT INTO inbox (key, workflow, input, {more}) VALUES ('{key}', 'order', '\\x00', {value})"
+        );
+        let next =
+            format!("INSERT INTO inbox (key, workflow, input) VALUES ('{innocent}', 'order', '\\x00')");
         db.sql.batch_execute(&format!("{copy}; {copy}; {next}")).await.unwrap();
         let taken: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
+        assert_eq!(taken.contains(&key), more != "due_at", "{more}: {taken:?}");
         assert!(taken.contains(&innocent), "{more}: {taken:?}");
-        assert_eq!(db.count("inbox").await, 0, "{more}");
+        db.sql.batch_execute(&copy).await.unwrap();
+        assert_eq!(db.take(9).await, []);
+        assert_eq!((db.count("inbox").await, db.count("dead_letters").await), (0, 0), "{more}");
     }
-    // what has an infinite time goes on like others: it is woken, handed back, and taken over
-    assert!(db.look().await.next_due.is_some());
+}
+
+#[tokio::test]
+async fn a_start_that_asks_for_something_else_is_a_dead_letter() {
+    let db = Fixture::new().await;
+    let first = Key::mint(0);
+    let insert = |key: Key, workflow: &str, id: &str, fingerprint: i64| {
+        format!(
+            "INSERT INTO inbox (key, workflow, workflow_id, fingerprint, input) \
+             VALUES ('{key}', '{workflow}', '{id}', {fingerprint}, '\\x00')"
+        )
+    };
+    // in one claim, and in a later one
+    for round in 0..2 {
+        let rows = [
+            insert(first, "order", "x", 7),
+            insert(Key::mint(0), "order", "x", 7),
+            insert(Key::mint(0), "order", "x", 8),
+            insert(Key::mint(0), "other", "x", 7),
+            insert(first, "order", "y", 7),
+            insert(Key::from_bytes([0xff; 16]), "order", "z", 7),
+        ];
+        db.sql.batch_execute(&rows.join("; ")).await.unwrap();
+        let taken: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
+        assert_eq!(taken, if round == 0 { vec![first] } else { vec![] });
+        let dead = db.store.dead_letters(4).await.unwrap();
+        let reasons: Vec<&str> = dead.iter().rev().map(|letter| &*letter.reason).collect();
+        let words =
+            ["its workflow_id", "its workflow_id", "its key is", "shard 1023, and this store is shard 0"];
+        for (reason, words) in reasons.iter().zip(words) {
+            assert!(reason.contains(words), "{reasons:?}");
+        }
+        assert_eq!((db.count("inbox").await, db.count("dead_letters").await), (0, 4 * (round + 1)));
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_the_database_refuses_is_a_dead_letter() {
+    let db = Fixture::new().await;
+    // whatever somebody has added, and whatever it raises
+    db.sql
+        .batch_execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ \
+             BEGIN RAISE 'not this one' USING ERRCODE = NEW.workflow_id; END $$; \
+             CREATE TRIGGER refuse BEFORE INSERT ON executions FOR EACH ROW WHEN (NEW.workflow_id IS NOT NULL) \
+             EXECUTE FUNCTION refuse()",
+        )
+        .await
+        .unwrap();
+    let (codes, mut innocents) = (["P0001", "23505", "0A000"], Vec::new());
+    for n in 0..400 {
+        let odd = codes.get(n / 100).filter(|_| n % 100 == 50);
+        let letter = Letter { id: odd.copied(), ..letter() };
+        put(&db.sql, &letter).await;
+        innocents.extend(odd.is_none().then_some(letter.key));
+    }
+    let mut taken = Vec::new();
+    while taken.len() < innocents.len() {
+        // an engine claims again
+        taken.extend(db.try_take(1000).await.into_iter().flatten().map(|it| it.execution.key));
+    }
+    assert_eq!(taken, innocents);
+    let dead = db.store.dead_letters(9).await.unwrap();
+    assert_eq!(dead.len(), codes.len());
+    assert!(dead.iter().all(|letter| letter.reason.contains("not this one")), "{dead:?}");
+    assert_eq!(db.count("inbox").await, 0);
+}
+
+#[tokio::test]
+async fn a_deadline_passes_while_it_waits() {
+    let db = Fixture::new().await;
+    let queue = QueueChange { queue: Queue::new("a"), is_paused: true, seen_version: 0 };
+    db.store.change_queue(&queue).await.unwrap();
+    let [with, without] = [letter(), letter()].map(|it| Letter { queue: Some("a"), ..it });
+    for it in [&with, &without] {
+        put(&db.sql, it).await;
+    }
+    let limit = "UPDATE inbox SET deadline_at = to_timestamp($2::float8 / 1000000) WHERE key = $1";
+    db.sql.execute(limit, &[&uuid(with.key), &(later(10).as_micros() as f64)]).await.unwrap();
+    assert_eq!(db.take(9).await, []);
+    db.clock.advance(Duration::from_secs(11));
+    assert_eq!(db.store.look(&look(&db.worker)).await.unwrap().expired, [with.key]);
 }

@@ -6,13 +6,14 @@ use stepfast_core::record::Status;
 use stepfast_core::store::{Look, StoreError};
 use stepfast_core::write::{Flush, RequestKind};
 use stepfast_core::{Key, Store};
+use tokio::time::Instant;
 
 use super::support::*;
 
 #[tokio::test]
 async fn a_look_sees_what_concerns_the_worker() {
     let db = Fixture::new().await;
-    let keys: Vec<Key> = (0..6).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
     db.write(vec![
         start(keys[0], RUNNING),
         start(keys[1], ended(Status::Failed)),
@@ -28,7 +29,7 @@ async fn a_look_sees_what_concerns_the_worker() {
         (Some(later(7)), 0, 0, 0)
     );
     db.write(vec![cancel(keys[0]), start(keys[5], QUEUED)]).await;
-    let holds = Some(vec![keys[4], Key::mint()]);
+    let holds = Some(vec![keys[4], Key::mint(0)]);
     let seen = db.store.look(&Look { watch: keys.clone(), holds, ..look(&db.worker) }).await.unwrap();
     assert!(seen.has_ready);
     assert_eq!(seen.requests, [(keys[0], RequestKind::Cancel)]);
@@ -41,7 +42,7 @@ async fn a_look_sees_what_concerns_the_worker() {
 #[tokio::test]
 async fn a_worker_is_taken_over_when_its_lease_is_over_and_two_looks_saw_it_unchanged() {
     let db = Fixture::new().await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     let other = db.other().await;
     let looker = other.register(1, &info(&[])).await.unwrap();
@@ -67,9 +68,37 @@ async fn a_worker_is_taken_over_when_its_lease_is_over_and_two_looks_saw_it_unch
 }
 
 #[tokio::test]
+async fn a_worker_is_taken_over_although_the_servers_clock_was_set_back() {
+    let lease = Duration::from_millis(100);
+    let db = Fixture::with(|options| options.lease(lease)).await;
+    let key = Key::mint(0);
+    db.write(vec![start(key, RUNNING)]).await;
+    let other = db.other().await;
+    let looker = other.register(1, &info(&[])).await.unwrap();
+    let looks = async || looks_through(&other, &look(&looker)).await.recovered;
+    assert_eq!(looks().await, 0);
+    // an hour: its lease is over in an hour and a little
+    db.clock.set_back(Duration::from_secs(3600));
+    // whoever renews is left alone, however long
+    let begun = Instant::now();
+    while begun.elapsed() < lease * 5 {
+        db.clock.advance(Duration::from_millis(1));
+        assert!(!db.look().await.is_fenced);
+        assert_eq!(looks().await, 0);
+    }
+    // whoever does not is lost after two of its leases, by the looker's own clock
+    let begun = Instant::now();
+    while looks().await == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nobody takes it over");
+    }
+    assert!(begun.elapsed() >= lease);
+    assert_eq!(db.status(key).await, Status::Queued);
+}
+
+#[tokio::test]
 async fn a_lease_that_is_not_over_is_left_alone_however_often_one_looks() {
     let db = Fixture::new().await;
-    db.write(vec![start(Key::mint(), RUNNING)]).await;
+    db.write(vec![start(Key::mint(0), RUNNING)]).await;
     let other = db.other().await;
     let looker = other.register(1, &info(&[])).await.unwrap();
     db.clock.advance(Duration::from_secs(3));
@@ -82,7 +111,7 @@ async fn a_lease_that_is_not_over_is_left_alone_however_often_one_looks() {
 #[tokio::test]
 async fn a_look_that_does_not_renew_leaves_nothing_behind() {
     let db = Fixture::new().await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     let other = db.other().await;
     let looker = other.register(1, &info(&[])).await.unwrap();
@@ -134,7 +163,7 @@ async fn whoever_is_back_first_after_an_outage_buries_nobody() {
         options.lease(lease)
     })
     .await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     let looker = db.store.register(1, &info(&[])).await.unwrap();
     let looks = async || looks_through(&*db.store, &look(&looker)).await.recovered;
@@ -161,12 +190,12 @@ async fn whoever_is_back_first_after_an_outage_buries_nobody() {
 #[tokio::test]
 async fn closing_hands_back_at_once_and_counts_no_recovery() {
     let db = Fixture::new().await;
-    let (a, b) = (Key::mint(), Key::mint());
+    let (a, b) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(a, RUNNING), start(b, ended(Status::Completed))]).await;
     db.store.close(db.worker.worker).await.unwrap();
     let row = db.load(a).await.unwrap().execution;
     assert_eq!((row.status, row.owner, row.recoveries), (Status::Queued, None, 0));
-    let zombie: Flush = db.flush(vec![start(Key::mint(), RUNNING)]);
+    let zombie: Flush = db.flush(vec![start(Key::mint(0), RUNNING)]);
     assert!(matches!(db.commit(&zombie).await, Err(StoreError::Fenced)));
     assert!(db.look().await.is_fenced);
     db.store.close(db.worker.worker).await.unwrap();
@@ -177,7 +206,7 @@ async fn closing_hands_back_at_once_and_counts_no_recovery() {
 #[tokio::test]
 async fn a_taken_over_parent_whose_child_has_ended_is_woken() {
     let db = Fixture::new().await;
-    let (parent, of) = (Key::mint(), Key::mint());
+    let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, waiting(None, &[of])), child(of, parent, false, RUNNING)]).await;
     // the child ends, and the worker is lost before it wakes the parent
     db.write(vec![moved(of, ended(Status::Completed))]).await;
@@ -200,7 +229,7 @@ async fn other_processes_are_told_of_changes() {
     other.changed().await;
     for (state, has_ready) in [(QUEUED, true), (ended(Status::Completed), false)] {
         let (changed, ()) = tokio::join!(other.changed(), async {
-            db.write(vec![start(Key::mint(), state)]).await;
+            db.write(vec![start(Key::mint(0), state)]).await;
         });
         assert_eq!((changed.has_ready, changed.has_more), (has_ready, !has_ready));
     }
@@ -209,7 +238,7 @@ async fn other_processes_are_told_of_changes() {
 #[tokio::test]
 async fn readers_work_from_any_runtime() {
     let db = Fixture::new().await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     db.write(vec![start(key, QUEUED)]).await;
     for _ in 0..2 {
         let store = db.store.clone();
@@ -237,7 +266,7 @@ async fn others_are_told_of_what_is_handed_back_before_a_close_returns() {
     let other = db.other().await;
     // listens from here on
     other.changed().await;
-    db.write(vec![start(Key::mint(), RUNNING)]).await;
+    db.write(vec![start(Key::mint(0), RUNNING)]).await;
     let Fixture { store, worker, .. } = db;
     store.close(worker.worker).await.unwrap();
     // as at the end of its process

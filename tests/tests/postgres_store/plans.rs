@@ -8,6 +8,8 @@ use super::support::*;
 /// Statements of flushes, claims and looks, with the scans that may walk an index without a condition.
 const HOT: &[(Sql, &[&str])] = &[
     (Sql::Fence, &[]),
+    (Sql::Prove, &[]),
+    (Sql::Behind, &[]),
     (Sql::Lane, &[]),
     (Sql::Lock, &[]),
     (Sql::MoveEnded, &[]),
@@ -57,7 +59,9 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::EnterStarts, &[]),
     (Sql::Keys, &[]),
     (Sql::Due, &["timers_due", "inbox_id"]),
-    (Sql::Receive, &["inbox_id"]),
+    (Sql::Receive, &["inbox_id", "on shard"]),
+    (Sql::FirstLetter, &["inbox_id"]),
+    (Sql::Bury, &[]),
     (Sql::Admit, &["timers_due"]),
     (Sql::Take, &["timers_due"]),
     (Sql::Slot, &[]),
@@ -106,12 +110,14 @@ const HOT: &[(Sql, &[&str])] = &[
 /// What has no plan that could rot: it is no query, inserts a row, looks at the few workers, or is a list for people.
 const OTHERS: &[Sql] = &[
     Sql::Replan,
+    Sql::Time,
     Sql::Register,
     Sql::Lost,
     Sql::List,
     Sql::Count,
     Sql::Workers,
     Sql::Waiting,
+    Sql::DeadLetters,
     Sql::Queues,
     Sql::SetQueue,
     Sql::RunningIn,
@@ -128,8 +134,8 @@ fn every_statement_is_looked_at() {
 async fn fill(db: &Fixture, rows: u32) {
     db.sql
         .batch_execute(&format!(
-            "INSERT INTO executions (created_at, shard, status, key, owner, parent, workflow, workflow_id, input) \
-             SELECT now(), 1, i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
+            "INSERT INTO executions (created_at, status, key, owner, parent, workflow, workflow_id, input) \
+             SELECT now(), i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
                     CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
              FROM generate_series(1, {rows}) i; \
              TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, claims, inbox; \
@@ -140,7 +146,7 @@ async fn fill(db: &Fixture, rows: u32) {
              INSERT INTO ready (execution, workflow) SELECT key, 'order' FROM executions; \
              INSERT INTO queues (version, changed_at, is_paused, is_serial, name) \
              SELECT 1, now(), false, true, key::text FROM executions; \
-             INSERT INTO inbox (shard, key, workflow, input) SELECT 1, key, 'order', '' FROM executions; \
+             INSERT INTO inbox (key, workflow, input) SELECT key, 'order', '' FROM executions; \
              INSERT INTO depths SELECT 1, 1, key::text FROM executions; \
              INSERT INTO rates SELECT now(), 1, true, 'default', key::text FROM executions; \
              INSERT INTO slots SELECT 1, key, 'default', key::text FROM executions; \

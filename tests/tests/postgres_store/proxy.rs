@@ -21,6 +21,8 @@ pub(crate) struct Faults {
     pub(crate) lose_commit: AtomicBool,
     /// Closes the connection instead of forwarding the next COMMIT.
     pub(crate) lose_request: AtomicBool,
+    /// What each transaction executes behind its BEGIN, as a session would that another client has had in between.
+    pub(crate) behind_begin: Mutex<Option<&'static str>>,
     /// Makes success of all errors of prepared statements.
     pub(crate) hide_errors: AtomicBool,
     /// The version that the server is to say it has, for people and as a number.
@@ -81,7 +83,7 @@ async fn message(from: &mut OwnedReadHalf, has_type: bool) -> Option<(u8, Vec<u8
 
 async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue, faults: Arc<Faults>) {
     let mut is_first = true;
-    while let Some((kind, bytes)) = message(&mut from, !is_first).await {
+    while let Some((kind, mut bytes)) = message(&mut from, !is_first).await {
         if !is_first {
             if matches!(kind, b'E' | b'Q') {
                 faults.statements.fetch_add(1, SeqCst);
@@ -95,6 +97,13 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue, 
                 return;
             }
             queue.lock().unwrap().extend(asked);
+            let more = *faults.behind_begin.lock().unwrap();
+            if let (b'Q', Some(more), Some(rest)) =
+                (kind, more, bytes.get(5..).and_then(|it| it.strip_prefix(b"BEGIN")))
+            {
+                let text = [b"BEGIN; ", more.as_bytes(), rest].concat();
+                bytes = [&b"Q"[..], &u32::try_from(text.len() + 4).unwrap().to_be_bytes(), &text].concat();
+            }
         }
         is_first = false;
         if to.write_all(&bytes).await.is_err() {

@@ -46,7 +46,7 @@ async fn patient() -> Arc<Fixture> {
 #[tokio::test]
 async fn a_flush_on_its_way_during_a_takeover_is_waited_for_and_found() {
     let db = patient().await;
-    let (old, inflight) = (Key::mint(), Key::mint());
+    let (old, inflight) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(old, RUNNING)]).await;
     let holder = hold(&db, "checkpoints").await;
     let flushing = tokio::spawn({
@@ -73,7 +73,7 @@ async fn a_flush_on_its_way_during_a_takeover_is_waited_for_and_found() {
 #[tokio::test]
 async fn what_two_take_over_at_once_is_taken_over() {
     let db = patient().await;
-    let keys: Vec<Key> = (0..64).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..64).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, RUNNING)).collect()).await;
     let moment = format!("BEFORE UPDATE ON executions FOR EACH ROW WHEN (NEW.key = '{}')", keys[0]);
     let holder = hold_at(&db, &moment).await;
@@ -96,7 +96,7 @@ async fn what_two_take_over_at_once_is_taken_over() {
 #[tokio::test]
 async fn a_takeover_interrupted_between_its_steps_is_finished_by_the_next_look() {
     let db = Fixture::new().await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
     let other = db.other().await;
@@ -110,7 +110,7 @@ async fn a_takeover_interrupted_between_its_steps_is_finished_by_the_next_look()
 #[tokio::test]
 async fn a_child_that_ends_while_its_parent_begins_to_wait_wakes_it() {
     let db = patient().await;
-    let (parent, of) = (Key::mint(), Key::mint());
+    let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, RUNNING), child(of, parent, false, RUNNING)]).await;
     let holder = hold(&db, "waits").await;
     let waiting_flush = tokio::spawn({
@@ -141,12 +141,12 @@ async fn a_foreign_transaction_blocks_only_the_item_that_needs_it() {
     let other = client(&db.schema).await;
     other
         .batch_execute(
-            "BEGIN; INSERT INTO executions (created_at, shard, status, key, workflow, workflow_id, input) \
-             VALUES (now(), 0, 1, gen_random_uuid(), 'order', 'outbox', '')",
+            "BEGIN; INSERT INTO executions (created_at, status, key, workflow, workflow_id, input) \
+             VALUES (now(), 1, gen_random_uuid(), 'order', 'outbox', '')",
         )
         .await
         .unwrap();
-    let (blocked, free) = (Key::mint(), Key::mint());
+    let (blocked, free) = (Key::mint(0), Key::mint(0));
     let flush = db.flush(vec![start_id(blocked, "outbox", RUNNING), start(free, RUNNING)]);
     let error = db.commit(&flush).await.unwrap_err();
     assert!(matches!(&error, StoreError::Blocked(reason) if reason.contains("executions")), "{error}");
@@ -160,7 +160,7 @@ async fn a_foreign_transaction_blocks_only_the_item_that_needs_it() {
 #[tokio::test]
 async fn descendants_started_while_a_cancel_waits_are_cancelled_too() {
     let db = patient().await;
-    let (parent, fresh) = (Key::mint(), Key::mint());
+    let (parent, fresh) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, RUNNING)]).await;
     let holder = hold(&db, "waits").await;
     let suspending = tokio::spawn({
@@ -187,7 +187,7 @@ async fn descendants_started_while_a_cancel_waits_are_cancelled_too() {
 #[tokio::test]
 async fn crossing_cancels_and_moves_of_two_lanes_do_not_deadlock() {
     let db = patient().await;
-    let (a, b) = (Key::mint(), Key::mint());
+    let (a, b) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(a, RUNNING), start(b, RUNNING)]).await;
     for _ in 0..20 {
         let left = db.flush_on(0, vec![cancel(b), moved(a, RUNNING)]);
@@ -202,7 +202,7 @@ async fn starts_of_the_same_ids_on_two_lanes_do_not_deadlock() {
     let db = patient().await;
     for round in 0..20 {
         let ids: Vec<String> = (0..50).map(|i| format!("{round}-{i}")).collect();
-        let starts = |ids: Vec<&String>| ids.iter().map(|id| start_id(Key::mint(), id, QUEUED)).collect();
+        let starts = |ids: Vec<&String>| ids.iter().map(|id| start_id(Key::mint(0), id, QUEUED)).collect();
         let left = db.flush_on(0, starts(ids.iter().collect()));
         let right = db.flush_on(1, starts(ids.iter().rev().collect()));
         let (left, right) = tokio::join!(db.commit(&left), db.commit(&right));
@@ -214,7 +214,7 @@ async fn starts_of_the_same_ids_on_two_lanes_do_not_deadlock() {
 #[tokio::test]
 async fn a_claim_comes_after_the_one_before_it() {
     let db = patient().await;
-    let keys: Vec<Key> = (0..4).map(|_| Key::mint()).collect();
+    let keys: Vec<Key> = (0..4).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
     let other = db.other().await;
     let second = other.register(3, &info(&[])).await.unwrap();
@@ -239,7 +239,7 @@ async fn a_claim_comes_after_the_one_before_it() {
 #[tokio::test]
 async fn a_claim_that_hangs_does_not_keep_others_from_claiming() {
     let db = Fixture::with(|options| options.lock_timeout(Duration::from_millis(50))).await;
-    let key = Key::mint();
+    let key = Key::mint(0);
     db.write(vec![start(key, QUEUED)]).await;
     let hanging = client(&db.schema).await;
     hanging.batch_execute("BEGIN").await.unwrap();
@@ -261,7 +261,7 @@ async fn three_of_a_limited_queue(db: &Fixture) -> [Key; 3] {
     let queue = Queue::new("mails").concurrency(3);
     let declaration = QueueChange { queue, is_paused: false, seen_version: 0 };
     db.store.change_queue(&declaration).await.unwrap().unwrap();
-    let keys = [(); 3].map(|()| Key::mint());
+    let keys = [(); 3].map(|()| Key::mint(0));
     let put = |key| Write::Start(Box::new(Start { ticket: ticket(), ..start_of(key, QUEUED) }));
     db.write(keys.map(put).to_vec()).await;
     assert_eq!((db.take(9).await.len(), db.count("slots").await), (3, 3));
@@ -311,7 +311,7 @@ async fn a_pause_gives_no_slot_to_what_is_handed_back_meanwhile() {
 #[tokio::test]
 async fn a_first_limit_gives_slots_to_what_still_runs() {
     let db = patient().await;
-    let [runs, ends] = [(); 2].map(|()| Key::mint());
+    let [runs, ends] = [(); 2].map(|()| Key::mint(0));
     let queue = QueueChange { queue: Queue::new("mails"), is_paused: false, seen_version: 0 };
     db.store.change_queue(&queue).await.unwrap().unwrap();
     let put = |key| Write::Start(Box::new(Start { ticket: ticket(), ..start_of(key, QUEUED) }));

@@ -1,14 +1,17 @@
 //! Opening, migrating, refusing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use stepfast_core::record::{Detail, ExecutionId, Filter, Status};
 use stepfast_core::store::{Claim, Durability, StoreError};
-use stepfast_core::{Context, Key, Store, Workflow};
+use stepfast_core::{Context, Error, Key, Store, Workflow};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_tests::postgres_server::PostgresServer;
 use stepfast_tests::scenarios::kit::{Returns, engine_on, shut_down};
+
+use uuid::Uuid;
 
 use super::proxy::Proxy;
 use super::support::*;
@@ -23,7 +26,7 @@ async fn several_processes_may_migrate_at_once() {
     }
     let sql = client(&schema).await;
     let versions: i64 = sql.query_one("SELECT count(*) FROM schema_version", &[]).await.unwrap().get(0);
-    assert_eq!(versions, 3);
+    assert_eq!(versions, 4);
 }
 
 /// A role without any rights, and the URL for it.
@@ -128,7 +131,7 @@ async fn tables_of_another_build_are_refused() {
     let options = || PostgresOptions::default().schema(&db.schema);
     let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
     assert!(
-        reason(&error).contains("another build of version 3") && reason(&error).contains("?schema="),
+        reason(&error).contains("another build of version 4") && reason(&error).contains("?schema="),
         "{error}"
     );
     let findings = PostgresStore::check(url(), options()).await.unwrap();
@@ -144,7 +147,7 @@ async fn a_newer_schema_is_refused() {
     db.sql.execute(insert, &[]).await.unwrap();
     let options = PostgresOptions::default().schema(&db.schema);
     let error = PostgresStore::open_with(url(), options).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 3 }), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 4 }), "{error}");
 }
 
 #[tokio::test]
@@ -249,7 +252,7 @@ async fn relaxed(db: &Fixture) -> String {
 async fn what_was_ready_before_there_were_queues_goes_on() {
     let newest = Fixture::new().await;
     let schema = PostgresServer::shared().schema();
-    let (ended, begun, fresh) = (Key::mint(), Key::mint(), Key::mint());
+    let (ended, begun, fresh) = (Key::mint(0), Key::mint(0), Key::mint(0));
     let sql = client("public").await;
     let initial = include_str!("../../../crates/postgres/migrations/V1__initial.sql");
     sql.batch_execute(&format!(
@@ -282,4 +285,70 @@ async fn what_was_ready_before_there_were_queues_goes_on() {
     assert_eq!(claimed[0].checkpoints.len(), 1, "what it had done is not done again");
     let loaded = store.load(&[ExecutionId::Key(ended)], Detail::Full).await.unwrap().remove(0).unwrap();
     assert_eq!((loaded.execution.status, loaded.execution.ticket), (Status::Completed, None));
+}
+
+#[tokio::test]
+async fn an_engine_that_is_too_old_for_the_schema_that_comes_hands_on_what_it_runs() {
+    let schema = PostgresServer::shared().schema();
+    let options = || PostgresOptions::default().schema(&schema);
+    let workflow = Workflow::new("order", |mut cx: Context, naps: u32| async move {
+        for _ in 0..naps {
+            cx.sleep(Duration::from_millis(50)).await;
+        }
+        cx.step("end", async || Returns::Ok(naps)).await
+    });
+    let old = Arc::new(PostgresStore::open_with(url(), options()).await.unwrap());
+    let (old, _) = engine_on(old, |b| b.register(&workflow)).await;
+    // one comes to its end meanwhile, and one does not
+    let [short, long] = [5, 100_000];
+    old.start(&workflow, short).workflow_id("short").await.unwrap();
+    old.start(&workflow, long).workflow_id("long").await.unwrap();
+    PostgresStore::make_way(url(), options(), 99).await.unwrap();
+    let error = old.start(&workflow, 1).await.unwrap_err();
+    assert!(matches!(error, Error::NewerSchema { found: 99, supported: 4 }), "{error}");
+    let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 4 }), "{error}");
+    // the newer program, or this one after all
+    let sql = client(&schema).await;
+    let rows = "SELECT workflow_id, status, owner, recoveries FROM executions ORDER BY workflow_id";
+    let rows: Vec<(String, i16, Option<i64>, i32)> = (sql.query(rows, &[]).await.unwrap().iter())
+        .map(|row| (row.get(0), row.get(1), row.get(2), row.get::<_, Option<i32>>(3).unwrap_or_default()))
+        .collect();
+    let [queued, completed] = [Status::Queued, Status::Completed].map(|status| status as i16);
+    assert_eq!(rows, [("long".into(), queued, None, 0), ("short".into(), completed, None, 0)]);
+    sql.batch_execute("UPDATE shard SET oldest_engine = 4").await.unwrap();
+    let new = Arc::new(PostgresStore::open_with(url(), options()).await.unwrap());
+    let (new, _) = engine_on(new, |b| b.register(&workflow)).await;
+    assert_eq!(new.get::<u32>("short").await.unwrap().result().await.unwrap(), short);
+    assert_eq!(new.run(&workflow, 1).await.unwrap(), 1);
+    shut_down(new).await;
+}
+
+#[tokio::test]
+async fn a_schema_is_not_changed_beneath_workers_of_an_older_program() {
+    let db = Fixture::new().await;
+    let older = "DELETE FROM schema_version WHERE version = 4; \
+                 UPDATE workers SET lease_expires_at = clock_timestamp() + interval '1 minute'";
+    db.sql.batch_execute(older).await.unwrap();
+    let options = || PostgresOptions::default().schema(&db.schema);
+    let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
+    let words = ["1 workers of an older program", "end them, then run stepfast db migrate"];
+    assert!(words.iter().all(|words| reason(&error).contains(words)), "{error}");
+    let error = PostgresStore::migrate(url(), options(), None, false).await.unwrap_err();
+    assert!(words.iter().all(|words| reason(&error).contains(words)), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_that_leads_to_another_database_is_refused() {
+    let db = Fixture::new().await;
+    let about = db.store.about();
+    let with = |id: &str| format!("{}?store_id={id}", url());
+    let options = || PostgresOptions::default().schema(&db.schema);
+    PostgresStore::open_with(&with(&about.store_id), options()).await.unwrap();
+    let error = PostgresStore::open_with(&with(&Uuid::nil().to_string()), options()).await.unwrap_err();
+    assert!(reason(&error).contains(&about.store_id) && reason(&error).contains("store_id"), "{error}");
+    // as if the server behind the URL had become another one
+    db.sql.batch_execute("UPDATE shard SET store_id = gen_random_uuid()").await.unwrap();
+    let error = db.store.load(&[ExecutionId::Key(Key::mint(0))], Detail::Outcome).await.unwrap_err();
+    assert!(error.to_string().contains("has become another database"), "{error}");
 }

@@ -48,10 +48,10 @@ async fn nothing_may_take_for_ever_but_a_migration() {
         let found = read_back(&db, setting).await;
         assert_eq!(found.len(), expected.len());
         for (role, value) in expected {
-            let schema = format!("\"{}\"", db.schema);
+            // what others have left in a session of a proxy is looked at last
+            let schema = format!("{}, pg_temp", db.schema);
             let value = if value.is_empty() { schema.as_str() } else { value };
-            let same = found[role] == value || found[role] == value.trim_matches('"');
-            assert!(same, "{setting} of {role}: {}", found[role]);
+            assert_eq!(found[role].replace('"', ""), value, "{setting} of {role}");
         }
     }
 }
@@ -65,4 +65,22 @@ async fn a_statement_that_takes_too_long_is_given_up() {
     sql.batch_execute("SET statement_timeout TO 50").await.unwrap();
     let error = sql.batch_execute("SELECT pg_sleep(600)").await.unwrap_err();
     assert_eq!(error.code().unwrap().code(), "57014");
+}
+
+#[tokio::test]
+async fn a_temporary_table_of_another_client_takes_no_place_of_ours() {
+    let db = Fixture::new().await;
+    for (role, settings) in db.store.settings() {
+        // a session of the server that a proxy has lent to somebody else before
+        let sql: Client = client(&db.schema).await;
+        for table in TABLES.into_iter().chain(["lanes", "workers", "queues", "inbox"]) {
+            sql.batch_execute(&format!("CREATE TEMPORARY TABLE {table} (x integer)")).await.unwrap();
+        }
+        sql.batch_execute(&settings).await.unwrap();
+        for table in TABLES.into_iter().chain(["lanes", "workers", "queues", "inbox"]) {
+            let ask = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass($1)";
+            let found: String = sql.query_one(ask, &[&table]).await.unwrap().get(0);
+            assert_eq!(found, db.schema, "{table} for {role}");
+        }
+    }
 }

@@ -138,10 +138,14 @@ impl Fixture {
     }
 
     pub(crate) async fn take(&self, limit: usize) -> Vec<Record> {
+        self.try_take(limit).await.unwrap()
+    }
+
+    pub(crate) async fn try_take(&self, limit: usize) -> Result<Vec<Record>, StoreError> {
         let claim = self.claim(limit);
-        let records = self.store.claim(&claim).await.unwrap().records;
+        let records = self.store.claim(&claim).await?.records;
         self.numbers[2].store(claim.number, Relaxed);
-        records
+        Ok(records)
     }
 
     pub(crate) async fn look(&self) -> Looked {
@@ -275,7 +279,7 @@ pub(crate) fn attempt(execution: Key, n: u32) -> Write {
 
 pub(crate) fn request(execution: Key, kind: RequestKind) -> Write {
     let reason = if kind == RequestKind::Cancel { payload("cancelled") } else { Payload::empty() };
-    Write::Request(Request { execution, n: Key::mint(), kind, at: NOON, reason })
+    Write::Request(Request { execution, n: Key::mint(0), kind, at: NOON, reason })
 }
 
 pub(crate) fn cancel(execution: Key) -> Write {

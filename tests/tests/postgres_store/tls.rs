@@ -120,7 +120,7 @@ impl Place {
 /// Makes every connection that a store can have, and asks the server about them.
 async fn encryption(store: &PostgresStore, server: &str, name: &str) -> bool {
     let worker = store.register(2, &info(&[])).await.unwrap();
-    let key = Key::mint();
+    let key = Key::mint(0);
     let flush = stepfast_core::write::Flush {
         worker: worker.worker,
         lane: 0,

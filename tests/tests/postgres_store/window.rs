@@ -55,7 +55,7 @@ impl Fixture {
 async fn what_was_just_started_is_found_by_its_key() {
     let fixture = Fixture::new().await;
     let [oldest] = fixture.oldest().await;
-    let newest = Key::mint();
+    let newest = Key::mint(0);
     fixture.write(vec![start(oldest, RUNNING), start(newest, RUNNING)]).await;
     assert!(!fixture.is_entered(oldest).await && !fixture.is_entered(newest).await);
     fixture.expect_found(&[oldest, newest]).await;
@@ -66,19 +66,19 @@ async fn what_has_an_id_is_found_by_its_key_too() {
     let fixture = Fixture::new().await;
     let [with_id, long, outside] = fixture.oldest().await;
     let outside = Key::from_bytes((outside.as_u128() - (1 << 80)).to_be_bytes());
-    fixture.write(vec![start_id(with_id, "a", RUNNING), start(Key::mint(), ended(Status::Completed))]).await;
+    fixture.write(vec![start_id(with_id, "a", RUNNING), start(Key::mint(0), ended(Status::Completed))]).await;
     assert!(!fixture.is_entered(with_id).await);
     fixture.write(vec![start_id(long, &"x".repeat(1_025), RUNNING)]).await;
     assert!(!fixture.is_entered(long).await);
     // keys that nobody would look for are special, and beside them so is every id, for one order over all
     fixture.write(vec![start_id(outside, "b", RUNNING)]).await;
     assert!(fixture.is_entered(outside).await);
-    let beside = Key::mint();
+    let beside = Key::mint(0);
     let late = Key::from_bytes((outside.as_u128() + 1).to_be_bytes());
     let mixed = vec![start_id(beside, "c", RUNNING), start_id(late, "y", RUNNING)];
     fixture.write(mixed).await;
     assert!(fixture.is_entered(beside).await);
-    let taken = Key::mint();
+    let taken = Key::mint(0);
     for id in ["a", "b", "c"] {
         let outcome = fixture.outcome(start_id(taken, id, RUNNING)).await;
         assert!(
@@ -92,7 +92,7 @@ async fn what_has_an_id_is_found_by_its_key_too() {
 #[tokio::test]
 async fn an_id_that_is_somebody_elses_does_not_hold_the_window() {
     let fixture = Fixture::new().await;
-    fixture.write(vec![start_id(Key::mint(), "a", ended(Status::Completed))]).await;
+    fixture.write(vec![start_id(Key::mint(0), "a", ended(Status::Completed))]).await;
     let [loses, wins] = fixture.oldest().await;
     let outcomes = fixture.write(vec![start_id(wins, "b", RUNNING), start_id(loses, "a", RUNNING)]).await;
     assert!(matches!(outcomes.as_slice(), [(1, Outcome::Duplicate(_))]), "{outcomes:?}");
@@ -124,7 +124,7 @@ async fn what_the_window_does_not_cover_is_entered_at_once() {
     let fixture = Fixture::new().await;
     let (from, to) = fixture.window().await;
     let early = Key::from_bytes((from.as_u128() - 1).to_be_bytes());
-    let within = Key::mint();
+    let within = Key::mint(0);
     fixture.write(vec![start(to, RUNNING), start(early, RUNNING), start(within, RUNNING)]).await;
     assert!(fixture.is_entered(early).await && fixture.is_entered(to).await);
     assert!(!fixture.is_entered(within).await);

@@ -1,6 +1,6 @@
 //! The committer of a lane: takes what is staged, commits it as numbered flushes, publishes outcomes.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::Waker;
@@ -365,7 +365,7 @@ impl Numbered {
     }
 }
 
-/// Starts the lane's slow lane: it commits Writes that wait for somebody else's transaction, each alone,
+/// Starts the lane's slow lane: it commits Writes that wait for somebody else's transaction, each alone and in turn,
 /// for as long as it takes, while the lane itself goes on.
 fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::UnboundedSender<(Entry, u32)> {
     let (send, mut entries) = mpsc::unbounded_channel::<(Entry, u32)>();
@@ -374,36 +374,48 @@ fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::U
     let number = lane.0.slow_number;
     let run = async move {
         let mut numbered = Numbered { lane: lane.clone(), number, store, sent: None };
-        while let Some((entry, generation)) = entries.recv().await {
-            let Entry { write, meta } = entry;
+        let mut waiting = VecDeque::new();
+        let (mut pause, mut blocked) = (RESEND_AFTER.0, 0);
+        loop {
+            if waiting.is_empty() {
+                waiting.extend(entries.recv().await);
+            }
+            while let Ok(entry) = entries.try_recv() {
+                waiting.push_back(entry);
+            }
+            let Some((Entry { write, meta }, generation)) = waiting.pop_front() else { break };
             let mut writes = vec![write];
-            let mut pause = RESEND_AFTER.0;
-            let outcome = loop {
-                let registration = {
-                    let staging = lane.staging();
-                    staging.registration().filter(|_| staging.generation() == generation)
-                };
-                let Some(registration) = registration else { break Outcome::Fenced };
-                match numbered.commit(registration, &mut writes, false).await {
-                    Ok(mut outcomes) => {
-                        break outcomes.pop().map_or(Outcome::Applied, |(_, outcome)| outcome);
-                    }
+            let registration = {
+                let staging = lane.staging();
+                staging.registration().filter(|_| staging.generation() == generation)
+            };
+            let outcome = match registration {
+                None => Outcome::Fenced,
+                Some(registration) => match numbered.commit(registration, &mut writes, false).await {
+                    Ok(mut outcomes) => outcomes.pop().map_or(Outcome::Applied, |(_, outcome)| outcome),
                     Err(StoreError::Blocked(_)) if !lane.is_giving_up() => {
-                        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
-                        pause = (pause * 2).min(RESEND_AFTER.1);
+                        // the others first: none waits for what another one waits for
+                        waiting.extend(writes.pop().map(|write| (Entry { write, meta }, generation)));
+                        blocked += 1;
+                        if blocked >= waiting.len() {
+                            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+                            (pause, blocked) = ((pause * 2).min(RESEND_AFTER.1), 0);
+                        }
+                        continue;
                     }
-                    Err(StoreError::Rejected(reason)) => break Outcome::Refused(reason.into()),
+                    Err(StoreError::Rejected(reason)) => Outcome::Refused(reason.into()),
                     Err(StoreError::Fenced) => {
                         sink.fenced(registration.worker);
-                        break Outcome::Fenced;
+                        Outcome::Fenced
                     }
                     Err(StoreError::Corrupt(reason)) => {
                         sink.poisoned(&reason);
-                        break Outcome::Dropped;
+                        Outcome::Dropped
                     }
-                    Err(_) => break Outcome::Dropped,
-                }
+                    Err(_) => Outcome::Dropped,
+                },
             };
+            (pause, blocked) = (RESEND_AFTER.0, 0);
             let Some(write) = writes.pop() else { continue };
             let entry = Entry { write, meta };
             if outcome == Outcome::Fenced && !entry.write.is_owned() {

@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_of_a_tree_once_its_start_has_lost() {
-        let (tree, other) = (Key::mint(), Key::mint());
+        let (tree, other) = (Key::mint(0), Key::mint(0));
         let (mut staging, watermark) = (Staging::new(100, 1 << 20), Watermark::default());
         staging.bind(Registration { worker: WorkerId(1), epoch: 1, now: Timestamp::from_micros(1) });
         let fates = [Fate::default(), Fate::default()];
@@ -96,7 +96,7 @@ mod tests {
         }
         let existing = Existing {
             given_id: None,
-            key: Key::mint(),
+            key: Key::mint(0),
             workflow: "w".into(),
             fingerprint: None,
             parent: None,

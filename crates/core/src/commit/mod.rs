@@ -31,6 +31,7 @@ pub(crate) use staging::{Slot, Staged};
 
 use crate::error::Error;
 use crate::key::Key;
+use crate::queue::Ticket;
 use crate::store::{About, Registration, Store};
 use crate::write::{Outcome, WorkerId, Write};
 use durable::Watermark;
@@ -234,23 +235,24 @@ impl Lane {
         Durable::new(self, lsn)
     }
 
-    /// Stages `write` in the place of the refused Write `lsn`, and lets its tree go on. What the refused
-    /// execution had staged behind it is dropped.
+    /// Stages `write` in the place of the refused Write `lsn`, and lets its tree go on. Writes that the execution
+    /// had staged behind the refused one are dropped; returns the ticket of a dropped Move, whose slot the next
+    /// Move has to free.
     pub(crate) fn replace(
         &self,
         tree: Key,
         refused: Lsn,
         execution: Key,
         write: Option<Write>,
-    ) -> Option<Lsn> {
-        let ((lsn, dropped), freed) = {
+    ) -> Option<Arc<Ticket>> {
+        let ((ticket, dropped), freed) = {
             let mut staging = self.staging();
             (staging.replace(tree, refused, execution, write), staging.take_freed())
         };
         self.0.room.add_permits(freed);
         self.0.watermark.publish(None, [], dropped);
         self.0.staged.notify_one();
-        lsn
+        ticket
     }
 
     /// Ends the generation of a registration that is over, whether the lane has noticed or not.

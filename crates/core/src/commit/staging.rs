@@ -19,6 +19,7 @@ use super::durable::Watermark;
 use super::fate::Fate;
 use super::segment::{Entry, Meta, Segment, touched};
 use crate::key::Key;
+use crate::queue::Ticket;
 use crate::record::Status;
 use crate::store::Registration;
 use crate::write::{Outcome, State, WorkerId, Write};
@@ -541,20 +542,22 @@ impl Staging {
         refused: Lsn,
         execution: Key,
         write: Option<Write>,
-    ) -> (Option<Lsn>, Outcomes) {
+    ) -> (Option<Arc<Ticket>>, Outcomes) {
         let mut dropped = Outcomes::new();
-        if self.held.get(&tree).is_none_or(|held| held.why != Why::Refused(refused)) {
-            return (None, dropped);
-        }
+        let held = self.held.get(&tree).filter(|held| held.why == Why::Refused(refused));
+        let Some(held) = held else { return (None, dropped) };
+        let ticket = held.queue.iter().rev().find_map(|entry| match &entry.write {
+            Write::Move(change) if change.key == execution => change.ticket.clone(),
+            _ => None,
+        });
         self.drop_of(tree, execution, &mut dropped);
-        let lsn = write.map(|write| {
+        if let Some(write) = write {
             let lsn = self.next_lsn;
             self.next_lsn.0 += 1;
             self.push(Entry { write, meta: Meta { tree, lsns: smallvec![lsn], room: 0 } });
-            lsn
-        });
+        }
         self.release(tree);
-        (lsn, dropped)
+        (ticket, dropped)
     }
 
     /// Ends the generation: owned Writes come to `Fenced`; free ones are staged again, for
@@ -592,7 +595,9 @@ impl Staging {
         if let Write::Start(start) = &mut entry.write {
             // its local run is over: whoever claims it runs it from the beginning
             outcomes.extend(entry.meta.lsns.drain(1..).map(|lsn| (lsn, Outcome::Fenced)));
-            start.state = State::Queued { armed: Vec::new() };
+            if !matches!(start.state, State::Scheduled { .. }) {
+                start.state = State::Queued { armed: Vec::new() };
+            }
         }
         watermark.hold(&entry.meta.lsns);
         let tree = entry.meta.tree;

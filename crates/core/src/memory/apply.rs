@@ -228,6 +228,15 @@ impl Tables {
                     }
                 }
             }
+            RequestKind::Expire => {
+                let has_expired = row.deadline_at.is_some_and(|at| at <= request.at);
+                if !has_expired || row.status == Status::Running || row.status.is_terminal() {
+                    return Outcome::Answered(Answer::Declined(row.status), None);
+                }
+                let parent = row.parent.as_ref().map(|parent| parent.key);
+                self.cancel_tree(request, counters);
+                Outcome::Answered(Answer::Done, parent)
+            }
             RequestKind::Resume => match row.status {
                 status @ (Status::Failed | Status::Cancelled) => {
                     if status == Status::Failed {
@@ -255,7 +264,7 @@ impl Tables {
         while let Some(key) = todo.pop() {
             todo.extend(self.awaited_children(key));
             if self.executions.get(&key).is_some_and(|row| row.status == Status::Running) {
-                if self.requests.insert((key, request.n), request.kind).is_none() {
+                if self.requests.insert((key, request.n), RequestKind::Cancel).is_none() {
                     counters.inserted(Table::Requests, 1);
                 }
             } else {
@@ -290,7 +299,9 @@ impl Tables {
         self.enter(key, &State::Queued { armed: Vec::new() }, None, counters);
         if let Some(row) = self.executions.get_mut(&key) {
             row.run_no += 1;
-            row.deadline_at = None;
+            if let Some(deadline_at) = row.deadline_at.take() {
+                self.deadlines.remove(&(deadline_at, key));
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::counters::Counters;
 use crate::key::Key;
 use crate::record::Detail;
-use crate::store::{Look, Seen};
+use crate::store::{EXPIRED, Look, Seen};
 use crate::write::WorkerId;
 
 impl Tables {
@@ -30,6 +30,7 @@ impl Tables {
             strays.filter_map(|key| self.record(*key, Detail::Full)).collect()
         });
         Seen {
+            newer_schema: None,
             now,
             is_fenced: false,
             requests,
@@ -37,6 +38,8 @@ impl Tables {
             strays,
             has_ready: self.ready.values().any(|key| can_claim(*key)),
             next_due: self.due.iter().find(|(_, key)| can_run(*key)).map(|(due_at, _)| *due_at),
+            expired: self.expired(now).take(EXPIRED).collect(),
+            next_deadline: self.deadlines.iter().map(|(at, _)| *at).find(|at| *at > now),
             quarantined_until: self
                 .quarantine
                 .iter()
@@ -46,6 +49,11 @@ impl Tables {
             has_lost: self.has_lost(look.worker),
             judge_at: None,
         }
+    }
+
+    /// What has expired and waits, the longest first.
+    fn expired(&self, now: Timestamp) -> impl Iterator<Item = Key> + '_ {
+        self.deadlines.iter().take_while(move |(at, _)| *at <= now).map(|(_, key)| *key)
     }
 
     fn has_lost(&self, looker: WorkerId) -> bool {

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use crate::clock::{Clock, SystemClock};
 use crate::counters::Counters;
@@ -26,7 +27,7 @@ use crate::payload::ChunkRef;
 use crate::queue::{QueueChange, QueueRow};
 use crate::record::{Detail, ExecutionId, Filter, Page, Record};
 use crate::store::{About, Changed, Claim, Claimed, Durability, Look, Registration, Seen, Store, StoreError};
-use crate::survey::{Survey, WorkerInfo};
+use crate::survey::{DeadLetter, Survey, WorkerInfo};
 use crate::write::{Flush, Outcome, WorkerId};
 use tables::{Lane, Tables, Worker};
 
@@ -61,6 +62,8 @@ impl MemoryStore {
                 kind: "memory",
                 version: concat!("MemoryStore ", env!("CARGO_PKG_VERSION")).into(),
                 place: "memory".into(),
+                store_id: Uuid::now_v7().to_string(),
+                shard: 0,
                 durability: Durability::None,
                 lanes: 1,
                 flush_writes: 16_384,
@@ -235,6 +238,11 @@ impl Store for MemoryStore {
         let tables = self.tables();
         let is_lost = |id: &&WorkerId| tables.workers.get(id).is_none_or(|worker| worker.is_lost);
         Ok(workers.iter().filter(is_lost).copied().collect())
+    }
+
+    async fn dead_letters(&self, _most: u64) -> Result<Vec<DeadLetter>, StoreError> {
+        // no foreign transaction reaches it
+        Ok(Vec::new())
     }
 
     async fn survey(&self, most: u64) -> Result<Survey, StoreError> {

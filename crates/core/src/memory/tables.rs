@@ -49,6 +49,8 @@ pub(super) struct Tables {
     timers: BTreeMap<Key, Timestamp>,
     /// Index of `timers`.
     pub(super) due: BTreeSet<(Timestamp, Key)>,
+    /// Index of `executions`: deadlines of what has not ended and does not run.
+    pub(super) deadlines: BTreeSet<(Timestamp, Key)>,
     /// Queued, but not in `ready`: when each may be tried.
     pub(super) quarantine: BTreeMap<Key, Timestamp>,
     /// Of executions that were recovered: how much was recorded of each at the last time.
@@ -225,6 +227,14 @@ impl Tables {
     /// The columns of the row that a state decides.
     pub(super) fn write_state(&mut self, key: Key, state: &State, owner: Option<WorkerId>) {
         let Some(row) = self.executions.get_mut(&key) else { return };
+        if let Some(deadline_at) = row.deadline_at {
+            let waits = state.status() != Status::Running && !state.status().is_terminal();
+            if waits {
+                self.deadlines.insert((deadline_at, key));
+            } else {
+                self.deadlines.remove(&(deadline_at, key));
+            }
+        }
         if let Some(owner) = row.owner.take() {
             self.owned.remove(&(owner, key));
         }

@@ -205,7 +205,7 @@ pub fn start(key: Key, state: State) -> Start {
 }
 
 pub fn child(parent: Key, is_detached: bool, state: State) -> Start {
-    let mut start = start(Key::mint(), state);
+    let mut start = start(Key::mint(0), state);
     start.root = parent;
     start.parent = Some(Parent { key: parent, is_detached });
     start
@@ -235,9 +235,9 @@ pub fn checkpoint(execution: Key, n: u32, outcome: &str) -> Checkpoint {
 }
 
 pub fn cancel(execution: Key) -> Request {
-    Request { execution, n: Key::mint(), kind: RequestKind::Cancel, at: later(9), reason: value("stop") }
+    Request { execution, n: Key::mint(0), kind: RequestKind::Cancel, at: later(9), reason: value("stop") }
 }
 
 pub fn resume(execution: Key) -> Request {
-    Request { execution, n: Key::mint(), kind: RequestKind::Resume, at: later(9), reason: Payload::empty() }
+    Request { execution, n: Key::mint(0), kind: RequestKind::Resume, at: later(9), reason: Payload::empty() }
 }

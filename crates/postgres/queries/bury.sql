@@ -1,0 +1,7 @@
+-- A row of the inbox that the database refuses as an execution becomes a dead letter. $1: its id, $2: why.
+WITH picked AS (
+    DELETE FROM inbox WHERE id = $1::bigint RETURNING *
+)
+INSERT INTO dead_letters (id, put_at, key, reason, workflow, workflow_id, queue, letter, input)
+SELECT id, put_at, key, $2::text, workflow, workflow_id, queue, to_jsonb(picked) - 'input', input
+FROM picked

@@ -1,0 +1,6 @@
+-- Dead letters, the latest first. $1: most rows. A time that is out of all bounds is shown at the bound.
+SELECT id, least(greatest(put_at, '1970-01-01 00:00:00+00'), '2400-01-01 00:00:00+00'), refused_at, key, reason, workflow,
+       workflow_id, queue
+FROM dead_letters
+ORDER BY refused_at DESC, id DESC
+LIMIT $1::bigint

@@ -1,0 +1,2 @@
+-- The first row of the inbox.
+SELECT id FROM inbox ORDER BY id LIMIT 1

@@ -1,0 +1,187 @@
+//! Files that are taken away, replaced or cut: what a store notices, and says.
+
+#![allow(clippy::unwrap_used)]
+
+mod kit;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kit::*;
+use stepfast_core::key::Key;
+use stepfast_core::store::{Store, StoreError};
+use stepfast_core::{Context, Engine, Failure, Workflow};
+use stepfast_sqlite::{SqliteOptions, SqliteStore};
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", path.display()))
+}
+
+/// Puts a copy in place of a file.
+fn replace(path: &Path) {
+    let copy = beside(path, "-copy");
+    fs::copy(path, &copy).unwrap();
+    fs::rename(&copy, path).unwrap();
+}
+
+/// The reason for which the database is not to be trusted.
+fn reason<T>(result: Result<T, StoreError>) -> String {
+    match result {
+        Err(StoreError::Corrupt(reason)) => reason,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("nothing was noticed"),
+    }
+}
+
+async fn commit(worker: &Worker) -> Key {
+    let key = Key::mint(0);
+    worker.commit(vec![put(start(key, queued()))]).await;
+    key
+}
+
+#[tokio::test]
+async fn what_goes_into_a_file_that_is_not_there_any_more_is_not_acknowledged() {
+    for suffix in ["", "-wal"] {
+        for (act, word) in
+            [(replace as fn(&Path), "replaced"), (|path| fs::remove_file(path).unwrap(), "deleted")]
+        {
+            let (_dir, path) = place();
+            let worker = Worker::at(&path).await;
+            commit(&worker).await;
+            act(&beside(worker.store.path(), suffix));
+            let error = reason(worker.try_commit(vec![put(start(Key::mint(0), queued()))]).await);
+            assert!(error.contains(word) && error.contains(&format!("test.db{suffix} ")), "{error}");
+            let looked = worker.store.look(&worker.look_of(&["w"])).await;
+            if suffix.is_empty() {
+                assert!(reason(looked).contains(word));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_engine_whose_database_is_replaced_stops_and_says_why() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let echo = Workflow::new("echo", |_: Context, text: String| async move { Ok::<_, Failure>(text) });
+    let engine = Engine::builder(worker.store.clone()).register(&echo).open().await.unwrap();
+    assert_eq!(engine.run(&echo, "one".to_owned()).await.unwrap(), "one");
+    replace(worker.store.path());
+    let error = engine.run(&echo, "two".to_owned()).await.unwrap_err();
+    assert!(
+        matches!(&error, stepfast_core::Error::Corrupt(reason) if reason.contains("replaced")),
+        "{error}"
+    );
+    let error = engine.start(&echo, "three".to_owned()).await.unwrap_err();
+    assert!(matches!(&error, stepfast_core::Error::Corrupt(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_presence_file_that_is_replaced_is_noticed_at_the_next_look() {
+    for act in [replace as fn(&Path), |path| fs::remove_file(path).unwrap()] {
+        let (_dir, path) = place();
+        let worker = Worker::at(&path).await;
+        worker.look().await;
+        act(&beside(worker.store.path(), "-presence"));
+        let error = reason(worker.store.look(&worker.look_of(&["w"])).await);
+        assert!(error.contains("test.db-presence was"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_with_less_than_was_acknowledged_is_refused_until_its_presence_file_is_removed() {
+    let (dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let backup = dir.path().join("backup");
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute("VACUUM INTO ?1", [backup.to_str().unwrap()]).unwrap();
+    drop(conn);
+    commit(&worker).await;
+    // by another program, in place
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    let count: i64 = conn.query_row("SELECT count FROM flushes", [], |row| row.get(0)).unwrap();
+    conn.execute("UPDATE flushes SET count = count - 1", []).unwrap();
+    let error = reason(worker.store.look(&worker.look_of(&["w"])).await);
+    assert!(error.contains("less than was acknowledged"), "{error}");
+    conn.execute("UPDATE flushes SET count = ?1, nonce = nonce + 1", [count]).unwrap();
+    let error = reason(worker.store.look(&worker.look_of(&["w"])).await);
+    assert!(error.contains("another database"), "{error}");
+    drop((conn, worker));
+
+    fs::copy(&backup, &path).unwrap();
+    let refused = match SqliteStore::open(&path, SqliteOptions::default()) {
+        Err(StoreError::Open { reason, .. }) => reason,
+        other => panic!("{:?}", other.map(drop)),
+    };
+    assert!(refused.contains("remove") && refused.contains("test.db-presence"), "{refused}");
+    // elsewhere nothing is known of it
+    let elsewhere = dir.path().join("elsewhere.db");
+    fs::copy(&backup, &elsewhere).unwrap();
+    commit(&Worker::at(&elsewhere).await).await;
+    fs::remove_file(beside(&path, "-presence")).unwrap();
+    commit(&Worker::at(&path).await).await;
+    // and one that is made anew in its place is another one
+    fs::remove_file(&path).unwrap();
+    commit(&Worker::at(&path).await).await;
+}
+
+#[tokio::test]
+async fn an_engine_that_is_too_old_for_the_schema_that_comes_hands_on_what_it_runs() {
+    let (_dir, path) = place();
+    let nap = Duration::from_millis(50);
+    let workflow = Workflow::new("order", move |mut cx: Context, naps: u32| async move {
+        for _ in 0..naps {
+            cx.sleep(nap).await;
+        }
+        cx.step("end", async || Ok::<_, Failure>(naps)).await
+    });
+    let open = async || {
+        let store = Arc::new(SqliteStore::open(&path, SqliteOptions::default())?);
+        Ok::<_, StoreError>(Engine::builder(store).register(&workflow).open().await.unwrap())
+    };
+    let old = open().await.unwrap();
+    old.start(&workflow, 5).workflow_id("short").await.unwrap();
+    old.start(&workflow, 100_000).workflow_id("long").await.unwrap();
+    // what a newer program does before it changes the schema
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute("UPDATE shard SET oldest_engine = 99", []).unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(30), async {
+        while conn.query_row("SELECT count(*) FROM workers", [], |row| row.get::<_, i64>(0)).unwrap() > 0 {
+            tokio::time::sleep(nap).await;
+        }
+    });
+    ended.await.expect("it gives up its registration");
+    let error = old.start(&workflow, 1).await.unwrap_err();
+    assert!(matches!(error, stepfast_core::Error::NewerSchema { found: 99, supported: 3 }), "{error}");
+    let error = open().await.err().unwrap();
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 3 }), "{error}");
+    let rows: Vec<(String, i64, i64)> = conn
+        .prepare("SELECT workflow_id, status, recoveries FROM executions ORDER BY workflow_id")
+        .unwrap()
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(rows, [("long".to_owned(), 1, 0), ("short".to_owned(), 4, 0)]);
+    conn.execute("UPDATE shard SET oldest_engine = 3", []).unwrap();
+    let new = open().await.unwrap();
+    assert_eq!(new.run(&workflow, 1).await.unwrap(), 1);
+    new.shutdown(Duration::from_secs(5)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_schema_is_not_changed_beneath_processes_of_an_older_program() {
+    let (_dir, path) = place();
+    let _worker = Worker::at(&path).await;
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute("DELETE FROM schema_version WHERE version = 3", []).unwrap();
+    let Err(StoreError::Open { reason, .. }) = SqliteStore::open(&path, SqliteOptions::default()) else {
+        panic!()
+    };
+    assert!(
+        reason.contains("processes of an older program") && reason.contains("end them first"),
+        "{reason}"
+    );
+}

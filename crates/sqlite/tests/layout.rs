@@ -1,0 +1,281 @@
+//! Where payloads stand: in the rows that refer to them, or in pieces aside.
+
+#![allow(clippy::unwrap_used)]
+
+mod kit;
+
+use std::path::Path;
+
+use kit::*;
+use rusqlite::Connection;
+use stepfast_core::key::Key;
+use stepfast_core::payload::Payload;
+use stepfast_core::queue::Ticket;
+use stepfast_core::record::{Detail, ExecutionId, Status};
+use stepfast_core::store::Store;
+use stepfast_core::write::{Attempt, CheckpointKind, Flush, Outcome, Start, State, Write};
+
+/// A payload of this length, header included.
+fn payload(len: usize) -> Payload {
+    let mut bytes = vec![0; len];
+    fastrand::Rng::with_seed(len as u64).fill(&mut bytes);
+    bytes[0] = 1;
+    Payload::from_slice(&bytes)
+}
+
+/// Returns the number of pieces in the database.
+fn pieces(path: &Path) -> i64 {
+    let conn = Connection::open(path).unwrap();
+    conn.query_row("SELECT count(*) FROM payloads", [], |row| row.get(0)).unwrap()
+}
+
+/// The pieces of payloads of these lengths.
+fn pieces_of(lengths: &[usize]) -> i64 {
+    lengths.iter().map(|len| len.div_ceil(668) as i64).sum()
+}
+
+/// A failed attempt whose failure has this length.
+fn attempt(execution: Key, len: usize) -> Attempt {
+    let at = later(len as u64);
+    Attempt {
+        execution,
+        path: stepfast_core::path::Path::root().child(1),
+        attempt: 1,
+        failure: payload(len),
+        at,
+    }
+}
+
+/// Bytes of the file once its log is folded into it.
+fn size(path: &Path) -> f64 {
+    let conn = Connection::open(path).unwrap();
+    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    std::fs::metadata(path).unwrap().len() as f64
+}
+
+const SIZES: [usize; 14] =
+    [1, 23, 399, 400, 401, 668, 669, 1_336, 1_337, 2_000, 4_096, 16_001, 65_536, 65_537];
+
+#[tokio::test]
+async fn payloads_of_all_sizes_are_read_as_they_were_written() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    for is_alone in [true, false] {
+        let mut keys = Vec::new();
+        let mut writes = Vec::new();
+        for len in SIZES {
+            let (one, two) = (Key::mint(0), Key::mint(0));
+            writes.push(put(Start { input: payload(len), ..start(one, queued()) }));
+            let ended = State::Ended { status: Status::Completed, outcome: payload(len + 1), at: later(1) };
+            writes.push(put(Start { input: payload(len), ..start(two, ended) }));
+            let mut written = checkpoint(one, 1, "");
+            written.outcome = payload(len);
+            writes.push(Write::Checkpoint(written));
+            writes.push(Write::Attempt(attempt(one, len)));
+            keys.push((len, one, two));
+        }
+        if is_alone {
+            for write in writes {
+                assert_eq!(worker.commit(vec![write]).await, []);
+            }
+        } else {
+            let flush = worker.flush(writes);
+            assert_eq!(worker.store.commit(&flush).await.unwrap(), []);
+            let (again, before) = (Flush { is_resent: true, ..flush }, pieces(&path));
+            assert_eq!(worker.store.commit(&again).await.unwrap(), [], "it was applied");
+            assert_eq!(pieces(&path), before);
+        }
+        for (len, one, two) in &keys {
+            let found = worker.record(*one).await;
+            assert_eq!(found.execution.input.as_bytes(), payload(*len).as_bytes(), "{len}");
+            assert_eq!(found.checkpoints[0].outcome.as_bytes(), payload(*len).as_bytes(), "{len}");
+            assert_eq!(found.attempts[0].failure.as_bytes(), payload(*len).as_bytes(), "{len}");
+            let found = worker.record(*two).await;
+            assert_eq!(found.execution.outcome.as_bytes(), payload(len + 1).as_bytes(), "{len}");
+        }
+        let claimed = worker.claim(99, &["w"]).await;
+        assert_eq!(claimed.len(), SIZES.len());
+        for (record, (len, ..)) in claimed.iter().zip(&keys) {
+            assert_eq!(record.execution.input.as_bytes(), payload(*len).as_bytes(), "{len}");
+        }
+        let ended = |len| State::Ended { status: Status::Completed, outcome: payload(len), at: later(1) };
+        worker.commit(keys.iter().map(|(len, one, _)| change(*one, ended(*len))).collect()).await;
+        for (len, one, _) in &keys {
+            let found = worker.record(*one).await;
+            assert_eq!(found.execution.outcome.as_bytes(), payload(*len).as_bytes(), "{len}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_payload_that_reads_like_a_reference_is_read_as_it_was_written() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    worker.commit(vec![put(Start { input: payload(5_000), ..start(Key::mint(0), running()) })]).await;
+    // a reference to the pieces of somebody else, and what is nearly one
+    let foreign = |len: usize| {
+        let conn = Connection::open(&path).unwrap();
+        let select = "SELECT input FROM executions WHERE length(input) = 17";
+        let mut bytes: Vec<u8> = conn.query_row(select, [], |row| row.get(0)).unwrap();
+        assert_eq!(bytes[0], 0xff);
+        bytes.resize(len, 0xff);
+        Payload::from_slice(&bytes)
+    };
+    let lengths = [1, 16, 17, 18, 400, 401, 65_536, 65_537];
+    let inputs = lengths.map(foreign);
+    for input in &inputs {
+        let key = Key::mint(0);
+        worker.commit(vec![put(Start { input: input.clone(), ..start(key, running()) })]).await;
+        let mut written = checkpoint(key, 1, "");
+        written.outcome = input.clone();
+        worker.commit(vec![Write::Checkpoint(written)]).await;
+        let found = worker.record(key).await;
+        assert_eq!(found.execution.input.as_bytes(), input.as_bytes(), "{}", input.len());
+        assert_eq!(found.checkpoints[0].outcome.as_bytes(), input.as_bytes(), "{}", input.len());
+    }
+}
+
+#[tokio::test]
+async fn the_same_is_recorded_once_and_another_is_refused() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let id = Key::mint(0);
+    worker.commit(vec![put(start(id, running()))]).await;
+    let of = |len: usize| {
+        let mut written = checkpoint(id, 2, "");
+        written.outcome = payload(len);
+        [Write::Attempt(Attempt { at: later(3), ..attempt(id, len) }), Write::Checkpoint(written)]
+    };
+    for write in of(3_000).into_iter().chain(of(3_000)) {
+        assert_eq!(worker.one(write).await, Outcome::Applied);
+    }
+    for write in of(3_001) {
+        assert!(matches!(worker.one(write).await, Outcome::Refused(_)));
+    }
+    assert_eq!(pieces(&path), pieces_of(&[3_000, 3_000]));
+}
+
+#[tokio::test]
+async fn a_byte_of_a_payload_takes_one_and_a_half_on_the_disk_at_most() {
+    const ROWS: usize = 400;
+    let written = async |len: usize| {
+        let (_dir, path) = place();
+        let worker = Worker::at(&path).await;
+        let before = size(&path);
+        for _ in 0..ROWS / 20 {
+            let checkpoints = (0..20).map(|n| {
+                let mut checkpoint = checkpoint(Key::mint(0), n, "");
+                checkpoint.outcome = payload(len);
+                Write::Checkpoint(checkpoint)
+            });
+            worker.commit(checkpoints.collect()).await;
+        }
+        (size(&path) - before) / ROWS as f64
+    };
+    let small = written(512).await;
+    for len in
+        [600, 700, 850, 1_024, 1_200, 1_400, 1_800, 2_048, 2_100, 2_700, 3_100, 4_096, 5_000, 8_192, 33_000]
+    {
+        let each = (written(len).await - small) / (len - 512) as f64;
+        assert!(each < 1.5, "{len}: {each} bytes for each byte above 512");
+    }
+}
+
+#[tokio::test]
+async fn what_is_replaced_or_withdrawn_leaves_no_pieces() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let long = payload(5_000);
+    // the failure that ended it, and its outcome
+    let failed = Key::mint(0);
+    let mut failure = checkpoint(failed, 1, "");
+    (failure.outcome, failure.kind) = (long.clone(), CheckpointKind::Failed);
+    let ended = State::Ended { status: Status::Failed, outcome: long.clone(), at: later(1) };
+    let attempt = Write::Attempt(attempt(failed, 3_000));
+    worker.commit(vec![put(start(failed, running())), attempt, Write::Checkpoint(failure)]).await;
+    worker.commit(vec![change(failed, ended)]).await;
+    assert_eq!(pieces(&path), pieces_of(&[5_000, 3_000, 5_000]));
+    worker.commit(vec![Write::Request(resume(failed))]).await;
+    assert_eq!(pieces(&path), 0);
+    // why it is parked, then cancelled
+    let parked = Key::mint(0);
+    worker.commit(vec![put(start(parked, running()))]).await;
+    worker.commit(vec![change(parked, State::Parked { reason: long.clone(), armed: Vec::new() })]).await;
+    assert_eq!(pieces(&path), pieces_of(&[5_000]));
+    worker.commit(vec![Write::Request(cancel(parked))]).await;
+    assert_eq!(pieces(&path), 0);
+    // the input of what is debounced, also within one flush
+    let debounced = |input: &Payload| Start {
+        input: input.clone(),
+        ticket: Some(std::sync::Arc::new(Ticket { queue: "mail".into(), key: "".into(), priority: 0 })),
+        dedup_id: Some("ann".into()),
+        merge_within: Some(std::time::Duration::from_secs(60)),
+        ..start(Key::mint(0), State::Scheduled { due_at: later(5) })
+    };
+    let first = debounced(&long);
+    let id = first.key;
+    worker.commit(vec![put(first)]).await;
+    for len in [6_000, 7_000] {
+        worker.commit(vec![put(debounced(&payload(len)))]).await;
+    }
+    assert_eq!(pieces(&path), pieces_of(&[7_000]));
+    assert_eq!(worker.record(id).await.execution.input.as_bytes(), payload(7_000).as_bytes());
+}
+
+#[tokio::test]
+async fn who_loses_leaves_no_pieces() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let given = |input: Payload| Start {
+        input,
+        workflow_id: Some("order-7".into()),
+        fingerprint: Some(7),
+        ..start(Key::mint(0), running())
+    };
+    worker.commit(vec![put(given(value("first")))]).await;
+    let plain = start(Key::mint(0), running());
+    worker.commit(vec![put(plain.clone())]).await;
+    let lost = worker.one(put(given(payload(3_000)))).await;
+    assert!(matches!(lost, Outcome::Duplicate(_)), "{lost:?}");
+    // beside many, which are then applied one by one
+    let again = Start { input: payload(3_000), ..plain };
+    let mut writes = vec![put(again)];
+    writes.extend((0..40).map(|_| put(Start { input: payload(1_500), ..start(Key::mint(0), running()) })));
+    let lost = worker.commit(writes).await;
+    assert!(matches!(lost[..], [(0, Outcome::Duplicate(_))]), "{lost:?}");
+    assert_eq!(pieces(&path), 40 * pieces_of(&[1_500]));
+}
+
+#[tokio::test]
+async fn a_payload_whose_pieces_are_gone_is_no_value_and_harms_nobody_else() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let (damaged, whole) = (Key::mint(0), Key::mint(0));
+    for key in [damaged, whole] {
+        worker.commit(vec![put(Start { input: payload(3_000), ..start(key, queued()) })]).await;
+    }
+    let conn = Connection::open(&path).unwrap();
+    conn.execute("DELETE FROM payloads WHERE id = 2", []).unwrap();
+    drop(conn);
+    let ids = [ExecutionId::Key(damaged), ExecutionId::Key(whole)];
+    let found = worker.store.load(&ids, Detail::Full).await.unwrap();
+    let execution = |i: usize| &found[i].as_ref().unwrap().execution;
+    assert_eq!(
+        execution(0).unreadable.as_deref().map(|reason| reason.contains("input of executions")),
+        Some(true)
+    );
+    assert_eq!(execution(1).unreadable, None);
+    assert_eq!(execution(1).input.as_bytes(), payload(3_000).as_bytes());
+    assert_eq!(worker.claim_keys(9, &["w"]).await, [damaged, whole]);
+}
+
+#[tokio::test]
+async fn the_inbox_refuses_what_looks_like_a_reference() {
+    let (_dir, path) = place();
+    let _worker = Worker::at(&path).await;
+    let conn = Connection::open(&path).unwrap();
+    let insert = "INSERT INTO inbox (put_at, key, workflow, input) VALUES (1, randomblob(16), 'w', ?1)";
+    let refused = conn.execute(insert, [&[0xff_u8; 17][..]]).unwrap_err().to_string();
+    assert!(refused.contains("first byte"), "{refused}");
+    conn.execute(insert, [&[0x01_u8, 0xff][..]]).unwrap();
+}

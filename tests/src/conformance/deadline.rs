@@ -1,0 +1,251 @@
+//! Deadlines of what waits: seen by any worker when they pass, and kept to without a turn.
+
+use std::time::Duration;
+
+use stepfast_core::Payload;
+use stepfast_core::clock::Timestamp;
+use stepfast_core::key::Key;
+use stepfast_core::queue::Queue;
+use stepfast_core::record::Status;
+use stepfast_core::store::Look;
+use stepfast_core::write::{Answer, Outcome, Parent, Request, RequestKind, Start, State, Write};
+
+use super::queue::declare;
+use crate::make::{
+    awaiting, completed, keys, move_to, parked, queued, running, scheduled, sleeping, start, ticket, write,
+};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    what_waits_is_seen_when_its_deadline_passes,
+    what_runs_is_its_owners,
+    what_has_expired_ends_and_frees_what_it_holds,
+    nothing_else_expires,
+    awaited_children_end_with_it,
+    what_begins_with_a_deadline_has_it_while_it_waits,
+    many_are_seen_in_portions,
+];
+
+fn until(deadline_at: Timestamp, key: Key, state: State) -> Start {
+    Start { deadline_at: Some(deadline_at), ..start(key, state) }
+}
+
+/// What a look reports to a worker that can run nothing.
+async fn expired(worker: &Worker) -> (Vec<Key>, Option<Timestamp>) {
+    let look = Look { workflows: [].into(), ..worker.look_of() };
+    let seen = worker.store.look(&look).await.unwrap();
+    let mut expired = seen.expired;
+    expired.sort_unstable();
+    (expired, seen.next_deadline)
+}
+
+fn expire(execution: Key, at: Timestamp) -> Write {
+    let reason = Payload::encode("too late").unwrap();
+    Write::Request(Request { execution, n: Key::mint(0), kind: RequestKind::Expire, at, reason })
+}
+
+fn sorted<const N: usize>(mut keys: [Key; N]) -> Vec<Key> {
+    keys.sort_unstable();
+    keys.into()
+}
+
+async fn what_waits_is_seen_when_its_deadline_passes(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    declare(fixture, Queue::new("a")).await;
+    let now = fixture.now();
+    let (at, later) = (now.plus(Duration::from_secs(10)), now.plus(Duration::from_secs(20)));
+    let far = now.plus(Duration::from_secs(1_000));
+    let all: [Key; 8] = keys();
+    worker
+        .apply(vec![
+            write(Start { ticket: ticket("a", "", 0), ..until(at, all[0], queued()) }),
+            write(until(at, all[1], scheduled(far))),
+            write(until(at, all[2], sleeping(far))),
+            write(until(at, all[3], parked("parked"))),
+            write(until(at, all[4], running())),
+            write(until(at, all[5], completed())),
+            write(until(later, all[6], queued())),
+            write(start(all[7], queued())),
+        ])
+        .await;
+    assert_eq!(expired(&worker).await, (vec![], Some(at)));
+    fixture.clock().advance(Duration::from_secs(10));
+    let waiting = sorted([all[0], all[1], all[2], all[3]]);
+    // whoever comes first; and again as long as nothing is done about it
+    let (seen, next) = expired(&other).await;
+    assert_eq!(seen, waiting);
+    assert!(next.is_some_and(|next| next <= later), "{next:?}");
+    fixture.clock().advance(Duration::from_secs(6));
+    assert_eq!(expired(&worker).await.0, waiting);
+    for key in &waiting {
+        assert_eq!(
+            other.commit_one(expire(*key, fixture.now())).await,
+            Outcome::Answered(Answer::Done, None)
+        );
+        assert_eq!(worker.execution(*key).await.status, Status::Cancelled);
+    }
+    fixture.clock().advance(Duration::from_secs(6));
+    assert_eq!(expired(&worker).await.0, [all[6]]);
+}
+
+async fn what_runs_is_its_owners(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second().await).await;
+    let at = fixture.now().plus(Duration::from_secs(10));
+    let [handed_back, suspended, recovered, set_aside] = keys();
+    let all = [handed_back, suspended, recovered, set_aside];
+    worker.apply(all.iter().map(|key| write(until(at, *key, queued()))).collect()).await;
+    assert_eq!(worker.claim_keys(9).await.len(), 4);
+    fixture.clock().advance(Duration::from_secs(20));
+    assert_eq!(expired(&other).await, (vec![], None));
+    for key in all {
+        let declined = Outcome::Answered(Answer::Declined(Status::Running), None);
+        assert_eq!(other.commit_one(expire(key, fixture.now())).await, declined);
+        assert!(worker.record(key).await.requests.is_empty());
+    }
+    // what is not run any more is seen
+    let far = fixture.now().plus(Duration::from_secs(100));
+    worker
+        .apply(vec![
+            move_to(handed_back, queued()),
+            move_to(suspended, sleeping(far)),
+            move_to(set_aside, parked("parked")),
+        ])
+        .await;
+    assert_eq!(expired(&other).await.0, sorted([handed_back, suspended, set_aside]));
+    fixture.lose(worker.id).await;
+    other.look_for_lost().await;
+    fixture.clock().advance(Duration::from_secs(6));
+    assert_eq!(expired(&other).await.0, sorted(all));
+    assert_eq!(other.claim_keys(9).await.len(), 2);
+    fixture.clock().advance(Duration::from_secs(6));
+    assert_eq!(expired(&other).await.0, sorted([suspended, set_aside]));
+}
+
+async fn what_has_expired_ends_and_frees_what_it_holds(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare(fixture, Queue::new("a").max_depth(1)).await;
+    let now = fixture.now();
+    let at = now.plus(Duration::from_secs(10));
+    let [first, second, third] = keys();
+    let of = |key: Key, deadline_at| Start {
+        ticket: ticket("a", "", 0),
+        dedup_id: Some("the one".into()),
+        ..until(deadline_at, key, queued())
+    };
+    assert_eq!(worker.commit_one(write(of(first, at))).await, Outcome::Applied);
+    let refused = worker.commit_one(write(of(second, at))).await;
+    assert!(matches!(refused, Outcome::Deduplicated(_) | Outcome::Full), "{refused:?}");
+    fixture.clock().advance(Duration::from_secs(10));
+    assert_eq!(expired(&worker).await.0, [first]);
+    assert_eq!(worker.commit_one(expire(first, fixture.now())).await, Outcome::Answered(Answer::Done, None));
+    let row = worker.execution(first).await;
+    assert_eq!((row.status, row.ended_at), (Status::Cancelled, Some(fixture.now())));
+    assert_eq!(row.outcome.decode::<String>().unwrap(), "too late");
+    assert_eq!(expired(&worker).await, (vec![], None));
+    // its place, its dedup_id
+    assert_eq!(worker.commit_one(write(of(third, at))).await, Outcome::Applied);
+    assert_eq!(worker.claim_keys(9).await, [third]);
+}
+
+async fn nothing_else_expires(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let now = fixture.now();
+    let at = now.plus(Duration::from_secs(10));
+    let [early, never, ended, resumed] = keys();
+    worker
+        .apply(vec![
+            write(until(at, early, queued())),
+            write(start(never, queued())),
+            write(until(at, ended, completed())),
+            write(until(at, resumed, queued())),
+        ])
+        .await;
+    let declined = |status| Outcome::Answered(Answer::Declined(status), None);
+    for (key, status) in [(early, Status::Queued), (never, Status::Queued), (ended, Status::Completed)] {
+        let outcome = worker.commit_one(expire(key, at.minus(Duration::from_micros(1)))).await;
+        assert_eq!(outcome, declined(status));
+        assert_eq!(worker.execution(key).await.status, status);
+    }
+    assert_eq!(worker.commit_one(expire(Key::mint(0), at)).await, Outcome::NotFound);
+    // whoever resumes it takes its deadline from it
+    fixture.clock().advance(Duration::from_secs(10));
+    assert_eq!(worker.commit_one(expire(resumed, at)).await, Outcome::Answered(Answer::Done, None));
+    let resume = Request {
+        execution: resumed,
+        n: Key::mint(0),
+        kind: RequestKind::Resume,
+        at,
+        reason: Payload::empty(),
+    };
+    assert_eq!(worker.commit_one(Write::Request(resume)).await, Outcome::Answered(Answer::Done, None));
+    assert_eq!(worker.commit_one(expire(resumed, at)).await, declined(Status::Queued));
+    assert_eq!(expired(&worker).await.0, [early]);
+    assert_eq!(worker.commit_one(expire(early, at)).await, Outcome::Answered(Answer::Done, None));
+    fixture.clock().advance(Duration::from_secs(6));
+    assert_eq!(expired(&worker).await, (vec![], None));
+}
+
+async fn awaited_children_end_with_it(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let at = fixture.now().plus(Duration::from_secs(10));
+    let [grandparent, parent, waits, runs, detached] = keys();
+    let child = |key, of, is_detached, state| {
+        write(Start { parent: Some(Parent { key: of, is_detached }), root: grandparent, ..start(key, state) })
+    };
+    let mut expiring = until(at, parent, awaiting(&[waits, runs]));
+    expiring.parent = Some(Parent { key: grandparent, is_detached: false });
+    expiring.root = grandparent;
+    worker.apply(vec![write(start(grandparent, awaiting(&[parent])))]).await;
+    worker.apply(vec![write(expiring)]).await;
+    worker
+        .apply(vec![
+            child(waits, parent, false, queued()),
+            child(runs, parent, false, running()),
+            child(detached, parent, true, queued()),
+        ])
+        .await;
+    fixture.clock().advance(Duration::from_secs(10));
+    let outcome = worker.commit_one(expire(parent, fixture.now())).await;
+    assert_eq!(outcome, Outcome::Answered(Answer::Done, Some(grandparent)));
+    for (key, status) in [
+        (grandparent, Status::Waiting),
+        (parent, Status::Cancelled),
+        (waits, Status::Cancelled),
+        (runs, Status::Running),
+        (detached, Status::Queued),
+    ] {
+        assert_eq!(worker.execution(key).await.status, status);
+    }
+    assert_eq!(worker.record(runs).await.requests, [RequestKind::Cancel]);
+}
+
+async fn what_begins_with_a_deadline_has_it_while_it_waits(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint(0);
+    let run_timeout = Some(Duration::from_secs(10));
+    worker.apply(vec![write(Start { run_timeout, ..start(key, queued()) })]).await;
+    assert_eq!(expired(&worker).await, (vec![], None));
+    assert_eq!(worker.claim_keys(9).await, [key]);
+    let at = fixture.now().plus(Duration::from_secs(10));
+    worker.apply(vec![move_to(key, queued())]).await;
+    assert_eq!(expired(&worker).await, (vec![], Some(at)));
+    fixture.clock().advance(Duration::from_secs(10));
+    assert_eq!(expired(&worker).await.0, [key]);
+}
+
+async fn many_are_seen_in_portions(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let at = fixture.now().plus(Duration::from_secs(10));
+    let all: Vec<Key> = (0..1_200).map(|_| Key::mint(0)).collect();
+    worker.apply(all.iter().map(|key| write(until(at, *key, queued()))).collect()).await;
+    fixture.clock().advance(Duration::from_secs(10));
+    let mut ended = 0;
+    for _ in 0..3 {
+        let (seen, _) = expired(&worker).await;
+        ended += seen.len();
+        worker.commit(seen.iter().map(|key| expire(*key, fixture.now())).collect()).await;
+    }
+    assert_eq!((ended, expired(&worker).await), (1_200, (vec![], None)));
+}

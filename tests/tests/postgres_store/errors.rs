@@ -1,0 +1,213 @@
+//! Errors of the server in a flush: which of them are an item's, and which are the server's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepfast_core::record::Status;
+use stepfast_core::store::StoreError;
+use stepfast_core::write::{Flush, Write};
+use stepfast_core::{Context, Key, Workflow};
+use stepfast_tests::scenarios::kit::{Returns, engine_on, noop, shut_down};
+use stepfast_tests::scenarios::within;
+
+use super::support::*;
+
+/// A trigger of the database's owner that raises an error with this code for every execution of one workflow.
+async fn raise(db: &Fixture, code: &str, workflow: &str) {
+    db.sql
+        .batch_execute(&format!(
+            "CREATE FUNCTION raise() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE EXCEPTION 'not this one' USING ERRCODE = '{code}'; END $$; \
+             CREATE TRIGGER raise BEFORE INSERT ON executions FOR EACH ROW \
+             WHEN (NEW.workflow = '{workflow}') EXECUTE FUNCTION raise()"
+        ))
+        .await
+        .unwrap();
+}
+
+async fn calm(db: &Fixture) {
+    db.sql.batch_execute("DROP FUNCTION raise CASCADE").await.unwrap();
+}
+
+fn odd(key: Key) -> Write {
+    Write::Start(Box::new(stepfast_core::write::Start { workflow: "odd".into(), ..start_of(key, RUNNING) }))
+}
+
+#[tokio::test]
+async fn an_error_that_no_list_has_is_the_items() {
+    let db = Fixture::new().await;
+    // what a feature, the server itself, a foreign function, a broken trigger and anybody may raise
+    for code in ["0A000", "XX000", "38000", "42883", "42P01", "26000", "ZZ999"] {
+        raise(&db, code, "odd").await;
+        let (culprit, innocent) = (Key::mint(0), Key::mint(0));
+        let flush = db.flush(vec![odd(culprit), start(innocent, RUNNING)]);
+        for is_bisecting in [false, true] {
+            let error = db.commit(&Flush { is_bisecting, ..flush.clone() }).await.unwrap_err();
+            let StoreError::Rejected(reason) = &error else { panic!("{code}: {error}") };
+            assert!(reason.contains("not this one") && reason.contains(code), "{reason}");
+        }
+        assert_eq!(db.load(innocent).await, None, "{code}");
+        // the same number, without the culprit; then alone
+        assert_eq!(db.write(vec![start(innocent, RUNNING)]).await, [], "{code}");
+        let error = db.commit(&db.flush(vec![odd(culprit)])).await.unwrap_err();
+        assert!(matches!(error, StoreError::Rejected(_)), "{code}: {error}");
+        calm(&db).await;
+        assert_eq!(db.write(vec![odd(culprit)]).await, [], "{code}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_the_server_is_nobodys() {
+    let db = Fixture::new().await;
+    // no memory, no disk, a read-only server, a system error, a right that is missing
+    for code in ["53200", "53100", "25006", "58030", "08000", "42501"] {
+        raise(&db, code, "odd").await;
+        let flush = db.flush(vec![odd(Key::mint(0)), start(Key::mint(0), RUNNING)]);
+        for _ in 0..3 {
+            let error = db.commit(&flush).await.unwrap_err();
+            assert!(matches!(error, StoreError::Unavailable(_)), "{code}: {error}");
+        }
+        calm(&db).await;
+        assert_eq!(db.commit(&Flush { is_resent: true, ..flush }).await.unwrap(), [], "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_statement_that_is_cancelled_waits_alone() {
+    let db = Fixture::new().await;
+    raise(&db, "57014", "odd").await;
+    let (culprit, innocent) = (Key::mint(0), Key::mint(0));
+    let error = db.commit(&db.flush(vec![odd(culprit), start(innocent, RUNNING)])).await.unwrap_err();
+    assert!(matches!(error, StoreError::Blocked(_)), "{error}");
+    assert_eq!(db.write(vec![start(innocent, RUNNING)]).await, []);
+    // nothing is said of its data: it is tried until it passes
+    let error = db.commit(&db.flush(vec![odd(culprit)])).await.unwrap_err();
+    assert!(matches!(error, StoreError::Blocked(_)), "{error}");
+    calm(&db).await;
+    assert_eq!(db.write(vec![odd(culprit)]).await, []);
+}
+
+#[tokio::test]
+async fn a_schema_that_the_statements_do_not_fit_blames_no_item() {
+    let db = Fixture::new().await;
+    let (before, key) = (Key::mint(0), Key::mint(0));
+    db.write(vec![start(before, RUNNING)]).await;
+    db.sql.batch_execute("ALTER TABLE executions RENAME COLUMN input TO inputs").await.unwrap();
+    let flush = db.flush(vec![start(key, RUNNING)]);
+    for is_resent in [false, true, true] {
+        let error = db.commit(&Flush { is_resent, ..flush.clone() }).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    }
+    db.sql.batch_execute("ALTER TABLE executions RENAME COLUMN inputs TO input").await.unwrap();
+    assert_eq!(db.commit(&Flush { is_resent: true, ..flush }).await.unwrap(), []);
+    assert_eq!(db.status(key).await, Status::Running);
+}
+
+#[tokio::test]
+async fn a_session_that_has_lost_its_statements_is_replaced() {
+    let db = Fixture::new().await;
+    // as if a proxy had lent another session of the server
+    db.sql
+        .batch_execute(
+            "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN EXECUTE 'DEALLOCATE ALL'; RETURN NULL; END $$; \
+             CREATE TRIGGER forget AFTER INSERT ON executions EXECUTE FUNCTION forget()",
+        )
+        .await
+        .unwrap();
+    let (first, second) = (Key::mint(0), Key::mint(0));
+    let result = db.commit(&db.flush(vec![start(first, RUNNING)])).await;
+    assert!(result.is_ok(), "{result:?}");
+    db.sql.batch_execute("DROP FUNCTION forget CASCADE").await.unwrap();
+    // no item is to blame; the next try has a session of its own
+    let flush = db.flush(vec![start(second, RUNNING), checkpoint(first, 1)]);
+    let error = db.commit(&flush).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    assert_eq!(db.commit(&Flush { is_resent: true, ..flush }).await.unwrap(), []);
+    assert_eq!(db.status(second).await, Status::Running);
+}
+
+#[test]
+fn what_waits_alone_is_not_in_the_way_of_what_else_waits() {
+    let result = within(Duration::from_secs(60), |runtime| {
+        runtime.block_on(async {
+            let db = Fixture::with(|options| options).await;
+            raise(&db, "57014", "odd").await;
+            let (noop, odd) = (noop(), odd_workflow());
+            let store: Arc<dyn stepfast_core::Store> = db.store.clone();
+            let (engine, _) = engine_on(store, |b| b.register(&noop).register(&odd)).await;
+            // each lane has one that is cancelled whenever it is tried
+            let stuck: Vec<_> = (0..8)
+                .map(|x| {
+                    let (engine, odd) = (engine.clone(), odd.clone());
+                    tokio::spawn(async move { engine.run(&odd, x).await })
+                })
+                .collect();
+            // and others meet ids that somebody is about to take, and then does not
+            let mut somebody = client(&db.schema).await;
+            let lock = somebody.transaction().await.unwrap();
+            for x in 0..8 {
+                let take = "INSERT INTO executions (key, workflow, status, created_at, input, workflow_id) \
+                            VALUES (gen_random_uuid(), 'order', 4, now(), '', $1)";
+                lock.execute(take, &[&format!("id {x}")]).await.unwrap();
+            }
+            let blocked: Vec<_> = (0..8)
+                .map(|x| {
+                    let (engine, noop) = (engine.clone(), noop.clone());
+                    tokio::spawn(async move { engine.run(&noop, x).workflow_id(format!("id {x}")).await })
+                })
+                .collect();
+            until_blocked(&db.sql, "INSERT INTO executions").await;
+            // the lanes go on: all of these have been set aside
+            for x in 0..100 {
+                assert_eq!(engine.run(&noop, x).await.unwrap(), x);
+            }
+            lock.rollback().await.unwrap();
+            for (x, blocked) in (0..).zip(blocked) {
+                assert_eq!(blocked.await.unwrap().unwrap(), x);
+            }
+            calm(&db).await;
+            for (x, stuck) in (0..).zip(stuck) {
+                assert_eq!(stuck.await.unwrap().unwrap(), x);
+            }
+            shut_down(engine).await;
+        });
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+fn odd_workflow() -> Workflow<i32, i32> {
+    Workflow::new("odd", |_: Context, x: i32| async move { Returns::Ok(x) })
+}
+
+#[test]
+fn neighbours_of_an_odd_error_go_on() {
+    let result = within(Duration::from_secs(60), |runtime| {
+        runtime.block_on(async {
+            let db = Fixture::with(|options| options).await;
+            raise(&db, "0A000", "odd").await;
+            let (noop, odd) = (noop(), odd_workflow());
+            let store: Arc<dyn stepfast_core::Store> = db.store.clone();
+            let (engine, _) = engine_on(store, |b| b.register(&noop).register(&odd)).await;
+            let odds: Vec<_> = (0..3)
+                .map(|x| {
+                    let (engine, odd) = (engine.clone(), odd.clone());
+                    tokio::spawn(async move { engine.run(&odd, x).await })
+                })
+                .collect();
+            for x in 0..100 {
+                assert_eq!(engine.run(&noop, x).await.unwrap(), x);
+            }
+            for odd in odds {
+                let error = odd.await.unwrap().unwrap_err();
+                assert!(error.to_string().contains("not this one"), "{error}");
+            }
+            shut_down(engine).await;
+        });
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}

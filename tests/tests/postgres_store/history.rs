@@ -1,0 +1,161 @@
+//! A database that has less than it acknowledged: what a failover to a standby that lagged behind shows.
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use stepfast_core::record::Status;
+use stepfast_core::store::{Claim, Look, Registration, StoreError};
+use stepfast_core::write::{Flush, Write};
+use stepfast_core::{Key, Store};
+
+use super::proxy::Proxy;
+use super::support::*;
+
+fn is_loss<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
+    let error = answer.expect_err("nothing is built on it");
+    let StoreError::Corrupt(reason) = &error else { panic!("{error}") };
+    assert!(reason.contains("lost history"), "{reason}");
+}
+
+impl Fixture {
+    /// The last claim of the worker is gone, which had taken this execution.
+    async fn lose_claim(&self, key: Key) {
+        self.sql
+            .batch_execute(&format!(
+                "BEGIN; \
+                 UPDATE lanes SET last_number = last_number - 1 WHERE lane = 2 AND worker_id = {worker}; \
+                 DELETE FROM claims WHERE worker_id = {worker}; \
+                 UPDATE executions SET status = 1, started_by = NULL WHERE key = '{key}'; \
+                 INSERT INTO ready (execution, workflow) VALUES ('{key}', 'order'); \
+                 COMMIT",
+                worker = self.worker.worker.0,
+                key = uuid(key),
+            ))
+            .await
+            .unwrap();
+    }
+
+    /// Another worker, which takes what is ready; and its next flush.
+    async fn other_takes(&self, key: Key) -> (Registration, impl Fn(Vec<Write>) -> Flush + use<>) {
+        let other = self.store.register(3, &info(&[])).await.unwrap();
+        let (worker, epoch) = (other.worker, other.epoch);
+        let claim = Claim { worker, epoch, number: 1, ..self.claim(1) };
+        let records = self.store.claim(&claim).await.unwrap().records;
+        assert_eq!(records.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [key]);
+        let flush = move |writes| Flush {
+            worker,
+            lane: 0,
+            epoch,
+            number: 1,
+            is_resent: false,
+            is_bisecting: false,
+            writes,
+        };
+        (other, flush)
+    }
+}
+
+#[tokio::test]
+async fn a_flush_behind_a_lost_claim_lands_nothing() {
+    let db = Fixture::new().await;
+    let key = Key::mint(0);
+    db.write(vec![start(key, QUEUED)]).await;
+    assert_eq!(db.take(1).await.len(), 1);
+    db.lose_claim(key).await;
+    let (_, flush) = db.other_takes(key).await;
+    // the numbers of its lane follow on each other; and of no lane is anything known that is not there
+    for lane in [0, 1] {
+        is_loss(db.commit(&db.flush_on(lane, vec![checkpoint(key, 1)])).await);
+    }
+    assert_eq!(db.count("checkpoints").await, 0);
+    // whoever has claimed it since then is alone with it
+    let writes = vec![checkpoint(key, 1), moved(key, ended(Status::Completed))];
+    assert_eq!(db.store.commit(&flush(writes)).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_claim_behind_a_lost_claim_takes_nothing() {
+    let db = Fixture::new().await;
+    let key = Key::mint(0);
+    db.write(vec![start(key, QUEUED)]).await;
+    assert_eq!(db.take(1).await.len(), 1);
+    db.lose_claim(key).await;
+    is_loss(db.store.claim(&db.claim(1)).await);
+    assert_eq!(db.status(key).await, Status::Queued);
+}
+
+#[tokio::test]
+async fn an_adopted_claim_that_is_lost_later_is_found_out() {
+    let proxy = Proxy::start().await;
+    let db = Fixture::at(&proxy.url, |options| options).await;
+    let key = Key::mint(0);
+    db.write(vec![start(key, QUEUED)]).await;
+    proxy.faults.lose_commit.store(true, SeqCst);
+    let claim = db.claim(1);
+    assert!(matches!(db.store.claim(&claim).await, Err(StoreError::Unavailable(_))));
+    db.numbers[2].store(claim.number, Relaxed);
+    let look = Look { holds: Some(Vec::new()), ..look(&db.worker) };
+    assert_eq!(db.store.look(&look).await.unwrap().strays.len(), 1);
+    db.lose_claim(key).await;
+    is_loss(db.commit(&db.flush(vec![checkpoint(key, 1)])).await);
+}
+
+#[tokio::test]
+async fn a_flush_that_is_lost_is_found_out_by_a_renewal() {
+    let db = Fixture::new().await;
+    for lane in [0, 1] {
+        let flush = db.flush_on(lane, vec![start(Key::mint(0), RUNNING)]);
+        db.commit(&flush).await.unwrap();
+    }
+    for _ in 0..3 {
+        db.store.look(&look(&db.worker)).await.unwrap();
+    }
+    // the worker says nothing more on that lane
+    db.sql.batch_execute("UPDATE lanes SET last_number = 0 WHERE lane = 1").await.unwrap();
+    is_loss(db.store.look(&look(&db.worker)).await);
+}
+
+#[tokio::test]
+async fn a_lane_that_goes_on_is_no_loss() {
+    let db = Fixture::new().await;
+    for n in 0..5 {
+        db.write(vec![start(Key::mint(0), RUNNING)]).await;
+        db.commit(&db.flush_on(1, vec![start(Key::mint(0), QUEUED)])).await.unwrap();
+        assert_eq!(db.take(1).await.len(), 1, "{n}");
+        for _ in 0..n {
+            db.store.look(&look(&db.worker)).await.unwrap();
+        }
+    }
+    // whoever was taken over registers anew
+    assert!(db.store.end_registration(db.worker.worker).await.unwrap());
+    assert!(db.store.look(&look(&db.worker)).await.unwrap().is_fenced);
+}
+
+#[tokio::test]
+async fn a_worker_id_that_is_given_again_names_another_registration() {
+    let db = Fixture::new().await;
+    let key = Key::mint(0);
+    // the registration is lost, and the sequence is where it was before
+    db.sql
+        .batch_execute(&format!(
+            "DELETE FROM workers; DELETE FROM lanes; ALTER TABLE workers ALTER worker_id RESTART WITH {}",
+            db.worker.worker.0
+        ))
+        .await
+        .unwrap();
+    let other = db.other().await;
+    let second = other.register(3, &info(&[])).await.unwrap();
+    assert_eq!(second.worker, db.worker.worker);
+    let flush = db.flush(vec![start(key, RUNNING)]);
+    for is_resent in [false, true] {
+        let answer = db.commit(&Flush { is_resent, ..flush.clone() }).await;
+        assert!(matches!(answer, Err(StoreError::Fenced)), "{answer:?}");
+    }
+    let answer = db.store.claim(&db.claim(1)).await;
+    assert!(matches!(answer, Err(StoreError::Fenced)), "{answer:?}");
+    assert!(db.store.look(&look(&db.worker)).await.unwrap().is_fenced);
+    // the same of the other one
+    assert!(!other.look(&look(&second)).await.unwrap().is_fenced);
+    other.commit(&Flush { epoch: second.epoch, ..flush.clone() }).await.unwrap();
+    let answer = db.commit(&Flush { is_resent: true, ..flush }).await;
+    assert!(matches!(answer, Err(StoreError::Fenced)), "{answer:?}");
+}
