@@ -32,9 +32,10 @@ GROUPS: Final = {
     "Engines": (
         "python-running",
         "Engine Options Handle AsyncEngine AsyncOptions AsyncHandle "
+        "Client ClientOptions AsyncClient AsyncClientOptions "
         "Execution Record Checkpoint Attempt Filter Answers Survey Worker Unclaimable ReplayFilter",
     ),
-    "Queues": ("queues", "Queue QueueInfo"),
+    "Queues": ("queues", "Queue QueueInfo Rate"),
     "Outboxes": ("outbox", "Outbox AsyncOutbox"),
     "The current execution, and errors": (
         "python-errors",

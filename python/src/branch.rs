@@ -24,7 +24,7 @@ use crate::port::{Port, Shared};
 use crate::reply::{Future, PyFailure, Reply};
 use crate::slot::Slot;
 use crate::step_settings::StepSettings;
-use crate::value::{encode, encode_arguments, fingerprint};
+use crate::value::{encode, fingerprint};
 use crate::waiter::Waiter;
 
 /// A branch of an execution that runs here.
@@ -358,16 +358,22 @@ impl Branch {
         }
     }
 
-    /// A step. `arguments` are told apart by a hash of them.
+    /// A step. Its arguments are told apart by a hash of them, however the call is spelled. The first `bound` arguments
+    /// that the function gets are not among them.
+    #[pyo3(signature = (settings, args, kwargs, bound=0))]
     fn step(
         &self,
         py: Python<'_>,
         settings: &StepSettings,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
+        bound: usize,
     ) -> PyResult<Call> {
         // what cannot be recorded cannot be compared: the body may take anything
-        let fingerprint = fingerprint(args, kwargs);
+        let fingerprint = match settings.signature(py) {
+            Some(signature) => signature.fingerprint(args, kwargs, bound),
+            None => fingerprint(args, kwargs),
+        };
         let (path, step) = self.made(py, |branch| {
             let path = branch.coming_path();
             let options = settings.options.map(Box::new);
@@ -388,7 +394,8 @@ impl Branch {
         if branch.port.is_none() && branch.is_here() {
             return Ok(None);
         }
-        let call = branch.step(slf.py(), settings.get(), recorded, kwargs)?;
+        let bound = args.bind(slf.py()).len().saturating_sub(recorded.len());
+        let call = branch.step(slf.py(), settings.get(), recorded, kwargs, bound)?;
         let (settings, kwargs) = (settings.clone().unbind(), kwargs.clone().unbind());
         Ok(Some(call.carried(Carried::step(slf.clone().unbind(), settings, args, kwargs))))
     }
@@ -416,7 +423,7 @@ impl Branch {
         order: Option<&Order>,
     ) -> PyResult<Call> {
         let threads = if slf.get().port.is_none() { engine.threads_of(workflow) } else { None };
-        let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
+        let (workflow, input) = engine.call(workflow, args, kwargs, true)?;
         let hosting = slf.get().hosted(threads.filter(|_| may_host && order.is_none()));
         let options = order.map(Order::options);
         let call = Self::awaitable(slf, |branch| {
@@ -453,7 +460,7 @@ impl Branch {
         order: Option<&Order>,
     ) -> PyResult<Call> {
         let options = order.map(Order::options);
-        let (workflow, input) = (engine.workflow(workflow)?, encode_arguments(args, Some(kwargs))?);
+        let (workflow, input) = engine.call(workflow, args, kwargs, true)?;
         Self::awaitable(slf, |branch| {
             let started = branch.start_child(&workflow, input, options, is_detached);
             Box::pin(async move {

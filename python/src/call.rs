@@ -511,6 +511,12 @@ impl Call {
         error.map_or(Ok(()), |error| Err(crate::error::exception(py, &error)))
     }
 
+    /// True if the body, whose turn it was, may still begin: the thread may have waited for the interpreter since.
+    #[getter]
+    fn may_begin(&self) -> bool {
+        self.gate.as_ref().is_none_or(Gate::lets_begin)
+    }
+
     /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
     #[getter]
     fn stopped(&self) -> u8 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use stepfast::guest::{GuestWorkflow, StartOptions};
+use stepfast::guest::{GuestInput, GuestWorkflow};
 use stepfast::record::Filter;
 use stepfast::{Client, Engine as CoreEngine, Payload};
 
@@ -25,14 +25,22 @@ use crate::record;
 use crate::reply::{Future, Replied, Reply};
 use crate::running::Running;
 use crate::runtime::runtime;
+use crate::signature::Signature;
 use crate::slot::Slot;
 use crate::value::encode_arguments;
+
+/// A workflow, and the parameters of its function if they are known.
+#[derive(Clone)]
+struct Known {
+    workflow: GuestWorkflow,
+    signature: Option<Arc<Py<Signature>>>,
+}
 
 /// An engine, with its workflows by number.
 #[pyclass(frozen)]
 pub(crate) struct Engine {
     engine: Mutex<Option<CoreEngine>>,
-    workflows: Mutex<Vec<GuestWorkflow>>,
+    workflows: Mutex<Vec<Known>>,
     /// Where their code runs.
     ports: Vec<Py<Port>>,
     process: Process,
@@ -44,8 +52,8 @@ impl Drop for Engine {
     }
 }
 
-/// A workflow to be registered: its name, whether it is eager, where its code runs.
-type Definition<'py> = (String, bool, Bound<'py, Port>);
+/// A workflow to be registered: its name, whether it is eager, where its code runs, its parameters.
+type Definition<'py> = (String, bool, Bound<'py, Port>, Option<Py<Signature>>);
 
 #[pymethods]
 impl Engine {
@@ -66,12 +74,13 @@ impl Engine {
         queues: Vec<(PyQueue, String)>,
         serve: Option<Vec<String>>,
     ) -> PyResult<Self> {
-        let ports: Vec<Py<Port>> = definitions.iter().map(|(_, _, port)| port.clone().unbind()).collect();
-        let workflows: Vec<GuestWorkflow> = definitions
+        let ports: Vec<Py<Port>> = definitions.iter().map(|(_, _, port, _)| port.clone().unbind()).collect();
+        let workflows: Vec<Known> = definitions
             .into_iter()
             .enumerate()
-            .map(|(number, (name, is_eager, port))| {
-                defined(number, &name, is_eager, port.get().shared.clone())
+            .map(|(number, (name, is_eager, port, signature))| Known {
+                workflow: defined(number, &name, is_eager, port.get().shared.clone()),
+                signature: signature.map(Arc::new),
             })
             .collect();
         let opened = detached(py, || {
@@ -92,8 +101,8 @@ impl Engine {
                 if let Some(serve) = serve {
                     builder = builder.serve(serve);
                 }
-                for workflow in &workflows {
-                    builder = builder.register(workflow);
+                for known in &workflows {
+                    builder = builder.register(&known.workflow);
                 }
                 builder.open().await
             })
@@ -108,23 +117,33 @@ impl Engine {
     /// Opens the store and a client on it, which knows workflows by their names.
     #[staticmethod]
     #[allow(clippy::needless_pass_by_value)] // of a call from Python
-    fn open_client(py: Python<'_>, url: &str, names: Vec<String>) -> PyResult<Self> {
+    fn open_client(py: Python<'_>, url: &str, names: Vec<(String, Option<Py<Signature>>)>) -> PyResult<Self> {
         let opened = detached(py, || {
             runtime().block_on(async {
                 Client::open(stepfast::connect(url).await?).await.map(Client::into_engine)
             })
         });
         let engine = opened.map_err(|error| exception(py, &error))?;
-        let workflows = names.iter().map(|name| GuestWorkflow::named(name)).collect();
+        let workflows = names.into_iter().map(|(name, signature)| Known::named(&name, signature)).collect();
         Ok(Self::of(engine, workflows, Vec::new()))
     }
 
-    /// The number of a workflow that only its name is known of.
-    fn declare(&self, name: &str) -> usize {
+    /// The number of a workflow whose code runs elsewhere.
+    fn declare(&self, name: &str, signature: Option<Py<Signature>>) -> usize {
+        let known = Known::named(name, signature);
         self.workflows.with(|workflows| {
-            workflows.push(GuestWorkflow::named(name));
+            workflows.push(known);
             workflows.len() - 1
         })
+    }
+
+    /// Replaces the parameters of a workflow that was defined again.
+    fn redefine(&self, number: usize, signature: Option<Py<Signature>>) {
+        let signature = signature.map(Arc::new);
+        let before = self.workflows.with(|workflows| {
+            workflows.get_mut(number).and_then(|known| std::mem::replace(&mut known.signature, signature))
+        });
+        drop(before);
     }
 
     /// Takes nothing new to run from here on; resolves when nothing runs any more, or after `grace` seconds.
@@ -153,11 +172,9 @@ impl Engine {
         home: Option<Py<PyAny>>,
         order: Option<&Order>,
     ) -> PyResult<Call> {
-        let start = self.get(py)?.start_guest(
-            &self.workflow(workflow)?,
-            encode_arguments(args, Some(kwargs))?,
-            order.map(Order::options),
-        );
+        let has_id = order.is_some_and(Order::has_id);
+        let (workflow, input) = self.call(workflow, args, kwargs, has_id)?;
+        let start = self.get(py)?.start_guest(&workflow, input, order.map(Order::options));
         let future = Replied::boxed(start, Reply::of_start);
         let carried = match (made, home) {
             (Some(made), Some(home)) => Carried::started(made, home),
@@ -178,10 +195,11 @@ impl Engine {
         order: Option<&Order>,
     ) -> PyResult<Call> {
         let options = order.map(Order::options);
-        let inputs: PyResult<Vec<_>> =
-            items.iter().map(|item| encode_arguments(item.cast::<PyTuple>()?, None)).collect();
-        let workflow = self.workflow(workflow)?;
-        let started = self.get(py)?.start_guests(&workflow, inputs?, options.as_deref());
+        let known = self.known(workflow)?;
+        let none = PyDict::new(py);
+        let input = |item: Bound<'_, PyAny>| known.input(item.cast::<PyTuple>()?, &none, false);
+        let inputs: PyResult<Vec<_>> = items.iter().map(input).collect();
+        let started = self.get(py)?.start_guests(&known.workflow, inputs?, options.as_deref());
         let reply = async move { started.await.map_or_else(Reply::Error, Reply::Handles) };
         Ok(Call::awaitable(port, Box::pin(reply)))
     }
@@ -197,7 +215,7 @@ impl Engine {
         kwargs: &Bound<'_, PyDict>,
         order: Option<&Order>,
     ) -> PyResult<Call> {
-        let future = self.running(py, workflow, args, kwargs, order.map(Order::options))?;
+        let future = self.running(py, workflow, args, kwargs, order)?;
         Ok(Call::new(None, None, future).inline())
     }
 
@@ -216,7 +234,7 @@ impl Engine {
         home: Py<PyAny>,
         order: Option<&Order>,
     ) -> PyResult<Call> {
-        let future = self.running(py, workflow, args, kwargs, order.map(Order::options))?;
+        let future = self.running(py, workflow, args, kwargs, order)?;
         Ok(match function {
             Some(function) => {
                 let code = CallerCode { function, home };
@@ -378,10 +396,10 @@ impl Engine {
         workflow: usize,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
-        options: Option<Box<StartOptions>>,
+        order: Option<&Order>,
     ) -> PyResult<Future> {
-        let input = encode_arguments(args, Some(kwargs))?;
-        let run = self.get(py)?.run_guest(&self.workflow(workflow)?, input, options);
+        let (workflow, input) = self.call(workflow, args, kwargs, order.is_some_and(Order::has_id))?;
+        let run = self.get(py)?.run_guest(&workflow, input, order.map(Order::options));
         Ok(Replied::boxed(run, Reply::of_end))
     }
 
@@ -398,19 +416,60 @@ impl Engine {
         self.engine.with(|engine| engine.clone()).ok_or_else(|| exception(py, &stepfast::Error::Shutdown))
     }
 
-    fn of(engine: CoreEngine, workflows: Vec<GuestWorkflow>, ports: Vec<Py<Port>>) -> Self {
+    fn of(engine: CoreEngine, workflows: Vec<Known>, ports: Vec<Py<Port>>) -> Self {
         let (engine, workflows) = (Mutex::new(Some(engine)), Mutex::new(workflows));
         Self { engine, workflows, ports, process: Process::current() }
     }
 
+    fn known(&self, number: usize) -> PyResult<Known> {
+        let known = self.workflows.with(|workflows| workflows.get(number).cloned());
+        known.ok_or_else(|| crate::error::unavailable("no such workflow in this engine"))
+    }
+
     pub(crate) fn workflow(&self, number: usize) -> PyResult<GuestWorkflow> {
-        let workflow = self.workflows.with(|workflows| workflows.get(number).cloned());
-        workflow.ok_or_else(|| crate::error::unavailable("no such workflow in this engine"))
+        Ok(self.known(number)?.workflow)
+    }
+
+    /// Returns a workflow, and the input that a call with these arguments has. `TypeError` if its function does not take
+    /// them. Only inputs that are compared need a fingerprint.
+    pub(crate) fn call(
+        &self,
+        number: usize,
+        args: &Bound<'_, PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
+        is_compared: bool,
+    ) -> PyResult<(GuestWorkflow, GuestInput)> {
+        let known = self.known(number)?;
+        let input = known.input(args, kwargs, is_compared)?;
+        Ok((known.workflow, input))
     }
 
     /// Where the code of a workflow runs, if that is a pool of threads.
     pub(crate) fn threads_of(&self, number: usize) -> Option<Arc<Shared>> {
         self.ports.get(number).map(|port| port.get().shared.clone()).filter(|port| port.is_for_threads())
+    }
+}
+
+impl Known {
+    /// Of a workflow whose code runs elsewhere.
+    fn named(name: &str, signature: Option<Py<Signature>>) -> Self {
+        Self { workflow: GuestWorkflow::named(name), signature: signature.map(Arc::new) }
+    }
+
+    fn input(
+        &self,
+        args: &Bound<'_, PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
+        is_compared: bool,
+    ) -> PyResult<GuestInput> {
+        let mut fingerprint = None;
+        if let Some(signature) = &self.signature {
+            signature.get().check(args, kwargs)?;
+            if is_compared {
+                fingerprint = signature.get().fingerprint_if_respelled(args, kwargs);
+            }
+        }
+        Ok(GuestInput { payload: encode_arguments(args, Some(kwargs))?, fingerprint })
     }
 }
 

@@ -26,6 +26,7 @@ mod record;
 mod reply;
 mod running;
 mod runtime;
+mod signature;
 mod slot;
 mod step_settings;
 mod survey;
@@ -62,6 +63,8 @@ mod _native {
     use crate::order::Order;
     #[pymodule_export]
     use crate::port::Port;
+    #[pymodule_export]
+    use crate::signature::Signature;
     #[pymodule_export]
     use crate::step_settings::StepSettings;
 

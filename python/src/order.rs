@@ -66,6 +66,11 @@ impl Order {
 }
 
 impl Order {
+    /// Returns true if the execution has an id that was given.
+    pub(crate) fn has_id(&self) -> bool {
+        self.0.workflow_id.is_some()
+    }
+
     pub(crate) fn options(&self) -> Box<StartOptions> {
         self.0.clone()
     }

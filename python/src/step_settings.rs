@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::signature::Signature;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use stepfast::{Name, RetryPolicy, StepOptions};
@@ -18,6 +19,8 @@ pub(crate) struct StepSettings {
     #[pyo3(get)]
     retry_if: Option<Py<PyAny>>,
     shown_name: Py<PyString>,
+    /// The parameters of the step's function, if they are known.
+    signature: Option<Py<Signature>>,
 }
 
 impl StepSettings {
@@ -29,6 +32,10 @@ impl StepSettings {
         self.shown_name.bind(py)
     }
 
+    pub(crate) fn signature<'py>(&'py self, py: Python<'py>) -> Option<&'py Signature> {
+        self.signature.as_ref().map(|signature| signature.bind(py).get())
+    }
+
     pub(crate) fn function<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.function.bind(py)
     }
@@ -37,7 +44,7 @@ impl StepSettings {
 #[pymethods]
 impl StepSettings {
     #[new]
-    #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, is_speculative, function, retry_if))]
+    #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, is_speculative, function, retry_if, signature))]
     #[allow(clippy::too_many_arguments)] // called by name, once per step function
     fn new(
         name: &Bound<'_, PyString>,
@@ -49,6 +56,7 @@ impl StepSettings {
         is_speculative: bool,
         function: Py<PyAny>,
         retry_if: Option<Py<PyAny>>,
+        signature: Option<Py<Signature>>,
     ) -> PyResult<Self> {
         let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let is_default = retries == 0 && !is_speculative;
@@ -67,6 +75,7 @@ impl StepSettings {
             function,
             retry_if,
             shown_name: name.clone().unbind(),
+            signature,
         })
     }
 
@@ -78,6 +87,7 @@ impl StepSettings {
 
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
         visit.call(&self.function)?;
+        visit.call(&self.signature)?;
         visit.call(&self.retry_if)
     }
 }

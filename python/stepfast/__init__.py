@@ -26,7 +26,7 @@ from stepfast.filter import Answers, Filter
 from stepfast.handle import AsyncHandle, Handle
 from stepfast.instances import Instance
 from stepfast.log import ReplayFilter
-from stepfast.options import AsyncOptions, Options
+from stepfast.options import AsyncClientOptions, AsyncOptions, ClientOptions, Options
 from stepfast.outbox import AsyncOutbox, Outbox
 from stepfast.processes import BoundProcessStep, ProcessStep
 from stepfast.queue import Queue, QueueInfo, Rate
@@ -42,6 +42,7 @@ __all__ = [
     "Answers",
     "AsyncChild",
     "AsyncClient",
+    "AsyncClientOptions",
     "AsyncEngine",
     "AsyncHandle",
     "AsyncOptions",
@@ -53,6 +54,7 @@ __all__ = [
     "Checkpoint",
     "Child",
     "Client",
+    "ClientOptions",
     "Conflict",
     "Corrupt",
     "Current",

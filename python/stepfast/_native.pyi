@@ -1,6 +1,7 @@
 """What the package is built on. Not to be imported by programs: it changes without notice."""
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Final, Generic, TypeAlias, TypeVar, final
@@ -32,6 +33,7 @@ __all__ = [
     "Join",
     "Order",
     "Port",
+    "Signature",
     "StepSettings",
     "__version__",
     "after_fork_in_child",
@@ -47,6 +49,15 @@ __all__ = [
 __version__: Final[str]
 
 @final
+class Signature:
+    def __new__(
+        cls,
+        name: str,
+        signature: inspect.Signature,
+        parameters: list[tuple[str, int, tuple[()] | tuple[Any]]],
+    ) -> Signature: ...
+
+@final
 class StepSettings:
     def __new__(
         cls,
@@ -59,6 +70,7 @@ class StepSettings:
         is_speculative: bool,
         function: Callable[..., Any],
         retry_if: Callable[[Exception], bool] | None,
+        signature: Signature | None,
     ) -> StepSettings: ...
     @property
     def name(self) -> str: ...
@@ -146,6 +158,7 @@ class Branch:
         settings: StepSettings,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        bound: int = 0,
     ) -> Call: ...
     def carry(
         self,
@@ -205,6 +218,8 @@ class Code(Generic[_R]):
 class Call(Coroutine[Any, Any, Any]):
     _asyncio_future_blocking: bool | None
     @property
+    def may_begin(self) -> bool: ...
+    @property
     def stopped(self) -> int: ...
     @property
     def turn(self) -> int: ...
@@ -244,7 +259,7 @@ class Engine:
     @staticmethod
     def open(
         url: str,
-        definitions: list[tuple[str, bool, Port]],
+        definitions: list[tuple[str, bool, Port, Signature | None]],
         max_running: int,
         threads: int,
         suspend_after: float,
@@ -255,8 +270,9 @@ class Engine:
         serve: list[str] | None,
     ) -> Engine: ...
     @staticmethod
-    def open_client(url: str, names: list[str]) -> Engine: ...
-    def declare(self, name: str) -> int: ...
+    def open_client(url: str, names: list[tuple[str, Signature | None]]) -> Engine: ...
+    def declare(self, name: str, signature: Signature | None) -> int: ...
+    def redefine(self, number: int, signature: Signature | None) -> None: ...
     def drained(self, grace: float, port: Port | None) -> Call: ...
     def start(
         self,
@@ -321,5 +337,7 @@ def close_log(is_closed: bool) -> None: ...
 def before_fork() -> None: ...
 def after_fork_in_parent() -> None: ...
 def after_fork_in_child() -> None: ...
-def letter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, str, int, bytes, int]: ...
+def letter(
+    args: tuple[Any, ...], kwargs: dict[str, Any], shard: int, signature: Signature | None = None
+) -> tuple[bytes, str, bytes, int]: ...
 def hint_channel(schema: str) -> str: ...

@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from stepfast import bounds, ending
+from stepfast.branch import refuse_in_workflow
 from stepfast.errors import Invalid
 from stepfast.filter import Answers, Filter
 from stepfast.handle import AsyncHandle, outcomes
 from stepfast.loop import Loop, running_loop
-from stepfast.loop_end import in_thread
+from stepfast.loop_end import finished, in_thread
 from stepfast.opened import Opened
 from stepfast.options import AsyncOptions, check_names
 from stepfast.order import Order, order_of
@@ -65,6 +66,8 @@ class AsyncEngine:
     Raises:
         Invalid: An option is out of its bounds.
     """
+
+    _options_of: type[AsyncOptions] = AsyncOptions
 
     def __init__(
         self,
@@ -292,7 +295,7 @@ class AsyncEngine:
         attributes: Mapping[str, str] | None = None,
     ) -> AsyncOptions:
         """The engine, to start executions with options. See `Engine.options`."""
-        return AsyncOptions(
+        return self._options_of(
             self._start,
             self._run,
             self._start_many,
@@ -345,7 +348,8 @@ class AsyncEngine:
             NotFound: There is none.
         """
         opened = self._here
-        return AsyncHandle(await opened.native.get_handle(workflow_id, opened.port), opened)
+        bounds.stored("workflow_id", workflow_id)
+        return AsyncHandle(await opened.asked("get").get_handle(workflow_id, opened.port), opened)
 
     @overload
     async def results(
@@ -371,32 +375,33 @@ class AsyncEngine:
         Raises:
             NotFound: There is no such execution.
         """
-        return record_of(await self._here.native.show(workflow_id, self._here.port))
+        bounds.stored("workflow_id", workflow_id)
+        return record_of(await self._here.asked("show").show(workflow_id, self._here.port))
 
     async def survey(self) -> Survey:
         """Who works on the database, and what waits for a worker that is not there. See `Engine.survey`."""
         opened = self._here
-        return survey_of(await opened.native.survey(opened.port))
+        return survey_of(await opened.asked("survey").survey(opened.port))
 
     async def queues(self) -> builtins.list[QueueInfo]:
         """The queues that there are, by name."""
         opened = self._here
-        return [info_of(row) for row in await opened.native.queues(opened.port)]
+        return [info_of(row) for row in await opened.asked("queues").queues(opened.port)]
 
     async def set_queue(self, queue: Queue) -> QueueInfo:
         """Creates a queue, or gives one that is there these limits. See `Engine.set_queue`."""
         opened = self._here
-        return info_of(await opened.native.set_queue(told(queue), opened.port))
+        return info_of(await opened.asked("set_queue").set_queue(told(queue), opened.port))
 
     async def pause_queue(self, queue: str | Queue) -> QueueInfo:
         """Stops a queue until it is resumed. See `Engine.pause_queue`."""
         opened = self._here
-        return info_of(await opened.native.set_paused(name_of(queue), True, opened.port))
+        return info_of(await opened.asked("pause_queue").set_paused(name_of(queue), True, opened.port))
 
     async def resume_queue(self, queue: str | Queue) -> QueueInfo:
         """Lets a queue that was paused go on. See `Engine.resume_queue`."""
         opened = self._here
-        return info_of(await opened.native.set_paused(name_of(queue), False, opened.port))
+        return info_of(await opened.asked("resume_queue").set_paused(name_of(queue), False, opened.port))
 
     async def cancel(self, workflow_id: str) -> bool:
         """Asks that an execution be cancelled. See `Handle.cancel`.
@@ -410,6 +415,7 @@ class AsyncEngine:
         Raises:
             NotFound: There is no such execution.
         """
+        refuse_in_workflow("engine.cancel")
         return await (await self.get(workflow_id)).cancel()
 
     async def resume(self, workflow_id: str) -> bool:
@@ -424,6 +430,7 @@ class AsyncEngine:
         Raises:
             NotFound: There is no such execution.
         """
+        refuse_in_workflow("engine.resume")
         return await (await self.get(workflow_id)).resume()
 
     async def cancel_all(self, **filter: Unpack[Filter]) -> Answers:
@@ -444,6 +451,8 @@ class AsyncEngine:
     ) -> builtins.list[Execution]:
         """Executions that match, newest first. See `Engine.list`."""
         bounds.count("limit", limit, 1)
+        if after is not None:
+            bounds.stored("after", after)
         return [execution_of(row) for row in await self._here.list(filter, after, limit)]
 
     async def close(self, grace: float = 10.0) -> None:
@@ -453,7 +462,7 @@ class AsyncEngine:
             grace: Longest to wait for a database that does not answer, for code that was told to unwind, and
                 for bodies in threads, in seconds.
         """
-        bounds.seconds("grace", grace)
+        grace = bounds.grace(grace)
         await self._end(grace, grace)
 
     async def _end(self, grace: float, patience: float) -> None:
@@ -472,7 +481,7 @@ class AsyncEngine:
             grace: Longest to wait for what runs, in seconds. Async code that is told to unwind then has
                 another 10 s for that.
         """
-        bounds.seconds("grace", grace)
+        grace = bounds.grace(grace)
         opened = self._here
         over = time.monotonic() + grace
         await opened.native.drained(grace, opened.port)
@@ -488,17 +497,22 @@ class AsyncEngine:
         Raises:
             Invalid: The loop does not run in the main thread.
         """
-        bounds.seconds("grace", grace)
+        grace = bounds.grace(grace)
         told = asyncio.Semaphore(0)
         with calling_on(asyncio.get_running_loop(), told.release):
             await told.acquire()
             draining = asyncio.ensure_future(self.drain(grace))
             again = asyncio.ensure_future(told.acquire())
-            await asyncio.wait([draining, again], return_when=asyncio.FIRST_COMPLETED)
-            again.cancel()
-            if not draining.done():
-                await self._end(ending.CLOSING, 0.0)
-            await draining
+            try:
+                await asyncio.wait([draining, again], return_when=asyncio.FIRST_COMPLETED)
+                if not draining.done():
+                    await self._end(ending.CLOSING, 0.0)
+                await draining
+            finally:
+                # also if this is cancelled: the engine takes nothing new from then on, and can be closed
+                for task in (draining, again):
+                    task.cancel()
+                await finished([draining, again])
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -6,8 +6,10 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any, TypeVar
+
+from stepfast.branch import here_var, unwinding
 
 R = TypeVar("R")
 
@@ -24,27 +26,52 @@ async def within(seconds: float, body: Awaitable[R]) -> R:
         raise
 
 
+def begun_in_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """The body of a step, in a thread of its own, which may come late: then it does not begin."""
+    here = here_var.get()
+    if isinstance(here, tuple) and not here[1].may_begin:
+        raise unwinding(here[0].stopped)
+    return function(*args, **kwargs)
+
+
 def within_thread(
     seconds: float, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> R:
     """Calls `function` in a thread of its own and waits for so long, then raises `TimeoutError`. A thread
     cannot be stopped: it goes on, and what it comes to is dropped."""
     outcome: Future[R] = Future()
-    context = copy_context()
-
-    def run() -> None:
-        try:
-            outcome.set_result(context.run(function, *args, **kwargs))
-        except BaseException as raised:
-            outcome.set_exception(raised)
-
-    threading.Thread(target=run, name=f"stepfast-{function.__qualname__}", daemon=True).start()
+    thread = threading.Thread(
+        target=_settle,
+        args=(outcome, copy_context(), function, args, kwargs),
+        name=f"stepfast-{function.__qualname__}",
+        daemon=True,
+    )
+    thread.start()
     try:
         return outcome.result(seconds)
     except TimeoutError:
         if not outcome.done():
             raise too_long(seconds) from None
         raise
+    finally:
+        # the traceback of what it was raised with has this frame
+        del outcome
+
+
+def _settle(
+    outcome: Future[R],
+    context: Context,
+    function: Callable[..., R],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """What the thread does."""
+    try:
+        outcome.set_result(context.run(begun_in_thread, function, *args, **kwargs))
+    except BaseException as raised:
+        outcome.set_exception(raised)
+    finally:
+        del outcome
 
 
 def too_long(seconds: float) -> TimeoutError:

@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from stepfast import bounds
 from stepfast.errors import Invalid
+from stepfast.shown import shown
 
 #: Most bytes of a name, of a value, and most attributes of an execution.
 NAME: Final = 128
@@ -21,13 +22,13 @@ def checked(attributes: Any) -> dict[str, str]:
         Invalid: They are no mapping of texts, or one is out of its bounds, or there are too many.
     """
     if not isinstance(attributes, Mapping):
-        raise Invalid(f"attributes is {attributes!r}, and must be a dict of texts")
+        raise Invalid(f"attributes is {shown(attributes)}, and must be a dict of texts")
     found = dict(cast("dict[Any, Any]", attributes))
     if len(found) > COUNT:
         raise Invalid(f"attributes has {len(found)} names, and an execution at most {COUNT}")
     for name, value in found.items():
-        bounds.name("the name of an attribute", name, NAME)
+        bounds.name("a name in attributes", name, NAME)
         if "=" in name:
-            raise Invalid(f"the name of an attribute is {name!r}, and must not contain '='")
-        bounds.name(f"attributes[{name!r}]", value, VALUE)
+            raise Invalid(f"a name in attributes is {shown(name)}, and must not contain '='")
+        bounds.name(f"attributes[{shown(name)}]", value, VALUE)
     return found

@@ -7,14 +7,23 @@ import math
 import sys
 import unicodedata
 from numbers import Integral, Real
+from threading import TIMEOUT_MAX
 from typing import Any, Final, cast
 
+from stepfast.coroutine_function import CoroutineFunction
 from stepfast.errors import Invalid
+from stepfast.shown import shown
 
 #: Longest name of a step or workflow, in bytes.
 NAME: Final = 255
-#: Longest key within a queue, in bytes.
+#: Longest workflow_id, dedup_id and key within a queue, in bytes.
 KEY: Final = 1024
+#: Longest URL, in bytes.
+URL: Final = 8192
+#: The largest limit of a queue, on every store.
+LIMIT: Final = 2**31 - 1
+#: What is longer, in seconds, counts as this: a hundred years.
+LONGEST: Final = 100 * 366 * 86_400.0
 #: The most that the engine counts attempts and recoveries to.
 RETRIES: Final = 2**32 - 1
 
@@ -26,14 +35,14 @@ def number(what: str, value: Any, least: float = -math.inf, most: float = math.i
         Invalid: It is no number, not a number (NaN), less than `least` or more than `most`.
     """
     if type(value) is not float and (type(value) is bool or not isinstance(value, Real)):
-        raise Invalid(f"{what} is {value!r}, and must be a number")
+        raise Invalid(f"{what} is {shown(value)}, and must be a number")
     given = cast("float", value)
     if least <= given <= most:
         return
     if least == -math.inf and most == math.inf:
-        raise Invalid(f"{what} is {value!r}, and must be a number")
+        raise Invalid(f"{what} is {shown(value)}, and must be a number")
     bounds = f"at least {least}" if most == math.inf else f"from {least} to {most}"
-    raise Invalid(f"{what} is {value!r}, and must be {bounds}")
+    raise Invalid(f"{what} is {shown(value)}, and must be {bounds}")
 
 
 def seconds(what: str, value: Any) -> None:
@@ -43,8 +52,18 @@ def seconds(what: str, value: Any) -> None:
         Invalid: It is no number, or negative.
     """
     if type(value) is not float and not isinstance(value, Real):
-        raise Invalid(f"{what} is {value!r}, and must be a number of seconds")
+        raise Invalid(f"{what} is {shown(value)}, and must be a number of seconds")
     number(what, value, 0)
+
+
+def grace(value: Any) -> float:
+    """How long an end may take, in seconds: never longer than threads can wait.
+
+    Raises:
+        Invalid: It is no number, or negative.
+    """
+    seconds("grace", value)
+    return min(float(value), TIMEOUT_MAX)
 
 
 def limit(what: str, value: Any) -> None:
@@ -64,10 +83,10 @@ def count(what: str, value: Any, least: int, most: int = sys.maxsize) -> None:
         Invalid: It is no whole number, less than `least` or more than `most`.
     """
     if type(value) is bool or not isinstance(value, Integral):
-        raise Invalid(f"{what} is {value!r}, and must be a whole number")
+        raise Invalid(f"{what} is {shown(value)}, and must be a whole number")
     if not least <= int(value) <= most:
         bounds = f"at least {least}" if most == sys.maxsize and value < least else f"from {least} to {most}"
-        raise Invalid(f"{what} is {value!r}, and must be {bounds}")
+        raise Invalid(f"{what} is {shown(value)}, and must be {bounds}")
 
 
 def flag(what: str, value: Any) -> None:
@@ -77,7 +96,7 @@ def flag(what: str, value: Any) -> None:
         Invalid: It is something else.
     """
     if not isinstance(value, bool):
-        raise Invalid(f"{what} is {value!r}, and must be True or False")
+        raise Invalid(f"{what} is {shown(value)}, and must be True or False")
 
 
 def text(what: str, value: Any) -> None:
@@ -87,7 +106,30 @@ def text(what: str, value: Any) -> None:
         Invalid: It is something else, or empty.
     """
     if not isinstance(value, str) or not value:
-        raise Invalid(f"{what} is {value!r}, and must be text that is not empty")
+        raise Invalid(f"{what} is {shown(value)}, and must be text that is not empty")
+
+
+def stored(what: str, value: Any) -> None:
+    """Refuses what is no text that a store can have, or compare with what it has.
+
+    Raises:
+        Invalid: It is no text, or has a NUL or half of a pair of surrogates.
+    """
+    if not isinstance(value, str):
+        raise Invalid(f"{what} is {shown(value)}, and must be text")
+    if "\0" in value or any(unicodedata.category(each) == "Cs" for each in value):
+        raise Invalid(
+            f"{what} is {shown(value)}, and must not have a NUL or a lone surrogate: no store has such text"
+        )
+
+
+def store_url(value: Any) -> None:
+    """Refuses what is no URL of a store.
+
+    Raises:
+        Invalid: It is no text, empty, too long, or not printable.
+    """
+    name("url", value, URL)
 
 
 def name(what: str, value: Any, most: int = NAME) -> None:
@@ -99,9 +141,9 @@ def name(what: str, value: Any, most: int = NAME) -> None:
     text(what, value)
     size = len(value.encode(errors="surrogatepass"))
     if size > most:
-        raise Invalid(f"{what} is {value!r} and has {size} bytes, at most {most} are allowed")
+        raise Invalid(f"{what} is {shown(value)} and has {size} bytes, at most {most} are allowed")
     if any(unicodedata.category(each) in ("Cc", "Cs") for each in value):
-        raise Invalid(f"{what} is {value!r}, and must consist of printable characters")
+        raise Invalid(f"{what} is {shown(value)}, and must consist of printable characters")
 
 
 def of_engine(
@@ -119,7 +161,7 @@ def of_engine(
     Raises:
         Invalid: One of them is out of its bounds.
     """
-    text("url", url)
+    store_url(url)
     count("max_running", max_running, 1)
     seconds("suspend_after", suspend_after)
     count("value_limit", value_limit, 1)
@@ -165,11 +207,12 @@ def of_step(
             f"retry_if=lambda error: isinstance(error, {given.__qualname__})"
         )
     if retry_if is not None and not callable(retry_if):
-        raise Invalid(f"retry_if is {retry_if!r}, and must be a function that takes the exception")
-    asked = retry_if if inspect.isroutine(retry_if) else type(retry_if).__call__
-    if inspect.iscoroutinefunction(asked):
+        raise Invalid(f"retry_if is {shown(retry_if)}, and must be a function that takes the exception")
+    if CoroutineFunction.is_like(retry_if):
         # its coroutine would be true, whatever the exception is
-        raise Invalid(f"retry_if is {retry_if!r}, and must be a sync function: nothing awaits its answer")
+        raise Invalid(
+            f"retry_if is {shown(retry_if)}, and must be a sync function: nothing awaits its answer"
+        )
 
 
 def function(what: str, value: Any) -> None:
@@ -179,7 +222,9 @@ def function(what: str, value: Any) -> None:
         Invalid: It is a step or a workflow already, or a generator.
     """
     if hasattr(value, "__stepfast__"):
-        raise Invalid(f"{value!r} is one already, and cannot be made a {what}: decorate a plain function")
+        raise Invalid(
+            f"{shown(value)} is one already, and cannot be made a {what}: decorate a plain function"
+        )
     if inspect.isasyncgenfunction(value):
         raise Invalid(
             f"{value.__qualname__} is an async generator, which cannot be a {what}: return a list, or make a "
@@ -199,10 +244,6 @@ def of_order(workflow_id: Any, timeout: Any, patience: Any) -> None:
         Invalid: One of them is out of its bounds.
     """
     if workflow_id is not None:
-        text("workflow_id", workflow_id)
-        if any(unicodedata.category(each) == "Cs" for each in workflow_id):
-            raise Invalid(
-                f"workflow_id is {workflow_id!r}, and must not have a lone surrogate: it is not stored text"
-            )
+        name("workflow_id", workflow_id, KEY)
     limit("timeout", timeout)
     limit("patience", patience)

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from stepfast._native import Branch, Call
-from stepfast.errors import Cancelled, Suspended
+from stepfast.errors import Cancelled, Invalid, Suspended
 
 PENDING: Final = 0
 BODY: Final = 1
@@ -28,6 +28,20 @@ def branch_here() -> Branch | None:
     """The branch whose code runs here: none in the body of a step."""
     here = here_var.get()
     return here if type(here) is Branch else None
+
+
+def refuse_in_workflow(what: str) -> None:
+    """Refuses to ask for something in the code of a workflow: a replay would ask again, and could see
+    something else.
+
+    Raises:
+        Invalid: This is the code of a workflow.
+    """
+    if type(here_var.get()) is Branch:
+        raise Invalid(
+            f"{what} is called in the code of a workflow, where a replay would call it again, and could see "
+            "something else: call it in a step, whose outcome is recorded"
+        )
 
 
 def unwinding(stopped: int) -> BaseException:

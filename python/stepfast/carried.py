@@ -44,7 +44,10 @@ def raised(call: _native.Call, branch: _native.Branch, raised: BaseException) ->
         branch.put_off()
         return None
     # of code that unwinds nothing counts
-    return call.unwound() if branch.is_closing else call.raised(failure_of(raised))
+    if branch.is_closing:
+        return call.unwound()
+    branch.home.loop.raised(branch)
+    return call.raised(failure_of(raised))
 
 
 def ended(branch: _native.Branch, raised: BaseException) -> bool:
@@ -61,6 +64,7 @@ def ended(branch: _native.Branch, raised: BaseException) -> bool:
         return True
     # of code that unwinds nothing counts, be it a group of what its branches unwind with
     if not branch.is_closing:
+        branch.home.loop.raised(branch)
         branch.fail(failure_of(raised))
     return False
 

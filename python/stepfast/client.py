@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Coroutine
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar, overload
+from collections.abc import Coroutine, Mapping
+from datetime import datetime
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from stepfast import bounds
 from stepfast.async_engine import AsyncEngine
@@ -12,7 +13,8 @@ from stepfast.engine import Engine
 from stepfast.errors import Invalid
 from stepfast.handle import AsyncHandle, Handle
 from stepfast.opened import Opened
-from stepfast.queue import Queue
+from stepfast.options import AsyncClientOptions, ClientOptions
+from stepfast.queue import OnDuplicate, OnFull, Queue
 from stepfast.workflow import BoundWorkflow, Workflow
 
 P = ParamSpec("P")
@@ -50,8 +52,10 @@ class Client(Engine):
         Unavailable: The database server does not answer.
     """
 
+    _options_of = ClientOptions
+
     def __init__(self, url: str) -> None:
-        bounds.text("url", url)
+        bounds.store_url(url)
         self._opened = Opened(url, **NOTHING)
 
     @overload
@@ -122,6 +126,47 @@ class Client(Engine):
         """Starts an execution and waits for its output. See `start`, and `Engine.run`."""
         return super().run(workflow, *args, workflow_id=workflow_id, **kwargs)
 
+    def options(
+        self,
+        *,
+        workflow_id: str | None = None,
+        timeout: float | None = None,
+        run_timeout: float | None = None,
+        patience: float | None = None,
+        queue: str | Queue | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        dedup_id: str | None = None,
+        on_duplicate: OnDuplicate = "reject",
+        on_full: OnFull = "reject",
+        delay: float | None = None,
+        start_at: datetime | None = None,
+        debounce: str | None = None,
+        max_delay: float | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> ClientOptions:
+        """The client, to start executions with options. See `Engine.options`."""
+        return cast(
+            "ClientOptions",
+            super().options(
+                workflow_id=workflow_id,
+                timeout=timeout,
+                run_timeout=run_timeout,
+                patience=patience,
+                queue=queue,
+                key=key,
+                priority=priority,
+                dedup_id=dedup_id,
+                on_duplicate=on_duplicate,
+                on_full=on_full,
+                delay=delay,
+                start_at=start_at,
+                debounce=debounce,
+                max_delay=max_delay,
+                attributes=attributes,
+            ),
+        )
+
     def work(self, grace: float = 30.0) -> NoReturn:
         """Not for clients: they run nothing.
 
@@ -145,8 +190,10 @@ class AsyncClient(AsyncEngine):
         Invalid: The URL is no text.
     """
 
+    _options_of = AsyncClientOptions
+
     def __init__(self, url: str) -> None:
-        bounds.text("url", url)
+        bounds.store_url(url)
         self._opened = None
         self._open = functools.partial(Opened, url, **NOTHING)
 
@@ -269,6 +316,47 @@ class AsyncClient(AsyncEngine):
     ) -> Any:
         """Starts an execution and waits for its output. See `start`, and `AsyncEngine.run`."""
         return await super().run(workflow, *args, workflow_id=workflow_id, **kwargs)
+
+    def options(
+        self,
+        *,
+        workflow_id: str | None = None,
+        timeout: float | None = None,
+        run_timeout: float | None = None,
+        patience: float | None = None,
+        queue: str | Queue | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        dedup_id: str | None = None,
+        on_duplicate: OnDuplicate = "reject",
+        on_full: OnFull = "reject",
+        delay: float | None = None,
+        start_at: datetime | None = None,
+        debounce: str | None = None,
+        max_delay: float | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> AsyncClientOptions:
+        """The client, to start executions with options. See `Engine.options`."""
+        return cast(
+            "AsyncClientOptions",
+            super().options(
+                workflow_id=workflow_id,
+                timeout=timeout,
+                run_timeout=run_timeout,
+                patience=patience,
+                queue=queue,
+                key=key,
+                priority=priority,
+                dedup_id=dedup_id,
+                on_duplicate=on_duplicate,
+                on_full=on_full,
+                delay=delay,
+                start_at=start_at,
+                debounce=debounce,
+                max_delay=max_delay,
+                attributes=attributes,
+            ),
+        )
 
     async def work(self, grace: float = 30.0) -> NoReturn:
         """Not for clients: they run nothing.

@@ -7,6 +7,7 @@ from typing import Any
 
 from stepfast import bounds
 from stepfast.errors import Invalid
+from stepfast.shown import shown
 
 #: As the engine takes it: whether it is an instant, and in microseconds.
 Due = tuple[bool, int]
@@ -30,7 +31,7 @@ def due_of(delay: Any, start_at: Any) -> Due | None:
         return None
     if not isinstance(start_at, datetime) or start_at.tzinfo is None:
         raise Invalid(
-            f"start_at is {start_at!r}, and must be a datetime with a time zone, as in "
+            f"start_at is {shown(start_at)}, and must be a datetime with a time zone, as in "
             "datetime.now(timezone.utc) + timedelta(hours=1)"
         )
     return True, (start_at - _EPOCH) // timedelta(microseconds=1)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from stepfast import bounds, ending
-from stepfast.branch import BODY, DONE, PENDING, here_var
+from stepfast.branch import BODY, DONE, PENDING, here_var, refuse_in_workflow
 from stepfast.failure import failure_of
 from stepfast.filter import Answers, Filter
 from stepfast.handle import Handle, outcomes, settle_here
@@ -67,6 +67,8 @@ class Engine:
         Corrupt: The store is damaged, or was written by a newer version of Stepfast.
         Unavailable: The database server does not answer.
     """
+
+    _options_of: type[Options] = Options
 
     def __init__(
         self,
@@ -293,7 +295,7 @@ class Engine:
         Raises:
             Invalid: An option is out of its bounds.
         """
-        return Options(
+        return self._options_of(
             self._start,
             self._run,
             self._start_many,
@@ -357,9 +359,13 @@ class Engine:
                 opened.inline.pop(call, None)
             if turn == PENDING:
                 turn = call.wait()
-        if turn != DONE:
-            raise over(call, turn, error)
-        return call.value()
+        try:
+            if turn != DONE:
+                raise over(call, turn, error)
+            return call.value()
+        finally:
+            # its traceback has this frame
+            del error
 
     def get(self, workflow_id: str) -> Handle[Any]:
         """A handle to the execution with this workflow_id, whoever has started it.
@@ -370,7 +376,8 @@ class Engine:
         Raises:
             NotFound: There is none.
         """
-        return Handle(settle_here(self._opened.native.get_handle(workflow_id, None)), self._opened)
+        bounds.stored("workflow_id", workflow_id)
+        return Handle(settle_here(self._opened.asked("get").get_handle(workflow_id, None)), self._opened)
 
     @overload
     def results(
@@ -407,7 +414,8 @@ class Engine:
         Raises:
             NotFound: There is no such execution.
         """
-        return record_of(settle_here(self._opened.native.show(workflow_id, None)))
+        bounds.stored("workflow_id", workflow_id)
+        return record_of(settle_here(self._opened.asked("show").show(workflow_id, None)))
 
     def survey(self) -> Survey:
         """Who works on the database, and what waits for a worker that is not there. The program's `stepfast
@@ -417,11 +425,11 @@ class Engine:
             Invalid: The user of the database may not read that.
             Unavailable: The database does not answer.
         """
-        return survey_of(settle_here(self._opened.native.survey(None)))
+        return survey_of(settle_here(self._opened.asked("survey").survey(None)))
 
     def queues(self) -> builtins.list[QueueInfo]:
         """The queues that there are, by name."""
-        return [info_of(row) for row in settle_here(self._opened.native.queues(None))]
+        return [info_of(row) for row in settle_here(self._opened.asked("queues").queues(None))]
 
     def set_queue(self, queue: Queue) -> QueueInfo:
         """Creates a queue, or gives one that is there these limits. They hold for all processes from when
@@ -437,7 +445,7 @@ class Engine:
             Invalid: It is no `Queue`.
             Unavailable: The engine is closed.
         """
-        return info_of(settle_here(self._opened.native.set_queue(told(queue), None)))
+        return info_of(settle_here(self._opened.asked("set_queue").set_queue(told(queue), None)))
 
     def pause_queue(self, queue: str | Queue) -> QueueInfo:
         """Stops a queue: what waits in it stays there, and what is put into it, until it is resumed. What
@@ -453,7 +461,7 @@ class Engine:
             NotFound: There is no such queue.
             Invalid: It cannot be the name of a queue; or it is `default`, which cannot be paused.
         """
-        return info_of(settle_here(self._opened.native.set_paused(name_of(queue), True, None)))
+        return info_of(settle_here(self._opened.asked("pause_queue").set_paused(name_of(queue), True, None)))
 
     def resume_queue(self, queue: str | Queue) -> QueueInfo:
         """Lets a queue that was paused go on.
@@ -468,7 +476,9 @@ class Engine:
             NotFound: There is no such queue.
             Invalid: It cannot be the name of a queue; or it is `default`, which is never paused.
         """
-        return info_of(settle_here(self._opened.native.set_paused(name_of(queue), False, None)))
+        return info_of(
+            settle_here(self._opened.asked("resume_queue").set_paused(name_of(queue), False, None))
+        )
 
     def cancel(self, workflow_id: str) -> bool:
         """Asks that an execution be cancelled. See `Handle.cancel`.
@@ -482,6 +492,7 @@ class Engine:
         Raises:
             NotFound: There is no such execution.
         """
+        refuse_in_workflow("engine.cancel")
         return self.get(workflow_id).cancel()
 
     def resume(self, workflow_id: str) -> bool:
@@ -496,6 +507,7 @@ class Engine:
         Raises:
             NotFound: There is no such execution.
         """
+        refuse_in_workflow("engine.resume")
         return self.get(workflow_id).resume()
 
     def cancel_all(self, **filter: Unpack[Filter]) -> Answers:
@@ -555,6 +567,8 @@ class Engine:
                 than 1.
         """
         bounds.count("limit", limit, 1)
+        if after is not None:
+            bounds.stored("after", after)
         return [execution_of(row) for row in settle_here(self._opened.list(filter, after, limit))]
 
     def close(self, grace: float = 10.0) -> None:
@@ -565,7 +579,7 @@ class Engine:
             grace: Longest to wait for a database that does not answer, and for bodies in threads, which
                 cannot be stopped, in seconds. What they come to is dropped.
         """
-        bounds.seconds("grace", grace)
+        grace = bounds.grace(grace)
         self._opened.end(grace, grace)
 
     def drain(self, grace: float = 30.0) -> None:
@@ -578,7 +592,7 @@ class Engine:
                 beyond the grace, nobody waits for it, and what it comes to is dropped. A database that does
                 not answer is waited for another 10 s.
         """
-        bounds.seconds("grace", grace)
+        grace = bounds.grace(grace)
         over = time.monotonic() + grace
         settle_here(self._opened.native.drained(grace, None))
         self._opened.end(ending.CLOSING, max(0.0, over - time.monotonic()))
@@ -594,7 +608,7 @@ class Engine:
         Raises:
             Invalid: This is not the main thread.
         """
-        bounds.seconds("grace", grace)
+        grace = bounds.grace(grace)
         # its `put` may interrupt its own `get`, as signals do
         told: queue.SimpleQueue[bool] = queue.SimpleQueue()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from stepfast import _native
 from stepfast._native import Branch
@@ -21,11 +21,37 @@ Make = Callable[..., asyncio.Future[Any]]
 
 
 class Factory:
-    """Makes tasks of workflow code branches from their creation on; all others are made as before."""
+    """Makes tasks of workflow code branches from their creation on; all others are made as the program's own
+    factory makes them, which the program may set and ask for at any time."""
 
     def __init__(self, before: Make | None) -> None:
-        self._before: Final = before
-        self._make: Final = before if before is not None else made
+        self._engines = 0
+        self.set(before)
+
+    def set(self, before: Make | None) -> None:
+        """Sets the program's factory: the loop's `set_task_factory` while an engine is open there."""
+        if before is not None and not callable(before):
+            raise TypeError("task factory must be a callable or None")
+        self._before: Make | None = before
+        self._make: Make = before if before is not None else made
+
+    def get(self) -> Make | None:
+        """The program's factory: the loop's `get_task_factory` while an engine is open there."""
+        return self._before
+
+    def add(self, loop: Any) -> None:
+        """Another engine is open on the loop."""
+        self._engines += 1
+        if self._engines == 1:
+            loop.set_task_factory(self)
+            loop.set_task_factory, loop.get_task_factory = self.set, self.get
+
+    def remove(self, loop: Any) -> None:
+        """An engine is closed: after the last one the loop has the program's factory again."""
+        self._engines -= 1
+        if self._engines == 0:
+            del loop.set_task_factory, loop.get_task_factory
+            loop.set_task_factory(self._before)
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
         branch = here_var.get()
@@ -73,12 +99,11 @@ def ended(task: asyncio.Future[Any], branch: Branch) -> None:
 
 
 def chained(loop: asyncio.AbstractEventLoop) -> Factory:
-    """The loop's factory: chained to the one that was there, if it was not ours."""
-    before = cast("Make | None", loop.get_task_factory())
-    if isinstance(before, Factory):
-        return before
-    factory = Factory(before)
-    loop.set_task_factory(cast("Any", factory))
+    """The factory of the engines on this loop, chained to the program's own; one engine more uses it."""
+    found: Any = getattr(loop.set_task_factory, "__self__", None)
+    is_ours = isinstance(found, Factory)
+    factory: Factory = found if is_ours else Factory(cast("Make | None", loop.get_task_factory()))
+    factory.add(loop)
     return factory
 
 

@@ -74,7 +74,12 @@ def raised_again(failure: tuple[str, str, list[str], bytes] | None) -> BaseExcep
 
 
 def made(kind: str, code: str, message: str, failure: tuple[str, str, bytes] | None) -> BaseException:
-    """The exception for an error of the engine; that of the workflow itself where it can be made again."""
-    if failure is not None and kind == "Failed" and failure[2]:
-        return decode_exception(failure[2])
+    """The exception for an error of the engine; that of the workflow itself where it can be made again. Its
+    code is that of what has ended the execution, or parked it."""
+    if failure is not None:
+        cause, _, detail = failure
+        if kind == "Failed" and detail:
+            return decode_exception(detail)
+        if cause.startswith("SF-"):
+            code = cause
     return CODES.get(code, KINDS.get(kind, Error))(message, code)

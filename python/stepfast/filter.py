@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
+from stepfast import bounds
 from stepfast.attributes import checked
 from stepfast.errors import Invalid
 from stepfast.options import unbound
 from stepfast.queue import Queue, name_of
 from stepfast.records import micros
+from stepfast.shown import shown
 from stepfast.workflow import BoundWorkflow, Workflow
 
 #: As the engine takes it, in the order of `Filter`.
@@ -83,21 +85,49 @@ def told(filter: Filter) -> Told:
     unknown = filter.keys() - Filter.__annotations__.keys()
     if unknown:
         known = ", ".join(Filter.__annotations__)
-        raise TypeError(f"{min(unknown)!r} is none of the conditions that there are: {known}")
+        raise TypeError(f"{shown(min(unknown))} is none of the conditions that there are: {known}")
     status, workflow, queue = filter.get("status"), filter.get("workflow"), filter.get("queue")
-    attributes = filter.get("attributes")
+    attributes, is_parked = filter.get("attributes"), filter.get("is_parked")
+    if is_parked is not None:
+        bounds.flag("is_parked", is_parked)
+    named: str | None = workflow_name(workflow) if callable(workflow) else workflow
+    for what, given in (
+        ("workflow", named),
+        ("parent", filter.get("parent")),
+        ("id_prefix", filter.get("id_prefix")),
+        ("app_version", filter.get("app_version")),
+    ):
+        if given is not None:
+            bounds.stored(what, given)
     return (
-        [status] if isinstance(status, str) else list(status or ()),
-        workflow_name(workflow) if callable(workflow) else workflow,
-        filter.get("is_parked"),
+        statuses(status),
+        named,
+        is_parked,
         filter.get("parent"),
         filter.get("id_prefix"),
         filter.get("app_version"),
         None if queue is None else name_of(queue),
         [] if attributes is None else list(checked(attributes).items()),
-        micros(checked_time("created_from", filter.get("created_from"))),
-        micros(checked_time("created_before", filter.get("created_before"))),
+        checked_time("created_from", filter.get("created_from")),
+        checked_time("created_before", filter.get("created_before")),
     )
+
+
+def statuses(given: Any) -> list[str]:
+    """The statuses of a filter, of which one may be given by itself.
+
+    Raises:
+        Invalid: They are no texts.
+    """
+    if given is None or isinstance(given, str):
+        listed: list[Any] = [] if given is None else [given]
+    elif hasattr(given, "__iter__"):
+        listed = list(given)
+    else:
+        raise Invalid(f"status is {shown(given)}, and must be a status, or a list of some")
+    for each in listed:
+        bounds.name("status", each)
+    return listed
 
 
 def workflow_name(workflow: Callable[..., Any]) -> str:
@@ -108,19 +138,23 @@ def workflow_name(workflow: Callable[..., Any]) -> str:
     """
     found, _ = unbound(workflow, ())
     if not isinstance(found, Workflow):
-        raise Invalid(f"{workflow!r} is no workflow")
+        raise Invalid(f"{shown(workflow)} is no workflow")
     return found.name
 
 
-def checked_time(what: str, at: Any) -> datetime | None:
-    """Refuses what is no point in time.
+def checked_time(what: str, at: Any) -> int | None:
+    """A point in time, in microseconds since 1970.
 
     Raises:
         Invalid: It is something else.
     """
     if at is not None and not isinstance(at, datetime):
-        raise Invalid(f"{what} is {at!r}, and must be a datetime")
-    return at
+        raise Invalid(f"{what} is {shown(at)}, and must be a datetime")
+    try:
+        return micros(at)
+    except (ValueError, OverflowError):
+        # its own zone, or that of this machine, leads out of the calendar
+        raise Invalid(f"{what} is {shown(at)}, and must be a datetime of the years 2 to 9998") from None
 
 
 __all__ = ["Answers", "Filter"]

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stepfast import _native, bounds
-from stepfast.branch import DONE, PENDING
+from stepfast.branch import DONE, PENDING, refuse_in_workflow
 from stepfast.step import over
 
 if TYPE_CHECKING:
@@ -44,12 +44,14 @@ class Handle(Generic[R]):
             Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
         bounds.limit("timeout", timeout)
+        refuse_in_workflow("handle.result")
         output: R = settle_here(self._native.result(None), timeout, self)
         return output
 
     def status(self) -> str:
         """Its status now, from the database: scheduled, queued, running, waiting, completed, failed or
         cancelled."""
+        refuse_in_workflow("handle.status")
         status: str = settle_here(self._native.status(None))
         return status
 
@@ -59,6 +61,7 @@ class Handle(Generic[R]):
         Returns:
             False if it had ended before.
         """
+        refuse_in_workflow("handle.cancel")
         is_done: bool = settle_here(self._native.cancel(None))
         return is_done
 
@@ -70,6 +73,7 @@ class Handle(Generic[R]):
         Returns:
             False if it is none of these.
         """
+        refuse_in_workflow("handle.resume")
         is_done: bool = settle_here(self._native.resume(None))
         return is_done
 
@@ -112,6 +116,7 @@ class AsyncHandle(Generic[R]):
             Unavailable: The engine was closed meanwhile.
             Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
+        refuse_in_workflow("the result of a handle")
         loop = self._opened.loop
         if loop is not None and loop.native.is_here():
             return self._native.result(loop.native)
@@ -119,21 +124,25 @@ class AsyncHandle(Generic[R]):
 
     async def _result_there(self) -> R:
         """What is asked for elsewhere may be awaited on the loop."""
+        refuse_in_workflow("handle.result")
         output: R = await self._native.result(self._port)
         return output
 
     async def status(self) -> str:
         """Its status now, from the database. See `Handle.status`."""
+        refuse_in_workflow("handle.status")
         status: str = await self._native.status(self._port)
         return status
 
     async def cancel(self) -> bool:
         """Asks that it be cancelled. See `Handle.cancel`."""
+        refuse_in_workflow("handle.cancel")
         is_done: bool = await self._native.cancel(self._port)
         return is_done
 
     async def resume(self) -> bool:
         """Asks that it go on from what is recorded. See `Handle.resume`."""
+        refuse_in_workflow("handle.resume")
         is_done: bool = await self._native.resume(self._port)
         return is_done
 

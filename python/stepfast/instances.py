@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from stepfast.errors import Invalid
+from stepfast.shown import shown
 from stepfast.values import DecodeError, register
 
 _instances: Final[dict[tuple[type, str], Instance]] = {}
@@ -37,7 +38,7 @@ class Instance:
     def __init__(self, name: str) -> None:
         # a name of another type would be looked for in vain after a crash
         if not isinstance(cast("object", name), str) or not name:
-            raise Invalid(f"an instance of {type(self).__qualname__} needs a name, not {name!r}")
+            raise Invalid(f"an instance of {type(self).__qualname__} needs a name, not {shown(name)}")
         self.name: Final = name
         _instances[type(self), name] = self
 
@@ -48,8 +49,8 @@ class Instance:
             instance = _instances.get((cls, name))
             if instance is None:
                 raise DecodeError(
-                    f"there is no instance {name!r} of {cls.__qualname__} in this program: make it before "
-                    "the engine is opened"
+                    f"there is no instance {shown(name)} of {cls.__qualname__} in this program: make it "
+                    "before the engine is opened"
                 )
             return instance
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncGenerator
 from contextvars import copy_context
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from stepfast import _native
 from stepfast.branch import here_var
-from stepfast.errors import Invalid
+from stepfast.errors import Invalid, Suspended
 
 if TYPE_CHECKING:
     from stepfast._native import Branch
+
+
+_log: Final = logging.getLogger("stepfast")
+
+#: What a branch is stopped by when its workflow has returned.
+_ENDED: Final = 3
 
 
 def _type_of_closing() -> type:
@@ -73,4 +80,56 @@ def tear_off(branch: Branch, coro: Any, kwargs: dict[str, Any]) -> bool:
     return True
 
 
-__all__ = ["refuse_unordered", "tear_off"]
+class Dropped:
+    """Tasks that were dropped, as the workflows that made them had returned: of each run, until all of its
+    tasks have ended."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, list[str]] = {}
+        #: Runs whose code has raised, and with that given up its tasks.
+        self._raised: set[int] = set()
+        #: Tasks that unwind, and that their own code had not cancelled before.
+        self._unwinding: set[asyncio.Future[Any]] = set()
+
+    def raised(self, run: int) -> None:
+        """The code of a run with tasks has raised."""
+        self._raised.add(run)
+
+    def unwinds(self, task: asyncio.Future[Any]) -> None:
+        """A task is about to be cancelled, as its run is over."""
+        if not cast("Any", task).cancelling():
+            self._unwinding.add(task)
+
+    def ended(self, branch: Branch, task: asyncio.Future[Any]) -> None:
+        """A task has ended, by itself or not."""
+        was_cancelled = task not in self._unwinding and cast("Any", task).cancelling()
+        self._unwinding.discard(task)
+        if branch.stopped != _ENDED or branch.run in self._raised or was_cancelled:
+            return
+        if task.cancelled() or isinstance(task.exception(), Suspended):
+            name = f"{cast('Any', task).get_name()!r} ({_shown(task)})"
+            self._names.setdefault(branch.run, []).append(name)
+
+    def all_ended(self, branch: Branch) -> None:
+        """All tasks of a run have ended: logs which were dropped."""
+        self._raised.discard(branch.run)
+        names = self._names.pop(branch.run, None)
+        if names is not None:
+            _log.warning(
+                "workflow %r (workflow_id %r) has returned before tasks that it has made, which are dropped: "
+                "%s. Let it await them",
+                branch.workflow,
+                branch.workflow_id,
+                ", ".join(sorted(names)),
+            )
+
+
+def _shown(task: Any) -> str:
+    code: Any = task.get_coro()
+    coroutine: Any = cast("Any", code).coroutine if type(code) is _native.Code else code
+    if type(coroutine) is _native.Call:
+        return f"the call at position {coroutine.path}" if coroutine.path else "a call"
+    return str(getattr(coroutine, "__qualname__", coroutine))
+
+
+__all__ = ["Dropped", "refuse_unordered", "tear_off"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native
 from stepfast.errors import Invalid
+from stepfast.shown import shown
 
 if TYPE_CHECKING:
     from stepfast.outbox import Place
@@ -22,7 +23,7 @@ class Letter:
     Attributes:
         key: Its key, as 16 bytes.
         key_text: The same as text.
-        shard: Where it is kept.
+        shard: The shard that it names.
         workflow: The name of its workflow.
         fingerprint: Of its arguments, where it has an id of its caller's.
         input: Its arguments, encoded.
@@ -43,18 +44,26 @@ class Letter:
         return self.place.workflow_id or self.key_text
 
 
-def letter_of(workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> Letter:
+def letter_of(
+    workflow: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    place: Place,
+    signature: _native.Signature | None,
+    shard: int,
+) -> Letter:
     """The letter that starts a workflow with these arguments.
 
     Raises:
+        TypeError: The function of the workflow does not take them.
         EncodeError: An argument cannot be recorded.
         Invalid: Together they are too large.
     """
-    key, key_text, shard, encoded, fingerprint = _native.letter(args, kwargs)
+    key, key_text, encoded, fingerprint = _native.letter(args, kwargs, shard, signature)
     if len(encoded) > LARGEST:
         raise Invalid(
-            f"the input of workflow {workflow!r} has {len(encoded)} bytes; an outbox takes {LARGEST}: keep "
-            "large values elsewhere and pass on where",
+            f"the input of workflow {shown(workflow)} has {len(encoded)} bytes; an outbox takes {LARGEST}: "
+            "keep large values elsewhere and pass on where",
             "SF-0007",
         )
     given = fingerprint if place.workflow_id is not None else None

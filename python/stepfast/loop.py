@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stepfast import _native, ending
 from stepfast.errors import Invalid, elsewhere, forked
 from stepfast.factory import chained
+from stepfast.left import Dropped
 from stepfast.loop_end import LoopEnd, finished, in_thread
 from stepfast.rest import OUTSIDE, waits_of
 from stepfast.task import guard_caller
@@ -36,16 +37,19 @@ class Loop:
         self.native: _native.Port = _native.Port(loop)
         self._opened: Callable[[], Opened | None] = lambda: None
         self._ending: asyncio.Task[None] | None = None
+        self._is_left = False
         #: Nothing begins here any more.
         self._is_over = False
         #: What runs of executions wait for outside of durable calls has to be cancelled if they unwind.
         self._tasks: dict[int, tuple[asyncio.Future[Any], _native.Branch]] = {}
         self._forked: dict[int, set[asyncio.Future[Any]]] = {}
+        self._dropped = Dropped()
         #: Callers that run the code of an execution themselves, and unwind it.
         self.unwound: set[int] = set()
         #: What ends the guards of those whose code has several branches, which may cancel each other.
         self.guards: dict[int, Callable[[], None]] = {}
-        loop.add_reader(self.native.fileno(), self._drain)
+        # executions begin from there, in an empty context, and not in that of the code that opens the engine
+        Context().run(loop.add_reader, self.native.fileno(), self._drain)
         self._factory = chained(loop)
         self.native.set_waits(self._waits)
         self.native.set_callers(self.guards, self.unwound)
@@ -100,6 +104,10 @@ class Loop:
     def close(self) -> None:
         """Leaves the loop alone."""
         self._loop_end.close()
+        if self._is_left:
+            return
+        self._is_left = True
+        self._factory.remove(self.loop)
         if not self.loop.is_closed():
             self.loop.remove_reader(self.native.fileno())
 
@@ -122,14 +130,21 @@ class Loop:
         if caller is not None and run not in self.guards:
             self.guards[run] = guard_caller(caller, branch)
         self._forked.setdefault(run, set()).add(task)
-        task.add_done_callback(lambda task: self._forget(run, task))
+        task.add_done_callback(lambda task: self._forget(branch, task))
 
-    def _forget(self, run: int, task: asyncio.Future[Any]) -> None:
-        tasks = self._forked.get(run)
+    def _forget(self, branch: _native.Branch, task: asyncio.Future[Any]) -> None:
+        self._dropped.ended(branch, task)
+        tasks = self._forked.get(branch.run)
         if tasks is not None:
             tasks.discard(task)
             if not tasks:
-                del self._forked[run]
+                del self._forked[branch.run]
+                self._dropped.all_ended(branch)
+
+    def raised(self, branch: _native.Branch) -> None:
+        """The code of an execution has raised, and with that given up what its tasks do."""
+        if branch.run in self._forked:
+            self._dropped.raised(branch.run)
 
     def _waits(self, run: int) -> int:
         """What the branches of a run wait for."""
@@ -147,6 +162,7 @@ class Loop:
             self.unwound.add(run)
             caller.cancel()
         for task in self._forked.get(run, ()):
+            self._dropped.unwinds(task)
             task.cancel()
 
     def _drain(self) -> None:

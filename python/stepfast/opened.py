@@ -8,11 +8,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from stepfast import _native, bounds, ending, log
-from stepfast.branch import branch_here, here_var
+from stepfast.branch import branch_here, here_var, refuse_in_workflow
 from stepfast.errors import Invalid
 from stepfast.filter import Filter, told
 from stepfast.handle import AsyncHandle
@@ -22,8 +22,9 @@ from stepfast.order import Order
 from stepfast.processes import Processes
 from stepfast.processes.importing import refuse_engines
 from stepfast.queue import Told
+from stepfast.shown import shown
 from stepfast.threads import Threads
-from stepfast.workflow import Workflow, open_engines, registered
+from stepfast.workflow import Workflow, open_engines, refuse_replaced, registered
 
 
 class Opened:
@@ -72,11 +73,12 @@ class Opened:
             # executions may begin as soon as it is open
             loop.serve(self)
         if is_client:
-            names = [workflow.name for workflow in self.workflows]
+            names = [(workflow.name, workflow.signature) for workflow in self.workflows]
             self.native: _native.Engine = _native.Engine.open_client(url, names)
         else:
             definitions = [
-                (workflow.name, workflow.eager, self._port_of(workflow)) for workflow in self.workflows
+                (workflow.name, workflow.eager, self._port_of(workflow), workflow.signature)
+                for workflow in self.workflows
             ]
             self.native = _native.Engine.open(
                 url,
@@ -98,41 +100,56 @@ class Opened:
         """Where its code runs."""
         return self.threads.native if self.loop is None or not workflow.is_async else self.loop.native
 
+    def asked(self, what: str) -> _native.Engine:
+        """The native engine, for what a program asks for outside of the code of workflows."""
+        refuse_in_workflow(f"engine.{what}")
+        return self.native
+
     def resolved(
         self, verb: str, workflow: Callable[..., Any], args: tuple[Any, ...]
     ) -> tuple[int, tuple[Any, ...]]:
         """The number of a workflow that a program starts or runs, and all of its arguments."""
         if branch_here() is not None:
             raise in_workflow(verb, workflow)
-        number = self.numbers.get(workflow)
+        number = self.known(workflow)
         if number is None:
             workflow, args = unbound(workflow, args)
             number = self.number(workflow)
         return number, args
 
+    def known(self, workflow: Any) -> int | None:
+        """The number of a workflow, if this engine has one for it."""
+        try:
+            return self.numbers.get(workflow)
+        except TypeError:
+            # it has no hash: it is no workflow
+            return None
+
     def number(self, workflow: Any) -> int:
         """The number of a workflow in this engine."""
-        number = self.numbers.get(workflow)
+        number = self.known(workflow)
         if number is None:
+            refuse_replaced(workflow)
             if self._is_client and isinstance(workflow, (str, Workflow)):
                 # by its name, or defined since the client was opened
                 given = workflow if isinstance(workflow, str) else workflow.name
                 bounds.name("the workflow's name", given)
-                number = self.numbers[workflow] = self.native.declare(given)
+                signature = None if isinstance(workflow, str) else workflow.signature
+                number = self.numbers[workflow] = self.native.declare(given, signature)
                 return number
             if getattr(workflow, "is_async", False) and self.loop is None:
-                raise Invalid(f"{workflow!r} is async, and runs on an event loop: use an AsyncEngine")
+                raise Invalid(f"{shown(workflow)} is async, and runs on an event loop: use an AsyncEngine")
             if not isinstance(workflow, Workflow):
                 if inspect.iscoroutine(workflow):
                     # nobody will await it
                     workflow.close()
                 raise Invalid(
-                    f"{workflow!r} is no workflow: give a workflow, then its arguments, as in "
+                    f"{shown(workflow)} is no workflow: give a workflow, then its arguments, as in "
                     "engine.start(checkout, order)"
                 )
             raise Invalid(
-                f"{workflow!r} is not known to this engine, as it was defined after that was opened: close "
-                "the engine, and open it again"
+                f"{shown(cast('Any', workflow))} is not known to this engine, as it was defined after that "
+                "was opened: close the engine, and open it again"
             )
         return number
 
@@ -144,6 +161,7 @@ class Opened:
                     # the engine was told so when it was opened
                     return
                 self.workflows[number] = workflow
+                self.native.redefine(number, workflow.signature)
                 self.numbers[workflow] = number
 
     def start(
@@ -165,7 +183,7 @@ class Opened:
         self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
     ) -> _native.Call:
         """The same, to be awaited."""
-        number = self.numbers.get(workflow)
+        number = self.known(workflow)
         if number is None or type(here_var.get()) is _native.Branch:
             number, args = self.resolved("start", workflow, args)
         return self.native.start(
@@ -187,7 +205,8 @@ class Opened:
         for item in items:
             if item.__class__ is not tuple:
                 raise Invalid(
-                    f"{item!r} is no tuple of arguments: write start_many({workflow!r}, [(1,), (2,)])"
+                    f"{shown(item)} is no tuple of arguments: write "
+                    f"start_many({shown(workflow)}, [(1,), (2,)])"
                 )
             listed.append((*before, *item))
         return self.native.start_many(number, listed, self.port, order)
@@ -210,7 +229,7 @@ class Opened:
         order: Order | None = None,
     ) -> _native.Call:
         """Runs an execution; whoever awaits the call runs async code, if it may begin at once."""
-        number = self.numbers.get(workflow)
+        number = self.known(workflow)
         if number is None or type(here_var.get()) is _native.Branch:
             number, args = self.resolved("run", workflow, args)
         function = None if self._is_client else self._function(number)
@@ -226,10 +245,12 @@ class Opened:
 
     def list(self, filter: Filter, after: str | None, limit: int) -> _native.Call:
         """Lists executions, or counts them with a limit of 0."""
-        return self.native.list(self.port, told(filter), after, limit)
+        what = "count" if limit == 0 else "list"
+        return self.asked(what).list(self.port, told(filter), after, limit)
 
     def act_on_all(self, filter: Filter, *, is_cancel: bool) -> _native.Call:
         """Cancels all that match, or continues them."""
+        native = self.asked("cancel_all" if is_cancel else "resume_all")
         conditions = told(filter)
         if all(given is None or given == [] for given in conditions):
             example = 'cancel_all(queue="emails")' if is_cancel else 'resume_all(status="failed")'
@@ -238,10 +259,11 @@ class Opened:
             raise Invalid(
                 'say what is to be continued: status="failed", status="cancelled" or is_parked=True'
             )
-        return self.native.act_on_all(self.port, conditions, is_cancel)
+        return native.act_on_all(self.port, conditions, is_cancel)
 
     def results(self, handles: Iterable[Any]) -> _native.Call:
         """The ends of many executions."""
+        refuse_in_workflow("engine.results")
         return _native.Handle.results([handle._native for handle in handles], self.port)
 
     def begun(self, call: _native.Call, branch: _native.Branch) -> None:

@@ -114,6 +114,116 @@ class AsyncOptions:
         return self._start_many(workflow, items, self._order)
 
 
+class ClientOptions(Options):
+    """A client that starts executions with options: `client.options(timeout=60).start("checkout", order)`."""
+
+    @overload
+    def start(
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[R]: ...
+
+    @overload
+    def start(self, workflow: str, /, *args: Any, **kwargs: Any) -> Handle[Any]: ...
+
+    def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """See `Client.start`. All arguments by name are the workflow's: `workflow_id` stands in `options`."""
+        return super().start(workflow, *args, **kwargs)
+
+    @overload
+    def run(
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+
+    @overload
+    def run(self, workflow: str, /, *args: Any, **kwargs: Any) -> Any: ...
+
+    def run(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """See `Client.run`. All arguments by name are the workflow's: `workflow_id` stands in `options`."""
+        return super().run(workflow, *args, **kwargs)
+
+    @overload
+    def start_many(
+        self, workflow: Workflow[..., R] | BoundWorkflow[..., R], items: Iterable[tuple[Any, ...]], /
+    ) -> list[Handle[R]]: ...
+
+    @overload
+    def start_many(self, workflow: str, items: Iterable[tuple[Any, ...]], /) -> list[Handle[Any]]: ...
+
+    def start_many(self, workflow: Any, items: Iterable[tuple[Any, ...]], /) -> Any:
+        """See `Engine.start_many`."""
+        return super().start_many(workflow, items)
+
+
+class AsyncClientOptions(AsyncOptions):
+    """A client that starts executions with options: `client.options(timeout=60).start("checkout", order)`."""
+
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def start(
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def start(self, workflow: str, /, *args: Any, **kwargs: Any) -> AsyncHandle[Any]: ...
+
+    def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """See `AsyncClient.start`. All arguments by name are the workflow's: `workflow_id` stands in
+        `options`."""
+        return super().start(workflow, *args, **kwargs)
+
+    @overload
+    async def run(
+        self,
+        workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R: ...
+
+    @overload
+    async def run(
+        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+
+    @overload
+    async def run(self, workflow: str, /, *args: Any, **kwargs: Any) -> Any: ...
+
+    def run(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """See `AsyncClient.run`. All arguments by name are the workflow's: `workflow_id` stands in
+        `options`."""
+        return super().run(workflow, *args, **kwargs)
+
+    @overload
+    async def start_many(
+        self,
+        workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
+        items: Iterable[tuple[Any, ...]],
+        /,
+    ) -> list[AsyncHandle[R]]: ...
+
+    @overload
+    async def start_many(
+        self, workflow: Workflow[..., R] | BoundWorkflow[..., R], items: Iterable[tuple[Any, ...]], /
+    ) -> list[AsyncHandle[R]]: ...
+
+    @overload
+    async def start_many(
+        self, workflow: str, items: Iterable[tuple[Any, ...]], /
+    ) -> list[AsyncHandle[Any]]: ...
+
+    def start_many(self, workflow: Any, items: Any, /) -> Any:
+        """See `Engine.start_many`."""
+        return super().start_many(workflow, items)
+
+
 def check_names(workflow: Callable[..., Any], kwargs: dict[str, Any]) -> None:
     """Refuses a workflow_id that the workflow would get as an argument, and has no parameter for: nobody
     would notice that starting is not idempotent.
@@ -149,4 +259,4 @@ def unbound(
     return workflow, args
 
 
-__all__ = ["AsyncOptions", "Options"]
+__all__ = ["AsyncClientOptions", "AsyncOptions", "ClientOptions", "Options"]

@@ -16,6 +16,7 @@ from stepfast.letter import Letter, letter_of
 from stepfast.opened import in_workflow
 from stepfast.options import unbound
 from stepfast.queue import Queue, check_ticket
+from stepfast.shown import shown
 from stepfast.transaction import post, post_here
 from stepfast.workflow import BoundWorkflow, Workflow
 
@@ -42,30 +43,33 @@ class Place:
 class Mail:
     """What both kinds of outboxes have in common."""
 
-    def __init__(self, schema: str, *, notify: bool) -> None:
+    def __init__(self, schema: str, *, notify: bool, shard: int) -> None:
         bounds.name("schema", schema)
         bounds.flag("notify", notify)
-        self._schema, self._notify, self._place = schema, notify, Place()
+        bounds.count("shard", shard, 0, 1023)
+        self._schema, self._notify, self._shard, self._place = schema, notify, shard, Place()
 
     def _with(self, place: Place) -> Self:
-        other = type(self)(self._schema, notify=self._notify)
+        other = type(self)(self._schema, notify=self._notify, shard=self._shard)
         other._place = place
         return other
 
     def _letter(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> Letter:
         if branch_here() is not None:
             raise in_workflow("start", workflow)
+        check_ticket(place.queue, place.key, place.priority, place.dedup_id)
+        signature = None
         if not isinstance(workflow, str):
             workflow, args = unbound(workflow, args)
         if isinstance(workflow, Workflow):
-            workflow = workflow.name
+            workflow, signature = workflow.name, workflow.signature
         if not isinstance(workflow, str):
             raise Invalid(
-                f"{workflow!r} is no workflow: give a connection, a workflow, then its arguments, as in "
+                f"{shown(workflow)} is no workflow: give a connection, a workflow, then its arguments, as in "
                 "outbox.start(connection, checkout, order)"
             )
         bounds.name("the workflow's name", workflow)
-        return letter_of(workflow, args, kwargs, place)
+        return letter_of(workflow, args, kwargs, place, signature, self._shard)
 
     def options(
         self,
@@ -104,7 +108,8 @@ class Mail:
         """
         bounds.of_order(workflow_id, timeout, None)
         bounds.limit("run_timeout", run_timeout)
-        name = check_ticket(queue, key, priority, dedup_id)
+        # `enqueue` has the queue, where the options have none
+        name = check_ticket(queue, key, priority, dedup_id, needs_queue=False)
         due_of(delay, start_at)
         found_by = None if attributes is None else checked(attributes)
         return self._with(
@@ -124,13 +129,15 @@ class Outbox(Mail):
         schema: Of Postgres, the schema that holds the engine's tables.
         notify: Of Postgres, whether workers are told at the commit; else one sees it within a second. Commits
             that tell come one after the other in the whole server.
+        shard: The number of the shard that the database is, as its table `shard` says: 0 for a store alone. A
+            start for another shard becomes a dead letter.
 
     Raises:
         Invalid: One of them is out of its bounds.
     """
 
-    def __init__(self, schema: str = "stepfast", *, notify: bool = True) -> None:
-        super().__init__(schema, notify=notify)
+    def __init__(self, schema: str = "stepfast", *, notify: bool = True, shard: int = 0) -> None:
+        super().__init__(schema, notify=notify, shard=shard)
 
     def start(
         self,
@@ -167,7 +174,7 @@ class Outbox(Mail):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> str:
-        """The same, put into a queue: short for `options(queue=…).start(…)`.
+        """The same, put into a queue: `outbox.options(key="ann").enqueue(connection, "emails", send, "ann")`.
 
         Args:
             connection: Of psycopg, SQLAlchemy or sqlite3.
@@ -194,13 +201,14 @@ class AsyncOutbox(Mail):
     Args:
         schema: As of `Outbox`.
         notify: As of `Outbox`.
+        shard: As of `Outbox`.
 
     Raises:
         Invalid: One of them is out of its bounds.
     """
 
-    def __init__(self, schema: str = "stepfast", *, notify: bool = True) -> None:
-        super().__init__(schema, notify=notify)
+    def __init__(self, schema: str = "stepfast", *, notify: bool = True, shard: int = 0) -> None:
+        super().__init__(schema, notify=notify, shard=shard)
 
     async def start(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stepfast.errors import Invalid
+from stepfast.shown import shown
 
 
 def qualified(function: Callable[..., Any]) -> str:
@@ -19,7 +20,7 @@ def qualified(function: Callable[..., Any]) -> str:
         raise Invalid(f"{function.__qualname__} is a {kind} already: write @{kind} above @step or @workflow")
     name = getattr(function, "__qualname__", None)
     if not callable(function) or not isinstance(name, str):
-        raise Invalid(f"{function!r} is no function: steps and workflows are made of functions")
+        raise Invalid(f"{shown(function)} is no function: steps and workflows are made of functions")
     return name
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, cast, get_args
 from stepfast import bounds
 from stepfast.errors import Invalid
 from stepfast.records import instant
+from stepfast.shown import shown
 
 #: What is without a queue is called so where queues are served.
 DEFAULT: Final = "default"
@@ -64,10 +65,10 @@ class Rate:
     burst: int | None = None
 
     def __post_init__(self) -> None:
-        bounds.count("the starts of a rate", self.starts, 1, bounds.RETRIES)
+        bounds.count("the starts of a rate", self.starts, 1, bounds.LIMIT)
         bounds.number("the seconds of a rate", self.per, 0.001, 366 * 86_400)
         if self.burst is not None:
-            bounds.count("the burst of a rate", self.burst, 1, bounds.RETRIES)
+            bounds.count("the burst of a rate", self.burst, 1, bounds.LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +121,22 @@ class Queue:
                 continue
             if limit == 0:
                 raise Invalid(
-                    f"{what} of queue {self.name!r} is {limit!r}, and must be at least 1: to stop a queue, "
-                    "pause it"
+                    f"{what} of queue {shown(self.name)} is {shown(limit)}, and must be at least 1: to stop "
+                    "a queue, pause it"
                 )
-            bounds.count(f"{what} of queue {self.name!r}", limit, 1, bounds.RETRIES)
+            bounds.count(f"{what} of queue {shown(self.name)}", limit, 1, bounds.LIMIT)
         for what in ("rate", "key_rate"):
             given = getattr(self, what)
             if given is not None and not isinstance(given, Rate):
                 raise Invalid(
-                    f"{what} of queue {self.name!r} is {given!r}, and must be a Rate: write Rate(100, per=60)"
+                    f"{what} of queue {shown(self.name)} is {shown(given)}, and must be a Rate: write "
+                    "Rate(100, per=60)"
                 )
         # a copy, so that it stays as it was checked
         object.__setattr__(self, "key_weights", weights_of(self.name, self.key_weights))
         if self.on_conflict not in POLICIES:
             raise Invalid(
-                f"on_conflict of queue {self.name!r} is {self.on_conflict!r}, and must be one of "
+                f"on_conflict of queue {shown(self.name)} is {shown(self.on_conflict)}, and must be one of "
                 f"{', '.join(map(repr, POLICIES))}"
             )
 
@@ -177,16 +179,19 @@ def weights_of(queue: str, given: Any) -> dict[str, int]:
         Invalid: They are none.
     """
     if not isinstance(given, Mapping):
-        raise Invalid(f"key_weights of queue {queue!r} is {given!r}, and must be a dict: write {{'ann': 5}}")
+        raise Invalid(
+            f"key_weights of queue {shown(queue)} is {shown(given)}, and must be a dict: write {{'ann': 5}}"
+        )
     weights = dict(cast("Mapping[str, int]", given))
     if len(weights) > WEIGHTED_KEYS:
         raise Invalid(
-            f"key_weights of queue {queue!r} has {len(weights)} keys: give at most {WEIGHTED_KEYS} a weight"
+            f"key_weights of queue {shown(queue)} has {len(weights)} keys: give at most {WEIGHTED_KEYS} "
+            "a weight"
         )
     for key, weight in weights.items():
         if key != "":
-            bounds.name(f"a key of key_weights of queue {queue!r}", key, bounds.KEY)
-        bounds.count(f"the weight of key {key!r} of queue {queue!r}", weight, 1, WEIGHT)
+            bounds.name(f"a key of key_weights of queue {shown(queue)}", key, bounds.KEY)
+        bounds.count(f"key_weights[{shown(key)}] of queue {shown(queue)}", weight, 1, WEIGHT)
     return weights
 
 
@@ -222,14 +227,15 @@ def told_rate(rate: Rate | None) -> ToldRate | None:
     return None if rate is None else (rate.starts, round(rate.per * 1000), rate.burst)
 
 
-def told(queue: Any) -> Told:
+def told(queue: Any, where: str = "") -> Told:
     """A queue for the engine.
 
     Raises:
         Invalid: It is none.
     """
     if not isinstance(queue, Queue):
-        raise Invalid(f"{queue!r} is no queue: write Queue({queue if isinstance(queue, str) else '…'!r})")
+        example = f"Queue({shown(queue)})" if isinstance(queue, str) else "Queue('…')"
+        raise Invalid(f"{shown(queue)}{where} is no queue: write {example}")
     return (
         queue.name,
         queue.concurrency,
@@ -249,11 +255,11 @@ def declared(queues: Any) -> list[tuple[Told, str]]:
         Invalid: They are no queues, or two of them have the same name.
     """
     given = each("queues", queues, "Queue('emails')")
-    listed = [(told(queue), queue.on_conflict) for queue in given]
+    listed = [(told(queue, " in queues"), queue.on_conflict) for queue in given]
     names = [name for (name, *_), _ in listed]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise Invalid(f"queues has {min(twice)!r} more than once: declare it once")
+        raise Invalid(f"queues has {shown(min(twice))} more than once: declare it once")
     return listed
 
 
@@ -265,7 +271,7 @@ def served(serve: Any) -> list[str] | None:
     """
     if serve is None:
         return None
-    return [name_of(queue) for queue in each("serve", serve, f"'emails', {DEFAULT!r}")]
+    return [name_of(queue, "a queue of serve") for queue in each("serve", serve, f"'emails', {DEFAULT!r}")]
 
 
 def each(what: str, given: Any, example: str) -> list[Any]:
@@ -275,11 +281,11 @@ def each(what: str, given: Any, example: str) -> list[Any]:
         Invalid: It is one thing.
     """
     if isinstance(given, (str, Queue)) or not hasattr(given, "__iter__"):
-        raise Invalid(f"{what} is {given!r}, and must be a list, as in {what}=[{example}]")
+        raise Invalid(f"{what} is {shown(given)}, and must be a list, as in {what}=[{example}]")
     return list(given)
 
 
-def name_of(queue: Any) -> str:
+def name_of(queue: Any, what: str = "the queue's name") -> str:
     """The name of a queue that is given by it, or as it was declared.
 
     Raises:
@@ -287,7 +293,7 @@ def name_of(queue: Any) -> str:
     """
     if isinstance(queue, Queue):
         return queue.name
-    bounds.name("the queue's name", queue)
+    bounds.name(what, queue)
     return cast("str", queue)
 
 
@@ -300,8 +306,11 @@ def check_ticket(
     on_full: Any = "reject",
     debounce: Any = None,
     max_delay: Any = None,
+    *,
+    needs_queue: bool = True,
 ) -> str | None:
-    """The name of the queue that an execution is to stand in; `None` where it has none.
+    """The name of the queue that an execution is to stand in; `None` where it has none. Unless it
+    `needs_queue`, the queue of the others comes later.
 
     Raises:
         Invalid: One of them is out of its bounds, or there is no queue for the others.
@@ -312,19 +321,18 @@ def check_ticket(
     ):
         if given not in policies:
             known = " or ".join(f'"{policy}"' for policy in policies)
-            raise Invalid(f"{what} is {given!r}, and must be {known}")
+            raise Invalid(f"{what} is {shown(given)}, and must be {known}")
     if on_duplicate != "reject" and dedup_id is None:
         raise Invalid(
-            f"on_duplicate is {on_duplicate!r}, and there is no dedup_id for it: give dedup_id= too"
+            f"on_duplicate is {shown(on_duplicate)}, and there is no dedup_id for it: give dedup_id= too"
         )
-    if queue is None:
+    if queue is None and needs_queue:
         beside = {"key": key, "priority": priority, "dedup_id": dedup_id, "debounce": debounce}
         beside["on_full"] = None if on_full == "reject" else on_full
         for what, given in beside.items():
             if given is not None:
-                raise Invalid(f"{what} is {given!r}, and there is no queue for it: give queue= too")
-        return None
-    name = name_of(queue)
+                raise Invalid(f"{what} is {shown(given)}, and there is no queue for it: give queue= too")
+    name = None if queue is None else name_of(queue)
     if name == DEFAULT:
         raise Invalid(f"queue is {DEFAULT!r}, which is what has no queue: leave it out")
     if key is not None:

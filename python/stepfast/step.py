@@ -24,12 +24,14 @@ from typing import (
 )
 
 from stepfast import _native, bounds
-from stepfast.attempt import within, within_thread
+from stepfast.attempt import begun_in_thread, within, within_thread
 from stepfast.branch import BODY, DONE, ERROR, FAILED, PENDING, STOPPED, branch_here, here_var, unwinding
+from stepfast.coroutine_function import CoroutineFunction
 from stepfast.ended import is_outcome
 from stepfast.errors import Invalid
 from stepfast.failure import failure_in_step, raised_again
 from stepfast.qualified import qualified
+from stepfast.signature import signature_of
 
 if TYPE_CHECKING:
     from stepfast.processes import ProcessStep
@@ -46,7 +48,7 @@ class Nobody:
     """A class of its own: only a parameter that takes anything takes one of these."""
 
 
-class Step(Generic[P, R]):
+class Step(CoroutineFunction, Generic[P, R]):
     """A step function. Called in a workflow, its outcome is recorded once; elsewhere it is a plain call.
 
     Attributes:
@@ -81,11 +83,22 @@ class Step(Generic[P, R]):
         # what is longer than threads can wait is no limit
         self.timeout: float | None = timeout if timeout is None or timeout < TIMEOUT_MAX else None
         # what is awaited: of a sync step, which `in_thread` makes awaitable, a thread
-        body = function if self.is_async else functools.partial(asyncio.to_thread, function)
+        body: Callable[..., Any] = function
+        if not self.is_async:
+            body = functools.partial(asyncio.to_thread, begun_in_thread, cast("Any", function))
         if self.timeout is not None:
             body = functools.partial(limited, self.timeout, body)
         self.settings: _native.StepSettings = _native.StepSettings(
-            self.name, retries, backoff, factor, max_backoff, jitter, speculative, body, retry_if
+            self.name,
+            retries,
+            backoff,
+            factor,
+            max_backoff,
+            jitter,
+            speculative,
+            body,
+            retry_if,
+            signature_of(function),
         )
         functools.update_wrapper(self, function)
 
@@ -115,7 +128,8 @@ class Step(Generic[P, R]):
             return carried
         if branch.is_on_loop and branch.is_here:
             raise self._misplaced()
-        return carry_out_here(branch.step(self.settings, recorded, kwargs), branch, self, args, kwargs)
+        call = branch.step(self.settings, recorded, kwargs, len(args) - len(recorded))
+        return carry_out_here(call, branch, self, args, kwargs)
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
@@ -175,6 +189,9 @@ class Step(Generic[P, R]):
             f"async, or write await {self.function.__name__}.in_thread(...)"
         )
 
+    def _returns_coroutine(self) -> bool:
+        return self.is_async
+
     def __repr__(self) -> str:
         return f"<step {self.name}>"
 
@@ -182,7 +199,7 @@ class Step(Generic[P, R]):
         yield self.name
 
 
-class BoundStep(Generic[P, R]):
+class BoundStep(CoroutineFunction, Generic[P, R]):
     """A step that is a method, with the object that it is called on. The object is not recorded, and may be
     another one in a replay: whatever a step makes of it is recorded in its outcome."""
 
@@ -199,6 +216,9 @@ class BoundStep(Generic[P, R]):
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """See `Step.in_thread`."""
         return self.step._in_thread(args, (self.instance, *args), kwargs)
+
+    def _returns_coroutine(self) -> bool:
+        return self.step.is_async
 
     def __repr__(self) -> str:
         return f"<step {self.step.name} of {self.instance!r}>"
@@ -226,6 +246,10 @@ def carry_out_here(
             if turn == DONE:
                 return value if is_run else call.value()
             if turn == BODY:
+                if not call.may_begin:
+                    # cancelled while this thread waited for the interpreter
+                    turn = call.wait()
+                    continue
                 token = here_var.set((branch, call, step.name))
                 try:
                     if step.timeout is None:
@@ -251,6 +275,8 @@ def carry_out_here(
         raise
     finally:
         call.close()
+        # its traceback has this frame
+        del error
 
 
 def over(call: _native.Call, turn: int, error: BaseException | None = None) -> BaseException:

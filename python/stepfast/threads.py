@@ -77,7 +77,8 @@ class Threads:
         with self._lock:
             self._idle -= 1
         self._add()
-        self._run(*note)
+        # a thread runs one execution after the other: none sees what the code of another has set
+        Context().run(self._run, *note)
         with self._lock:
             self._idle += 1
 

@@ -17,7 +17,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextlib.contextmanager
-def calling(tell: Callable[[], object]) -> Generator[None]:
+def calling(tell: Callable[[], object], instead: str = "call drain()") -> Generator[None]:
     """Calls `tell` each time this program is told to end, instead of ending it.
 
     Raises:
@@ -25,7 +25,7 @@ def calling(tell: Callable[[], object]) -> Generator[None]:
     """
     if threading.current_thread() is not threading.main_thread():
         raise Invalid(
-            "work() was called outside of the main thread, which alone hears of signals: call drain()"
+            f"work() was called outside of the main thread, which alone hears of signals: {instead}"
         )
 
     def told(_number: int, _frame: FrameType | None) -> None:
@@ -41,18 +41,13 @@ def calling(tell: Callable[[], object]) -> Generator[None]:
 
 @contextlib.contextmanager
 def calling_on(loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> Generator[None]:
-    """The same, on an event loop."""
-    if threading.current_thread() is not threading.main_thread():
-        raise Invalid(
-            "work() was called outside of the main thread, which alone hears of signals: await drain()"
-        )
-    for number in SIGNALS:
-        loop.add_signal_handler(number, tell)
-    try:
+    """The same, on an event loop. The loop's own handlers stay as they are, and are called, too.
+
+    Raises:
+        Invalid: The loop does not run in the main thread.
+    """
+    with calling(lambda: loop.call_soon_threadsafe(tell), "await drain()"):
         yield
-    finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
 
 
 __all__ = ["calling", "calling_on"]

@@ -7,10 +7,12 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any, Final
 
 from stepfast import _native
+from stepfast.bounds import LONGEST
 from stepfast.errors import Invalid
 from stepfast.letter import Letter
 from stepfast.workflow import open_engines
@@ -25,7 +27,6 @@ POSTGRES: Final = {
     "fingerprint": "CAST({fingerprint} AS bigint)",
     "run_timeout_ms": "CAST({run_timeout_ms} AS bigint)",
     "priority": "CAST({priority} AS integer)",
-    "shard": "CAST({shard} AS smallint)",
     "key": "CAST(CAST({key} AS text) AS uuid)",
     "workflow": "CAST({workflow} AS text)",
     "workflow_id": "CAST({workflow_id} AS text)",
@@ -114,14 +115,27 @@ def library_of(connection: Any, *, is_async: bool) -> str:
     return found.pop()
 
 
+def seconds(given: float | None) -> float | None:
+    """A span of time as drivers take it, which may have been given as any number."""
+    return None if given is None else min(float(given), LONGEST)
+
+
+def near(start_at: datetime | None) -> datetime | None:
+    """A time at which an execution may begin, or the nearest one that the inbox takes."""
+    if start_at is None:
+        return None
+    latest = datetime.now(UTC) + timedelta(seconds=LONGEST)
+    return min(max(start_at, datetime(1970, 1, 1, tzinfo=UTC)), latest)
+
+
 def common(letter: Letter) -> dict[str, Any]:
     """What a letter says in the same way on both stores, by the names of columns of the inbox."""
     place = letter.place
+    run_timeout = seconds(place.run_timeout)
     return {
         "fingerprint": letter.fingerprint,
-        "run_timeout_ms": None if place.run_timeout is None else round(place.run_timeout * 1000),
+        "run_timeout_ms": None if run_timeout is None else round(run_timeout * 1000),
         "priority": place.priority,
-        "shard": letter.shard,
         "workflow": letter.workflow,
         "workflow_id": place.workflow_id,
         "queue": place.queue,
@@ -135,7 +149,11 @@ def common(letter: Letter) -> dict[str, Any]:
 def values_of(letter: Letter) -> dict[str, Any]:
     """What a letter says, by the names of its parameters on Postgres."""
     place = letter.place
-    times = {"start_at": place.start_at, "delay": place.delay, "timeout": place.timeout}
+    times = {
+        "start_at": near(place.start_at),
+        "delay": seconds(place.delay),
+        "timeout": seconds(place.timeout),
+    }
     return {**times, "key": letter.key_text, **common(letter)}
 
 
@@ -162,12 +180,14 @@ def on_sqlite(letter: Letter) -> tuple[str, dict[str, Any]]:
     """The statement and its values, for parameters by name. The machine's clock counts."""
     place = letter.place
     now = time.time_ns() // 1000
-    due_at = None if place.start_at is None else round(place.start_at.timestamp() * 1e6)
-    if place.delay is not None:
-        due_at = now + round(place.delay * 1e6)
-    deadline_at = None if place.timeout is None else now + round(place.timeout * 1e6)
+    start_at = near(place.start_at)
+    due_at = None if start_at is None else round(start_at.timestamp() * 1e6)
+    delay, timeout = seconds(place.delay), seconds(place.timeout)
+    if delay is not None:
+        due_at = now + round(delay * 1e6)
+    deadline_at = None if timeout is None else now + round(timeout * 1e6)
     times = {"put_at": now, "due_at": due_at, "deadline_at": deadline_at}
-    values = {**times, "key": letter.key, **common(letter)}
+    values = {**times, "key": letter.key, "shard": letter.shard, **common(letter)}
     parameters = ", ".join(f":{name}" for name in values)
     return f"INSERT INTO inbox ({', '.join(values)}) VALUES ({parameters})", values
 

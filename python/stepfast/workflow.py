@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, T
 from stepfast import bounds, ending
 from stepfast.branch import branch_here
 from stepfast.child import AsyncChild, Child, elsewhere, start_child
+from stepfast.coroutine_function import CoroutineFunction
 from stepfast.errors import Invalid
 from stepfast.limits import warn_of_limits
 from stepfast.order import Order, order_of
 from stepfast.qualified import qualified, where
+from stepfast.signature import signature_of
 from stepfast.step import Nobody
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Workflow(Generic[P, R]):
+class Workflow(CoroutineFunction, Generic[P, R]):
     """A workflow function. Engines know it by its name. Called in a workflow it runs as a child; elsewhere
     it is a plain call.
 
@@ -53,6 +55,7 @@ class Workflow(Generic[P, R]):
         self.name: str = name or qualified(function)
         self.eager = eager
         self.is_async: bool = inspect.iscoroutinefunction(function)
+        self.signature: _native.Signature | None = signature_of(function)
         if self.is_async:
             ending.entry(function)
         functools.update_wrapper(self, function)
@@ -85,7 +88,7 @@ class Workflow(Generic[P, R]):
         attributes: Mapping[str, str] | None = None,
     ) -> PlacedWorkflow[P, R]:
         """In a workflow: the workflow as a child with options, as in
-        `send.options(queue="emails").start("ann")`. To start executions elsewhere, engines have `options`.
+        `send.options(queue="emails").start("ann")`. To start executions elsewhere there is `Engine.options`.
 
         Args:
             queue: The queue that it waits in until a worker takes it, by its name or as a `Queue`; it must
@@ -177,6 +180,9 @@ class Workflow(Generic[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else BoundWorkflow(self, instance)
 
+    def _returns_coroutine(self) -> bool:
+        return self.is_async
+
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
 
@@ -184,7 +190,7 @@ class Workflow(Generic[P, R]):
         yield self.name
 
 
-class BoundWorkflow(Generic[P, R]):
+class BoundWorkflow(CoroutineFunction, Generic[P, R]):
     """A workflow that is a method, with the object that it is called on: its first argument, which is
     recorded with the others."""
 
@@ -246,12 +252,15 @@ class BoundWorkflow(Generic[P, R]):
         )
         return PlacedWorkflow(self.workflow, (self.instance,), order)
 
+    def _returns_coroutine(self) -> bool:
+        return self.workflow.is_async
+
     def __repr__(self) -> str:
         return f"<workflow {self.workflow.name} of {self.instance!r}>"
 
 
-class PlacedWorkflow(Generic[P, R]):
-    """A workflow that is started as a child with options. See `Workflow.options`."""
+class PlacedWorkflow(CoroutineFunction, Generic[P, R]):
+    """A workflow that is started as a child with options: what `Workflow.options` returns."""
 
     def __init__(self, workflow: Workflow[..., R], before: tuple[Any, ...], order: Order) -> None:
         self._workflow, self._before, self._order = workflow, before, order
@@ -290,6 +299,9 @@ class PlacedWorkflow(Generic[P, R]):
         """See `Workflow.start_detached`."""
         args = (*self._before, *args)
         return start_child(self._workflow, args, kwargs, is_detached=True, order=self._order)
+
+    def _returns_coroutine(self) -> bool:
+        return self._workflow.is_async
 
     def __repr__(self) -> str:
         return f"<workflow {self._workflow.name} with options>"
@@ -351,10 +363,57 @@ def register(workflow: Workflow[..., Any]) -> None:
             f"two workflows are called {workflow.name!r}, in {where(known.function)} and in "
             f"{where(workflow.function)}; give one of them another name: @workflow(name=...)"
         )
+    following = [opened for opened in open_engines if not opened.is_closed] if known is not None else []
+    if known is not None and is_variant(known, workflow) and any(known in it.numbers for it in following):
+        raise Invalid(
+            f"workflow {workflow.name!r} is made again, by the same code with other values, while an engine "
+            f"is open that knows the first one: executions of that would go on with the new one. {OWN_NAMES}"
+        )
     _registered[workflow.name] = workflow
-    if known is not None:
-        for opened in list(open_engines):
-            opened.redefine(workflow)
+    for opened in following:
+        opened.redefine(workflow)
+
+
+#: What to do where one function makes several workflows.
+OWN_NAMES: Final = 'Let the function that makes them give each a name of its own: @workflow(name=f"…")'
+
+
+def is_variant(one: Workflow[..., Any], other: Workflow[..., Any]) -> bool:
+    """True for workflows of one code that differ in what is around it: closures, or defaults of arguments."""
+    functions: list[Any] = [inspect.unwrap(one.function), inspect.unwrap(other.function)]
+    codes = [getattr(function, "__code__", function) for function in functions]
+    return one is not other and codes[0] is codes[1] and values_of(functions[0]) != values_of(functions[1])
+
+
+def values_of(function: Any) -> list[int]:
+    """What tells the values apart that are around the code of a function."""
+    cells = getattr(function, "__closure__", None) or ()
+    found: list[Any] = [*(getattr(function, "__defaults__", None) or ())]
+    found += (getattr(function, "__kwdefaults__", None) or {}).values()
+    for cell in cells:
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            # not set yet
+            found.append(cell)
+    return [id(value) for value in found]
+
+
+def refuse_replaced(workflow: Any) -> None:
+    """Refuses a workflow whose name another one has by now, of the same code with other values.
+
+    Raises:
+        Invalid: It is one.
+    """
+    if not isinstance(workflow, Workflow):
+        return
+    given = cast("Workflow[..., Any]", workflow)
+    current = _registered.get(given.name)
+    if current is not None and is_variant(given, current):
+        raise Invalid(
+            f"another workflow with the name {given.name!r} has taken its place, of the same code with "
+            f"other values. {OWN_NAMES}"
+        )
 
 
 @overload

@@ -62,7 +62,9 @@ def test_a_closed_engine_says_so(url: str) -> None:
         lambda: engine.list(),
         lambda: engine.show("a"),
         lambda: engine.options(timeout=60).start(noting_who, "b"),
+        lambda: handle.status(),
         lambda: handle.cancel(),
+        lambda: handle.resume(),
     ):
         with pytest.raises(Unavailable, match="closed") as raised:
             use()

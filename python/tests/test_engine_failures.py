@@ -176,7 +176,7 @@ def test_no_code_catches_that_its_own_workflow_was_cancelled(url: str) -> None:
         for handle in (parent, child):
             with pytest.raises(WorkflowCancelled) as cancelled:
                 handle.result(timeout=60)
-            assert cancelled.value.code == "SF-0009"
+            assert cancelled.value.code == "SF-0022"
         assert parent.status() == "cancelled"
         assert not caught
 

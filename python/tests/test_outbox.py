@@ -185,6 +185,41 @@ def test_it_is_told_where_it_stands(url: str) -> None:
                 engine.start(outbox_greet, "bob", workflow_id=f"mail-{n}")
 
 
+def test_what_it_is_told_goes_with_a_queue_of_enqueue(url: str) -> None:
+    prepare(url)
+    place = Outbox().options(dedup_id="d", key="ann", priority=7)
+    kept = []
+    for way in ways(url):
+        with way(url) as connection:
+            kept.append(place.enqueue(connection, "mails", outbox_greet, "ann"))
+            connection.commit()
+    with Engine(url) as engine:
+        # all have one dedup_id: the first one is there
+        wait_for(engine, kept[0])
+        row = engine.show(kept[0]).execution
+        assert (row.queue, row.key, row.priority, row.dedup_id) == ("mails", "ann", 7, "d")
+        engine.resume_queue("mails")
+        assert engine.get(kept[0]).result() == "hello ann"
+        assert engine.count() == 1
+
+
+def test_an_outbox_takes_a_call_in_any_spelling_and_no_wrong_one(url: str) -> None:
+    prepare(url)
+    outbox = Outbox().options(workflow_id="spelled")
+    with ways(url)[0](url) as connection:
+        for call in (
+            lambda: outbox.start(connection, outbox_greet),  # type: ignore[call-arg]
+            lambda: outbox.start(connection, outbox_greet, "ann", "bob"),  # type: ignore[call-arg]
+        ):
+            with pytest.raises(TypeError, match="do not fit outbox_greet"):
+                call()
+        outbox.start(connection, outbox_greet, name="ann", loudly=False)
+        connection.commit()
+    with Engine(url) as engine:
+        assert outcome(engine, "spelled") == "hello ann"
+        assert engine.start(outbox_greet, "ann", workflow_id="spelled").result() == "hello ann"
+
+
 PROGRAM = """
 import sqlite3, sys
 from stepfast import Outbox
@@ -276,7 +311,15 @@ def test_what_cannot_be_is_refused(tmp_path: pathlib.Path) -> None:
             (lambda: outbox.start(None, outbox_greet, "x"), "is no connection on which an outbox can write"),
             (lambda: outbox.start(connection, print, "x"), "is no workflow"),  # type: ignore[arg-type]
             (lambda: outbox.start(connection, outbox_greet, "x" * 2_000_000), "an outbox takes 1048576"),
-            (lambda: outbox.options(key="k"), "there is no queue for it"),
+            (
+                lambda: outbox.options(key="k").start(connection, outbox_greet, "x"),
+                "key is 'k', and there is no queue for it",
+            ),
+            (
+                lambda: outbox.options(dedup_id="d").start(connection, outbox_greet, "x"),
+                "dedup_id is 'd', and there is no queue for it",
+            ),
+            (lambda: outbox.options(priority=0.5), "priority"),  # type: ignore[arg-type]
             (lambda: outbox.options(delay=-1), "delay"),
             (lambda: outbox.options(workflow_id=""), "workflow_id"),
             (lambda: Outbox(""), "schema"),

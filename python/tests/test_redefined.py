@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from stepfast import AsyncEngine, Engine, Invalid, Parked
+from stepfast import AsyncEngine, Client, Engine, Invalid, Parked, Workflow, workflow
 
 FIRST = """
 from stepfast import step, workflow
@@ -131,3 +131,66 @@ def test_other_kinds_of_code_want_another_engine(module, url: str) -> None:
             assert await engine.run(new.new) == "new"
 
     asyncio.run(main())
+
+
+def made_with(number: int) -> Workflow[[], int]:
+    @workflow
+    def made() -> int:
+        return number
+
+    return made
+
+
+def made_with_default(number: int) -> Workflow[..., int]:
+    @workflow
+    def made_by_default(found: int = number) -> int:
+        return found
+
+    return made_by_default
+
+
+def made_without() -> Workflow[[], int]:
+    @workflow
+    def made_plainly() -> int:
+        return 7
+
+    return made_plainly
+
+
+def test_workflows_of_a_factory_need_names_of_their_own(url: str) -> None:
+    for make in (made_with, made_with_default):
+        first, second = make(1), make(2)
+        with Engine(url) as engine, Client(url) as client:
+            assert engine.run(second) == 2
+            for start in (engine.start, engine.run, client.start):
+                with pytest.raises(Invalid, match="has taken its place") as raised:
+                    start(first)
+                assert "@workflow(name=" in str(raised.value) and "opened" not in str(raised.value)
+            assert engine.count() == 1
+            engine.run(second)
+            # executions of the second one would go on with the code of a third
+            with pytest.raises(Invalid, match="while an engine is open"):
+                make(3)
+            assert engine.run(second) == 2
+        assert make(4)() == 4
+        url = "memory:"
+
+
+def test_the_same_code_with_the_same_values_is_the_same_workflow() -> None:
+    first = made_without()
+    with Engine("memory:") as engine:
+        second = made_without()
+        assert engine.run(first) == engine.run(second) == 7
+
+
+def test_workflows_of_a_factory_with_names_of_their_own() -> None:
+    def named(number: int) -> Workflow[[], int]:
+        @workflow(name=f"named_{number}")
+        def made() -> int:
+            return number
+
+        return made
+
+    first, second = named(1), named(2)
+    with Engine("memory:") as engine:
+        assert (engine.run(first), engine.run(second)) == (1, 2)

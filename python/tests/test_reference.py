@@ -59,3 +59,20 @@ def test_what_is_missing_is_told(
     ended = made(tmp_path)
     assert ended.returncode == 1 and missing in ended.stderr, ended.stderr
     assert ended.stdout == ""
+
+
+def sections_of(text: str) -> dict[str, str]:
+    """What stands below each heading that has a name, by that."""
+    parts = re.split(r"^#{3,4} (.+)$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_nothing_is_described_by_itself_or_as_something_else() -> None:
+
+    for heading, section in sections_of(REFERENCE).items():
+        anchor = re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
+        own = section.split("\n## ")[0]
+        assert f"](#{anchor})" not in own, f"{heading} refers to itself"
+        if heading.startswith("class "):
+            assert "**Returns**" not in own, f"{heading} is no function"
+    assert "[More]" not in REFERENCE

@@ -1,5 +1,8 @@
 """Sync workflows, on threads."""
 
+import pathlib
+import re
+import sys
 import threading
 
 import pytest
@@ -170,3 +173,55 @@ def test_one_execution_does_not_wait_for_another(url: str) -> None:
         first = engine.start(first_or_second, 1)
         second = engine.start(first_or_second, 2)
         assert engine.results([first, second]) == [1, 2]
+
+
+WAITS_HERE = threading.Event()
+
+
+@step
+def waits_here() -> None:
+    assert WAITS_HERE.wait(60)
+
+
+@workflow
+def held_here() -> int:
+    waits_here()
+    return 7
+
+
+def switches(thread: int) -> int:
+    """How often a thread of this process has gone to sleep by itself."""
+    text = pathlib.Path(f"/proc/self/task/{thread}/status").read_text(encoding="utf-8")
+    (found,) = re.findall(r"^voluntary_ctxt_switches:\s+(\d+)$", text, re.MULTILINE)
+    return int(found)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_threads_that_wait_for_results_sleep_until_there_are_some() -> None:
+    many = 64
+    WAITS_HERE.clear()
+    found: list[int] = []
+    waiting: list[int] = []
+    with Engine("memory:") as engine:
+        handle = engine.start(held_here)
+
+        def wait() -> None:
+            waiting.append(threading.get_native_id())
+            found.append(handle.result())
+
+        threads = [threading.Thread(target=wait) for _ in range(many)]
+        for thread in threads:
+            thread.start()
+        # until all are in there, and then for half a second
+        for seconds in (0.25, 0.5):
+            before = {each: switches(each) for each in waiting}
+            with pytest.raises(TimeoutError):
+                handle.result(timeout=seconds)
+        assert len(before) == many
+        woken = sum(switches(each) - before[each] for each in waiting)
+        WAITS_HERE.set()
+        for thread in threads:
+            thread.join(60)
+    assert found == [7] * many
+    # with a look at signals twenty times a second they would have been woken 640 times
+    assert woken < many

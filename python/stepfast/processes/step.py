@@ -49,7 +49,8 @@ class ProcessStep(Step[P, R]):
     ) -> Any:
         if branch.is_on_loop:
             raise self._misplaced()
-        return carry_out_here(branch.step(self.settings, recorded, kwargs), branch, self, args, kwargs)
+        call = branch.step(self.settings, recorded, kwargs, len(args) - len(recorded))
+        return carry_out_here(call, branch, self, args, kwargs)
 
     def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """For async code: the step, to be awaited; the loop goes on meanwhile.
@@ -70,7 +71,8 @@ class ProcessStep(Step[P, R]):
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
             raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
-        return carry_out(branch.step(self.settings, recorded, kwargs), branch, self, args, kwargs)
+        call = branch.step(self.settings, recorded, kwargs, len(args) - len(recorded))
+        return carry_out(call, branch, self, args, kwargs)
 
     def _in_thread(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]

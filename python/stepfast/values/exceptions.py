@@ -140,19 +140,27 @@ def assemble(
         make: Makes the exception of a node of the members that it is given.
     """
     made: dict[int, BaseException] = {}
-
-    def get(place: int) -> BaseException:
-        if place not in made:
-            made[place] = make(place, tuple(get(member) for member in links[place][3]))
-        return made[place]
-
     for place, (cause, context, hidden, _) in enumerate(links):
-        error = get(place)
+        error = _made(place, links, make, made)
         # not by assignment: the class may be frozen
-        object.__setattr__(error, "__cause__", None if cause is None else get(cause))
-        object.__setattr__(error, "__context__", None if context is None else get(context))
+        for name, linked in (("__cause__", cause), ("__context__", context)):
+            found = None if linked is None else _made(linked, links, make, made)
+            object.__setattr__(error, name, found)
         object.__setattr__(error, "__suppress_context__", hidden)
-    return get(0)
+    return _made(0, links, make, made)
+
+
+def _made(
+    place: int,
+    links: list[Links],
+    make: Callable[[int, tuple[BaseException, ...]], BaseException],
+    made: dict[int, BaseException],
+) -> BaseException:
+    """The exception of a node, which is made once. No function of `assemble`: that would be in a cycle."""
+    if place not in made:
+        members = tuple(_made(member, links, make, made) for member in links[place][3])
+        made[place] = make(place, members)
+    return made[place]
 
 
 def _reduce(error: BaseException) -> list[Any]:

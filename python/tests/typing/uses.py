@@ -10,12 +10,14 @@ from typing import Any, Self, TypeVar, assert_type
 import stepfast
 from stepfast import (
     AsyncChild,
+    AsyncClient,
     AsyncEngine,
     AsyncHandle,
     BoundProcessStep,
     BoundStep,
     BoundWorkflow,
     Child,
+    Client,
     Current,
     Engine,
     Execution,
@@ -362,6 +364,25 @@ async def use_async_engine(url: str) -> None:
         assert_type(await engine.show("ao"), Record)
         assert_type(await engine.list(workflow=order), list[Execution])
         assert_type(await engine.cancel("ao"), bool)
+
+
+def use_client(url: str) -> None:
+    """A client knows workflows, or their names only."""
+    with Client(url) as client:
+        assert_type(client.start(total, ["tea"]), Handle[int])
+        assert_type(client.start("total", ["tea"]), Handle[Any])
+        assert_type(client.options(timeout=60).start(total, ["tea"]), Handle[int])
+        assert_type(client.options(queue="letters", key="ann").start("total", ["tea"]), Handle[Any])
+        assert_type(client.options(timeout=60).start_many("total", [(["tea"],)]), list[Handle[Any]])
+        assert_type(client.options(timeout=60).start_many(total, [(["tea"],)]), list[Handle[int]])
+
+
+async def use_async_client(url: str) -> None:
+    """The same, awaited."""
+    async with AsyncClient(url) as client:
+        assert_type(await client.options(timeout=60).start(total, ["tea"]), AsyncHandle[int])
+        assert_type(await client.options(timeout=60).start("total", ["tea"]), AsyncHandle[Any])
+        assert_type(await client.options().start_many("total", [(["tea"],)]), list[AsyncHandle[Any]])
 
 
 def use_elsewhere() -> None:

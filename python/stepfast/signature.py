@@ -1,0 +1,25 @@
+"""The parameters of steps and workflows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from stepfast import _native
+
+
+def signature_of(function: Callable[..., Any]) -> _native.Signature | None:
+    """Returns the parameters of a function; None if Python does not know them.
+
+    Those of a function that a decorator has wrapped are the wrapper's: it may pass on others than it gets.
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+    parameters = [
+        (each.name, int(each.kind), () if each.default is each.empty else (each.default,))
+        for each in signature.parameters.values()
+    ]
+    return _native.Signature(getattr(function, "__qualname__", repr(function)), signature, parameters)

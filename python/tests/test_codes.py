@@ -1,0 +1,110 @@
+"""The code of an exception is that of what has ended the execution, not that of its envelope."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from stepfast import (
+    AsyncEngine,
+    Engine,
+    Error,
+    Parked,
+    WorkflowCancelled,
+    WorkflowFailed,
+    sleep,
+    step,
+    workflow,
+)
+
+HELD, GOES = threading.Event(), threading.Event()
+NAMES = ["first"]
+
+
+@step
+def held() -> None:
+    HELD.set()
+    GOES.wait(60)
+
+
+@workflow
+def sleeps_for_long() -> None:
+    sleep(3600)
+
+
+@workflow
+def returns_much(size: int) -> str:
+    return "x" * size
+
+
+@workflow
+def calls_by_another_name() -> None:
+    step(name=NAMES[0])(lambda: None)()
+    held()
+
+
+@workflow
+async def sleeps_for_long_async() -> None:
+    await sleep(3600)
+
+
+def code_of(raised: pytest.ExceptionInfo[Error]) -> str:
+    assert raised.value.code in str(raised.value)
+    return raised.value.code
+
+
+def test_a_request_and_a_deadline_are_told_apart(url: str) -> None:
+    with Engine(url) as engine:
+        asked, late = engine.start(sleeps_for_long), engine.options(timeout=0.05).start(sleeps_for_long)
+        assert asked.cancel()
+        for handle, code in ((asked, "SF-0022"), (late, "SF-0021")):
+            again = engine.get(handle.workflow_id)
+            for do in (handle.result, again.result, lambda handle=handle: engine.results([handle])):
+                with pytest.raises(WorkflowCancelled) as raised:
+                    do()
+                assert code_of(raised) == code
+        with pytest.raises(WorkflowCancelled) as raised:
+            engine.options(timeout=0.05).run(sleeps_for_long)
+        assert code_of(raised) == "SF-0021"
+
+
+def test_async_handles_tell_them_apart(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            with pytest.raises(WorkflowCancelled) as raised:
+                await engine.options(timeout=0.05).run(sleeps_for_long_async)
+            assert code_of(raised) == "SF-0021"
+            handle = await engine.start(sleeps_for_long_async)
+            assert await handle.cancel()
+            with pytest.raises(WorkflowCancelled) as raised:
+                await handle
+            assert code_of(raised) == "SF-0022"
+
+    asyncio.run(main())
+
+
+def test_a_value_that_is_too_large_has_its_own_code(url: str) -> None:
+    with Engine(url, value_limit=1000) as engine:
+        for do in (lambda: engine.run(returns_much, 2000), engine.start(returns_much, 2000).result):
+            with pytest.raises(WorkflowFailed) as raised:
+                do()
+            assert code_of(raised) == "SF-0007"
+
+
+def test_what_parks_has_its_own_code(url: str) -> None:
+    for event in (HELD, GOES):
+        event.clear()
+    NAMES[0] = "first"
+    with Engine(url) as engine:
+        handle = engine.start(calls_by_another_name, workflow_id="x")
+        assert HELD.wait(60)
+        engine.close(0.0)
+    GOES.set()
+    NAMES[0] = "second"
+    with Engine(url) as engine:
+        handle = engine.get("x")
+        with pytest.raises(Parked) as raised:
+            handle.result()
+        assert code_of(raised) == "SF-0023"

@@ -1,0 +1,98 @@
+"""Tasks that a workflow leaves behind when it returns: they are dropped, and the log says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+import stepfast
+from stepfast import AsyncEngine, Workflow, step, workflow
+
+STARTED: set[asyncio.Future[object]] = set()
+
+
+@step
+async def audit_left(n: int) -> None:
+    await asyncio.Event().wait()
+
+
+@step
+async def quick_left(n: int) -> int:
+    return n
+
+
+async def audits(n: int) -> None:
+    await audit_left(n)
+
+
+async def breaks_left() -> None:
+    raise LookupError("broken")
+
+
+@workflow
+async def leaves_step(n: int) -> int:
+    STARTED.add(asyncio.ensure_future(audit_left(n)))
+    return await quick_left(n)
+
+
+@workflow
+async def leaves_task(n: int) -> int:
+    STARTED.add(asyncio.create_task(audits(n), name="the audit"))
+    return await quick_left(n)
+
+
+@workflow
+async def cancels_and_awaits(n: int) -> int:
+    cancelled = asyncio.create_task(audits(n))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(quick_left(n))
+    async with stepfast.timeout(60):
+        await quick_left(n)
+    await stepfast.gather(quick_left(n), quick_left(n))
+    cancelled.cancel()
+    return task.result()
+
+
+@workflow
+async def fails_beside(n: int) -> int:
+    await asyncio.gather(audits(n), breaks_left())
+    return n
+
+
+async def run(program: Workflow[[int], object], workflow_id: str) -> None:
+    async with AsyncEngine("memory:") as engine:
+        for way in ("run", "start"):
+            try:
+                options = engine.options(workflow_id=f"{workflow_id}-{way}")
+                if way == "run":
+                    await options.run(program, 7)
+                else:
+                    await (await options.start(program, 7)).result()
+            except LookupError:
+                assert program is fails_beside
+
+
+@pytest.mark.parametrize(
+    ("program", "name"), [(leaves_step, "position"), (leaves_task, "'the audit' (audits)")]
+)
+def test_the_log_names_what_is_dropped(
+    program: Workflow[[int], object], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "stepfast"):
+        asyncio.run(run(program, "left"))
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(messages) == 2
+    for way, message in zip(("run", "start"), messages, strict=True):
+        assert f"'{program.name}'" in message and f"'left-{way}'" in message and name in message
+        assert "await" in message
+
+
+@pytest.mark.parametrize("program", [cancels_and_awaits, fails_beside], ids=lambda it: it.name)
+def test_what_the_code_has_dealt_with_is_not_named(
+    program: Workflow[[int], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "stepfast"):
+        asyncio.run(run(program, "dealt"))
+    assert [record for record in caplog.records if "dropped" in record.getMessage()] == []
