@@ -63,10 +63,11 @@ impl Place {
     }
 }
 
-/// Empties all tables of a database except those that tell the version of its schema.
+/// Empties all tables of a database except those that describe the database: the version of its schema, and its shard.
 const EMPTY: &str = "DO $$ DECLARE names text; BEGIN \
     SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') INTO names FROM pg_tables \
-    WHERE schemaname NOT IN ('pg_catalog', 'information_schema') AND tablename NOT LIKE '%schema%'; \
+    WHERE schemaname NOT IN ('pg_catalog', 'information_schema') \
+    AND tablename NOT LIKE '%schema%' AND tablename <> 'shard'; \
     IF names IS NOT NULL THEN EXECUTE 'TRUNCATE ' || names; END IF; END $$";
 
 /// A connection to the Postgres database at `url`.

@@ -23,7 +23,6 @@ class Letter:
     Attributes:
         key: Its key, as 16 bytes.
         key_text: The same as text.
-        shard: The shard that it names.
         workflow: The name of its workflow.
         fingerprint: Of its arguments, where it has an id of its caller's.
         input: Its arguments, encoded.
@@ -32,7 +31,6 @@ class Letter:
 
     key: bytes
     key_text: str
-    shard: int
     workflow: str
     fingerprint: int | None
     input: bytes
@@ -67,4 +65,4 @@ def letter_of(
             "SF-0007",
         )
     given = fingerprint if place.workflow_id is not None else None
-    return Letter(key, key_text, shard, workflow, given, encoded, place)
+    return Letter(key, key_text, workflow, given, encoded, place)

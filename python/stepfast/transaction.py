@@ -187,7 +187,7 @@ def on_sqlite(letter: Letter) -> tuple[str, dict[str, Any]]:
         due_at = now + round(delay * 1e6)
     deadline_at = None if timeout is None else now + round(timeout * 1e6)
     times = {"put_at": now, "due_at": due_at, "deadline_at": deadline_at}
-    values = {**times, "key": letter.key, "shard": letter.shard, **common(letter)}
+    values = {**times, "key": letter.key, **common(letter)}
     parameters = ", ".join(f":{name}" for name in values)
     return f"INSERT INTO inbox ({', '.join(values)}) VALUES ({parameters})", values
 
