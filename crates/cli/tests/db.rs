@@ -72,7 +72,7 @@ fn a_file_is_planned_made_and_found_well() {
     let sql = printed(&store, &["migrate", "--print"]);
     assert!(sql.starts_with("BEGIN IMMEDIATE;") && sql.contains("CREATE TABLE executions"), "{sql}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-    assert!(printed(&store, &["migrate"]).contains("made, version 2"));
+    assert!(printed(&store, &["migrate"]).contains("made, version 3"));
     assert!(printed(&store, &["migrate"]).contains("nothing to migrate"));
     assert!(printed(&store, &["migrate", "--print"]).contains("nothing to do"));
     let (code, found) = findings(&store);
@@ -150,7 +150,7 @@ fn many_processes_migrate_at_once_and_one_of_them_does_it() {
         let migrated: Value = serde_json::from_slice(&output.stdout).unwrap();
         applied += migrated["migrations"].as_array().unwrap().len();
     }
-    assert_eq!(applied, 3);
+    assert_eq!(applied, 4);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use crate::background::Background;
 pub(crate) use crate::dial::chain;
 use crate::dial::{Driver, Refusal, Target, Warnings, Wire, drive};
-use crate::error::store_error;
+use crate::error::{Trouble, store_error, trouble, unavailable};
 use crate::options::{Pooling, PostgresOptions};
 use crate::proxy::first_row;
 use crate::schema::newest;
@@ -118,25 +118,25 @@ impl Connector {
     }
 
     /// Reads which store `client` leads to. An error if the URL names another one, or if it is another than before.
-    pub(crate) async fn identify(&self, client: &Client) -> Result<Identity, StoreError> {
+    pub(crate) async fn identify(&self, client: &Client) -> Result<Identity, Trouble> {
         let what = "reading the identity of the store";
         let ask =
             format!("SELECT store_id, number, oldest_engine FROM {}.shard", quoted(&self.options.schema));
-        let row = first_row(client, &ask).await.map_err(|error| store_error(what, &error))?;
+        let row = first_row(client, &ask).await.map_err(|error| trouble(what, &error))?;
         let mut row = row.unwrap_or_default().into_iter().flatten();
         let found = (row.next(), row.next().and_then(|number| number.parse().ok()));
         let (Some(store_id), Some(shard)) = found else {
-            return Err(StoreError::Corrupt(format!("table shard of {} has no row", self.name())));
+            return Err(StoreError::Corrupt(format!("table shard of {} has no row", self.name())).into());
         };
         let oldest: i64 = row.next().and_then(|version| version.parse().ok()).unwrap_or_default();
         if oldest > newest() {
-            return Err(StoreError::NewerSchema { found: oldest, supported: newest() });
+            return Err(StoreError::NewerSchema { found: oldest, supported: newest() }.into());
         }
         let found = Identity { store_id, shard };
         let expected = self.options.store_id.as_ref().filter(|expected| **expected != found.store_id);
         if let Some(expected) = expected {
             let reason = format!("it is store {}, and store_id in the URL names {expected}", found.store_id);
-            return Err(StoreError::Open { store: self.name().to_owned(), reason });
+            return Err(StoreError::Open { store: self.name().to_owned(), reason }.into());
         }
         let first = self.identity.get_or_init(|| found.clone());
         if *first != found {
@@ -148,7 +148,8 @@ impl Connector {
                 first.shard,
                 found.store_id,
                 found.shard
-            )));
+            ))
+            .into());
         }
         Ok(found)
     }
@@ -264,7 +265,7 @@ impl Connector {
             client.batch_execute(&self.settings(role)).await.map_err(fail)?;
         }
         if self.identity.get().is_some() && matches!(role, Role::Lane | Role::Control | Role::Reader) {
-            self.identify(client).await?;
+            self.identify(client).await.map_err(unavailable)?;
         }
         if role != Role::Lane || self.options.durability != Durability::Full {
             return Ok(());

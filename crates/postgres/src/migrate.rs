@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::background::Background;
 use crate::connect::{Connector, Identity, Role, Session, chain, literal, quoted};
 use crate::dial::{Refusal, Wire, is_passing, not_open};
+use crate::error::unanswered;
 use crate::options::PostgresOptions;
 use crate::proxy::{first_row, pools_transactions};
 use crate::schema::{NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending};
@@ -83,15 +84,15 @@ pub(crate) async fn open(
 ) -> Result<(String, Identity, Option<Session>), StoreError> {
     let Reached { client, control, version } = reach(connector, background).await?;
     migrate(connector, &client, false, None, false).await?;
-    let identity = connector.identify(&client).await.map_err(|error| match error {
-        StoreError::Unavailable(reason) => not_open(connector.name(), true, reason),
-        error => error,
-    })?;
     let PostgresOptions { schema, must_exist, .. } = connector.options();
-    // who only looks may have fewer rights
+    // a client that only reads may have fewer rights
     if !must_exist {
         allowed(&client, schema, connector.name()).await?;
     }
+    let identity = connector.identify(&client).await.map_err(|trouble| match unanswered(trouble) {
+        StoreError::Unavailable(reason) => not_open(connector.name(), true, reason),
+        error => error,
+    })?;
     if connector.is_pooled() && !connector.can_listen() {
         tracing::warn!(
             database = connector.name(),

@@ -272,6 +272,13 @@ pub(crate) struct Turn<'a> {
     _fifo: QueueGuard<'a>,
 }
 
+impl Turn<'_> {
+    /// True if other processes queue behind this turn.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.locked.is_some()
+    }
+}
+
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if let Some((used, byte)) = self.locked.take() {

@@ -27,6 +27,8 @@ use crate::statements::{Sql, Statements, Tally};
 
 /// How long a transaction waits in line for those of other processes before it lets the next of this process try.
 const IN_LINE: Duration = Duration::from_secs(1);
+/// How long it waits outside the line, while it knows of no other process, before it looks whether there is one.
+const ALONE: Duration = Duration::from_millis(50);
 /// How long it waits in all where a caller gets the error.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -198,9 +200,14 @@ impl Inner {
     fn try_write<T>(&self, patience: Duration, work: impl FnOnce(&Connection) -> Tried<T>) -> Tried<T> {
         let asked_at = Instant::now();
         let last = asked_at + patience;
+        let mut alone = ALONE;
         let begun = loop {
-            match self.begin(last.min(Instant::now() + IN_LINE)) {
-                Err(trouble) if trouble.is_busy() && Instant::now() < last => {}
+            match self.begin(last.min(Instant::now() + IN_LINE), alone) {
+                // a process that has come since the last look may keep a line: outside of it there is hardly a gap
+                Err(trouble) if trouble.is_busy() && Instant::now() < last => {
+                    self.shared.look_for_peers();
+                    alone = IN_LINE;
+                }
                 begun => break begun?,
             }
         };
@@ -212,8 +219,9 @@ impl Inner {
         done
     }
 
-    /// Waits for this thread's turn, until `deadline` for other processes, and begins a transaction.
-    fn begin(&self, deadline: Instant) -> Tried<Begun<'_>> {
+    /// Waits for this thread's turn, until `deadline` for other processes, and begins a transaction. Where no other process
+    /// is known, the wait for one ends after `alone`.
+    fn begin(&self, deadline: Instant, alone: Duration) -> Tried<Begun<'_>> {
         let turn = self.shared.turn(deadline).ok_or(Trouble::Busy)?;
         let in_sqlite = InSqlite::enter();
         let at = Instant::now();
@@ -223,7 +231,8 @@ impl Inner {
             Some(writer) => writer,
             None => self.connect(deadline)?,
         };
-        writer.conn.busy_timeout(deadline.saturating_duration_since(at))?;
+        let patience = deadline.saturating_duration_since(at);
+        writer.conn.busy_timeout(if turn.is_in_line() { patience } else { patience.min(alone) })?;
         match run(&writer.conn, "BEGIN IMMEDIATE") {
             Ok(()) => {
                 if writer.log.is_none() {

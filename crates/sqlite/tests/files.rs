@@ -148,8 +148,9 @@ async fn an_engine_that_is_too_old_for_the_schema_that_comes_hands_on_what_it_ru
     let conn = rusqlite::Connection::open(&path).unwrap();
     conn.execute("UPDATE shard SET oldest_engine = 99", []).unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(30), async {
+        let mut every = tokio::time::interval(nap);
         while conn.query_row("SELECT count(*) FROM workers", [], |row| row.get::<_, i64>(0)).unwrap() > 0 {
-            tokio::time::sleep(nap).await;
+            every.tick().await;
         }
     });
     ended.await.expect("it gives up its registration");

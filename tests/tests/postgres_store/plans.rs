@@ -81,6 +81,7 @@ const HOT: &[(Sql, &[&str])] = &[
             "quarantine_due",
             "on workers",
             "executions_owner",
+            "on shard",
         ],
     ),
     (Sql::Owned, &[]),
@@ -138,7 +139,7 @@ async fn fill(db: &Fixture, rows: u32) {
              SELECT now(), i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
                     CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
              FROM generate_series(1, {rows}) i; \
-             TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, claims, inbox; \
+             TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, claims, inbox, deadlines; \
              INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1, key, 'a', 's', 'o' FROM executions; \
              INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
              INSERT INTO attributes SELECT key, 'n', 'v' FROM executions; \
@@ -152,6 +153,7 @@ async fn fill(db: &Fixture, rows: u32) {
              INSERT INTO slots SELECT 1, key, 'default', key::text FROM executions; \
              INSERT INTO claims SELECT 1, row_number() OVER (ORDER BY key), ARRAY[key] FROM executions; \
              INSERT INTO timers SELECT now(), key FROM executions; \
+             INSERT INTO deadlines SELECT now(), key FROM executions; \
              INSERT INTO waits SELECT key, key FROM executions; \
              INSERT INTO requests SELECT now(), 1, key, key FROM executions",
         ))
@@ -165,7 +167,7 @@ async fn every_hot_statement_finds_its_rows_by_index() {
     db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
     // somebody may look after a table when it is to be changed
     db.sql.batch_execute("SET lock_timeout = 0").await.unwrap();
-    let more = ["workers", "lanes", "queues", "depths", "slots", "rates", "claims", "inbox", "attributes"];
+    let more = ["workers", "lanes", "queues", "depths", "slots", "rates", "claims", "inbox", "attributes", "deadlines"];
     for table in TABLES.iter().chain(&more) {
         let no_surprises = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
         db.sql.batch_execute(&no_surprises).await.unwrap();
