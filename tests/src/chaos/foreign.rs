@@ -23,8 +23,8 @@ pub(crate) async fn locked_id(form: Form, _rng: Rng) -> Report {
     let dent = site
         .struck(async |site| {
             let foreign = sql.transaction().await.unwrap();
-            let insert = "INSERT INTO executions (created_at, shard, status, key, workflow, workflow_id, input) \
-                          VALUES (now(), 0, 1, gen_random_uuid(), 'order', 'wanted', '')";
+            let insert = "INSERT INTO executions (created_at, status, key, workflow, workflow_id, input) \
+                          VALUES (now(), 1, gen_random_uuid(), 'order', 'wanted', '')";
             foreign.execute(insert, &[]).await.unwrap();
             site.hands[worker].ask("start wanted 7");
             site.hear_for(form.seconds(10, 180)).await;

@@ -143,8 +143,8 @@ async fn lose(site: &mut Site, sql: &tokio_postgres::Client) -> Vec<String> {
              SELECT worker_id, 1, lane FROM lost, generate_series(0, 4) AS lane
          )
          -- every second one only by its key, which is of the first millisecond of the window
-         INSERT INTO executions (created_at, owner, started_by, shard, status, key, workflow, workflow_id, input)
-         SELECT now(), CASE WHEN n % 2 = 0 THEN worker_id END, CASE WHEN n % 2 = 1 THEN worker_id END, 0, 2,
+         INSERT INTO executions (created_at, owner, started_by, status, key, workflow, workflow_id, input)
+         SELECT now(), CASE WHEN n % 2 = 0 THEN worker_id END, CASE WHEN n % 2 = 1 THEN worker_id END, 2,
                 overlay(gen_random_uuid()::text PLACING left(from_key::text, 13) FROM 1)::uuid,
                 'order', 'lost-' || worker_id || '-' || n, $1::bytea
          FROM lost, generate_series(1, {OF_EACH}) AS n"
