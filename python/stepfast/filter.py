@@ -44,8 +44,8 @@ class Filter(TypedDict, total=False):
         queue: Only those that stand in this queue whenever they are queued; what has no queue is in
             "default".
         attributes: Only those that have all of these attributes.
-        created_from: Only those accepted at this time or later; a time without a zone is local.
-        created_before: Only those accepted before this time.
+        created_from: Only those whose start was called at this time or later; a time without a zone is local.
+        created_before: Only those whose start was called before this time.
     """
 
     status: str | Iterable[str] | None

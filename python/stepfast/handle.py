@@ -56,7 +56,8 @@ class Handle(Generic[R]):
         return status
 
     def cancel(self) -> bool:
-        """Asks that it be cancelled, with the children it waits for. Durable when this returns.
+        """Asks that it be cancelled, with the children it waits for. Durable when this returns: then it
+        neither completes nor fails, unless somebody resumes it.
 
         Returns:
             False if it had ended before.

@@ -60,7 +60,7 @@ class Execution:
 
     @property
     def took(self) -> timedelta | None:
-        """From its acceptance to its end."""
+        """From the call of its start to its end."""
         return None if self.ended_at is None else self.ended_at - self.created_at
 
 

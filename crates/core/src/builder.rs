@@ -152,7 +152,8 @@ impl EngineBuilder {
     }
 
     /// How many bytes may be staged, per lane, before callers and steps wait. 64 MiB by default.
-    /// What is larger than that by itself waits until nothing else is staged.
+    /// What is larger than that by itself waits until nothing else is staged. Inputs, values and outputs count; attributes,
+    /// failed attempts and requests do not.
     #[must_use]
     pub fn staged_bytes(mut self, bytes: usize) -> Self {
         self.options.staged_bytes = bytes;

@@ -138,6 +138,10 @@ impl Drop for Places<'_> {
     }
 }
 
+/// Why a Write was dropped in an engine that is open.
+const DROPPED: &str = "what was to be recorded was dropped: the engine lost its registration, or the database refused \
+                       something in the same flush";
+
 /// How long executions may run on in an engine that is too old for the schema that is coming.
 const OUTDATED_GRACE: Duration = Duration::from_secs(10);
 
@@ -331,9 +335,7 @@ impl Core {
 
     /// What to say when a Write was dropped.
     pub(crate) fn why_dropped(&self) -> Error {
-        self.check_open()
-            .err()
-            .unwrap_or_else(|| Error::Unavailable("the engine lost its registration".into()))
+        self.check_open().err().unwrap_or_else(|| Error::Unavailable(DROPPED.into()))
     }
 
     /// Lets the claims look again what there is to do; with `is_ready`, there may be something to claim.
@@ -550,8 +552,9 @@ impl Engine {
         Ok(self.core.store.survey(u64::MAX).await?)
     }
 
-    /// Cancels an execution and the children it waits for. `Done`: it has ended. `Requested`: that is
-    /// durable; the worker that runs it stops it before its next step. `Declined`: it had ended before.
+    /// Cancels an execution and the children it waits for. `Done`: it has ended. `Requested`: that is durable, and it neither
+    /// completes nor fails any more; the worker that runs it stops it with the flush before its next body, or at its next
+    /// look. `Declined`: it had ended before.
     pub async fn cancel(&self, workflow_id: &str) -> Result<Answer, Error> {
         self.core.request(workflow_id, RequestKind::Cancel).await
     }
@@ -583,7 +586,8 @@ impl Engine {
     }
 
     /// Ends the engine: accepts nothing more, hands back what runs (the next engine continues it), flushes
-    /// everything staged, gives up ownership. Waits at most `grace` for a database that does not answer.
+    /// everything staged, gives up ownership. Waits `grace` for a database that does not answer, and a few seconds more to
+    /// give up.
     ///
     /// Bodies that are under way are dropped at their next `await`, and run again in the next engine; it does
     /// not wait for executions to end. Without it, the end of the process is a crash like any other: nothing

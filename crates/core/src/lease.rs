@@ -1,4 +1,4 @@
-//! [`Lease`]: until when a worker may begin bodies, by its own clock, which goes on while the machine is suspended.
+//! [`Lease`]: until when a worker may begin bodies, by its own clock, which on Linux goes on while the machine is suspended.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;

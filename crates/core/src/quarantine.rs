@@ -18,7 +18,7 @@ const LONG_ENOUGH: Duration = Duration::from_secs(30);
 /// many, and so on.
 ///
 /// So the first one that it tries after it began is alone, and if the process dies then, the culprit is known;
-/// but when one culprit has brought thousands of innocents into quarantine, half of those that are left are
+/// but when one culprit has brought thousands of innocents into quarantine, many of those that are left are
 /// tried between two of its strikes.
 pub(crate) struct Quarantine {
     trying: Vec<Trial>,

@@ -74,7 +74,8 @@ pub trait Store: Send + Sync + 'static {
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError>;
 
     /// Reports what concerns the worker; the look that is a renewal, one per second, renews it and sees whether others
-    /// are lost. It waits for nobody, so that nothing keeps a worker from renewing.
+    /// are lost. It waits for no claim, and for no takeover but that of the worker itself. A renewal takes as long as all
+    /// that its look searches for.
     async fn look(&self, look: &Look) -> Result<Seen, StoreError>;
 
     /// Takes over the workers that the last look of `worker` has seen to be lost: makes claimable what they

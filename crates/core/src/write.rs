@@ -446,7 +446,7 @@ impl Write {
         }
     }
 
-    /// The room it takes under the bounds on staged bytes, in bytes: its payloads and a share for its row.
+    /// The room it takes under the bound on a flush, in bytes: its payloads and a share for its row. Attributes do not count.
     pub fn size(&self) -> usize {
         128 + match self {
             Write::Start(start) => {

@@ -53,7 +53,7 @@ impl<'a> Sorted<'a> {
                 Write::Discard(discard) => sorted.discards.push(discard),
             }
         }
-        // so flushes cannot deadlock
+        // so two flushes lock in one order; a cancel from elsewhere may lock in another, which `lock_timeout` ends
         sorted.ends.sort_by_key(|(_, change)| change.key);
         sorted.moves.sort_by_key(|(_, change)| change.key);
         sorted

@@ -93,8 +93,8 @@ impl<'a> Starts<'a> {
         self.refused.contains(&i) || start.merge_within.is_some() || self.has_queued && is_queued(start)
     }
 
-    /// Inserts that may have to wait for each other come in one order for all flushes, which so cannot deadlock: by what is
-    /// unique, and by key.
+    /// Inserts that may have to wait for each other come in one order for all flushes, which so do not deadlock: by what is
+    /// unique, and by key. Claims insert what is in the inbox in an order of its own; `lock_timeout` ends what that leads to.
     fn sort(&mut self) {
         // one order over both
         if self.special.iter().any(|(_, start)| start.workflow_id.is_some()) {
