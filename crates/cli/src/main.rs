@@ -2,6 +2,7 @@
 
 mod bench;
 mod db;
+mod dead_letters;
 mod output;
 mod queue;
 mod unclaimable;

@@ -58,6 +58,16 @@ pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns a text of somebody else's for a cell of a table: what would move the cursor, end the line or turn the direction of
+/// writing is spelled out.
+pub(crate) fn plain(text: &str) -> String {
+    let is_odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if is_odd(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
 /// An instant in UTC, to the millisecond.
 pub(crate) fn at(instant: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(instant.as_micros())

@@ -1,4 +1,4 @@
-//! `stepfast queue`: what queues there are, their limits, and whether they are paused.
+//! `stepfast queue`: what queues there are, their limits, and whether they are paused; and dead letters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use stepfast::queue::{DEFAULT_QUEUE, Limits, QueueRow};
 use stepfast::rate::Rate;
 use stepfast::{Client, Error};
 
+use crate::dead_letters::DeadLetters;
 use crate::output::{self, Exit};
 use crate::workflow::At;
 
@@ -27,6 +28,8 @@ pub(crate) enum Queue {
     Resume(Named),
     /// Create a queue, or change its limits: those that are not given stay as they are.
     Set(Set),
+    /// List dead letters, the latest first: starts of outboxes that could not become executions, and why.
+    DeadLetters(DeadLetters),
 }
 
 #[derive(Args)]
@@ -88,6 +91,7 @@ impl Queue {
             Queue::Pause(named) => named.set_paused(true).await,
             Queue::Resume(named) => named.set_paused(false).await,
             Queue::Set(set) => set.run().await,
+            Queue::DeadLetters(letters) => letters.run().await,
         }
     }
 }

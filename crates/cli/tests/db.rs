@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+mod kit;
 
+use std::process::{Command, Output, Stdio};
+
+use kit::postgres;
 use serde_json::Value;
 
 fn command(store: &str, arguments: &[&str]) -> Command {
@@ -23,16 +25,6 @@ fn printed(store: &str, arguments: &[&str]) -> String {
     let (code, out, err) = stepfast(store, arguments);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     out
-}
-
-/// A schema of its own on the server that `tests/with-postgres` has started.
-fn postgres() -> (String, String) {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let url = std::env::var("STEPFAST_TEST_POSTGRES_URL");
-    let url =
-        url.expect("these tests need a Postgres server: run them by `make test`, or by tests/with-postgres");
-    let schema = format!("cli_{}_{}", std::process::id(), NUMBER.fetch_add(1, SeqCst));
-    (format!("{url}?schema={schema}"), schema)
 }
 
 fn as_role(url: &str, role: &str) -> String {
@@ -110,14 +102,7 @@ fn a_schema_is_printed_made_and_found_well() {
     assert_eq!(findings(&store).0, Some(1));
     // and what was printed is all that it takes
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let url = store.split('?').next().unwrap();
-    runtime.block_on(async {
-        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
-        let connection = tokio::spawn(connection);
-        client.batch_execute(&sql).await.unwrap();
-        drop(client);
-        connection.await.unwrap().unwrap();
-    });
+    runtime.block_on(kit::execute(&store, &sql)).unwrap();
     assert!(printed(&store, &["migrate"]).contains("nothing to migrate"));
     let (code, found) = findings(&store);
     assert!(code == Some(0) && found.iter().all(|(_, is_well, _)| *is_well), "{found:?}");
@@ -159,16 +144,7 @@ fn a_role_is_let_in_and_may_change_rows_only() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let url = store.split('?').next().unwrap().to_owned();
     let role = format!("app_{schema}");
-    let execute = |url: String, sql: String| {
-        runtime.block_on(async move {
-            let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
-            let connection = tokio::spawn(connection);
-            let result = client.batch_execute(&sql).await;
-            drop(client);
-            connection.await.unwrap().unwrap();
-            result
-        })
-    };
+    let execute = |url: String, sql: String| runtime.block_on(kit::execute(&url, &sql));
     let (code, _, err) = stepfast(&store, &["migrate", "--role", &role]);
     assert!(code == Some(1) && err.contains("CREATE ROLE"), "{err}");
     execute(url.clone(), format!("CREATE ROLE {role} LOGIN")).unwrap();

@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod kit;
+
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stepfast::Store;
 use stepfast::prelude::*;
 use stepfast::queue::Queue;
+use stepfast::{Key, Store};
 use tempfile::TempDir;
 
 const GRACE: Duration = Duration::from_secs(20);
@@ -169,9 +171,104 @@ async fn what_cannot_be_is_refused() {
     assert!(workers.is_empty(), "{} are registered", workers.len());
 
     let nowhere = format!("sqlite:{}", directory.path().join("other.db").display());
-    for command in [&["list"][..], &["show", "x"], &["pause", "x"], &["resume", "x"], &["set", "x"]] {
+    for command in
+        [&["list"][..], &["show", "x"], &["pause", "x"], &["resume", "x"], &["set", "x"], &["dead-letters"]]
+    {
         let (code, message) = refusal(&nowhere, command);
         assert_eq!(code, Some(1));
         assert!(message.contains("no such file") && message.contains("[SF-0013]"), "{message}");
     }
+}
+
+/// Text that a terminal would obey: it clears the screen, names the window, writes backwards, forges a line.
+const HOSTILE: &str = "pay\u{1b}[2J\u{1b}]0;owned\u{7}\u{202e}\n1 all is well\r'; DROP TABLE executions; --";
+
+/// Puts a start into the inbox by plain SQL, as a program does that knows the table.
+async fn put(store: &str, key: Key, workflow: &str, workflow_id: Option<&str>, queue: Option<&str>) {
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
+    let text = |text: Option<&str>| text.map_or_else(|| "NULL".to_owned(), quoted);
+    let (id, queue) = (text(workflow_id), text(queue));
+    let values = format!("{}, {id}, {queue}", quoted(workflow));
+    let columns = "key, workflow, workflow_id, queue, input";
+    if let Some(path) = store.strip_prefix("sqlite:") {
+        let key = format!("x'{:032x}'", key.as_u128());
+        let sql = format!(
+            "INSERT INTO inbox (put_at, {columns}) VALUES (1700000000000000, {key}, {values}, x'0107')"
+        );
+        rusqlite::Connection::open(path).unwrap().execute_batch(&sql).unwrap();
+    } else {
+        let (_, schema) = store.split_once("?schema=").unwrap();
+        let values = format!("'{key}', {values}, '\\x0107'");
+        let sql = format!("INSERT INTO {schema}.inbox ({columns}) VALUES ({values})");
+        kit::execute(store, &sql).await.unwrap();
+    }
+}
+
+async fn dead_letters_are_shown_at(store: &str) {
+    drop(connect(store).await);
+    assert_eq!(printed(store, &["dead-letters"]), "there is no dead letter\n");
+    assert_eq!(told(store, &["dead-letters"]), json!({ "dead_letters": [] }));
+
+    // keys that name shard 1023
+    let [plain, hostile] = [Key::from_bytes([0xff; 16]), Key::mint(1023)];
+    put(store, plain, "order", None, None).await;
+    put(store, hostile, HOSTILE, Some(HOSTILE), Some(HOSTILE)).await;
+    put(store, Key::mint(0), "order", Some("innocent"), None).await;
+    let (ran, mut runs) = tokio::sync::mpsc::unbounded_channel();
+    let order = Workflow::new("order", move |_cx: Context, n: i64| {
+        let ran = ran.clone();
+        async move {
+            ran.send(n).unwrap();
+            Ok::<i64, Failure>(n)
+        }
+    });
+    let engine = Engine::builder(connect(store).await).register(&order).open().await.unwrap();
+    // the claim that takes the neighbour has refused them
+    assert_eq!(runs.recv().await, Some(7));
+    assert_eq!(engine.get::<i64>("innocent").await.unwrap().result().await.unwrap(), 7);
+
+    let text = printed(store, &["dead-letters"]);
+    for word in
+        ["letter", "refused at", "workflow_id", "queue", "reason", &plain.to_string(), "pay\\u{1b}[2J"]
+    {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    assert_eq!(text.matches("its key names shard").count(), 2, "{text}");
+    assert!(text.lines().all(|line| !line.starts_with("1 all is well")), "{text}");
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control() && c != '\u{202e}'), "{text:?}");
+    // a heading with its lines, then a line for each
+    assert_eq!(text.lines().count(), 3 + 2 + 2, "{text}");
+
+    let letters = told(store, &["dead-letters"])["dead_letters"].clone();
+    assert_eq!(letters.as_array().unwrap().len(), 2);
+    let [last, first] = [&letters[0], &letters[1]];
+    for name in ["workflow", "workflow_id", "queue"] {
+        assert_eq!(last[name], HOSTILE);
+    }
+    assert_eq!((&first["workflow"], &first["queue"]), (&"order".into(), &Value::Null));
+    // the id that its program was given
+    assert_eq!(
+        (&first["workflow_id"], &first["key"]),
+        (&plain.to_string().into(), &plain.to_string().into())
+    );
+    assert_eq!(first["reason"], "its key names shard 1023, and this store is shard 0");
+    for time in ["put_at", "refused_at"] {
+        assert!(first[time].as_str().unwrap().ends_with('Z'), "{first}");
+    }
+    assert!(last["id"].as_i64() > first["id"].as_i64(), "{letters}");
+    assert_eq!(told(store, &["dead-letters", "--limit", "1"])["dead_letters"], json!([last]));
+    assert_eq!(told(store, &["dead-letters", "--limit", "2"])["dead_letters"], letters);
+    engine.shutdown(GRACE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_shown_on_sqlite() {
+    let (_directory, store) = place().await;
+    dead_letters_are_shown_at(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_shown_on_postgres() {
+    let (store, _) = kit::postgres();
+    dead_letters_are_shown_at(&store).await;
 }

@@ -81,7 +81,7 @@ pub struct DeadLetter {
     pub reason: String,
     /// The workflow that it asks for.
     pub workflow: String,
-    /// The workflow_id that it asks for.
+    /// The workflow_id that it asks for; `None` if it left that to the key.
     pub workflow_id: Option<String>,
     /// The queue that it asks for.
     pub queue: Option<String>,
@@ -94,6 +94,13 @@ pub struct Survey {
     pub workers: Vec<WorkerRow>,
     /// What is ready, due or in quarantine, by workflow and version.
     pub waiting: Vec<Waiting>,
+}
+
+impl DeadLetter {
+    /// Returns the workflow_id that the execution would have had.
+    pub fn asked_id(&self) -> String {
+        self.key.workflow_id(self.workflow_id.as_deref())
+    }
 }
 
 impl WorkerInfo {
