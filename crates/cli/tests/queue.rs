@@ -258,6 +258,12 @@ async fn dead_letters_are_shown_at(store: &str) {
     assert!(last["id"].as_i64() > first["id"].as_i64(), "{letters}");
     assert_eq!(told(store, &["dead-letters", "--limit", "1"])["dead_letters"], json!([last]));
     assert_eq!(told(store, &["dead-letters", "--limit", "2"])["dead_letters"], letters);
+
+    // and in a program
+    let [last, first] = &*engine.dead_letters(9).await.unwrap() else { panic!("two dead letters") };
+    assert_eq!((&*last.workflow, last.key, last.asked_id()), (HOSTILE, hostile, HOSTILE.to_owned()));
+    assert_eq!((&*first.workflow, first.key, first.asked_id()), ("order", plain, plain.to_string()));
+    assert_eq!(engine.dead_letters(1).await.unwrap(), std::slice::from_ref(last));
     engine.shutdown(GRACE).await.unwrap();
 }
 

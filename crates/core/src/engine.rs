@@ -26,7 +26,7 @@ use crate::runs::Runs;
 use crate::shutdown::Shutdown;
 use crate::store::{About, Registration, Store, is_served};
 use crate::store_time::StoreTime;
-use crate::survey::{Survey, WorkerInfo};
+use crate::survey::{DeadLetter, Survey, WorkerInfo};
 use crate::task::{cancel_failure, deadline_failure, encoded};
 use crate::watch::Watch;
 use crate::worker_signals::WorkerSignals;
@@ -550,6 +550,11 @@ impl Engine {
     /// Who works on the database, and what waits for them.
     pub async fn survey(&self) -> Result<Survey, Error> {
         Ok(self.core.store.survey(u64::MAX).await?)
+    }
+
+    /// Returns at most `limit` dead letters, the latest first: rows of the inbox that could not become executions.
+    pub async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, Error> {
+        Ok(self.core.store.dead_letters(limit as u64).await?)
     }
 
     /// Cancels an execution and the children it waits for. `Done`: it has ended. `Requested`: that is durable, and it neither
