@@ -1,14 +1,15 @@
 //! The inbox: starts that others have put there in transactions of their own, on whatever connection.
 
-use std::sync::Arc;
-
+use rusqlite::Row;
+use rusqlite::types::ValueRef;
+use stepfast_core::attributes::{NAME_LIMIT, VALUE_LIMIT};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
 
 use crate::error::Tried;
-use crate::row::{key, key_of, maybe_text, text};
+use crate::row::{foreign_text, key, key_of};
 use crate::shared::Shared;
 use crate::statements::{Sql, Statements};
 
@@ -19,16 +20,17 @@ const RECEIVED: i64 = 1_000;
 struct Letter {
     id: i64,
     key: Key,
-    workflow: Arc<str>,
-    app_version: Option<Arc<str>>,
-    queue: Option<Arc<str>>,
-    queue_key: Option<Arc<str>>,
+    workflow: String,
+    app_version: Option<String>,
+    queue: Option<String>,
+    queue_key: Option<String>,
     priority: Option<i32>,
     due_at: Option<i64>,
     has_attributes: bool,
-    has_odd_attributes: bool,
     put_at: i64,
     deadline_at: Option<i64>,
+    /// A column whose text is not UTF-8.
+    odd_text: Option<&'static str>,
 }
 
 /// Makes executions of what is in the inbox, in the order in which it came. A full queue takes it. A row that no execution
@@ -40,16 +42,16 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
         letters.push(Letter {
             id: row.get(0)?,
             key: key_of(row, 1)?,
-            workflow: text(row, 2)?,
-            app_version: maybe_text(row, 3)?,
-            queue: maybe_text(row, 4)?,
-            queue_key: maybe_text(row, 5)?,
+            workflow: foreign_text(row, 2)?.unwrap_or_default(),
+            app_version: foreign_text(row, 3)?,
+            queue: foreign_text(row, 4)?,
+            queue_key: foreign_text(row, 5)?,
             priority: row.get(6)?,
             due_at: row.get(7)?,
             has_attributes: row.get(8)?,
-            has_odd_attributes: row.get(9)?,
-            put_at: row.get(10)?,
-            deadline_at: row.get(11)?,
+            put_at: row.get(9)?,
+            deadline_at: row.get(10)?,
+            odd_text: odd_text(row)?,
         });
     }
     drop(rows);
@@ -65,7 +67,7 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
     let mut there = 0;
     for letter in &letters {
         sql.run(Sql::KeepPlace, [])?;
-        let reason = match letter.refusal(shard, now) {
+        let reason = match letter.refusal(sql, shard, now)? {
             Some(reason) => Some(reason),
             None => match become_execution(sql, shared, letter, now) {
                 Ok(true) => None,
@@ -84,7 +86,7 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
         if let Some(reason) = reason {
             tracing::warn!(
                 row = letter.id,
-                workflow = &*letter.workflow,
+                workflow = letter.workflow,
                 reason,
                 "a row of the inbox becomes a dead letter: see stepfast queue dead-letters"
             );
@@ -101,22 +103,56 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
 
 impl Letter {
     /// Why no execution can be made of it, as far as it says that itself.
-    fn refusal(&self, shard: u16, now: Timestamp) -> Option<String> {
+    fn refusal(&self, sql: &mut Statements<'_>, shard: u16, now: Timestamp) -> Tried<Option<String>> {
         let is_odd = |at: i64| Timestamp::from_micros(at).near(now).as_micros() != at;
         if self.key.shard() != shard {
-            return Some(format!(
-                "its key names shard {}, and this store is shard {shard}",
-                self.key.shard()
-            ));
+            let reason = format!("its key names shard {}, and this store is shard {shard}", self.key.shard());
+            return Ok(Some(reason));
+        }
+        if let Some(column) = self.odd_text {
+            return Ok(Some(format!("its {column} is not UTF-8")));
         }
         let times =
             [("put_at", Some(self.put_at)), ("due_at", self.due_at), ("deadline_at", self.deadline_at)];
         if let Some((name, _)) = times.into_iter().find(|(_, at)| at.is_some_and(is_odd)) {
-            return Some(format!("its {name} is not within a hundred years of now"));
+            return Ok(Some(format!("its {name} is not within a hundred years of now")));
         }
         let reason = "an attribute is not a name of 1 to 128 bytes with a text of 1 to 1024 bytes";
-        self.has_odd_attributes.then(|| reason.to_owned())
+        let is_odd = self.has_attributes && has_odd_attributes(sql, self.id)?;
+        Ok(is_odd.then(|| reason.to_owned()))
     }
+}
+
+/// Returns true if a row of the inbox has an attribute that no execution can have.
+fn has_odd_attributes(sql: &mut Statements<'_>, id: i64) -> Tried<bool> {
+    let is_within =
+        |text: ValueRef<'_>, most: usize| text.as_str().is_ok_and(|text| (1..=most).contains(&text.len()));
+    let mut rows = sql.get(Sql::LetterAttributes)?.query([id])?;
+    while let Some(row) = rows.next()? {
+        let is_text = row.get_ref(2)?.as_str() == Ok("text");
+        if !is_text || !is_within(row.get_ref(0)?, NAME_LIMIT) || !is_within(row.get_ref(1)?, VALUE_LIMIT) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns a column whose text is not UTF-8: SQLite keeps it, and nothing can read it.
+fn odd_text(row: &Row<'_>) -> Tried<Option<&'static str>> {
+    const TEXTS: [(usize, &str); 6] = [
+        (2, "workflow"),
+        (3, "app_version"),
+        (4, "queue"),
+        (5, "queue_key"),
+        (11, "workflow_id"),
+        (12, "dedup_id"),
+    ];
+    for (i, column) in TEXTS {
+        if row.get_ref(i)?.as_str_or_null().is_err() {
+            return Ok(Some(column));
+        }
+    }
+    Ok(None)
 }
 
 /// Makes an execution of a letter; false if there is one already.

@@ -46,6 +46,12 @@ pub(crate) fn maybe_text(row: &Row<'_>, i: usize) -> Tried<Option<Arc<str>>> {
     }
 }
 
+/// Returns a text of a foreign program, as far as it is UTF-8.
+pub(crate) fn foreign_text(row: &Row<'_>, i: usize) -> Tried<Option<String>> {
+    let bytes = row.get_ref(i)?.as_bytes_or_null().map_err(|_| damaged(row, i))?;
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
+}
+
 pub(crate) fn status_of(row: &Row<'_>, i: usize) -> Tried<Status> {
     Status::from_number(row.get(i)?).ok_or_else(|| damaged(row, i))
 }

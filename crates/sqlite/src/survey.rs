@@ -6,7 +6,7 @@ use stepfast_core::survey::{DeadLetter, Survey, Waiting, WorkerInfo, WorkerRow};
 use stepfast_core::write::WorkerId;
 
 use crate::error::Tried;
-use crate::row::{key_of, maybe_text, text, time};
+use crate::row::{foreign_text, key_of, maybe_text, text, time};
 use crate::writer::Inner;
 
 impl Inner {
@@ -47,9 +47,9 @@ impl Inner {
                     refused_at: time(row, 2)?,
                     key: key_of(row, 3)?,
                     reason: row.get(4)?,
-                    workflow: row.get(5)?,
-                    workflow_id: row.get(6)?,
-                    queue: row.get(7)?,
+                    workflow: foreign_text(row, 5)?.unwrap_or_default(),
+                    workflow_id: foreign_text(row, 6)?,
+                    queue: foreign_text(row, 7)?,
                 });
             }
             Ok(letters)

@@ -10,7 +10,7 @@ use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::queue::{Queue, QueueChange, Ticket};
-use stepfast_core::record::Status;
+use stepfast_core::record::{Filter, Status};
 use stepfast_core::store::Store;
 use stepfast_core::write::{Outcome, Start};
 
@@ -216,4 +216,44 @@ async fn a_row_that_the_database_refuses_is_a_dead_letter() {
     assert_eq!((dead.len(), dead[0].key), (1, keys[1]));
     assert!(dead[0].reason.contains("not this one"), "{dead:?}");
     assert_eq!((count(&path, "inbox"), count(&path, "executions"), count(&path, "attributes")), (0, 2, 2));
+}
+
+/// SQLite keeps text that is not UTF-8, and makes some of the escapes in a JSON text.
+#[tokio::test]
+async fn no_text_that_is_not_utf_8_stops_a_claim() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let foreign = Connection::open(&path).unwrap();
+    let insert = |key: Key, values: &[(&str, &str)]| {
+        let mut all = vec![("put_at", NOON.as_micros().to_string()), ("input", "x'00'".to_owned())];
+        all.push(("key", format!("x'{:032x}'", key.as_u128())));
+        all.extend(values.iter().map(|(column, value)| (*column, (*value).to_owned())));
+        let (columns, values): (Vec<&str>, Vec<String>) = all.into_iter().unzip();
+        let sql = format!("INSERT INTO inbox ({}) VALUES ({})", columns.join(", "), values.join(", "));
+        foreign.execute(&sql, []).unwrap();
+    };
+    let (w, a, odd) = (("workflow", "'w'"), ("queue", "'a'"), "CAST(x'6fff64' AS TEXT)");
+    let rows: [(&str, &[(&str, &str)]); 9] = [
+        ("workflow", &[("workflow", odd)]),
+        ("workflow_id", &[w, ("workflow_id", odd)]),
+        ("app_version", &[w, ("app_version", odd)]),
+        ("queue", &[w, ("queue", odd)]),
+        ("queue_key", &[w, a, ("queue_key", odd)]),
+        ("dedup_id", &[w, a, ("dedup_id", odd)]),
+        ("attribute", &[w, ("attributes", "CAST(x'7b2261223a22ff227d' AS TEXT)")]),
+        ("attribute", &[w, ("attributes", r#"'{"a":"\ud800"}'"#)]),
+        ("attribute", &[w, ("attributes", r#"'{"\ud800":"a"}'"#)]),
+    ];
+    for (n, (words, values)) in rows.into_iter().enumerate() {
+        let [odd, innocent] = [Key::mint(0), Key::mint(0)];
+        insert(odd, values);
+        insert(innocent, &[w]);
+        assert_eq!(worker.claim_keys(9, &["w"]).await, [innocent], "{values:?}");
+        let dead = worker.store.dead_letters(99).await.unwrap();
+        assert_eq!((dead.len(), dead[0].key), (n + 1, odd), "{values:?}");
+        assert!(dead[0].reason.contains(words), "{dead:?}");
+        assert_eq!(count(&path, "inbox"), 0);
+    }
+    let listed = worker.store.list(&Filter::default()).await.unwrap().executions;
+    assert_eq!(listed.len(), 9);
 }
