@@ -37,7 +37,8 @@ ALTER TABLE executions
     ADD CONSTRAINT executions_run_timeout_ms CHECK (run_timeout_ms BETWEEN 0 AND 3162240000000) NOT VALID;
 
 CREATE TABLE dead_letters (
-    id          bigint NOT NULL,
+    -- not the number of the row of inbox: a foreign transaction may choose that
+    id          bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     put_at      timestamptz NOT NULL,
     refused_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     key         uuid NOT NULL,
@@ -51,7 +52,7 @@ CREATE TABLE dead_letters (
 );
 
 COMMENT ON TABLE dead_letters IS 'One row per row of the inbox that could not become an execution';
-COMMENT ON COLUMN dead_letters.id IS 'As in inbox';
+COMMENT ON COLUMN dead_letters.id IS 'Order in which they were refused';
 COMMENT ON COLUMN dead_letters.put_at IS 'As in inbox';
 COMMENT ON COLUMN dead_letters.refused_at IS 'When a claim refused it';
 COMMENT ON COLUMN dead_letters.key IS 'As in inbox';

@@ -2,6 +2,6 @@
 WITH picked AS (
     DELETE FROM inbox WHERE id = $1::bigint RETURNING *
 )
-INSERT INTO dead_letters (id, put_at, key, reason, workflow, workflow_id, queue, letter, input)
-SELECT id, put_at, key, $2::text, workflow, workflow_id, queue, to_jsonb(picked) - 'input', input
+INSERT INTO dead_letters (put_at, key, reason, workflow, workflow_id, queue, letter, input)
+SELECT put_at, key, $2::text, workflow, workflow_id, queue, to_jsonb(picked) - 'input', input
 FROM picked

@@ -2,5 +2,5 @@
 SELECT id, least(greatest(put_at, '1970-01-01 00:00:00+00'), '2400-01-01 00:00:00+00'), refused_at, key, reason, workflow,
        workflow_id, queue
 FROM dead_letters
-ORDER BY refused_at DESC, id DESC
+ORDER BY id DESC
 LIMIT $1::bigint

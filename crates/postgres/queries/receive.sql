@@ -87,14 +87,15 @@ WITH picked AS MATERIALIZED (
     ) AS t
     WHERE j.reason IS NULL AND (j.nth > 1 OR NOT EXISTS (SELECT FROM started AS s WHERE s.key = j.key))
 ), dead AS (
-    INSERT INTO dead_letters (id, put_at, refused_at, key, reason, workflow, workflow_id, queue, letter, input)
-    SELECT j.id, j.put_at, (SELECT now FROM clock), j.key, coalesce(j.reason, t.reason), j.workflow, j.workflow_id, j.queue,
+    INSERT INTO dead_letters (put_at, refused_at, key, reason, workflow, workflow_id, queue, letter, input)
+    SELECT j.put_at, (SELECT now FROM clock), j.key, coalesce(j.reason, t.reason), j.workflow, j.workflow_id, j.queue,
            to_jsonb(j) - '{input,nth,reason}'::text[], j.input
     FROM judged AS j
     LEFT JOIN taken AS t ON t.id = j.id
     WHERE j.reason IS NOT NULL OR t.reason IS NOT NULL
+    ORDER BY j.id
     RETURNING id, workflow, reason
 )
 SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM started), (SELECT count(*) FROM queued),
        (SELECT count(*) FROM delayed), (SELECT count(*) FROM found_by),
-       ARRAY(SELECT format('row %s for workflow %s: %s', id, workflow, reason) FROM dead ORDER BY id)
+       ARRAY(SELECT format('%s for workflow %s: %s', id, workflow, reason) FROM dead ORDER BY id)

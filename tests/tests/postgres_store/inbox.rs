@@ -301,6 +301,39 @@ async fn a_row_that_the_database_refuses_is_a_dead_letter() {
 }
 
 #[tokio::test]
+async fn a_number_that_a_row_gives_itself_stops_no_claim() {
+    let db = Fixture::new().await;
+    for round in 1..=3 {
+        let (odd, innocent) = (Key::from_bytes([0xff; 16]), Key::mint(0));
+        // the right to INSERT is all that this takes
+        let insert = |id: i64, key: Key| {
+            format!(
+                "INSERT INTO inbox (id, key, workflow, input) OVERRIDING SYSTEM VALUE VALUES ({id}, '{key}', 'order', '\\x00')"
+            )
+        };
+        db.sql.batch_execute(&format!("{}; {}", insert(7, odd), insert(8, innocent))).await.unwrap();
+        assert_eq!(db.take(9).await[0].execution.key, innocent);
+        assert_eq!((db.count("inbox").await, db.count("dead_letters").await), (0, round));
+    }
+    // a claim that blames a single row
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$; \
+                  CREATE TRIGGER refuse BEFORE INSERT ON executions FOR EACH ROW EXECUTE FUNCTION refuse(); \
+                  INSERT INTO inbox (id, key, workflow, input) OVERRIDING SYSTEM VALUE \
+                  VALUES (7, gen_random_uuid(), 'order', '\\x00'); \
+                  UPDATE inbox SET key = overlay(key::text PLACING '0000' FROM 33)::uuid";
+    db.sql.batch_execute(refuse).await.unwrap();
+    for _ in 0..20 {
+        // an engine claims again
+        let _ = db.try_take(9).await;
+    }
+    assert_eq!(db.count("inbox").await, 0);
+    let dead = db.store.dead_letters(9).await.unwrap();
+    assert_eq!(dead.len(), 4);
+    assert!(dead[0].reason.contains("not this one"), "{dead:?}");
+    assert!(dead.windows(2).all(|pair| pair[0].id > pair[1].id), "{dead:?}");
+}
+
+#[tokio::test]
 async fn a_deadline_passes_while_it_waits() {
     let db = Fixture::new().await;
     let queue = QueueChange { queue: Queue::new("a"), is_paused: true, seen_version: 0 };
