@@ -243,3 +243,33 @@ fn a_listen_that_leads_nowhere_is_told() {
     assert!(output.status.success() && log.contains("no wake-up hints") && log.contains("listen="), "{log}");
     assert!(log.contains(&format!("me@127.0.0.1:{port}/shop")), "{log}");
 }
+
+/// What a check says of the store's identity and of its shard.
+fn identity(found: &[(String, bool, String)]) -> Vec<&str> {
+    let states = |subject| found.iter().filter(move |it| it.0 == subject);
+    ["store_id", "shard"].into_iter().flat_map(states).map(|it| it.2.trim_end_matches("; ")).collect()
+}
+
+#[test]
+fn a_check_shows_which_store_and_which_shard_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = format!("sqlite:{}", directory.path().join("shop.db").display());
+    let (postgres, schema) = postgres();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for store in [&file, &postgres] {
+        printed(store, &["migrate"]);
+        let about = runtime.block_on(async { stepfast::connect(store).await.unwrap().about().clone() });
+        let (code, found) = findings(store);
+        assert_eq!((code, identity(&found)), (Some(0), vec![&*about.store_id, "0"]), "{found:?}");
+    }
+    runtime.block_on(kit::execute(&postgres, &format!("UPDATE {schema}.shard SET number = 7"))).unwrap();
+    let (_, found) = findings(&postgres);
+    let store_id = identity(&found)[0].to_owned();
+    assert_eq!(identity(&found)[1], "7");
+    assert_eq!(findings(&format!("{postgres}&store_id={store_id}")).0, Some(0));
+    // what the URL expects is not there
+    let (code, found) = findings(&format!("{postgres}&store_id=00000000-0000-4000-8000-000000000000"));
+    let (_, is_well, text) = found.iter().find(|it| it.0 == "store_id").unwrap();
+    assert!(code == Some(1) && !is_well && text.contains(&store_id), "{found:?}");
+    assert!(text.contains("store_id in the URL names 00000000-"), "{text}");
+}

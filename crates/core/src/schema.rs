@@ -33,6 +33,14 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// The subject of which store it is.
+    pub const STORE: &str = "store_id";
+
+    /// Which store it is: its identity, and the number of its shard.
+    pub fn of_store(store_id: &str, shard: u16) -> Vec<Self> {
+        vec![Self::well(Self::STORE, store_id), Self::well("shard", shard.to_string())]
+    }
+
     /// All is well.
     pub fn well(subject: &'static str, state: impl Into<String>) -> Self {
         Self { subject, is_well: true, state: state.into(), advice: String::new() }

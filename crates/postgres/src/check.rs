@@ -9,6 +9,7 @@ use tokio_postgres::{AsyncMessage, Client};
 
 use crate::background::Background;
 use crate::connect::{Connector, chain, literal};
+use crate::error::unanswered;
 use crate::migrate::{Reached, reach};
 use crate::privileges;
 use crate::proxy::first_row;
@@ -38,9 +39,17 @@ pub(crate) async fn check(
     };
     drop(control);
     let mut findings = vec![Finding::well("server", format!("PostgreSQL {version}"))];
+    let broken = |error: tokio_postgres::Error| {
+        StoreError::Unavailable(format!("checking {}: {}", connector.name(), chain(&error)))
+    };
+    findings.push(encryption(connector, &client).await.map_err(broken)?);
+    let rights = privileges::check(&client, &connector.options().schema).await.map_err(broken)?;
+    let is_there = rights.iter().any(|finding| finding.subject == "schema" && finding.is_well);
+    findings.extend(rights);
+    if is_there {
+        findings.extend(identity(connector, &client).await?);
+    }
     let rest = async {
-        findings.push(encryption(connector, &client).await?);
-        findings.extend(privileges::check(&client, &connector.options().schema).await?);
         findings.push(durability(connector, &client).await?);
         findings.push(standby(&client).await?);
         findings.push(clock(&client).await?);
@@ -49,10 +58,26 @@ pub(crate) async fn check(
         findings.push(connections(connector, &client).await?);
         Ok(())
     };
-    rest.await.map_err(|error: tokio_postgres::Error| {
-        StoreError::Unavailable(format!("checking {}: {}", connector.name(), chain(&error)))
-    })?;
+    rest.await.map_err(broken)?;
     Ok(findings)
+}
+
+/// Which store it is. Nothing where the role may not read that: its rights are a finding of their own.
+async fn identity(connector: &Connector, client: &Client) -> Result<Vec<Finding>, StoreError> {
+    let advice = "see where the URL leads to; the row of table shard says which store is there";
+    match connector.identify(client).await.map_err(unanswered) {
+        Ok(found) => Ok(Finding::of_store(&found.store_id, found.shard)),
+        Err(StoreError::Open { reason, .. } | StoreError::Corrupt(reason)) => {
+            Ok(vec![Finding::wrong(Finding::STORE, reason, advice)])
+        }
+        Err(StoreError::NewerSchema { found, supported }) => {
+            let state =
+                format!("engines must know version {found} of the schema, this program knows {supported}");
+            Ok(vec![Finding::wrong(Finding::STORE, state, "update this program")])
+        }
+        Err(StoreError::Denied(_)) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
 }
 
 type Found = Result<Finding, tokio_postgres::Error>;

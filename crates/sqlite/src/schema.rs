@@ -69,6 +69,10 @@ impl SqliteStore {
         } else {
             Finding::wrong("schema", format!("version {found}, this program needs {newest}"), advice)
         });
+        if found == newest {
+            let (store_id, shard) = migrate::identity(&conn).map_err(|trouble| explain(&path, trouble))?;
+            findings.extend(Finding::of_store(&store_id, shard));
+        }
         let mode = conn.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
         findings.push(match mode.as_deref() {
             Ok("wal") => Finding::well("journal", "wal"),
