@@ -36,7 +36,7 @@ GROUPS: Final = {
         "Execution Record Checkpoint Attempt Filter Answers Survey Worker Unclaimable ReplayFilter",
     ),
     "Queues": ("queues", "Queue QueueInfo Rate"),
-    "Outboxes": ("outbox", "Outbox AsyncOutbox"),
+    "Outboxes": ("outbox", "Outbox AsyncOutbox DeadLetter"),
     "The current execution, and errors": (
         "python-errors",
         "current Current Error Invalid Conflict QueueFull NotFound WorkflowFailed WorkflowCancelled Parked "

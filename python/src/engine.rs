@@ -304,6 +304,18 @@ impl Engine {
         Ok(Call::awaitable(port, future))
     }
 
+    /// Dead letters, the latest first.
+    fn dead_letters(&self, py: Python<'_>, limit: usize, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let engine = self.get(py)?;
+        let future: Future = Box::pin(async move {
+            match engine.dead_letters(limit).await {
+                Ok(letters) => Reply::DeadLetters(letters),
+                Err(error) => Reply::Error(error),
+            }
+        });
+        Ok(Call::awaitable(port, future))
+    }
+
     /// The queues that there are.
     fn queues(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         let engine = self.get(py)?;

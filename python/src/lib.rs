@@ -6,6 +6,7 @@ mod call;
 mod caller_code;
 mod carried;
 mod code;
+mod dead_letters;
 mod ending;
 mod engine;
 mod error;

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use stepfast::bulk::Answers;
 use stepfast::queue::QueueRow;
 use stepfast::record::{Page, Record};
-use stepfast::survey::Survey;
+use stepfast::survey::{DeadLetter, Survey};
 use stepfast::write::Answer;
 use stepfast::{Error, Failure, Payload};
 
@@ -29,6 +29,7 @@ pub(crate) enum Reply {
     Page(Page),
     Record(Box<Record>),
     Survey(Survey),
+    DeadLetters(Vec<DeadLetter>),
     Queue(QueueRow),
     Queues(Vec<QueueRow>),
     Failed(Failure),
@@ -115,6 +116,7 @@ impl Reply {
             Reply::Page(page) => crate::record::page(py, &page),
             Reply::Record(record) => crate::record::record(py, &record),
             Reply::Survey(survey) => crate::survey::survey(py, &survey),
+            Reply::DeadLetters(letters) => crate::dead_letters::dead_letters(py, &letters),
             Reply::Queue(row) => crate::queue::row(py, &row),
             Reply::Queues(rows) => crate::queue::rows(py, &rows),
             _ => Ok(py.None()),

@@ -6,6 +6,7 @@ from stepfast.async_engine import AsyncEngine
 from stepfast.child import AsyncChild, Child
 from stepfast.client import AsyncClient, Client
 from stepfast.current import Current, current
+from stepfast.dead_letters import DeadLetter
 from stepfast.engine import Engine
 from stepfast.errors import (
     Conflict,
@@ -58,6 +59,7 @@ __all__ = [
     "Conflict",
     "Corrupt",
     "Current",
+    "DeadLetter",
     "DecodeError",
     "EncodeError",
     "Engine",

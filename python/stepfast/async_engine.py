@@ -13,6 +13,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from stepfast import bounds, ending
 from stepfast.branch import refuse_in_workflow
+from stepfast.dead_letters import DeadLetter, dead_letter_of
 from stepfast.errors import Invalid
 from stepfast.filter import Answers, Filter
 from stepfast.handle import AsyncHandle, outcomes
@@ -382,6 +383,17 @@ class AsyncEngine:
         """Who works on the database, and what waits for a worker that is not there. See `Engine.survey`."""
         opened = self._here
         return survey_of(await opened.asked("survey").survey(opened.port))
+
+    async def dead_letters(self, *, limit: int = 50) -> builtins.list[DeadLetter]:
+        """Starts of outboxes that could not become executions, the latest first. See `Engine.dead_letters`.
+
+        Args:
+            limit: At most so many, at least 1.
+        """
+        opened = self._here
+        bounds.count("limit", limit, 1)
+        letters = await opened.asked("dead_letters").dead_letters(limit, opened.port)
+        return [dead_letter_of(row) for row in letters]
 
     async def queues(self) -> builtins.list[QueueInfo]:
         """The queues that there are, by name."""

@@ -13,6 +13,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from stepfast import bounds, ending
 from stepfast.branch import BODY, DONE, PENDING, here_var, refuse_in_workflow
+from stepfast.dead_letters import DeadLetter, dead_letter_of
 from stepfast.failure import failure_of
 from stepfast.filter import Answers, Filter
 from stepfast.handle import Handle, outcomes, settle_here
@@ -426,6 +427,21 @@ class Engine:
             Unavailable: The database does not answer.
         """
         return survey_of(settle_here(self._opened.asked("survey").survey(None)))
+
+    def dead_letters(self, *, limit: int = 50) -> builtins.list[DeadLetter]:
+        """Starts of outboxes that could not become executions, the latest first. The program's
+        `stepfast queue dead-letters` shows the same.
+
+        Args:
+            limit: At most so many, at least 1.
+
+        Raises:
+            Invalid: `limit` is less than 1; or the user of the database may not read that.
+            Unavailable: The database does not answer.
+        """
+        bounds.count("limit", limit, 1)
+        letters = settle_here(self._opened.asked("dead_letters").dead_letters(limit, None))
+        return [dead_letter_of(row) for row in letters]
 
     def queues(self) -> builtins.list[QueueInfo]:
         """The queues that there are, by name."""

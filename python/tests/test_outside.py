@@ -14,6 +14,7 @@ SYNC: dict[str, Callable[[Engine, Handle[int]], Any]] = {
     "engine.count": lambda engine, handle: engine.count(),
     "engine.show": lambda engine, handle: engine.show("a"),
     "engine.survey": lambda engine, handle: engine.survey(),
+    "engine.dead_letters": lambda engine, handle: engine.dead_letters(),
     "engine.queues": lambda engine, handle: engine.queues(),
     "engine.set_queue": lambda engine, handle: engine.set_queue(Queue("q", concurrency=2)),
     "engine.pause_queue": lambda engine, handle: engine.pause_queue("q"),
