@@ -72,10 +72,13 @@ def test_what_cannot_become_an_execution_is_a_dead_letter(url: str) -> None:
         asyncio.run(main())
 
 
+def guide() -> str:
+    return (ROOT / "docs/guide/outbox.md").read_text(encoding="utf-8")
+
+
 def sent_again(url: str) -> str:
     """What the guide says that puts dead letter 7 back into the inbox."""
-    guide = (ROOT / "docs/guide/outbox.md").read_text(encoding="utf-8")
-    on_postgres, on_sqlite = re.findall(r"^```sql\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    on_postgres, on_sqlite = re.findall(r"^```sql\n(.*?)^```$", guide(), re.DOTALL | re.MULTILINE)
     return on_sqlite if url.startswith("sqlite") else on_postgres
 
 
@@ -120,20 +123,29 @@ def test_a_role_that_may_only_insert_starts_and_reads_nothing(postgres_url: str)
     role = f"web_{uuid.uuid4().hex[:12]}"
     with by_psycopg(postgres_url) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN")
-        connection.execute(f"GRANT USAGE ON SCHEMA stepfast TO {role}")
-        connection.execute(f"GRANT INSERT ON stepfast.inbox TO {role}")
+        granted = re.findall(r"^    (GRANT .*?) TO shop_web;$", guide(), re.DOTALL | re.MULTILINE)
+        assert len(granted) == 2
+        for rights in granted:
+            connection.execute(f"{rights} TO {role}")
         connection.commit()
     there = urlsplit(postgres_url)
     theirs = there._replace(netloc=f"{role}@{there.netloc.rpartition('@')[2]}").geturl()
     with by_psycopg(theirs) as connection:
-        started = Outbox().start(connection, outbox_greet, "ann")
+        every = Outbox().options(
+            key="k", priority=1, dedup_id="d", timeout=900, run_timeout=900, delay=0, attributes={"a": "b"}
+        )
+        started = every.options(workflow_id="all").enqueue(connection, "letters", outbox_greet, "ann")
         Outbox(shard=7).start(connection, outbox_greet, "bob")
         connection.commit()
         for table in ["inbox", "executions", "dead_letters", "shard"]:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(f"SELECT 1 FROM stepfast.{table}")
             connection.rollback()
-        for change in ["UPDATE stepfast.inbox SET queue = 'q'", "DELETE FROM stepfast.inbox"]:
+        # nor does a row of its own stand in the way of others
+        numbered = "INSERT INTO stepfast.inbox (id, key, workflow, input) OVERRIDING SYSTEM VALUE VALUES (7, "
+        numbered += "gen_random_uuid(), 'w', '\\x00')"
+        changes = ["UPDATE stepfast.inbox SET queue = 'q'", "DELETE FROM stepfast.inbox", numbered]
+        for change in changes:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(change)
             connection.rollback()
