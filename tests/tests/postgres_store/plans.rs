@@ -167,7 +167,18 @@ async fn every_hot_statement_finds_its_rows_by_index() {
     db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
     // somebody may look after a table when it is to be changed
     db.sql.batch_execute("SET lock_timeout = 0").await.unwrap();
-    let more = ["workers", "lanes", "queues", "depths", "slots", "rates", "claims", "inbox", "attributes", "deadlines"];
+    let more = [
+        "workers",
+        "lanes",
+        "queues",
+        "depths",
+        "slots",
+        "rates",
+        "claims",
+        "inbox",
+        "attributes",
+        "deadlines",
+    ];
     for table in TABLES.iter().chain(&more) {
         let no_surprises = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
         db.sql.batch_execute(&no_surprises).await.unwrap();
