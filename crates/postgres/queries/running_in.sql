@@ -1,6 +1,8 @@
--- What runs of a queue gets slots where it has none. $1: the queue, whose row is locked. What is not in the index of
--- owners is found as in owned.sql. A flush that ends an execution holds nothing but that row: so each row is locked, which
--- waits for such a flush, and is looked at again. What has ended meanwhile has no slot, and gets none.
+-- What runs of a queue gets slots where it has none. $1: the queue, whose row is locked: nothing more of it begins. What is
+-- not in the index of owners is found as in owned.sql. Each row is locked, and looked at again: a flush that ends the
+-- execution waits then, and deletes the slot. A row that somebody has locked is passed over, as whoever has it may wait for
+-- another one. Answers one execution that was found and has got no slot, null if there is none: either it does not run any
+-- more, or somebody is changing it.
 WITH found AS MATERIALIZED (
     SELECT e.key
     FROM executions AS e
@@ -20,14 +22,16 @@ WITH found AS MATERIALIZED (
                         WHERE e.key = u.key AND e.started_by = c.worker_id AND e.status = 2 AND e.queue = $1::text
                         OFFSET 0) AS e
 ), running AS MATERIALIZED (
-    SELECT e.worker, e.key, e.queue_key
+    SELECT f.key, e.worker, e.queue_key
     FROM (SELECT f.key FROM found AS f ORDER BY f.key OFFSET 0) AS f
-    CROSS JOIN LATERAL (SELECT coalesce(e.owner, e.started_by) AS worker, e.key, e.queue_key
-                        FROM executions AS e
-                        WHERE e.key = f.key AND e.status = 2 AND e.queue = $1::text
-                        OFFSET 0 FOR SHARE) AS e
+    LEFT JOIN LATERAL (SELECT coalesce(e.owner, e.started_by) AS worker, coalesce(e.queue_key, '') AS queue_key
+                       FROM executions AS e
+                       WHERE e.key = f.key AND e.status = 2 AND e.queue = $1::text
+                       OFFSET 0 FOR SHARE SKIP LOCKED) AS e ON true
+), given AS (
+    INSERT INTO slots (worker_id, execution, queue, queue_key)
+    SELECT r.worker, r.key, $1::text, r.queue_key FROM running AS r WHERE r.worker IS NOT NULL
+    ON CONFLICT (queue, queue_key, execution) DO UPDATE SET worker_id = excluded.worker_id
+    WHERE slots.worker_id <> excluded.worker_id
 )
-INSERT INTO slots (worker_id, execution, queue, queue_key)
-SELECT r.worker, r.key, $1::text, coalesce(r.queue_key, '') FROM running AS r
-ON CONFLICT (queue, queue_key, execution) DO UPDATE SET worker_id = excluded.worker_id
-WHERE slots.worker_id <> excluded.worker_id
+SELECT (SELECT r.key FROM running AS r WHERE r.worker IS NULL LIMIT 1)

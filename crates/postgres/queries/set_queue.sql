@@ -1,6 +1,7 @@
 -- $1: name, $2: version, $3: the time now, null for the server's, $4: is_paused, $5: is_serial, $6 to $14: limits, $15:
 -- max_depth, $16: key_weights. It waits for claims that are under way, and for what is being put into it. Rates that are other than before
--- begin anew.
+-- begin anew. Answers when the queue was changed, and whether all that runs of it has slots already: claims give them to what
+-- runs of a queue that counts that.
 WITH before AS (
     SELECT name FROM queues
     WHERE name = $1::text AND version = $2::bigint - 1
@@ -32,4 +33,6 @@ SET version = excluded.version, changed_at = excluded.changed_at, is_paused = ex
     key_rate_starts = excluded.key_rate_starts, key_rate_period_ms = excluded.key_rate_period_ms,
     key_rate_burst = excluded.key_rate_burst, key_weights = excluded.key_weights
 WHERE queues.version = $2::bigint - 1
-RETURNING changed_at
+RETURNING changed_at,
+          (SELECT coalesce(q.concurrency, q.worker_concurrency, q.key_concurrency) IS NOT NULL
+           FROM queues AS q WHERE q.name = $1::text) IS TRUE

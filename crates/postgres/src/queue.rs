@@ -13,9 +13,10 @@ use stepfast_core::turns::{Candidate, Turns};
 use stepfast_core::weights::Weights;
 use stepfast_core::write::WorkerId;
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 use crate::connect::Session;
-use crate::error::Trouble;
+use crate::error::{Trouble, damaged};
 use crate::pipeline::{self, Job, Part, column, one};
 use crate::read::Reader;
 use crate::rows::Columns;
@@ -60,20 +61,36 @@ pub(crate) async fn change(
     };
     let answers = pipeline::run(session, Part::Begin, &[set]).await?;
     let stored = answers.first().and_then(|answer| answer.rows.first());
-    let changed_at = stored.map(|row| Columns::of(row).time()).transpose()?;
-    let Some(changed_at) = changed_at else {
+    let Some(stored) = stored else {
         // nothing of it may stay: its rates might have begun anew
         pipeline::roll_back(session).await;
         return Ok(None);
     };
-    let mut jobs = Vec::new();
-    if limits.has_slots() {
-        // a fresh snapshot: it shows what claims have taken for which the row was waited for
-        let params = vec![one(queue.name.to_string())];
-        jobs.push(Job { sql: Sql::RunningIn, what: "counting what runs of a queue", params });
+    let mut stored = Columns::of(stored);
+    let (changed_at, had_slots): (_, bool) = (stored.time()?, stored.next()?);
+    if limits.has_slots() && !had_slots {
+        give_slots(session, &queue.name).await?;
     }
-    pipeline::run(session, Part::End, &jobs).await?;
+    pipeline::run(session, Part::End, &[]).await?;
     Ok(Some(QueueRow { queue, is_paused, version, changed_at }))
+}
+
+/// Gives slots to what runs of a queue, in the transaction that has locked its row. No lock on an execution is held while
+/// another one is waited for: flushes and claims may wait for this transaction meanwhile.
+async fn give_slots(session: &Session, queue: &str) -> Result<(), Trouble> {
+    let job = |sql, params| Job { sql, what: "counting what runs of a queue", params };
+    pipeline::run(session, Part::Middle, &[job(Sql::BeforeSlots, Vec::new())]).await?;
+    loop {
+        // a fresh snapshot: it shows what claims have taken for which the row was waited for
+        let give = job(Sql::RunningIn, vec![one(queue.to_owned())]);
+        let answers = pipeline::run(session, Part::Middle, &[give]).await?;
+        let row =
+            answers.first().and_then(|answer| answer.rows.first()).ok_or_else(|| damaged("an answer"))?;
+        let Some(busy) = Columns::of(row).next::<Option<Uuid>>()? else { return Ok(()) };
+        let wait = job(Sql::AwaitExecution, vec![one(busy)]);
+        let take_back = || job(Sql::TakeSlotsBack, Vec::new());
+        pipeline::run(session, Part::Middle, &[take_back(), wait, take_back()]).await?;
+    }
 }
 
 fn number(limit: Option<u32>) -> Option<i32> {

@@ -225,6 +225,12 @@ statements! {
     SetQueue = include_str!("../queries/set_queue.sql");
     /// What runs of a queue counts for its limits.
     RunningIn = include_str!("../queries/running_in.sql");
+    /// Marks where no slots were given yet.
+    BeforeSlots = "SAVEPOINT before_slots";
+    /// Takes slots back that were given, with the locks that were taken for that.
+    TakeSlotsBack = "ROLLBACK TO SAVEPOINT before_slots";
+    /// Waits for whoever is changing an execution.
+    AwaitExecution = "SELECT FROM executions WHERE key = $1::uuid FOR SHARE";
     /// Lists workers.
     Workers = include_str!("../queries/workers.sql");
     /// Dead letters.
@@ -344,6 +350,9 @@ pub(crate) const TAKEOVER: &[Sql] = &[
     Sql::Unregister,
     Sql::SetQueue,
     Sql::RunningIn,
+    Sql::BeforeSlots,
+    Sql::TakeSlotsBack,
+    Sql::AwaitExecution,
     Sql::Requeue,
     Sql::Satisfied,
     Sql::Lock,

@@ -61,7 +61,7 @@ impl Inner {
                 key_weights.to_json(),
             ];
             let changed = sql.run(Sql::SetQueue, params)?;
-            if changed > 0 && row.queue.limits.has_slots() {
+            if changed > 0 && row.queue.limits.has_slots() && !before.has_slots() {
                 sql.insert(Table::Slots, Sql::RunningIn, [&*row.queue.name])?;
             }
             Ok((changed > 0, sql.tally))

@@ -53,6 +53,7 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Open, &["ready_order"]),
     (Sql::AwaitTurn, &[]),
     (Sql::LockQueue, &[]),
+    (Sql::AwaitExecution, &[]),
     (Sql::Slots, &[]),
     (Sql::KeySlots, &[]),
     (Sql::Used, &[]),
@@ -81,6 +82,7 @@ const HOT: &[(Sql, &[&str])] = &[
             "quarantine_due",
             "on workers",
             "executions_owner",
+            // one row
             "on shard",
         ],
     ),
@@ -122,6 +124,8 @@ const OTHERS: &[Sql] = &[
     Sql::Queues,
     Sql::SetQueue,
     Sql::RunningIn,
+    Sql::BeforeSlots,
+    Sql::TakeSlotsBack,
 ];
 
 #[test]

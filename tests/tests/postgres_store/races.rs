@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepfast_core::queue::{Queue, QueueChange, Ticket};
+use stepfast_core::clock::Timestamp;
+use stepfast_core::queue::{Queue, QueueChange, QueueRow, Ticket};
 use stepfast_core::record::Status;
 use stepfast_core::store::{Claim, Claimed, StoreError};
 use stepfast_core::write::{Move, Outcome, Start, State, Write};
@@ -277,16 +278,12 @@ async fn pause_while_they_leave(db: &Arc<Fixture>, keys: [Key; 3], state: State)
         async move { db.commit(&db.flush(keys.map(leave).to_vec())).await }
     });
     until_blocked(&db.sql, "DELETE FROM slots").await;
-    let other = Arc::new(db.other().await);
-    let pausing = tokio::spawn({
-        let queue = Queue::new("mails").concurrency(3);
-        let pause = QueueChange { queue, is_paused: true, seen_version: 1 };
-        async move { other.change_queue(&pause).await }
-    });
-    until_blocked(&db.sql, "-- What runs of a queue gets slots").await;
+    let pause = QueueChange { queue: Queue::new("mails").concurrency(3), is_paused: true, seen_version: 1 };
+    // everything that runs has a slot already: the change waits for no flush
+    assert!(db.other().await.change_queue(&pause).await.unwrap().is_some());
+    assert!(!leaving.is_finished());
     release(&holder).await;
     assert_eq!(leaving.await.unwrap().unwrap(), []);
-    assert!(pausing.await.unwrap().unwrap().is_some());
 }
 
 #[tokio::test]
@@ -308,15 +305,41 @@ async fn a_pause_gives_no_slot_to_what_is_handed_back_meanwhile() {
     assert_eq!((db.take(9).await.len(), db.count("slots").await), (3, 3));
 }
 
+/// A queue without limits, of which two executions run, in the order of their keys.
+async fn two_of_a_queue(db: &Fixture) -> [Key; 2] {
+    let queue = QueueChange { queue: Queue::new("mails"), is_paused: false, seen_version: 0 };
+    db.store.change_queue(&queue).await.unwrap().unwrap();
+    let mut keys = [(); 2].map(|()| Key::mint(0));
+    keys.sort_unstable();
+    let put = |key| Write::Start(Box::new(Start { ticket: ticket(), ..start_of(key, QUEUED) }));
+    db.write(keys.map(put).to_vec()).await;
+    assert_eq!((db.take(9).await.len(), db.count("slots").await), (2, 0));
+    keys
+}
+
+/// Gives the queue its first limit, and returns when that has to wait for whoever is changing an execution.
+async fn limit_while_one_is_locked(
+    db: &Fixture,
+) -> tokio::task::JoinHandle<Result<Option<QueueRow>, StoreError>> {
+    let other = db.other().await;
+    let limiting = tokio::spawn(async move {
+        let queue = Queue::new("mails").concurrency(1);
+        other.change_queue(&QueueChange { queue, is_paused: false, seen_version: 1 }).await
+    });
+    until_blocked(&db.sql, "SELECT FROM executions WHERE key = $1::uuid FOR SHARE").await;
+    limiting
+}
+
+/// The executions that have slots.
+async fn slotted(db: &Fixture) -> Vec<uuid::Uuid> {
+    let slots = db.sql.query("SELECT execution FROM slots ORDER BY execution", &[]).await.unwrap();
+    slots.iter().map(|row| row.get(0)).collect()
+}
+
 #[tokio::test]
 async fn a_first_limit_gives_slots_to_what_still_runs() {
     let db = patient().await;
-    let [runs, ends] = [(); 2].map(|()| Key::mint(0));
-    let queue = QueueChange { queue: Queue::new("mails"), is_paused: false, seen_version: 0 };
-    db.store.change_queue(&queue).await.unwrap().unwrap();
-    let put = |key| Write::Start(Box::new(Start { ticket: ticket(), ..start_of(key, QUEUED) }));
-    db.write([runs, ends].map(put).to_vec()).await;
-    assert_eq!(db.take(9).await.len(), 2);
+    let [runs, ends] = two_of_a_queue(&db).await;
     let holder = hold_at(&db, "AFTER DELETE ON slots").await;
     let leaving = tokio::spawn({
         let db = db.clone();
@@ -324,17 +347,49 @@ async fn a_first_limit_gives_slots_to_what_still_runs() {
         async move { db.commit(&db.flush(vec![leave])).await }
     });
     until_blocked(&db.sql, "DELETE FROM slots").await;
-    let other = Arc::new(db.other().await);
-    let limiting = tokio::spawn({
-        let queue = Queue::new("mails").concurrency(1);
-        let limit = QueueChange { queue, is_paused: false, seen_version: 1 };
-        async move { other.change_queue(&limit).await }
-    });
-    until_blocked(&db.sql, "-- What runs of a queue gets slots").await;
+    let limiting = limit_while_one_is_locked(&db).await;
     release(&holder).await;
     assert_eq!(leaving.await.unwrap().unwrap(), []);
     assert!(limiting.await.unwrap().unwrap().is_some());
-    let slots = db.sql.query("SELECT execution FROM slots", &[]).await.unwrap();
-    let slots: Vec<uuid::Uuid> = slots.iter().map(|row| row.get(0)).collect();
-    assert_eq!(slots, [uuid(runs)]);
+    assert_eq!(slotted(&db).await, [uuid(runs)]);
+}
+
+/// A flush that changes the second execution before the first one does not wait for the limit.
+#[tokio::test]
+async fn a_first_limit_keeps_no_execution_locked_while_it_waits() {
+    let db = patient().await;
+    let keys = two_of_a_queue(&db).await;
+    let flush = client(&db.schema).await;
+    let lock = "SELECT FROM executions WHERE key = $1 FOR UPDATE NOWAIT";
+    flush.batch_execute("BEGIN").await.unwrap();
+    flush.query(lock, &[&uuid(keys[1])]).await.unwrap();
+    let limiting = limit_while_one_is_locked(&db).await;
+    flush.query(lock, &[&uuid(keys[0])]).await.unwrap();
+    flush.batch_execute("ROLLBACK").await.unwrap();
+    assert!(limiting.await.unwrap().unwrap().is_some());
+    assert_eq!(slotted(&db).await, keys.map(uuid));
+}
+
+/// A claim queues what has slept, and waits for the queue then, which the limit has locked.
+#[tokio::test]
+async fn a_first_limit_waits_for_no_claim_that_waits_for_it() {
+    let db = patient().await;
+    let [locked, sleeps] = two_of_a_queue(&db).await;
+    let flush = client(&db.schema).await;
+    flush.batch_execute("BEGIN").await.unwrap();
+    let lock = "SELECT FROM executions WHERE key = $1 FOR UPDATE";
+    flush.query(lock, &[&uuid(locked)]).await.unwrap();
+    let limiting = limit_while_one_is_locked(&db).await;
+    let sleep =
+        State::Waiting { wake_at: Some(Timestamp::from_micros(0)), children: Vec::new(), armed: Vec::new() };
+    db.write(vec![Write::Move(Move { key: sleeps, ticket: ticket(), state: sleep })]).await;
+    let claiming = tokio::spawn({
+        let (db, claim) = (db.clone(), db.claim(9));
+        async move { db.store.claim(&claim).await }
+    });
+    until_blocked(&db.sql, "SELECT FROM queues WHERE name = $1::text FOR NO KEY UPDATE").await;
+    flush.batch_execute("ROLLBACK").await.unwrap();
+    assert!(limiting.await.unwrap().unwrap().is_some());
+    assert!(claiming.await.unwrap().unwrap().records.is_empty());
+    assert_eq!(slotted(&db).await, [uuid(locked)]);
 }
