@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use crate::engine::{Core, Engine};
 use crate::error::Error;
 use crate::queue::{DEFAULT_QUEUE, Limits, OnConflict, Queue, QueueChange, QueueRow};
+use crate::shown::listed;
 use crate::store::{Store, StoreError};
 
 /// When it is seen whether there is room in a full queue, whatever has been heard.
@@ -65,8 +66,8 @@ impl Queues {
             self.learn(name);
             return Ok(());
         }
-        let known: Vec<&str> = there.iter().map(|row| &*row.queue.name).collect();
-        Err(Error::UnknownQueue { name: name.to_string(), known: known.join(", ") })
+        let known = listed(there.iter().map(|row| &*row.queue.name));
+        Err(Error::UnknownQueue { name: name.to_string(), known })
     }
 }
 

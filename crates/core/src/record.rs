@@ -12,6 +12,7 @@ use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::queue::{DEFAULT_QUEUE, Ticket};
+use crate::shown::quoted;
 use crate::write::{Attempt, Checkpoint, Parent, RequestKind, WorkerId};
 
 /// The status of an execution.
@@ -74,7 +75,7 @@ impl FromStr for Status {
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
             let words: Vec<_> = Self::ALL.iter().map(|status| status.as_str()).collect();
-            format!("{text:?} is not a status; the statuses are {}", words.join(", "))
+            format!("{} is not a status; the statuses are {}", quoted(text), words.join(", "))
         })
     }
 }
