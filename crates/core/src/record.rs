@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::debounce::debounce_id;
+use crate::error::Error;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
@@ -301,6 +302,13 @@ pub struct Filter {
 
 /// How many executions a [`Filter`] lists unless it says otherwise.
 pub const DEFAULT_LIMIT: usize = 50;
+
+impl Filter {
+    /// Returns an error for attributes that no execution can have.
+    pub fn check(&self) -> Result<(), Error> {
+        self.attributes.check()
+    }
+}
 
 impl Default for Filter {
     fn default() -> Self {
