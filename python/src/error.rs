@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning};
 use pyo3::prelude::*;
+use stepfast::shown::{printable, quoted};
 use stepfast::{Error, Failure};
 
 use crate::exit::Inside;
@@ -25,10 +26,10 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
             // as Python calls it
             Error::Shutdown => CLOSED.to_owned(),
             Error::UnknownQueue { name, known } => {
-                let known = if known.is_empty() { "none" } else { known };
+                let (name, known) = (quoted(name), if known.is_empty() { "none" } else { known });
                 format!(
-                    "there is no queue {name:?} (there are {known}); declare it where an engine is opened, as in \
-                     Engine(url, queues=[Queue({name:?})]), or create it with engine.set_queue"
+                    "there is no queue {name} (there are {known}); declare it where an engine is opened, as in \
+                     Engine(url, queues=[Queue({name})]), or create it with engine.set_queue"
                 )
             }
             Error::QueueConflict { name } => format!(
@@ -36,8 +37,10 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
                  declare it with another on_conflict than \"refuse\""
             ),
             Error::Deduplicated { queue, dedup_id, workflow_id } => format!(
-                "queue {queue:?} has an execution with dedup_id {dedup_id:?} that has not ended: {workflow_id}; start it \
-                 again when that has ended, or get a handle to that one with on_duplicate=\"return_existing\""
+                "queue {queue:?} has an execution with dedup_id {} that has not ended: {}; start it again when that has \
+                 ended, or get a handle to that one with on_duplicate=\"return_existing\"",
+                quoted(dedup_id),
+                printable(workflow_id)
             ),
             Error::QueueFull { queue } => format!(
                 "queue {queue:?} is full: as many executions wait in it as its max_depth allows; start it again later, \

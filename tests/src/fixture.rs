@@ -36,7 +36,12 @@ pub trait StoreFixture: Send + Sync {
     async fn lose(&self, worker: WorkerId);
 
     /// Executes SQL past the store; false on a store that has none.
-    async fn execute(&self, sql: &str) -> bool;
+    async fn execute(&self, sql: &str) -> bool {
+        self.try_execute(sql).await.map(Result::unwrap).is_some()
+    }
+
+    /// Executes SQL past the store, or returns the error of the database; `None` on a store that has no SQL.
+    async fn try_execute(&self, sql: &str) -> Option<Result<(), String>>;
 
     /// True if `changed` tells of changes by other handles.
     fn has_hints(&self) -> bool {
@@ -109,8 +114,8 @@ impl StoreFixture for MemoryFixture {
         self.store.lose(worker);
     }
 
-    async fn execute(&self, _: &str) -> bool {
-        false
+    async fn try_execute(&self, _: &str) -> Option<Result<(), String>> {
+        None
     }
 }
 
@@ -155,11 +160,10 @@ impl StoreFixture for SqliteFixture {
         self.store.lose(worker);
     }
 
-    async fn execute(&self, sql: &str) -> bool {
+    async fn try_execute(&self, sql: &str) -> Option<Result<(), String>> {
         let conn = rusqlite::Connection::open(self.directory.path().join("test.db")).unwrap();
         conn.busy_timeout(std::time::Duration::from_secs(30)).unwrap();
-        conn.execute_batch(sql).unwrap();
-        true
+        Some(conn.execute_batch(sql).map_err(|error| error.to_string()))
     }
 
     fn damage(&self) -> Vec<String> {
@@ -230,14 +234,14 @@ impl StoreFixture for PostgresFixture {
         .await;
     }
 
-    async fn execute(&self, sql: &str) -> bool {
+    async fn try_execute(&self, sql: &str) -> Option<Result<(), String>> {
         let (client, connection) =
             tokio_postgres::connect(PostgresServer::shared().url(), NoTls).await.unwrap();
         let connection = tokio::spawn(connection);
         let schema = &self.options.schema;
-        client.batch_execute(&format!("SET search_path TO \"{schema}\"; {sql}")).await.unwrap();
+        let done = client.batch_execute(&format!("SET search_path TO \"{schema}\"; {sql}")).await;
         drop(client);
         connection.await.unwrap().unwrap();
-        true
+        Some(done.map_err(|error| error.to_string()))
     }
 }

@@ -308,7 +308,7 @@ pub fn at_random(kind: Kind, victims: usize, kills: u64, seed: u64, progress: &d
 }
 
 /// A database of its own on the test server.
-async fn fresh_database() -> String {
+pub async fn fresh_database() -> String {
     let url = PostgresServer::shared().url();
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);

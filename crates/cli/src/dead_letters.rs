@@ -8,21 +8,21 @@ use stepfast::Error;
 use stepfast::survey::DeadLetter;
 
 use crate::output::{self, Exit, plain};
-use crate::workflow::At;
+use crate::workflow::{At, at_least_one};
 
 #[derive(Args)]
 pub(crate) struct DeadLetters {
     #[command(flatten)]
     at: At,
     /// At most this many.
-    #[arg(long, default_value_t = stepfast::record::DEFAULT_LIMIT)]
+    #[arg(long, default_value_t = stepfast::record::DEFAULT_LIMIT, value_parser = at_least_one)]
     limit: usize,
 }
 
 impl DeadLetters {
     pub(crate) async fn run(self) -> anyhow::Result<Exit> {
         let store = stepfast::connect_existing(&self.at.store).await?;
-        let letters = store.dead_letters(self.limit.max(1) as u64).await.map_err(Error::from)?;
+        let letters = store.dead_letters(self.limit as u64).await.map_err(Error::from)?;
         if self.at.json {
             let letters: Vec<Value> = letters.iter().map(json).collect();
             output::print_json(&json!({ "dead_letters": letters }))?;

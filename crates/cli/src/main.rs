@@ -1,5 +1,6 @@
 //! The `stepfast` program: look at executions, act on them, keep the database in order, measure.
 
+mod arguments;
 mod bench;
 mod db;
 mod dead_letters;
@@ -13,8 +14,9 @@ mod workflow;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::anyhow;
 use clap::{Parser, Subcommand};
+use stepfast::shown::quoted;
 use tracing_subscriber::EnvFilter;
 
 use crate::output::Exit;
@@ -54,7 +56,7 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let command = arguments::parsed::<Cli>().command;
     if let Err(error) = log() {
         complain(&format!("{error:#}"));
         return ExitCode::from(Exit::Failed as u8);
@@ -80,17 +82,21 @@ async fn main() -> ExitCode {
 
 /// Says what went wrong, to whoever still listens.
 fn complain(error: &str) {
-    let _ = writeln!(std::io::stderr(), "error: {error}");
+    let _ = writeln!(std::io::stderr(), "error: {}", output::lines(error));
 }
 
 /// Writes the engine's log to standard error, as much of it as `STEPFAST_LOG` says. Who reads it may go away, as `head`
 /// does: then it is lost, and the program goes on.
 fn log() -> anyhow::Result<()> {
-    let filter = match std::env::var(LOG) {
-        Ok(directives) => EnvFilter::try_new(&directives).with_context(|| {
-            format!("{LOG}={directives:?} is no level, such as info, nor a list of targets and levels")
-        })?,
-        Err(_) => EnvFilter::new("error"),
+    let filter = match std::env::var_os(LOG) {
+        Some(directives) => {
+            let directives = directives.to_string_lossy();
+            EnvFilter::try_new(&directives).map_err(|_| {
+                let shown = quoted(&directives);
+                anyhow!("{LOG}={shown} is no level, such as info, nor a list of targets and levels")
+            })?
+        }
+        None => EnvFilter::new("error"),
     };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use stepfast::clock::Timestamp;
 use stepfast::queue::Ticket;
 use stepfast::record::{Execution, Record};
+use stepfast::shown::printable;
 use stepfast::write::{Attempt, Checkpoint, CheckpointKind, WorkerId};
 use stepfast::{Error, ErrorKind, Failure, Key, Payload, Status};
 
@@ -41,10 +42,15 @@ impl Exit {
     }
 }
 
+/// Returns lines for a terminal: all control characters in them are escaped.
+pub(crate) fn lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
 /// Prints a line. Who reads it may have seen enough and closed the pipe, as `head` does: then the program ends.
 pub(crate) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
-    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+    if let Err(error) = writeln!(out, "{}", lines(text)).and_then(|()| out.flush()) {
         let is_enough = error.kind() == std::io::ErrorKind::BrokenPipe;
         if !is_enough {
             let _ = writeln!(std::io::stderr(), "error: cannot write the output: {error}");
@@ -54,7 +60,7 @@ pub(crate) fn print(text: &str) {
 }
 
 pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
-    print(&serde_json::to_string_pretty(value)?);
+    print(&json(value)?);
     Ok(())
 }
 
@@ -66,6 +72,21 @@ pub(crate) fn plain(text: &str) -> String {
             || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     text.chars().map(|c| if is_odd(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// Returns JSON in which all control characters of texts are escaped.
+fn json(value: &Value) -> anyhow::Result<String> {
+    let json = serde_json::to_string_pretty(value)?;
+    let mut escaped = String::with_capacity(json.len());
+    for char in json.chars() {
+        // those below a space are escaped already, or stand between values
+        if char.is_control() && char > ' ' {
+            escaped.push_str(&format!("\\u{:04x}", u32::from(char)));
+        } else {
+            escaped.push(char);
+        }
+    }
+    Ok(escaped)
 }
 
 /// An instant in UTC, to the millisecond.
@@ -331,8 +352,17 @@ fn outcome_of(execution: &Execution) -> Option<String> {
     (!execution.outcome.is_empty()).then(|| text(&execution.outcome))
 }
 
-/// A recorded error as people read it.
+/// Returns a recorded error for people: its beginning, if it is long.
 fn failure(payload: &Payload) -> String {
+    const LONGEST: usize = 4_000;
+    let text = whole_failure(payload);
+    match text.char_indices().nth(LONGEST) {
+        None => text,
+        Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
+    }
+}
+
+fn whole_failure(payload: &Payload) -> String {
     payload.decode::<Failure>().map_or_else(
         |_| short(payload),
         |failure| {

@@ -9,6 +9,7 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::queue::{DEFAULT_QUEUE, Limits, QueueRow};
 use stepfast::rate::Rate;
+use stepfast::shown::listed;
 use stepfast::{Client, Error};
 
 use crate::dead_letters::DeadLetters;
@@ -119,8 +120,8 @@ impl Named {
         }
         let rows = store.queues(None).await.map_err(Error::from)?;
         let Some(row) = rows.iter().find(|row| *row.queue.name == *self.name) else {
-            let known: Vec<&str> = rows.iter().map(|row| &*row.queue.name).collect();
-            return Err(Error::UnknownQueue { name: self.name, known: known.join(", ") }.into());
+            let known = listed(rows.iter().map(|row| &*row.queue.name));
+            return Err(Error::UnknownQueue { name: self.name, known }.into());
         };
         if self.at.json {
             output::print_json(&json(row))?;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use stepfast::bulk::Answers;
 use stepfast::clock::{Clock, SystemClock, Timestamp};
 use stepfast::record::{Detail, Execution, ExecutionId, Filter, Record};
+use stepfast::shown::{plain, quoted};
 use stepfast::survey::Waiting;
 use stepfast::write::Answer;
 use stepfast::{Client, Error, Key, Status, Store};
@@ -82,7 +83,7 @@ pub(crate) struct List {
     #[command(flatten)]
     matching: Matching,
     /// At most this many.
-    #[arg(long, default_value_t = stepfast::record::DEFAULT_LIMIT)]
+    #[arg(long, default_value_t = stepfast::record::DEFAULT_LIMIT, value_parser = at_least_one)]
     limit: usize,
     /// Only count them.
     #[arg(long)]
@@ -129,7 +130,7 @@ impl Matching {
             None => None,
             Some(id) => Some(find(store, id, Detail::Outcome).await?.execution.key),
         };
-        Ok(Filter {
+        let filter = Filter {
             statuses: self.status,
             workflow: self.workflow.map(Into::into),
             is_paused: self.parked.then_some(true),
@@ -141,14 +142,16 @@ impl Matching {
             created_from: self.since,
             created_before: self.until,
             ..Filter::default()
-        })
+        };
+        filter.check()?;
+        Ok(filter)
     }
 }
 
 impl List {
     async fn run(self) -> anyhow::Result<Exit> {
         let store = stepfast::connect_existing(&self.at.store).await?;
-        let limit = if self.count { 0 } else { self.limit.max(1) };
+        let limit = if self.count { 0 } else { self.limit };
         let filter = Filter { limit, ..self.matching.filter(&store).await? };
         let page = store.list(&filter).await.map_err(Error::from)?;
         if self.count {
@@ -297,7 +300,7 @@ async fn on_these(
             answers.push(json!({ "workflow_id": workflow_id, "answer": word, "detail": detail }));
         } else {
             let detail = detail.map_or(String::new(), |detail| format!(": {detail}"));
-            output::print(&format!("{workflow_id}: {word}{detail}"));
+            output::print(&format!("{}: {word}{detail}", plain(workflow_id)));
         }
     }
     if is_json {
@@ -310,7 +313,7 @@ async fn on_these(
 /// A name with its value.
 fn attribute(text: &str) -> anyhow::Result<(String, String)> {
     let (name, value) =
-        text.split_once('=').ok_or_else(|| anyhow!("{text:?} is not of the form NAME=VALUE"))?;
+        text.split_once('=').ok_or_else(|| anyhow!("{} is not of the form NAME=VALUE", quoted(text)))?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -341,6 +344,11 @@ async fn find(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Resu
     found.into_iter().flatten().next().ok_or_else(|| Error::NotFound { workflow_id: workflow_id.to_owned() })
 }
 
+/// Returns a limit of a list.
+pub(crate) fn at_least_one(text: &str) -> anyhow::Result<usize> {
+    text.parse().ok().filter(|limit| *limit > 0).ok_or_else(|| anyhow!("give a whole number of at least 1"))
+}
+
 /// An instant, or how long ago.
 fn instant(text: &str) -> anyhow::Result<Timestamp> {
     if let Ok(instant) = text.parse::<jiff::Timestamp>() {
@@ -354,10 +362,15 @@ fn instant(text: &str) -> anyhow::Result<Timestamp> {
         "d" => 86_400,
         _ => {
             return Err(anyhow!(
-                "{text:?} is neither an instant like 2026-11-21T10:00:00Z nor an age like 15m"
+                "{} is neither an instant like 2026-11-21T10:00:00Z nor an age like 15m",
+                quoted(text)
             ));
         }
     };
-    let number: i64 = number.parse().map_err(|_| anyhow!("{text:?} has no number before its unit"))?;
-    Ok(Timestamp::from_micros(SystemClock.now().as_micros() - number * seconds * 1_000_000))
+    if number.is_empty() {
+        return Err(anyhow!("{} has no number before its unit", quoted(text)));
+    }
+    // an age beyond all clocks counts as the oldest
+    let age = number.parse().unwrap_or(u64::MAX).saturating_mul(seconds);
+    Ok(SystemClock.now().minus(Duration::from_secs(age)))
 }

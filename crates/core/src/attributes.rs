@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::shown::quoted;
 use crate::workflow::check_text;
 
 /// Longest name of an attribute, in bytes.
@@ -60,7 +61,8 @@ impl Attributes {
         for (name, value) in self.iter() {
             check_text("the name of an attribute", name, NAME_LIMIT)?;
             if name.contains('=') {
-                let reason = format!("{name:?} contains '=', which stands between a name and its value");
+                let reason =
+                    format!("{} contains '=', which stands between a name and its value", quoted(name));
                 return Err(Error::Invalid { what: "the name of an attribute", reason });
             }
             check_text("the value of an attribute", value, VALUE_LIMIT)?;

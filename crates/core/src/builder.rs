@@ -1,5 +1,6 @@
 //! [`EngineBuilder`]: what an engine is told before it opens.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::error::Error;
 use crate::payload::DEFAULT_VALUE_LIMIT;
 use crate::queue::{OnConflict, Queue, check_queue_name};
 use crate::queues::declare;
+use crate::shown::quoted;
 use crate::store::{Store, StoreError};
 use crate::survey::WorkerInfo;
 use crate::workflow::{Definitions, Workflow, check_text};
@@ -128,12 +130,12 @@ impl EngineBuilder {
         self
     }
 
-    /// How many executions of workflows that hold a thread run at a time, for bindings whose code runs in threads
+    /// How many executions of workflows that hold a thread run at a time, at least 1, for bindings whose code runs in threads
     /// ([`of_guest`](crate::Workflow::of_guest)). The worker claims no more of them than its threads can begin soon, and
     /// leaves the others to other workers. No limit by default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.options.threads = Some(threads.max(1));
+        self.options.threads = Some(threads);
         self
     }
 
@@ -169,9 +171,8 @@ impl EngineBuilder {
         if let Some(error) = self.error {
             return Err(error);
         }
-        if self.options.max_running == 0 {
-            return Err(Error::Invalid { what: "max_running", reason: "must be at least 1".into() });
-        }
+        self.options.check()?;
+        check_queues(&self.queues)?;
         let Self { store, options, definitions, mut info, queues: declared, .. } = self;
         info.engine = env!("CARGO_PKG_VERSION").to_owned();
         info.workflows = definitions.names();
@@ -236,6 +237,34 @@ impl EngineBuilder {
         );
         Ok(Engine::of(core))
     }
+}
+
+impl Options {
+    /// Returns an error for options that no engine can have.
+    fn check(&self) -> Result<(), Error> {
+        let Self { max_running, threads, value_limit, .. } = *self;
+        let least =
+            [("max_running", Some(max_running)), ("threads", threads), ("value_limit", Some(value_limit))];
+        match least.into_iter().find(|(_, given)| *given == Some(0)) {
+            None => Ok(()),
+            Some((what, _)) => Err(Error::Invalid { what, reason: "must be at least 1".into() }),
+        }
+    }
+}
+
+/// Returns an error for a queue that is declared twice, and not in the same way.
+fn check_queues(declared: &[(Queue, OnConflict)]) -> Result<(), Error> {
+    let mut seen: HashMap<&str, &(Queue, OnConflict)> = HashMap::new();
+    for each in declared {
+        if seen.insert(&each.0.name, each).is_some_and(|other| other != each) {
+            let reason = format!(
+                "{} is declared twice, and not in the same way; declare it once",
+                quoted(&each.0.name)
+            );
+            return Err(Error::Invalid { what: "queue name", reason });
+        }
+    }
+    Ok(())
 }
 
 /// Runs something that may block on a thread of its own.

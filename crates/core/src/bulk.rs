@@ -70,6 +70,7 @@ async fn request_all(
     kind: RequestKind,
     mut progress: impl FnMut(Answers) + Send,
 ) -> Result<Answers, Error> {
+    filter.check()?;
     (filter.limit, filter.after) = (PAGE, None);
     let mut answers = Answers::default();
     loop {

@@ -538,11 +538,13 @@ impl Engine {
     /// Executions that match, newest first: at most `filter.limit` of them (50 by default); the next page
     /// comes with `filter.after` set to the last key of this one.
     pub async fn list(&self, filter: &Filter) -> Result<Page, Error> {
+        filter.check()?;
         Ok(self.core.store.list(filter).await?)
     }
 
     /// How many executions match, whatever `filter.limit` says.
     pub async fn count(&self, filter: &Filter) -> Result<u64, Error> {
+        filter.check()?;
         let filter = Filter { limit: 0, ..filter.clone() };
         Ok(self.core.store.list(&filter).await?.total.unwrap_or(0))
     }

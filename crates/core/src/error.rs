@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::failure::Failure;
+use crate::shown::{printable, quoted};
 use crate::store::StoreError;
 
 /// What a caller can do about an [`Error`].
@@ -44,7 +45,8 @@ pub enum Error {
     },
     /// No workflow of this name is registered with the engine.
     #[error(
-        "workflow {name:?} is not registered with this engine (it knows {}); register it in the builder",
+        "workflow {} is not registered with this engine (it knows {}); register it in the builder",
+        quoted(name),
         if known.is_empty() { "none" } else { known }
     )]
     UnknownWorkflow {
@@ -55,9 +57,11 @@ pub enum Error {
     },
     /// No queue of this name has been declared.
     #[error(
-        "there is no queue {name:?} (there are {}); declare it when an engine is opened, or create it with \
-         `stepfast queue set {name}`",
-        if known.is_empty() { "none" } else { known }
+        "there is no queue {} (there are {}); declare it when an engine is opened, or create it with \
+         `stepfast queue set {}`",
+        quoted(name),
+        if known.is_empty() { "none" } else { known },
+        quoted(name)
     )]
     UnknownQueue {
         /// The name that was asked for.
@@ -76,8 +80,10 @@ pub enum Error {
     },
     /// Another execution of the queue has the dedup_id, and has not ended.
     #[error(
-        "queue {queue:?} has an execution with dedup_id {dedup_id:?} that has not ended: {workflow_id}; start it again when \
-         that has ended, or ask for a handle to that one"
+        "queue {queue:?} has an execution with dedup_id {} that has not ended: {}; start it again when \
+         that has ended, or ask for a handle to that one",
+        quoted(dedup_id),
+        printable(workflow_id)
     )]
     Deduplicated {
         /// The queue.
@@ -98,8 +104,9 @@ pub enum Error {
     },
     /// The workflow_id already belongs to something else.
     #[error(
-        "workflow_id {workflow_id:?} is taken: {reason}; use another workflow_id, or start it with the same \
-         workflow and input to get a handle to the first"
+        "workflow_id {} is taken: {reason}; use another workflow_id, or start it with the same \
+         workflow and input to get a handle to the first",
+        quoted(workflow_id)
     )]
     Conflict {
         /// The id.
@@ -108,7 +115,7 @@ pub enum Error {
         reason: String,
     },
     /// There is no execution with this id.
-    #[error("there is no execution with workflow_id {workflow_id:?}")]
+    #[error("there is no execution with workflow_id {}", quoted(workflow_id))]
     NotFound {
         /// The id.
         workflow_id: String,
@@ -153,7 +160,8 @@ pub enum Error {
     /// The execution is parked: it neither runs nor fails until it is resumed.
     #[error(
         "execution {workflow_id:?} is parked: {failure}; fix the cause, then resume it (`stepfast workflow resume \
-         {workflow_id}`)"
+         {}`)",
+        printable(workflow_id)
     )]
     Parked {
         /// Which.
@@ -297,6 +305,22 @@ impl From<StoreError> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_show_the_beginning_of_a_long_value_and_no_control_character() {
+        let long = || format!("\u{1b}[2J{}", "x".repeat(100_000));
+        for error in [
+            Error::UnknownWorkflow { name: long(), known: String::new() },
+            Error::UnknownQueue { name: long(), known: String::new() },
+            Error::Deduplicated { queue: "q".into(), dedup_id: long(), workflow_id: "\n".into() },
+            Error::Conflict { workflow_id: long(), reason: String::new() },
+            Error::NotFound { workflow_id: long() },
+        ] {
+            let text = error.to_string();
+            assert!(text.len() < 1_000 && text.contains("xxx\"…"), "{text}");
+            assert!(!text.contains(char::is_control), "{text:?}");
+        }
+    }
 
     #[test]
     fn the_debug_form_is_what_people_read() {

@@ -358,7 +358,8 @@ impl Branch {
         fingerprint: Option<u64>,
     ) -> StepCall {
         let path = self.cx.next_path();
-        StepCall::new(begin(&self.cx.run, path, name, fingerprint.map(Ok)), options)
+        let begun = begin(&self.cx.run, path, name, fingerprint.map(Ok), options.as_deref());
+        StepCall::new(begun, options)
     }
 
     /// A durable sleep; see [`Context::sleep`].

@@ -51,6 +51,8 @@ mod rest;
 mod run;
 mod runs;
 pub mod schema;
+#[doc(hidden)]
+pub mod shown;
 mod shutdown;
 mod signals;
 mod start;

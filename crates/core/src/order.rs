@@ -21,6 +21,7 @@ use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
 use crate::queue::{OnDuplicate, OnFull, Ticket};
 use crate::record::{Detail, Execution, ExecutionId, Status};
 use crate::run::{Conclusion, NewRun, Run};
+use crate::shown::listed;
 use crate::start_options::{ID_LIMIT, StartOptions};
 use crate::task::RunTask;
 use crate::value::Place;
@@ -240,7 +241,10 @@ fn text(option: Option<&str>) -> String {
 }
 
 pub(crate) fn unknown_workflow(core: &Core, name: &str) -> Error {
-    Error::UnknownWorkflow { name: name.to_owned(), known: core.info.workflows.join(", ") }
+    Error::UnknownWorkflow {
+        name: name.to_owned(),
+        known: listed(core.info.workflows.iter().map(|it| &**it)),
+    }
 }
 
 /// The run of a Start that is carried out here and staged by itself.

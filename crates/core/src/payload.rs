@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use rmpv::decode::read_value_with_max_depth;
 use serde::{Serialize, de::DeserializeOwned};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
@@ -20,6 +21,10 @@ pub const INLINE_LIMIT: usize = 64 * 1024;
 pub const CHUNK_SIZE: usize = 1024 * 1024;
 /// Largest value that is accepted unless the engine is told otherwise, in bytes.
 pub const DEFAULT_VALUE_LIMIT: usize = 256 * 1024 * 1024;
+
+/// Deepest tree that is read for people and for fingerprints; an array counts twice. Its reading fits into the stack of
+/// a thread also without optimisations.
+const DEEPEST: usize = 256;
 
 /// A serialised value. Its first byte says how it was encoded, so old rows stay readable.
 #[derive(Clone)]
@@ -209,7 +214,9 @@ impl Payload {
         let Some((&MESSAGE_PACK, mut bytes)) = self.as_bytes().split_first() else {
             return xxh3_64(self.as_bytes());
         };
-        let Ok(mut value) = rmpv::decode::read_value(&mut bytes) else { return xxh3_64(self.as_bytes()) };
+        let Ok(mut value) = read_value_with_max_depth(&mut bytes, DEEPEST) else {
+            return xxh3_64(self.as_bytes());
+        };
         sort_maps(&mut value);
         let mut canonical = Vec::with_capacity(self.len());
         rmpv::encode::write_value(&mut canonical, &value)
@@ -221,10 +228,10 @@ impl Payload {
         xxh3_64(self.as_message_pack().unwrap_or_else(|| self.as_bytes()))
     }
 
-    /// The value as a MessagePack tree, for showing it to people; `None` if it is not one.
+    /// The value as a MessagePack tree, for showing it to people; `None` if it is not one, or too deep.
     pub fn to_value(&self) -> Option<rmpv::Value> {
         let (&MESSAGE_PACK, mut bytes) = self.as_bytes().split_first()? else { return None };
-        rmpv::decode::read_value(&mut bytes).ok()
+        read_value_with_max_depth(&mut bytes, DEEPEST).ok()
     }
 }
 
@@ -296,6 +303,18 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+
+    #[test]
+    fn a_value_however_deep_overflows_no_stack() {
+        for deep in [vec![0x91; 5_000], vec![0x81; 5_000], [0x81, 0xc0].repeat(5_000)] {
+            let payload = Payload::from_message_pack(&deep);
+            assert!(payload.decode::<i64>().is_err() && payload.to_value().is_none());
+            assert_eq!(payload.fingerprint(), payload.clone().fingerprint());
+        }
+        let nested = (0..100).fold("7".to_owned(), |inner, _| format!("[{inner}]"));
+        let value: serde_json::Value = serde_json::from_str(&nested).unwrap();
+        assert!(Payload::encode(&value).unwrap().to_value().is_some());
+    }
 
     #[test]
     fn values_come_back() {

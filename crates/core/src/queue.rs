@@ -15,6 +15,8 @@ pub const DEFAULT_QUEUE: &str = "default";
 
 /// Longest name of a queue, in bytes.
 const NAME_LIMIT: usize = 255;
+/// The largest limit, on every store.
+const LARGEST: u32 = i32::MAX as u32;
 /// The shortest and the longest period of a rate.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_hours(366 * 24);
@@ -202,11 +204,12 @@ impl Queue {
             ("key_concurrency", key_concurrency),
             ("max_depth", max_depth),
         ] {
-            if *limit == Some(0) {
-                let reason =
-                    format!("queue {:?}: must be at least 1; to stop a queue, pause it", &*self.name);
-                return Err(Error::Invalid { what, reason });
-            }
+            let reason = match limit {
+                Some(0) => "must be at least 1; to stop a queue, pause it".to_owned(),
+                Some(limit) if *limit > LARGEST => format!("is {limit}; it must be at most {LARGEST}"),
+                _ => continue,
+            };
+            return Err(Error::Invalid { what, reason: format!("queue {:?}: {reason}", &*self.name) });
         }
         for (what, rate) in [("rate", rate), ("key_rate", key_rate)] {
             if let Some(reason) = rate.as_ref().and_then(refused) {
@@ -226,8 +229,12 @@ impl Queue {
 fn refused(rate: &Rate) -> Option<String> {
     if rate.starts == 0 || rate.burst == Some(0) {
         Some("must allow for at least 1; to stop a queue, pause it".to_owned())
+    } else if rate.starts > LARGEST || rate.burst.is_some_and(|burst| burst > LARGEST) {
+        Some(format!("its starts and its burst must be at most {LARGEST}"))
     } else if !(SHORTEST..=LONGEST).contains(&rate.period) {
         Some(format!("its period is {:?}; it must be between 1 ms and 366 days", rate.period))
+    } else if !rate.period.subsec_nanos().is_multiple_of(1_000_000) {
+        Some(format!("its period is {:?}; it must be whole milliseconds", rate.period))
     } else {
         None
     }
@@ -289,6 +296,11 @@ mod tests {
             (Queue::new("emails").concurrency(0), "pause it"),
             (Queue::new("emails").key_concurrency(0), "pause it"),
             (Queue::new("emails").max_depth(0), "must be at least 1"),
+            (Queue::new("emails").concurrency(LARGEST + 1), "is 2147483648; it must be at most 2147483647"),
+            (Queue::new("emails").max_depth(u32::MAX), "at most 2147483647"),
+            (Queue::new("emails").rate(Rate::new(LARGEST + 1, SHORTEST)), "at most 2147483647"),
+            (Queue::new("emails").key_rate(Rate::new(1, SHORTEST).burst(u32::MAX)), "at most 2147483647"),
+            (Queue::new("emails").rate(Rate::new(1, Duration::from_micros(1_500))), "whole milliseconds"),
             (Queue::new("emails").key_weight("ann", 0), "must be between 1 and 1000"),
             (Queue::new("emails").key_weight("ann", 1001), "that of key \"ann\" is 1001"),
             (Queue::new("emails").key_weight("a\nn", 2), "control character"),

@@ -8,7 +8,8 @@ use tokio::sync::Notify;
 
 use crate::engine::{Core, Engine};
 use crate::error::Error;
-use crate::queue::{DEFAULT_QUEUE, Limits, OnConflict, Queue, QueueChange, QueueRow};
+use crate::queue::{DEFAULT_QUEUE, Limits, OnConflict, Queue, QueueChange, QueueRow, check_queue_name};
+use crate::shown::listed;
 use crate::store::{Store, StoreError};
 
 /// When it is seen whether there is room in a full queue, whatever has been heard.
@@ -65,8 +66,8 @@ impl Queues {
             self.learn(name);
             return Ok(());
         }
-        let known: Vec<&str> = there.iter().map(|row| &*row.queue.name).collect();
-        Err(Error::UnknownQueue { name: name.to_string(), known: known.join(", ") })
+        let known = listed(there.iter().map(|row| &*row.queue.name));
+        Err(Error::UnknownQueue { name: name.to_string(), known })
     }
 }
 
@@ -128,6 +129,7 @@ impl Engine {
         name: &str,
         change: impl Fn(Limits) -> Limits,
     ) -> Result<QueueRow, Error> {
+        check_queue_name(name)?;
         let name: Arc<str> = name.into();
         let wanted = |row: Option<&QueueRow>| {
             let limits = change(row.map(|row| row.queue.limits.clone()).unwrap_or_default());
@@ -155,6 +157,7 @@ impl Engine {
                 format!("{DEFAULT_QUEUE:?} is what has no queue, and cannot be paused: name another");
             return Err(Error::Invalid { what: "queue", reason });
         }
+        check_queue_name(name)?;
         let name: Arc<str> = name.into();
         self.core.queues.check(&self.core, &name).await?;
         let wanted = |row: Option<&QueueRow>| {

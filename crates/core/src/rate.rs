@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::shown::quoted;
 
 /// How many executions may begin in a time.
 ///
@@ -209,7 +210,10 @@ impl FromStr for Rate {
             Some(Rate { starts: starts.parse().ok()?, period, burst })
         };
         read().ok_or_else(|| {
-            format!("{text:?} is no rate; write how many in which time (ms, s, m, h, d), as in \"100/1m\" or \"10/s burst 1\"")
+            format!(
+                "{} is no rate; write how many in which time (ms, s, m, h, d), as in \"100/1m\" or \"10/s burst 1\"",
+                quoted(text)
+            )
         })
     }
 }

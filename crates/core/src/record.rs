@@ -8,10 +8,12 @@ use std::time::Duration;
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::debounce::debounce_id;
+use crate::error::Error;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::queue::{DEFAULT_QUEUE, Ticket};
+use crate::shown::quoted;
 use crate::write::{Attempt, Checkpoint, Parent, RequestKind, WorkerId};
 
 /// The status of an execution.
@@ -74,7 +76,7 @@ impl FromStr for Status {
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
             let words: Vec<_> = Self::ALL.iter().map(|status| status.as_str()).collect();
-            format!("{text:?} is not a status; the statuses are {}", words.join(", "))
+            format!("{} is not a status; the statuses are {}", quoted(text), words.join(", "))
         })
     }
 }
@@ -300,6 +302,13 @@ pub struct Filter {
 
 /// How many executions a [`Filter`] lists unless it says otherwise.
 pub const DEFAULT_LIMIT: usize = 50;
+
+impl Filter {
+    /// Returns an error for attributes that no execution can have.
+    pub fn check(&self) -> Result<(), Error> {
+        self.attributes.check()
+    }
+}
 
 impl Default for Filter {
     fn default() -> Self {

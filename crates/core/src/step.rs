@@ -30,7 +30,7 @@ pub struct RetryPolicy {
     pub retries: u32,
     /// Pause before the second attempt; 1 s by default.
     pub backoff: Duration,
-    /// What each further pause is multiplied by; 2 by default.
+    /// What each further pause is multiplied by, at least 1; 2 by default.
     pub factor: f64,
     /// Longest pause; 60 s by default.
     pub max_backoff: Duration,
@@ -57,6 +57,10 @@ impl RetryPolicy {
     /// The pause after failed attempt number `attempt` (from 1), before jitter:
     /// `min(backoff * factor^(attempt - 1), max_backoff)`.
     pub fn pause_after(&self, attempt: u32) -> Duration {
+        if self.backoff.is_zero() {
+            // zero times infinity is no number
+            return Duration::ZERO;
+        }
         let factor = self.factor.max(1.0).powi(attempt.saturating_sub(1).min(1000) as i32);
         let seconds = self.backoff.as_secs_f64() * factor;
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).min(self.max_backoff)
@@ -66,6 +70,19 @@ impl RetryPolicy {
         let share = 1.0 - self.jitter.clamp(0.0, 1.0) * fastrand::f64();
         // the longest pause there is does not survive a round trip
         Duration::try_from_secs_f64(self.pause_after(attempt).as_secs_f64() * share).unwrap_or(Duration::MAX)
+    }
+
+    /// Returns an error for a factor or a jitter that is out of bounds.
+    fn check(&self) -> Result<(), Error> {
+        let Self { factor, jitter, .. } = self;
+        let (what, reason) = if factor.is_nan() || *factor < 1.0 {
+            ("factor", format!("is {factor}; it must be at least 1"))
+        } else if !(0.0..=1.0).contains(jitter) {
+            ("jitter", format!("is {jitter}; it must be from 0 to 1"))
+        } else {
+            return Ok(());
+        };
+        Err(Error::Invalid { what, reason })
     }
 
     fn allows(&self, attempt: u32, failure: &Failure) -> bool {
@@ -184,7 +201,7 @@ where
     fn into_future(self) -> Self::IntoFuture {
         let Step { cx, name, body, options, fingerprint } = self;
         let path = cx.next_path();
-        match begin(&cx.run, path, &name, fingerprint) {
+        match begin(&cx.run, path, &name, fingerprint, options.as_deref()) {
             Ok(call) => Box::pin(carry_out(call, body, options)),
             Err(failure) => Box::pin(std::future::ready(Err(failure))),
         }
@@ -197,8 +214,11 @@ pub(crate) fn begin(
     path: Path,
     name: &Name,
     fingerprint: Option<Result<u64, Error>>,
+    options: Option<&StepOptions>,
 ) -> Result<Call, Failure> {
-    match (check_name("step name", name), fingerprint.transpose()) {
+    let checked =
+        check_name("step name", name).and_then(|()| options.map_or(Ok(()), |options| options.retry.check()));
+    match (checked, fingerprint.transpose()) {
         (Ok(()), Ok(fingerprint)) => Ok(Call::begin(run, path, name, CallKind::Step, fingerprint)),
         (Err(error), _) | (_, Err(error)) => Err(error.recorded()),
     }
@@ -444,6 +464,21 @@ mod tests {
         let endless =
             RetryPolicy { backoff: Duration::MAX, max_backoff: Duration::MAX, jitter: 0.0, ..policy };
         assert_eq!(endless.jittered(1), Duration::MAX);
+    }
+
+    #[test]
+    fn a_pause_of_zero_stays_zero_and_odd_numbers_are_refused() {
+        let policy = RetryPolicy { backoff: Duration::ZERO, factor: f64::INFINITY, ..RetryPolicy::default() };
+        assert_eq!((policy.pause_after(1), policy.pause_after(9)), (Duration::ZERO, Duration::ZERO));
+        assert!(policy.check().is_ok());
+        for factor in [f64::NAN, f64::NEG_INFINITY, -1.0, 0.5] {
+            let error = RetryPolicy { factor, ..policy }.check().unwrap_err().to_string();
+            assert!(error.starts_with("factor: is ") && error.contains("at least 1"), "{error}");
+        }
+        for jitter in [f64::NAN, f64::INFINITY, -0.5, 1.5] {
+            let error = RetryPolicy { jitter, ..policy }.check().unwrap_err().to_string();
+            assert!(error.starts_with("jitter: is ") && error.contains("0 to 1"), "{error}");
+        }
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::shown::quoted;
+
 /// Most keys of a queue that have a weight: claims read them.
 const MOST_KEYS: usize = 1_000;
 /// The largest weight.
@@ -67,7 +69,10 @@ impl Weights {
     /// Why they cannot be, apart from what the keys are.
     pub(crate) fn refused(&self) -> Option<String> {
         if let Some((key, weight)) = self.iter().find(|(_, weight)| !(1..=LARGEST).contains(weight)) {
-            return Some(format!("that of key {key:?} is {weight}; it must be between 1 and {LARGEST}"));
+            return Some(format!(
+                "that of key {} is {weight}; it must be between 1 and {LARGEST}",
+                quoted(key)
+            ));
         }
         let keys = self.iter().count();
         (keys > MOST_KEYS).then(|| format!("there are {keys}; give at most {MOST_KEYS} keys a weight"))

@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::failure::{Failure, IntoFailure, UNREADABLE};
 use crate::payload::Payload;
+use crate::shown::quoted;
 
 /// The future of a workflow's body, from encoded input to encoded output.
 pub(crate) type BodyFuture = Pin<Box<dyn Future<Output = Result<Payload, Failure>> + Send>>;
@@ -215,7 +216,7 @@ pub(crate) fn check_text(what: &'static str, text: &str, limit: usize) -> Result
     } else if text.len() > limit {
         format!("has {} bytes, at most {limit} are allowed", text.len())
     } else if let Some(control) = text.chars().find(|c| c.is_control()) {
-        format!("{text:?} contains the control character {control:?}; use printable characters only")
+        format!("{} contains the control character {control:?}; use printable characters only", quoted(text))
     } else {
         return Ok(());
     };

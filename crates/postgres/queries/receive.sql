@@ -26,8 +26,16 @@ WITH picked AS MATERIALIZED (
                THEN 'its run_timeout_ms is not between 0 and a hundred years'
                WHEN EXISTS (SELECT FROM jsonb_each(p.attributes) AS a (name, value)
                             WHERE jsonb_typeof(a.value) <> 'string' OR octet_length(a.name) NOT BETWEEN 1 AND 128
-                               OR octet_length(a.value #>> '{}') NOT BETWEEN 1 AND 1024)
-               THEN 'an attribute is not a name of 1 to 128 bytes with a text of 1 to 1024 bytes'
+                               OR octet_length(a.value #>> '{}') NOT BETWEEN 1 AND 1024 OR strpos(a.name, '=') > 0
+                               OR a.name || (a.value #>> '{}') ~ '[\u0001-\u001f\u007f]')
+               THEN 'an attribute is not a name of 1 to 128 bytes, without ''='', with a text of 1 to 1024 bytes, both '
+                    'printable'
+               WHEN (SELECT count(*) FROM jsonb_object_keys(p.attributes)) > 64
+               THEN 'it has more than 64 attributes'
+               -- control characters separate what an execution has in the place of a dedup_id
+               WHEN concat(p.workflow, p.workflow_id, p.app_version, p.queue, p.queue_key, p.dedup_id)
+                    ~ '[\u0001-\u001f\u007f]'
+               THEN 'a name or an id of it has a control character'
            END AS reason
     FROM picked AS p CROSS JOIN clock AS c
 ), started AS (

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
+use stepfast_core::shown::printable;
 use stepfast_core::store::StoreError;
 use tokio_postgres::config::{Host, SslMode as Asked, SslNegotiation};
 use tokio_postgres::error::{DbError, SqlState};
@@ -231,10 +232,11 @@ fn is_password_missing(error: &Error) -> bool {
 
 fn said(error: &Error) -> String {
     if is_password_missing(error) {
-        "the server asks for a password, and the URL has none".to_owned()
-    } else {
-        chain(error)
+        return "the server asks for a password, and the URL has none".to_owned();
     }
+    // the server's hints are lines of their own
+    let lines: Vec<String> = chain(error).lines().map(printable).collect();
+    lines.join("; ")
 }
 
 fn advice(error: &Error) -> &'static str {

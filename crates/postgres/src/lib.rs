@@ -174,6 +174,9 @@ impl PostgresStore {
         is_dry: bool,
     ) -> Result<Migrated, StoreError> {
         let connector = Connector::new(url, options)?;
+        if let Some(reason) = role.and_then(schema::refused_role) {
+            return Err(StoreError::Open { store: connector.name().to_owned(), reason });
+        }
         let background = Background::start()?;
         let reached = migrate::reach(&connector, &background).await?;
         migrate::migrate(&connector, &reached.client, is_dry, role, true).await

@@ -101,6 +101,19 @@ pub(crate) fn applying(schema: &str, is_there: bool, pending: &[Migration]) -> S
     sql
 }
 
+/// Returns why nothing can be granted to a role of this name.
+pub(crate) fn refused_role(role: &str) -> Option<String> {
+    if role == "public" {
+        return Some("role \"public\" is every role of the server: name the one that runs engines".into());
+    }
+    // the server would cut a longer one, and grant to another
+    let is_name = (1..=63).contains(&role.len()) && !role.contains(char::is_control);
+    (!is_name).then(|| {
+        let shown = stepfast_core::shown::quoted(role);
+        format!("role {shown} cannot be: a name has 1 to 63 bytes of printable characters")
+    })
+}
+
 /// What lets `role` run engines, and change nothing but rows; also in tables that later versions bring.
 pub(crate) fn granting(schema: &str, role: &str) -> String {
     let (schema, role, rights) = (quoted(schema), quoted(role), RIGHTS.join(", "));

@@ -11,8 +11,11 @@ use uuid::Uuid;
 /// Microseconds from the Unix epoch to the one that the server counts from (2000-01-01).
 const SERVER_EPOCH: i64 = 946_684_800_000_000;
 
+/// The first instant that the server knows (in 4714 BC), in microseconds from its epoch.
+const SERVER_FIRST: i64 = -211_813_488_000_000_000;
+
 /// A [`Timestamp`] as `timestamptz`, exact to the microsecond. The two ends of the range are `infinity`
-/// and `-infinity`, so a saturated due time comes back as it was.
+/// and `-infinity`, so a saturated due time comes back as it was. Instants before the first one of the server are `-infinity`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Instant(pub Timestamp);
 
@@ -21,7 +24,10 @@ impl ToSql for Instant {
         let micros = self.0.as_micros();
         out.put_i64(match micros {
             i64::MAX => i64::MAX,
-            _ => micros.saturating_sub(SERVER_EPOCH),
+            _ => match micros.saturating_sub(SERVER_EPOCH) {
+                ..SERVER_FIRST => i64::MIN,
+                micros => micros,
+            },
         });
         Ok(IsNull::No)
     }
@@ -79,5 +85,16 @@ mod tests {
             instant.to_sql(&Type::TIMESTAMPTZ, &mut bytes).unwrap();
             assert_eq!(Instant::from_sql(&Type::TIMESTAMPTZ, &bytes).unwrap(), instant, "{micros}");
         }
+    }
+
+    #[test]
+    fn instants_before_the_first_of_the_server_are_infinitely_early() {
+        let first = SERVER_FIRST + SERVER_EPOCH;
+        let sent = |micros| {
+            let mut bytes = BytesMut::new();
+            Instant(Timestamp::from_micros(micros)).to_sql(&Type::TIMESTAMPTZ, &mut bytes).unwrap();
+            i64::from_be_bytes(bytes[..].try_into().unwrap())
+        };
+        assert_eq!([sent(first), sent(first - 1), sent(i64::MIN / 2)], [SERVER_FIRST, i64::MIN, i64::MIN]);
     }
 }

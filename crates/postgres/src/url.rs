@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 use std::error::Error as _;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use stepfast_core::shown::{plain, quoted};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslNegotiation};
 use uuid::Uuid;
@@ -50,6 +52,15 @@ const PASSED_ON: &[&str] = &[
     "user",
 ];
 
+/// The shortest and the longest lease, and bounds of the other times.
+const LEASES: RangeInclusive<Duration> = Duration::from_millis(100)..=WEEK;
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(1)..=WEEK;
+const WEEK: Duration = Duration::from_hours(7 * 24);
+/// Most connections for loads and lists.
+const MOST_READERS: usize = 1_000;
+/// Longest path of a file, in bytes.
+const PATH_LIMIT: usize = 4_096;
+
 /// A connection that nobody answers any more is given up after about this long, if the URL says nothing else:
 /// so long without a sign of life, then probes so far apart, so many of them.
 const KEEPALIVES: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
@@ -67,6 +78,9 @@ pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, 
     for option in query.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         if PASSED_ON.contains(&name) {
+            if percent_decode_str(value).any(|byte| byte.is_ascii_control()) {
+                return Err(unprintable(name));
+            }
             passed_on.push(option);
         } else if OURS.contains(&name) {
             let value = percent_decode_str(value)
@@ -95,7 +109,7 @@ pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, 
             None => "the URL is not understood".into(),
         })
     })?;
-    check(&config, &options)?;
+    check(&config, &mut options)?;
     config.connect_timeout(options.connect_timeout);
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(options.lease);
@@ -143,15 +157,17 @@ fn is_known(option: &str) -> bool {
     OURS.contains(&option) || PASSED_ON.contains(&option)
 }
 
+fn unprintable(name: &str) -> String {
+    format!("{name} in the URL has a control character when it is decoded; use printable characters only")
+}
+
 fn take(name: &str, value: &str, options: &mut PostgresOptions) -> Result<(), String> {
-    let wrong = |choices: &str| Err(format!("{name}={value} in the URL is not understood: {choices}"));
+    let wrong =
+        |choices: &str| Err(format!("{name}={} in the URL is not understood: {choices}", plain(value)));
     match name {
         "application_name" => value.clone_into(&mut options.application_name),
         "schema" => value.clone_into(&mut options.schema),
-        "store_id" => match Uuid::try_parse(value) {
-            Ok(id) => options.store_id = Some(id.to_string()),
-            Err(_) => return wrong("the UUID that stepfast db check shows"),
-        },
+        "store_id" => options.store_id = Some(value.to_owned()),
         "listen" => options.listen = Some(value.to_owned()),
         "pooling" => match value {
             "transaction" => options.pooling = Pooling::Transaction,
@@ -164,7 +180,7 @@ fn take(name: &str, value: &str, options: &mut PostgresOptions) -> Result<(), St
             }
         },
         "readers" => match value.parse() {
-            Ok(readers @ 1..=1000) => options.readers = readers,
+            Ok(readers @ 1..=MOST_READERS) => options.readers = readers,
             _ => return wrong("a number of connections from 1 to 1000"),
         },
         "connect_timeout" => match value.parse() {
@@ -192,7 +208,7 @@ fn unknown(name: &str) -> String {
         return "durability is not an option of this URL: PostgresOptions has it, or `stepfast::connect`"
             .into();
     }
-    format!("{name:?} is not an option of a Postgres URL; there are {}", known().join(", "))
+    format!("{} is not an option of a Postgres URL; there are {}", quoted(name), known().join(", "))
 }
 
 fn unnamed() -> String {
@@ -208,18 +224,41 @@ fn known() -> Vec<&'static str> {
     known
 }
 
-fn check(config: &Config, options: &PostgresOptions) -> Result<(), String> {
+/// Returns true for a text of 1 to `most` bytes without control characters.
+fn is_text(text: &str, most: usize) -> bool {
+    (1..=most).contains(&text.len()) && !text.contains(char::is_control)
+}
+
+fn check(config: &Config, options: &mut PostgresOptions) -> Result<(), String> {
     let name = &options.schema;
-    if name.is_empty() || name.len() > 63 || name.contains('\0') {
-        return Err(format!("{name:?} cannot be the name of a schema: it has 1 to 63 bytes"));
+    if !is_text(name, 63) {
+        return Err(format!(
+            "{} cannot be the name of a schema: it has 1 to 63 bytes of printable characters",
+            quoted(name)
+        ));
     }
     if name.starts_with("pg_") {
         return Err(format!("{name:?} cannot be the name of a schema: pg_ is for the server's own"));
     }
     let name = &options.application_name;
     // the server cuts names at 63 bytes, and ours have a word more
-    if name.is_empty() || name.len() > 48 || name.contains('\0') {
-        return Err(format!("application_name {name:?} is not possible: it has 1 to 48 bytes"));
+    if !is_text(name, 48) {
+        return Err(format!(
+            "application_name {} is not possible: it has 1 to 48 bytes of printable characters",
+            quoted(name)
+        ));
+    }
+    check_values(options)?;
+    for name in [config.get_user(), config.get_dbname()].into_iter().flatten() {
+        if name.contains(char::is_control) {
+            return Err(unprintable("the user or the database"));
+        }
+    }
+    if config.get_hosts().iter().any(|host| host_text(host).contains(char::is_control)) {
+        return Err(unprintable("the host"));
+    }
+    if config.get_password().is_some_and(|password| password.contains(&0)) {
+        return Err("the password in the URL has a NUL when it is decoded: no server takes that".into());
     }
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err(format!("the URL names no host; it looks like {EXAMPLE}"));
@@ -237,18 +276,58 @@ fn check(config: &Config, options: &PostgresOptions) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns an error for a time, a number, a path or an identity of the store that is out of bounds.
+fn check_values(options: &mut PostgresOptions) -> Result<(), String> {
+    let times = [
+        ("lease", options.lease, LEASES),
+        ("lock_timeout", options.lock_timeout, TIMEOUTS),
+        ("connect_timeout", options.connect_timeout, TIMEOUTS),
+    ];
+    if let Some((name, time, bounds)) = times.into_iter().find(|(_, time, bounds)| !bounds.contains(time)) {
+        return Err(format!("{name} is {time:?}; it must be between {:?} and 7 days", bounds.start()));
+    }
+    if !(1..=MOST_READERS).contains(&options.readers) {
+        return Err(format!("readers is {}; it must be from 1 to {MOST_READERS}", options.readers));
+    }
+    let files = [
+        ("sslrootcert", &options.tls.root_cert),
+        ("sslcert", &options.tls.cert),
+        ("sslkey", &options.tls.key),
+    ];
+    for (name, path) in files {
+        let path = path.as_ref().map(|path| path.to_string_lossy());
+        if let Some(path) = path.filter(|path| !is_text(path, PATH_LIMIT)) {
+            return Err(format!("{name} {} cannot be the path of a file", quoted(&path)));
+        }
+    }
+    if let Some(id) = &mut options.store_id {
+        let Ok(uuid) = Uuid::try_parse(id) else {
+            return Err(format!(
+                "store_id={} is not understood: the UUID that stepfast db check shows",
+                plain(id)
+            ));
+        };
+        *id = uuid.to_string();
+    }
+    Ok(())
+}
+
+fn host_text(host: &Host) -> String {
+    match host {
+        Host::Tcp(host) => host.clone(),
+        #[cfg(unix)]
+        Host::Unix(path) => path.display().to_string(),
+    }
+}
+
 /// The database for people: no password in it.
 pub(crate) fn describe(config: &Config) -> String {
-    let host = match config.get_hosts().first() {
-        Some(Host::Tcp(host)) => host.clone(),
-        #[cfg(unix)]
-        Some(Host::Unix(path)) => path.display().to_string(),
-        None => "localhost".into(),
-    };
+    let host = config.get_hosts().first().map_or_else(|| "localhost".into(), host_text);
     let port = config.get_ports().first().copied().unwrap_or(5432);
     // the driver fills in what is missing
-    let user = config.get_user().map_or(String::new(), |user| format!("{user}@"));
-    let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
+    let user = config.get_user().map_or(String::new(), |user| format!("{}@", plain(user)));
+    let database = plain(config.get_dbname().or(config.get_user()).unwrap_or_default());
+    let host = plain(&host);
     format!("postgres://{user}{host}:{port}/{database}")
 }
 
@@ -309,12 +388,43 @@ mod tests {
             ("sslnegotiation=direct", ["sslnegotiation", "require"]),
             ("schema=a&readers=3&schema=b", ["schema=", "twice"]),
             ("store_id=7", ["store_id=7", "db check"]),
+            ("schema=a%0Ab", ["a\\nb", "schema"]),
+            ("application_name=%1B", ["application_name", "printable"]),
+            ("dbname=a%00b", ["dbname", "control character"]),
+            ("sslcert=a%0A&sslkey=k", ["sslcert", "path of a file"]),
             ("port=x", ["1 to 65535", "postgres://"]),
             ("listen=postgres%3A%2F%2Fa%40b%2Fc", ["pooling=transaction", "leave listen= out"]),
         ] {
             let error = parsed(query).map(drop).unwrap_err();
             assert!(words.iter().all(|word| error.contains(word)), "{query}: {error}");
             assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn options_that_cannot_be_meant_are_refused() {
+        let refused =
+            |options: PostgresOptions| parse("postgres://me:secret@db/shop", options).map(drop).unwrap_err();
+        let options = PostgresOptions::default;
+        for (options, words) in [
+            (options().lease(Duration::ZERO), "lease is 0ns; it must be between 100ms and 7 days"),
+            (options().lease(Duration::MAX), "lease is "),
+            (options().lock_timeout(Duration::ZERO), "lock_timeout is 0ns"),
+            (options().connect_timeout(Duration::MAX), "connect_timeout is "),
+            (options().readers(0), "readers is 0; it must be from 1 to 1000"),
+            (options().readers(usize::MAX), "readers is "),
+            (PostgresOptions { store_id: Some("x".repeat(100_000)), ..options() }, "store_id=xxx"),
+            (options().ssl_root_cert(""), "sslrootcert"),
+            (options().application_name("x".repeat(100_000)), "application_name"),
+        ] {
+            let error = refused(options);
+            assert!(error.contains(words) && error.len() < 1_000, "{error}");
+        }
+        for url in
+            ["postgres://a%0A:secret@db/shop", "postgres://me@d%1Bb/shop", "postgres://me:se%00cret@db/x"]
+        {
+            let error = parse(url, options()).map(drop).unwrap_err();
+            assert!(error.contains("when it is decoded") && !error.contains("cret"), "{error}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
-use stepfast_core::attributes::{NAME_LIMIT, VALUE_LIMIT};
+use stepfast_core::attributes::{COUNT_LIMIT, NAME_LIMIT, VALUE_LIMIT};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
@@ -29,8 +29,8 @@ struct Letter {
     has_attributes: bool,
     put_at: i64,
     deadline_at: Option<i64>,
-    /// A column whose text is not UTF-8.
-    odd_text: Option<&'static str>,
+    /// A column whose text no execution can have, and its fault.
+    odd_text: Option<(&'static str, &'static str)>,
 }
 
 /// Makes executions of what is in the inbox, in the order in which it came. A full queue takes it. A row that no execution
@@ -109,36 +109,52 @@ impl Letter {
             let reason = format!("its key names shard {}, and this store is shard {shard}", self.key.shard());
             return Ok(Some(reason));
         }
-        if let Some(column) = self.odd_text {
-            return Ok(Some(format!("its {column} is not UTF-8")));
+        if let Some((column, fault)) = self.odd_text {
+            return Ok(Some(format!("its {column} {fault}")));
         }
         let times =
             [("put_at", Some(self.put_at)), ("due_at", self.due_at), ("deadline_at", self.deadline_at)];
         if let Some((name, _)) = times.into_iter().find(|(_, at)| at.is_some_and(is_odd)) {
             return Ok(Some(format!("its {name} is not within a hundred years of now")));
         }
-        let reason = "an attribute is not a name of 1 to 128 bytes with a text of 1 to 1024 bytes";
-        let is_odd = self.has_attributes && has_odd_attributes(sql, self.id)?;
-        Ok(is_odd.then(|| reason.to_owned()))
-    }
-}
-
-/// Returns true if a row of the inbox has an attribute that no execution can have.
-fn has_odd_attributes(sql: &mut Statements<'_>, id: i64) -> Tried<bool> {
-    let is_within =
-        |text: ValueRef<'_>, most: usize| text.as_str().is_ok_and(|text| (1..=most).contains(&text.len()));
-    let mut rows = sql.get(Sql::LetterAttributes)?.query([id])?;
-    while let Some(row) = rows.next()? {
-        let is_text = row.get_ref(2)?.as_str() == Ok("text");
-        if !is_text || !is_within(row.get_ref(0)?, NAME_LIMIT) || !is_within(row.get_ref(1)?, VALUE_LIMIT) {
-            return Ok(true);
+        if !self.has_attributes {
+            return Ok(None);
         }
+        Ok(match odd_attributes(sql, self.id)? {
+            (true, _) => Some(
+                "an attribute is not a name of 1 to 128 bytes, without '=', with a text of 1 to 1024 bytes, both printable"
+                    .to_owned(),
+            ),
+            (false, count) if count > COUNT_LIMIT => {
+                Some(format!("it has more than {COUNT_LIMIT} attributes"))
+            }
+            _ => None,
+        })
     }
-    Ok(false)
 }
 
-/// Returns a column whose text is not UTF-8: SQLite keeps it, and nothing can read it.
-fn odd_text(row: &Row<'_>) -> Tried<Option<&'static str>> {
+/// Returns whether a row of the inbox has an attribute that no execution can have, and how many it has up to there.
+fn odd_attributes(sql: &mut Statements<'_>, id: i64) -> Tried<(bool, usize)> {
+    let is_within = |text: ValueRef<'_>, most: usize| {
+        text.as_str().is_ok_and(|text| (1..=most).contains(&text.len()) && !text.contains(char::is_control))
+    };
+    let mut rows = sql.get(Sql::LetterAttributes)?.query([id])?;
+    let mut count = 0;
+    while let Some(row) = rows.next()? {
+        let (name, value) = (row.get_ref(0)?, row.get_ref(1)?);
+        let is_text = row.get_ref(2)?.as_str() == Ok("text");
+        let is_name = is_within(name, NAME_LIMIT) && name.as_str().is_ok_and(|name| !name.contains('='));
+        if !is_text || !is_name || !is_within(value, VALUE_LIMIT) {
+            return Ok((true, count));
+        }
+        count += 1;
+    }
+    Ok((false, count))
+}
+
+/// Returns a column whose text no execution can have, and its fault: SQLite keeps text that is not UTF-8, and nothing can
+/// read it; control characters separate what an execution has in the place of a dedup_id.
+fn odd_text(row: &Row<'_>) -> Tried<Option<(&'static str, &'static str)>> {
     const TEXTS: [(usize, &str); 6] = [
         (2, "workflow"),
         (3, "app_version"),
@@ -148,8 +164,12 @@ fn odd_text(row: &Row<'_>) -> Tried<Option<&'static str>> {
         (12, "dedup_id"),
     ];
     for (i, column) in TEXTS {
-        if row.get_ref(i)?.as_str_or_null().is_err() {
-            return Ok(Some(column));
+        match row.get_ref(i)?.as_str_or_null() {
+            Err(_) => return Ok(Some((column, "is not UTF-8"))),
+            Ok(Some(text)) if text.contains(char::is_control) => {
+                return Ok(Some((column, "has a control character")));
+            }
+            Ok(_) => {}
         }
     }
     Ok(None)

@@ -45,6 +45,7 @@ use stepfast_core::lock::Mutex;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
+use stepfast_core::shown::plain;
 use stepfast_core::store::{
     About, Changed, Claim, Claimed, Durability, Look, Registration, Seen, Store, StoreError,
 };
@@ -57,6 +58,9 @@ use crate::companions::beside;
 use crate::forked::InSqlite;
 use crate::shared::{FORKED, Shared};
 use crate::writer::{Inner, LONGEST_LOG, Writer};
+
+/// Longest path of a database, in bytes: no system opens a longer one.
+const PATH_LIMIT: usize = 4_096;
 
 /// How long processes of older programs have to end.
 const WAY_WITHIN: Duration = Duration::from_secs(30);
@@ -334,6 +338,11 @@ fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
         store: absolute(path).display().to_string(),
         reason: reason.to_owned(),
     };
+    let text = path.to_string_lossy();
+    if text.len() > PATH_LIMIT || text.contains(char::is_control) {
+        let reason = format!("a path has at most {PATH_LIMIT} bytes, and no control characters");
+        return Err(StoreError::Open { store: plain(&text), reason });
+    }
     let Some(name) = path.file_name() else {
         return Err(refuse("this is not the path of a file; give the path of a database"));
     };

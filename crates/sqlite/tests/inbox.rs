@@ -218,9 +218,10 @@ async fn a_row_that_the_database_refuses_is_a_dead_letter() {
     assert_eq!((count(&path, "inbox"), count(&path, "executions"), count(&path, "attributes")), (0, 2, 2));
 }
 
-/// SQLite keeps text that is not UTF-8, and makes some of the escapes in a JSON text.
+/// SQLite keeps text that is not UTF-8, and makes some of the escapes in a JSON text; control characters are no part of
+/// names and ids.
 #[tokio::test]
-async fn no_text_that_is_not_utf_8_stops_a_claim() {
+async fn no_text_that_an_execution_cannot_have_stops_a_claim() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
@@ -233,7 +234,9 @@ async fn no_text_that_is_not_utf_8_stops_a_claim() {
         foreign.execute(&sql, []).unwrap();
     };
     let (w, a, odd) = (("workflow", "'w'"), ("queue", "'a'"), "CAST(x'6fff64' AS TEXT)");
-    let rows: [(&str, &[(&str, &str)]); 9] = [
+    let many: Vec<String> = (0..65).map(|n| format!("\"{n}\":\"x\"")).collect();
+    let many = format!("'{{{}}}'", many.join(","));
+    let rows: [(&str, &[(&str, &str)]); 17] = [
         ("workflow", &[("workflow", odd)]),
         ("workflow_id", &[w, ("workflow_id", odd)]),
         ("app_version", &[w, ("app_version", odd)]),
@@ -243,8 +246,16 @@ async fn no_text_that_is_not_utf_8_stops_a_claim() {
         ("attribute", &[w, ("attributes", "CAST(x'7b2261223a22ff227d' AS TEXT)")]),
         ("attribute", &[w, ("attributes", r#"'{"a":"\ud800"}'"#)]),
         ("attribute", &[w, ("attributes", r#"'{"\ud800":"a"}'"#)]),
+        ("workflow has a control", &[("workflow", "'w' || char(27)")]),
+        ("workflow_id has a control", &[w, ("workflow_id", "'a' || char(0)")]),
+        ("queue has a control", &[w, ("queue", "char(155)")]),
+        ("dedup_id has a control", &[w, a, ("dedup_id", "char(1) || 'w' || char(1) || 'x'")]),
+        ("attribute", &[w, ("attributes", r#"'{"a":"\n"}'"#)]),
+        ("attribute", &[w, ("attributes", r#"'{"a\u0000":"b"}'"#)]),
+        ("attribute", &[w, ("attributes", r#"'{"a=b":"c"}'"#)]),
+        ("more than 64 attributes", &[w, ("attributes", &many)]),
     ];
-    for (n, (words, values)) in rows.into_iter().enumerate() {
+    for (n, (words, values)) in rows.iter().enumerate() {
         let [odd, innocent] = [Key::mint(0), Key::mint(0)];
         insert(odd, values);
         insert(innocent, &[w]);
@@ -255,5 +266,5 @@ async fn no_text_that_is_not_utf_8_stops_a_claim() {
         assert_eq!(count(&path, "inbox"), 0);
     }
     let listed = worker.store.list(&Filter::default()).await.unwrap().executions;
-    assert_eq!(listed.len(), 9);
+    assert_eq!(listed.len(), rows.len());
 }

@@ -4,10 +4,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use stepfast_core::shown::quoted;
 use stepfast_core::store::Durability;
 #[cfg(feature = "sqlite")]
 use stepfast_core::store::StoreError;
 use stepfast_core::{Error, MemoryStore, Store};
+
+/// Longest URL, in bytes.
+const URL_LIMIT: usize = 8_192;
 
 /// What a URL names.
 pub(crate) enum Place<'a> {
@@ -20,13 +24,23 @@ pub(crate) enum Place<'a> {
 
 /// What `url` names; the durability is decided here alone.
 pub(crate) fn place(url: &str) -> Result<Place<'_>, Error> {
+    if url.len() > URL_LIMIT {
+        let reason = format!("has {} bytes, at most {URL_LIMIT} are allowed", url.len());
+        return Err(Error::Invalid { what: "store URL", reason });
+    }
+    if url.contains(char::is_control) {
+        return Err(invalid(url, "it has a control character"));
+    }
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let (durability, rest) = take_durability(url, query)?;
     match address.split_once(':') {
-        Some(("memory", _)) => Ok(Place::Memory),
+        Some(("memory", _)) if rest.is_empty() => Ok(Place::Memory),
+        Some(("memory", _)) => {
+            Err(invalid(url, &format!("{} is not an option of a memory store", quoted(&rest))))
+        }
         Some(("sqlite", path)) => {
             if !rest.is_empty() {
-                return Err(invalid(url, &format!("{rest:?} is not an option of a SQLite store")));
+                return Err(invalid(url, &format!("{} is not an option of a SQLite store", quoted(&rest))));
             }
             Ok(Place::Sqlite(sqlite_path(path), durability))
         }
@@ -54,9 +68,9 @@ pub(crate) fn empty() -> Error {
 }
 
 pub(crate) fn invalid(url: &str, reason: &str) -> Error {
-    let url = without_password(url);
+    let url = quoted(&without_password(url));
     let reason =
-        format!("{url:?} is not the URL of a store: {reason}; write sqlite://FILE, postgres://… or memory:");
+        format!("{url} is not the URL of a store: {reason}; write sqlite://FILE, postgres://… or memory:");
     Error::Invalid { what: "store URL", reason }
 }
 
@@ -108,21 +122,29 @@ fn has_name(option: &str) -> bool {
 
 /// The durability asked for, and the other options.
 fn take_durability(url: &str, query: &str) -> Result<(Durability, String), Error> {
-    let mut durability = Durability::Full;
+    let wrong = |reason: String| {
+        let reason = format!("{}: {reason}", quoted(&without_password(url)));
+        Err(Error::Invalid { what: "store URL", reason })
+    };
+    let mut durability = None;
     let mut rest = Vec::new();
     for option in query.split('&').filter(|option| !option.is_empty()) {
-        match option.split_once('=') {
-            Some(("durability", "full")) => durability = Durability::Full,
-            Some(("durability", "relaxed")) => durability = Durability::Relaxed,
-            Some(("durability", other)) => {
-                let url = without_password(url);
-                let reason = format!("{url:?}: durability is full or relaxed, not {other:?}");
-                return Err(Error::Invalid { what: "store URL", reason });
+        let found = match option.split_once('=').unwrap_or((option, "")) {
+            ("durability", "full") => Durability::Full,
+            ("durability", "relaxed") => Durability::Relaxed,
+            ("durability", other) => {
+                return wrong(format!("durability is full or relaxed, not {}", quoted(other)));
             }
-            _ => rest.push(option),
+            _ => {
+                rest.push(option);
+                continue;
+            }
+        };
+        if durability.replace(found).is_some() {
+            return wrong("durability= is there twice".to_owned());
         }
     }
-    Ok((durability, rest.join("&")))
+    Ok((durability.unwrap_or(Durability::Full), rest.join("&")))
 }
 
 /// The path in what follows `sqlite:`. One slash more than the authority's two begins a relative path, two
@@ -257,10 +279,35 @@ mod tests {
         open(&url, true).await.map(drop).unwrap();
     }
 
+    #[tokio::test]
+    async fn urls_that_cannot_be_are_refused_in_a_few_words() {
+        let long = format!("mysql://me:secret@db/{}", "x".repeat(4_000));
+        for (url, words) in [
+            ("", "begins with none of"),
+            ("sqlite:a\0b", "control character"),
+            ("sqlite:\u{1b}[2J", "control character"),
+            ("memory:?readers=3", "\"readers=3\" is not an option of a memory store"),
+            (&long, "begins with none of"),
+            (&format!("sqlite:x?{}", "x".repeat(4_000)), "not an option"),
+            (&"x".repeat(URL_LIMIT + 1), "at most 8192 are allowed"),
+        ] {
+            let error = open(url, false).await.map(drop).unwrap_err();
+            let text = error.to_string();
+            assert!(error.code() == "SF-0001" && text.contains(words) && text.len() < 1_500, "{text}");
+            assert!(!text.contains("secret") && !text.contains(char::is_control), "{text}");
+        }
+    }
+
     #[test]
     fn durability_is_an_option_of_ours() {
         let (durability, rest) = take_durability("", "durability=relaxed&sslmode=disable").unwrap();
         assert_eq!((durability, rest.as_str()), (Durability::Relaxed, "sslmode=disable"));
-        assert!(take_durability("x", "durability=some").unwrap_err().to_string().contains("some"));
+        for (query, words) in [
+            ("durability=some", "not \"some\""),
+            ("durability", "full or relaxed"),
+            ("durability=full&durability=relaxed", "twice"),
+        ] {
+            assert!(take_durability("x", query).unwrap_err().to_string().contains(words), "{query}");
+        }
     }
 }

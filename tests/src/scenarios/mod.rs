@@ -28,6 +28,7 @@ mod client;
 mod drain;
 mod fault;
 mod fence;
+mod hostile;
 mod killer;
 mod limit;
 mod queue;
@@ -64,6 +65,7 @@ nouns![
     child,
     client,
     drain,
+    hostile,
     killer,
     limit,
     queue,

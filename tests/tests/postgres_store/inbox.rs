@@ -175,6 +175,12 @@ async fn no_value_of_a_row_stops_a_claim() {
         ("attributes", "'{\"a\": 1}'", true),
         ("attributes", "'{\"\": \"x\"}'", false),
         ("attributes", "'{\"d\": \"\"}'", false),
+        ("attributes", "'{\"d\": \"a\\nb\"}'", false),
+        ("attributes", "'{\"d=e\": \"x\"}'", false),
+        ("attributes", "(SELECT jsonb_object_agg(n, 'x') FROM generate_series(1, 65) AS n)", false),
+        ("workflow_id", "E'a\\nb'", false),
+        ("app_version", "E'\\x1b'", false),
+        ("queue", "E'\\x7f'", false),
     ];
     let insert = |key: Key, column: &str, value: &str| {
         format!(
@@ -198,7 +204,11 @@ async fn no_value_of_a_row_stops_a_claim() {
         assert_eq!(db.count("inbox").await, 0, "{column} {value}");
         let dead = db.store.dead_letters(100).await.unwrap();
         assert_eq!((dead.len(), dead[0].key), (n + 1, odd));
-        let names = if column == "attributes" { "an attribute" } else { column };
+        let names = match column {
+            "attributes" => "attribute",
+            "workflow_id" | "app_version" | "queue" => "a control character",
+            column => column,
+        };
         assert!(dead[0].reason.contains(names), "{:?}", dead[0]);
     }
     // within bounds, however small or large
