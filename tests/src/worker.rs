@@ -66,14 +66,19 @@ pub struct Worker {
 impl Worker {
     /// Registers a worker with a lane for flushes and one for claims.
     pub async fn register(store: &Arc<dyn Store>) -> Self {
-        let registration = store.register(2, &info(&[WORKFLOW])).await.unwrap();
+        Self::register_for(store, &[WORKFLOW]).await
+    }
+
+    /// Registers a worker that can run these workflows.
+    pub async fn register_for(store: &Arc<dyn Store>, workflows: &[&str]) -> Self {
+        let registration = store.register(2, &info(workflows)).await.unwrap();
         Self {
             store: store.clone(),
             id: registration.worker,
             epoch: registration.epoch,
             number: 1,
             claim_number: 1,
-            workflows: Arc::from([WORKFLOW.into()]),
+            workflows: workflows.iter().map(|name| Arc::from(*name)).collect(),
         }
     }
 

@@ -120,6 +120,11 @@ impl Hand {
         }
     }
 
+    /// Returns the number of its process.
+    pub fn pid(&self) -> i64 {
+        self.process.id().into()
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         assert_eq!(self.fate, Fate::Working);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use stepfast::clock::{Clock, SystemClock};
 use stepfast::{Context, EngineBuilder, Failure, Workflow};
+use tokio::sync::watch;
 
 use crate::victim::Ear;
 
@@ -32,7 +33,13 @@ pub struct Load {
     pub nap: Workflow<u32, String>,
     /// Its step ends the process, whenever it runs.
     pub culprit: Workflow<u32, String>,
+    /// No step at all in most cases. One in eight has a step, another one in eight a sleep that suspends. While the gate
+    /// of the worker is closed, none ends.
+    pub pass: Workflow<u32, String>,
 }
+
+/// The gate of a worker: true while executions of [`Load::pass`] may end.
+pub type Gate = watch::Receiver<bool>;
 
 /// Who tells, and how far this process's clock is ahead of the machine's, in microseconds.
 #[derive(Clone)]
@@ -78,7 +85,7 @@ const LARGE: usize = 150_000;
 
 impl Load {
     /// Workflows that tell. `sql` is the database that naps ask for the time.
-    pub fn new(teller: &Teller, sql: Option<Arc<tokio_postgres::Client>>) -> Self {
+    pub fn new(teller: &Teller, sql: Option<Arc<tokio_postgres::Client>>, gate: Gate) -> Self {
         let item = item(teller.clone());
         Self {
             order: order(teller.clone(), item.clone()),
@@ -88,13 +95,15 @@ impl Load {
             culprit: Workflow::new("culprit", |mut cx: Context, _: u32| async move {
                 cx.step("crash", async || -> Result<String, Failure> { std::process::abort() }).await
             }),
+            pass: pass(teller.clone(), gate),
         }
     }
 
     /// Registers all of them.
     pub fn register(&self, builder: EngineBuilder) -> EngineBuilder {
-        let Self { order, item, beat, nap, culprit } = self;
-        builder.register(order).register(item).register(beat).register(nap).register(culprit)
+        let Self { order, item, beat, nap, culprit, pass } = self;
+        let builder = builder.register(order).register(item).register(beat).register(nap);
+        builder.register(culprit).register(pass)
     }
 }
 
@@ -177,6 +186,31 @@ fn nap(sql: Option<Arc<tokio_postgres::Client>>) -> Workflow<u32, String> {
             cx.sleep(NAP).await;
             let after = cx.step("after", || server_time(sql.as_deref())).await?;
             Ok::<_, Failure>(format!("{before} {after}"))
+        }
+    })
+}
+
+/// Returns the output of pass `n`.
+pub fn passed(n: u32) -> String {
+    n.to_string()
+}
+
+fn pass(teller: Teller, gate: Gate) -> Workflow<u32, String> {
+    Workflow::new("pass", move |mut cx: Context, n: u32| {
+        let (teller, mut gate) = (teller.clone(), gate.clone());
+        async move {
+            match n % 8 {
+                0 => {
+                    let me = cx.execution();
+                    cx.step("pass", || teller.body(&me, "pass", "-")).await?;
+                }
+                // beyond what the engine keeps in memory: the execution suspends
+                1 => cx.sleep(Duration::from_millis(30)).await,
+                _ => {}
+            }
+            let is_open = gate.wait_for(|is_open| *is_open).await.is_ok();
+            // the sender lives as long as the process
+            if is_open { Ok(passed(n)) } else { Err(Failure::new("the gate is gone")) }
         }
     })
 }

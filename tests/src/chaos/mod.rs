@@ -12,6 +12,7 @@ use futures_util::future::LocalBoxFuture;
 use crate::chaos::report::Report;
 
 mod backlog;
+pub mod census;
 mod clocks;
 mod culprit;
 mod foreign;
@@ -19,10 +20,13 @@ pub mod hand;
 pub mod load;
 mod lossy_proxy;
 mod neighbours;
+pub mod operator;
 mod outages;
 pub mod pace;
+mod pauses;
 mod processes;
 pub mod report;
+pub mod shift;
 pub mod site;
 mod takeover;
 pub mod worker;
@@ -79,6 +83,7 @@ macro_rules! scenario {
 pub const SCENARIOS: &[Scenario] = &[
     scenario!("restarts", outages::restarts),
     scenario!("away", outages::away),
+    scenario!("pauses on postgres", pauses::on_postgres),
     scenario!("killed on postgres", processes::killed_on_postgres),
     scenario!("stopped on postgres", processes::stopped_on_postgres),
     scenario!("foreign lock", foreign::locked_id),
@@ -87,6 +92,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!("stopped on sqlite", processes::stopped_on_sqlite),
     scenario!("clocks", clocks::skewed),
     scenario!("backlog on postgres", backlog::on_postgres),
+    scenario!("pauses on sqlite", pauses::on_sqlite),
     scenario!("killed on sqlite", processes::killed_on_sqlite),
     scenario!("lossy network", outages::lossy),
     scenario!("terminated", outages::terminated),

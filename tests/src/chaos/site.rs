@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
 use stepfast::Store;
 use stepfast::clock::{Clock, SystemClock};
@@ -11,6 +12,7 @@ use stepfast::store::StoreError;
 use tempfile::TempDir;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
+use tokio_postgres::SimpleQueryMessage;
 
 use crate::chaos::Form;
 use crate::chaos::hand::{Fate, Hand, Heard, Listener, Terms};
@@ -81,7 +83,8 @@ impl Site {
         if self.is_sqlite() { "sqlite" } else { "postgres" }
     }
 
-    fn is_sqlite(&self) -> bool {
+    /// True for a SQLite file.
+    pub fn is_sqlite(&self) -> bool {
         self.url.starts_with("sqlite:")
     }
 
@@ -123,6 +126,8 @@ impl Site {
                 hand.figures = figures.split(' ').filter_map(|it| it.parse().ok()).collect();
             }
             ("idle", "") => hand.is_idle = true,
+            // for the listener
+            ("note", _) => {}
             ("left", "") => hand.fate = Fate::Left,
             ("error", error) => {
                 let violation = format!("worker {}: {error}", heard.number);
@@ -200,7 +205,26 @@ impl Site {
         }
     }
 
-    async fn ask_database(&mut self, sql: &str) -> Option<i64> {
+    /// Returns the rows that one statement finds, as text; `None` while the database cannot be asked.
+    pub async fn rows(&mut self, sql: &str) -> Option<Vec<Vec<Option<String>>>> {
+        self.connect().await?;
+        match self.sql.as_ref()? {
+            Sql::Sqlite(conn) => rows_of(conn, sql).ok(),
+            Sql::Postgres(client) => {
+                let client = client.clone();
+                let messages = client.simple_query(sql).await.ok()?;
+                let rows = messages.iter().filter_map(|message| match message {
+                    SimpleQueryMessage::Row(row) => {
+                        Some((0..row.len()).map(|i| row.get(i).map(ToOwned::to_owned)).collect())
+                    }
+                    _ => None,
+                });
+                Some(rows.collect())
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Option<()> {
         if self.sql.is_none() {
             self.sql = Some(match self.url.strip_prefix("sqlite:") {
                 Some(path) => {
@@ -209,6 +233,11 @@ impl Site {
                 None => Sql::Postgres(Arc::new(connect(&self.url).await?)),
             });
         }
+        Some(())
+    }
+
+    async fn ask_database(&mut self, sql: &str) -> Option<i64> {
+        self.connect().await?;
         let number = match self.sql.as_ref()? {
             Sql::Sqlite(conn) => conn.query_row(sql, [], |row| row.get(0)).ok(),
             Sql::Postgres(client) => {
@@ -332,6 +361,26 @@ impl Site {
         let store = self.store_name();
         Report { fault, store, executions, times, takeovers, dent, violations, notes: Vec::new() }
     }
+}
+
+/// Returns the rows that a statement finds in a SQLite file, as text.
+fn rows_of(conn: &Connection, sql: &str) -> rusqlite::Result<Vec<Vec<Option<String>>>> {
+    let mut statement = conn.prepare_cached(sql)?;
+    let columns = statement.column_count();
+    let rows = statement.query_map([], |row| {
+        let text = |i| {
+            Ok(match row.get_ref(i)? {
+                ValueRef::Null => None,
+                ValueRef::Integer(number) => Some(number.to_string()),
+                ValueRef::Real(number) => Some(number.to_string()),
+                ValueRef::Text(text) | ValueRef::Blob(text) => {
+                    Some(String::from_utf8_lossy(text).into_owned())
+                }
+            })
+        };
+        (0..columns).map(text).collect()
+    })?;
+    rows.collect()
 }
 
 /// How many executions have not ended.

@@ -1,18 +1,21 @@
 //! A worker process of the chaos suite: it starts executions, runs them, and tells what was acknowledged.
 //!
 //! Beside the lines of [`victim`](crate::victim) it tells `clock MICROS` (its own, when it begins), `idle` (all
-//! that it started has ended), `left` (it has shut down) and `error TEXT`. Lines on its standard input ask for
-//! something: `start ID N`, `stop` (start nothing more), `leave` (shut down in good order). It ends when that
-//! input does: nobody listens any more.
+//! that it started has ended), `left` (it has shut down), `error TEXT`, and `note TEXT` for the listener of its site
+//! alone. Lines on its standard input ask for something: `start ID N`, `feed N` (start so many in a queue, then `note fed`),
+//! `close` and `open` (its gate, then `note closed` and `note open`), `stop` (start nothing more), `leave` (shut down in
+//! good order). It ends when that input does: nobody listens any more.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use stepfast::clock::{Clock, SystemClock};
 use stepfast::{Engine, Error, Workflow};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::chaos::load::{Load, Teller};
@@ -28,6 +31,14 @@ pub const CALLS: &str = "STEPFAST_CHAOS_CALLS";
 pub const CALLERS: &str = "STEPFAST_CHAOS_CALLERS";
 /// How many microseconds its clock is ahead of the machine's.
 pub const AHEAD: &str = "STEPFAST_CHAOS_AHEAD";
+
+/// The queue that is fed.
+pub const QUEUE: &str = "pauses";
+/// Keys of the queue that is fed; the first has a quarter of all executions.
+pub const KEYS: u32 = 12;
+/// Starts of one feed that are under way at a time, and keys in one line.
+const FED_AT_ONCE: usize = 1_000;
+const IN_A_LINE: usize = 100;
 
 /// What callers call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,7 +116,8 @@ async fn work(
     let ear = teller.ear.clone();
     ear(&format!("clock {}", SystemClock.now().as_micros()));
     let sql = if calls == Calls::Naps { Some(Arc::new(connect(url).await)) } else { None };
-    let load = Load::new(&teller, sql);
+    let gate = watch::Sender::new(true);
+    let load = Load::new(&teller, sql, gate.subscribe());
     let mut builder = load.register(Engine::builder(stepfast::connect(url).await.unwrap()));
     if calls != Calls::Beats {
         builder = builder.suspend_after(Duration::from_millis(10));
@@ -135,6 +147,18 @@ async fn work(
                 calling.spawn(async move {
                     let _ = callers.heed(callers.call(&workflow, &id, n).await);
                 });
+            }
+            ["feed", count] => {
+                let (pass, count) = (load.pass.clone(), count.parse().unwrap());
+                calling.spawn(callers.clone().feed(pass, count));
+            }
+            ["close"] => {
+                gate.send_replace(false);
+                ear("note closed");
+            }
+            ["open"] => {
+                gate.send_replace(true);
+                ear("note open");
             }
             ["stop"] => {
                 callers.is_stopped.store(true, SeqCst);
@@ -178,6 +202,33 @@ impl Callers {
         let output = handle.result().await?;
         (self.teller.ear)(&format!("ended {id} {output}"));
         Ok(())
+    }
+
+    /// Starts so many executions in the queue, and tells which of them were accepted: `note started KEY KEY .`.
+    async fn feed(self: Arc<Self>, pass: Workflow<u32, String>, count: u32) {
+        let start = |_| {
+            let n = self.next.fetch_add(1, SeqCst);
+            let group = n / 8;
+            let key = if group.is_multiple_of(4) { 0 } else { group % KEYS };
+            let start = self.engine.start(&pass, n).queue(QUEUE).key(format!("k{key}"));
+            let start = start.priority((n % 3) as i32);
+            async move { start.await.map(|handle| handle.key().to_string()) }
+        };
+        let mut started = stream::iter((0..count).map(start)).buffer_unordered(FED_AT_ONCE).chunks(IN_A_LINE);
+        while let Some(keys) = started.next().await {
+            let (keys, errors): (Vec<_>, Vec<_>) = keys.into_iter().partition(Result::is_ok);
+            let keys: Vec<String> = keys.into_iter().flatten().collect();
+            if !keys.is_empty() {
+                // the dot shows that the line is whole
+                (self.teller.ear)(&format!("note started {} .", keys.join(" ")));
+            }
+            for error in errors {
+                if !self.heed(error.map(|_| ())) {
+                    return;
+                }
+            }
+        }
+        (self.teller.ear)("note fed");
     }
 
     /// True if it may go on. Nothing but the engine's end keeps a caller from its result.
