@@ -10,12 +10,22 @@ impl Engine {
     /// most `grace`. Told a second time, it hands back at once what still runs.
     ///
     /// From the first call on these signals no longer end the process by themselves.
+    ///
+    /// Where the engine ends by itself, the error says why: the process has nothing more to do, and its supervisor may
+    /// start another one in its place.
     pub async fn work(&self, grace: Duration) -> Result<(), Error> {
         let mut told = Told::listen().map_err(|error| {
             let reason = format!("the signals that end the process cannot be listened to: {error}");
             Error::Invalid { what: "work", reason }
         })?;
-        told.again().await;
+        tokio::select! {
+            () = told.again() => {}
+            ended = self.ended() => match ended {
+                // by somebody who goes on
+                Ok(()) => told.again().await,
+                ended => return ended,
+            },
+        }
         tracing::info!(?grace, "told to end: draining");
         tokio::select! {
             drained = self.drain(grace) => drained,

@@ -15,7 +15,7 @@ use crate::dial::{Driver, Refusal, Target, Warnings, Wire, drive};
 use crate::error::store_error;
 use crate::options::{Pooling, PostgresOptions};
 use crate::proxy::first_row;
-use crate::schema::newest;
+use crate::schema::{VERSIONS, newest};
 pub(crate) use crate::session::Session;
 
 /// What a connection is for.
@@ -117,20 +117,27 @@ impl Connector {
         Ok(Self { target, listen, options, identity: OnceLock::new(), is_full: AtomicBool::new(false) })
     }
 
-    /// Reads which store `client` leads to. An error if the URL names another one, or if it is another than before.
+    /// Reads which store `client` leads to. An error if the URL names another one, or if it is another than before, or if
+    /// its schema is newer than this program. While a newer one is coming no store is opened, and those that are open go on:
+    /// an engine needs its connections to hand on what it runs.
     pub(crate) async fn identify(&self, client: &Client) -> Result<Identity, StoreError> {
         let what = "reading the identity of the store";
-        let ask =
-            format!("SELECT store_id, number, oldest_engine FROM {}.shard", quoted(&self.options.schema));
+        let schema = quoted(&self.options.schema);
+        let ask = format!(
+            "SELECT store_id, number, oldest_engine, (SELECT max(version) FROM {schema}.{VERSIONS}) \
+             FROM {schema}.shard"
+        );
         let row = first_row(client, &ask).await.map_err(|error| store_error(what, &error))?;
         let mut row = row.unwrap_or_default().into_iter().flatten();
         let found = (row.next(), row.next().and_then(|number| number.parse().ok()));
         let (Some(store_id), Some(shard)) = found else {
             return Err(StoreError::Corrupt(format!("table shard of {} has no row", self.name())));
         };
-        let oldest: i64 = row.next().and_then(|version| version.parse().ok()).unwrap_or_default();
-        if oldest > newest() {
-            return Err(StoreError::NewerSchema { found: oldest, supported: newest() });
+        let mut version = || row.next().and_then(|version| version.parse().ok()).unwrap_or_default();
+        let (oldest, version): (i64, i64) = (version(), version());
+        let version = if self.identity.get().is_some() { version } else { version.max(oldest) };
+        if version > newest() {
+            return Err(StoreError::NewerSchema { found: version, supported: newest() });
         }
         let found = Identity { store_id, shard };
         let expected = self.options.store_id.as_ref().filter(|expected| **expected != found.store_id);

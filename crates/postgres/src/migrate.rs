@@ -12,20 +12,17 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::background::Background;
 use crate::connect::{Connector, Identity, Role, Session, chain, literal, quoted};
 use crate::dial::{Refusal, Wire, is_passing, not_open};
+use crate::notify::hint_channel;
 use crate::options::PostgresOptions;
 use crate::proxy::{first_row, pools_transactions};
-use crate::schema::{NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending};
+use crate::schema::{
+    FIRST_WITH_CLIENTS, FIRST_WITH_SHARD, NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending,
+};
 use crate::standing::{Standing, lacking};
 use crate::statements::CONTROL;
 
 /// Oldest server that has what the statements need, as `server_version_num`.
 const OLDEST_SERVER: i32 = 130_000;
-
-/// The first version of the schema whose engines see that it is about to change.
-const FIRST_THAT_LOOK: i64 = 4;
-
-/// The first version of the schema that tells clients from workers.
-const FIRST_WITH_CLIENTS: i64 = 2;
 
 /// How long workers of older programs have to end.
 const WAY_WITHIN: Duration = Duration::from_mins(1);
@@ -164,6 +161,12 @@ pub(crate) async fn migrate(
     match found {
         Some(found) if found > supported => return Err(StoreError::NewerSchema { found, supported }),
         Some(found) if found == supported && role.is_none() => return Ok(migrated),
+        Some(found) if *must_exist && found < supported && role.is_none() => {
+            return Err(open(format!(
+                "its schema has version {found}, and this program needs version {supported}; bring it up to date: \
+                 stepfast db migrate"
+            )));
+        }
         None if *must_exist && role.is_none() => {
             return Err(open(format!(
                 "it has no schema {schema:?} with executions; is it the right database? An engine makes it, or: \
@@ -216,7 +219,7 @@ pub(crate) async fn make_way(
     wanted: i64,
     is_asking: bool,
 ) -> Result<Result<(), String>, Error> {
-    let schema = quoted(schema);
+    let (schema, hint) = (quoted(schema), hint(schema));
     let ask = format!(
         "SELECT count(*) FROM {schema}.workers WHERE NOT {} AND lease_expires_at > clock_timestamp()",
         if found < FIRST_WITH_CLIENTS { "false" } else { "is_client" }
@@ -229,7 +232,7 @@ pub(crate) async fn make_way(
     if workers == 0 {
         return Ok(Ok(()));
     }
-    if found < FIRST_THAT_LOOK {
+    if found < FIRST_WITH_SHARD {
         return Ok(Err(format!(
             "{workers} workers of an older program use it and cannot be asked to end: end them, then run stepfast db migrate"
         )));
@@ -243,7 +246,7 @@ pub(crate) async fn make_way(
     tracing::info!(workers, "workers of an older program are asked to end");
     client
         .batch_execute(&format!(
-            "UPDATE {schema}.shard SET oldest_engine = greatest(oldest_engine, {wanted})"
+            "UPDATE {schema}.shard SET oldest_engine = greatest(oldest_engine, {wanted}); {hint}"
         ))
         .await?;
     let until = Instant::now() + WAY_WITHIN;
@@ -285,13 +288,19 @@ async fn locked(
     if !sql.is_empty() {
         client.batch_execute(&sql).await?;
     }
-    client.batch_execute("COMMIT").await?;
+    client.batch_execute(&format!("{}; COMMIT", hint(schema))).await?;
     Ok(Some(pending(found).iter().map(ToString::to_string).collect()))
+}
+
+/// Lets all engines on the schema look, clients among them, which seldom look by themselves.
+fn hint(schema: &str) -> String {
+    format!("SELECT pg_notify({}, 'migration anything')", literal(&hint_channel(schema)))
 }
 
 fn text(schema: &str, is_there: bool, found: Option<i64>, role: Option<&str>) -> String {
     let pending = pending(found);
-    let mut sql = if pending.is_empty() { String::new() } else { applying(schema, is_there, &pending) };
+    let mut sql =
+        if pending.is_empty() { String::new() } else { applying(schema, is_there, found, &pending) };
     if let Some(role) = role {
         sql.push_str(&granting(schema, role));
     }

@@ -81,7 +81,8 @@ impl Site {
         if self.is_sqlite() { "sqlite" } else { "postgres" }
     }
 
-    fn is_sqlite(&self) -> bool {
+    /// True if it is a file.
+    pub fn is_sqlite(&self) -> bool {
         self.url.starts_with("sqlite:")
     }
 
@@ -124,6 +125,11 @@ impl Site {
             }
             ("idle", "") => hand.is_idle = true,
             ("left", "") => hand.fate = Fate::Left,
+            ("migrated" | "outdated" | "refused", _) => {
+                if !hand.ends_by_itself(line) {
+                    self.told.violations.push(format!("worker {}: {line}", heard.number));
+                }
+            }
             ("error", error) => {
                 let violation = format!("worker {}: {error}", heard.number);
                 self.told.violations.push(violation);
