@@ -142,8 +142,10 @@ impl SqliteStore {
         if let Some((found, supported)) = migrate::newer(&writer.conn).map_err(explain)? {
             return Err(StoreError::NewerSchema { found, supported });
         }
+        // before the database: the copy is never ahead of it, and other processes go on counting
+        let copy = companions.counted();
         let counted = connect::counted(&writer.conn).map_err(explain)?;
-        if let Some(Err(error)) = companions.counted().map(|copy| counted.check(&path, copy)) {
+        if let Some(Err(error)) = copy.map(|copy| counted.check(&path, copy)) {
             // what there is stays as it is
             connect::close_for_now(writer.conn);
             return Err(refuse(error.to_string()));

@@ -5,7 +5,9 @@
 mod kit;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use kit::{Worker, place, put, queued, running, start};
@@ -209,4 +211,38 @@ async fn a_store_whose_workers_are_closed_has_nothing_open() {
     let again = Worker::on(one.store.clone(), one.clock.clone()).await;
     again.commit(vec![put(start(Key::mint(0), queued()))]).await;
     assert!(!open_files(&path).is_empty());
+}
+
+#[test]
+fn an_opening_beside_a_process_that_counts_its_flushes_finds_no_loss() {
+    let (_dir, path) = place();
+    let first = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    let presence = fs::File::options().write(true).open(path.with_extension("db-presence")).unwrap();
+    let counting = Connection::open(&path).unwrap();
+    counting.pragma_update(None, "synchronous", "off").unwrap();
+    counting.busy_timeout(Duration::from_secs(10)).unwrap();
+    let counting = Mutex::new(counting);
+    let is_over = AtomicBool::new(false);
+    // as another process counts, but without a pause
+    let count = || {
+        let mut counted = 0;
+        while !is_over.load(SeqCst) {
+            let sql = "UPDATE flushes SET count = count + 1 RETURNING nonce, count";
+            let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            let (nonce, count): (i64, i64) = counting.lock().unwrap().query_row(sql, [], row).unwrap();
+            let bytes = [nonce.to_be_bytes(), count.to_be_bytes()].concat();
+            presence.write_all_at(&bytes, 0).unwrap();
+            counted = count;
+        }
+        counted
+    };
+    let (opened, counted) = std::thread::scope(|scope| {
+        let counting = scope.spawn(count);
+        let opened = (0..300).try_for_each(|_| SqliteStore::open(&path, SqliteOptions::default()).map(drop));
+        is_over.store(true, SeqCst);
+        (opened, counting.join().unwrap())
+    });
+    opened.unwrap();
+    assert!(counted > 300, "{counted} flushes were counted meanwhile");
+    drop(first);
 }
