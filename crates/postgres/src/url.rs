@@ -249,6 +249,7 @@ fn check(config: &Config, options: &mut PostgresOptions) -> Result<(), String> {
         ));
     }
     check_values(options)?;
+    check_keepalives(config)?;
     for name in [config.get_user(), config.get_dbname()].into_iter().flatten() {
         if name.contains(char::is_control) {
             return Err(unprintable("the user or the database"));
@@ -274,6 +275,25 @@ fn check(config: &Config, options: &mut PostgresOptions) -> Result<(), String> {
         return Err(format!("sslnegotiation=direct needs sslmode=require or stronger, not {mode}"));
     }
     Ok(())
+}
+
+/// Returns an error for keepalives that the system would refuse with "invalid argument" at a connect.
+fn check_keepalives(config: &Config) -> Result<(), String> {
+    let times = [
+        ("keepalives_idle", Some(config.get_keepalives_idle())),
+        ("keepalives_interval", config.get_keepalives_interval()),
+    ];
+    for (name, time) in times {
+        if let Some(time) = time.filter(|time| time.as_secs() > 32_767) {
+            return Err(format!("{name}={} in the URL is too long: it has 32767 s at most", time.as_secs()));
+        }
+    }
+    match config.get_keepalives_retries() {
+        Some(retries) if !(1..=127).contains(&retries) => {
+            Err(format!("keepalives_retries={retries} in the URL is not possible: it is from 1 to 127"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns an error for a time, a number, a path or an identity of the store that is out of bounds.
@@ -393,6 +413,9 @@ mod tests {
             ("dbname=a%00b", ["dbname", "control character"]),
             ("sslcert=a%0A&sslkey=k", ["sslcert", "path of a file"]),
             ("port=x", ["1 to 65535", "postgres://"]),
+            ("keepalives_retries=0", ["keepalives_retries=0", "1 to 127"]),
+            ("keepalives_interval=40000", ["keepalives_interval=40000", "32767"]),
+            ("keepalives_idle=40000", ["keepalives_idle=40000", "32767"]),
             ("listen=postgres%3A%2F%2Fa%40b%2Fc", ["pooling=transaction", "leave listen= out"]),
         ] {
             let error = parsed(query).map(drop).unwrap_err();
