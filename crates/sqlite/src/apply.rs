@@ -381,7 +381,12 @@ impl<'c, 'f> Apply<'c, 'f> {
             State::Ended { status, outcome, at } => {
                 let outcome = self.aside.column(&mut self.sql, outcome)?;
                 let params = (id, owner, *status as i64, outcome.bytes(), at.as_micros());
-                self.sql.update(Table::Executions, Sql::MoveEnded, params)?
+                // without a queue it most often has no dedup_id
+                let rows = match &change.ticket {
+                    None => self.sql.update(Table::Executions, Sql::MoveEndedPlain, params)?,
+                    Some(_) => 0,
+                };
+                if rows > 0 { rows } else { self.sql.update(Table::Executions, Sql::MoveEnded, params)? }
             }
             State::Running { armed: sleeps } => {
                 let params = (id, owner, armed(sleeps));
@@ -498,10 +503,15 @@ impl<'c, 'f> Apply<'c, 'f> {
     /// Writes is applied.
     fn look_for_requests(&mut self) -> Tried<()> {
         for write in &self.flush.writes {
-            if let Write::Checkpoint(Checkpoint { execution, .. }) | Write::Attempt(Attempt { execution, .. }) =
+            let (Write::Checkpoint(Checkpoint { execution, .. }) | Write::Attempt(Attempt { execution, .. })) =
                 write
-                && self.is_asked(*execution)?
-            {
+            else {
+                continue;
+            };
+            if !self.has_requests()? {
+                break;
+            }
+            if self.is_asked(*execution)? {
                 self.asked.insert(*execution);
             }
         }
@@ -515,16 +525,22 @@ impl<'c, 'f> Apply<'c, 'f> {
 
     /// True if something is asked for with the execution, which this flush does not answer.
     fn is_asked(&mut self, id: Key) -> Tried<bool> {
-        // almost always nothing is asked for at all, which one look per flush tells
-        let has_requests = match self.has_requests {
-            Some(has_requests) => has_requests,
-            None => self.sql.exists(Sql::AnyAsked, [])?,
-        };
+        if !self.has_requests()? {
+            return Ok(false);
+        }
+        let is_answered =
+            self.flush.writes.iter().any(|write| matches!(write, Write::Answer(answered) if *answered == id));
+        Ok(!is_answered && self.sql.exists(Sql::HasAsked, [key(&id)])?)
+    }
+
+    /// True if something is asked for with any execution: almost always nothing is, which one look per flush tells.
+    fn has_requests(&mut self) -> Tried<bool> {
+        if let Some(has_requests) = self.has_requests {
+            return Ok(has_requests);
+        }
+        let has_requests = self.sql.exists(Sql::AnyAsked, [])?;
         self.has_requests = Some(has_requests);
-        let is_answered = || {
-            self.flush.writes.iter().any(|write| matches!(write, Write::Answer(answered) if *answered == id))
-        };
-        Ok(has_requests && !is_answered() && self.sql.exists(Sql::HasAsked, [key(&id)])?)
+        Ok(has_requests)
     }
 
     /// Remembers that `requests` has a row now.

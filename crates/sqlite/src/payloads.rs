@@ -43,6 +43,7 @@ impl Reference {
         bytes
     }
 
+    #[inline]
     fn of(bytes: &[u8]) -> Option<Self> {
         let [REFERENCE, rest @ ..] = <&[u8; LENGTH]>::try_from(bytes).ok()? else { return None };
         Some(Self {
@@ -90,13 +91,21 @@ pub(crate) struct Aside {
 }
 
 impl Aside {
-    /// Returns the bytes that a column gets of a payload.
+    /// Returns the bytes that a column gets of a payload. Inline, as all but the short check is rare.
+    #[inline]
     pub(crate) fn column<'p>(&mut self, sql: &mut Statements<'_>, payload: &'p Payload) -> Tried<Column<'p>> {
+        let bytes = payload.as_bytes();
         // whatever a caller has encoded: a column that reads like a reference is one
-        let is_short = payload.len() <= HERE && Reference::of(payload.as_bytes()).is_none();
-        if is_short || payload.len() > LONGEST {
-            return Ok(Column::Here((!payload.is_empty()).then(|| payload.as_bytes())));
+        let is_short = bytes.len() <= HERE && Reference::of(bytes).is_none();
+        if is_short || bytes.len() > LONGEST {
+            return Ok(Column::Here((!bytes.is_empty()).then_some(bytes)));
         }
+        self.put(sql, payload)
+    }
+
+    /// Hands out the reference of a payload that is put aside.
+    #[inline(never)]
+    fn put<'p>(&mut self, sql: &mut Statements<'_>, payload: &'p Payload) -> Tried<Column<'p>> {
         let first = match self.next {
             Some(first) => first,
             None => sql.get(Sql::NextPiece)?.query_row([], |row| row.get(0))?,

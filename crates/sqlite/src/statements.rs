@@ -42,6 +42,7 @@ pub(crate) enum Sql {
     InputToMerge,
     OutcomeOf,
     MoveEnded,
+    MoveEndedPlain,
     MoveRunning,
     Move,
     Wake,
@@ -176,6 +177,7 @@ impl Sql {
             }
             Sql::OutcomeOf => "SELECT outcome FROM executions WHERE key = ?1",
             Sql::MoveEnded => include_str!("../queries/move_ended.sql"),
+            Sql::MoveEndedPlain => include_str!("../queries/move_ended_plain.sql"),
             Sql::MoveRunning => {
                 "UPDATE executions SET armed = ?3 WHERE key = ?1 AND owner = ?2 AND status = 2"
             }
@@ -315,11 +317,13 @@ impl<'c> Statements<'c> {
         self.bind(sql)
     }
 
-    /// Returns a statement for its parameters to be bound; it does not count as executed.
+    /// Returns a statement for its parameters to be bound; it does not count as executed. Inline, as most statements are
+    /// there.
+    #[inline]
     pub(crate) fn bind(&mut self, sql: Sql) -> Tried<&mut CachedStatement<'c>> {
         match &mut self.slots[sql as usize] {
             Some(statement) => Ok(statement),
-            none => Ok(none.insert(self.conn.prepare_cached(sql.text())?)),
+            none => Ok(none.insert(prepare(self.conn, sql)?)),
         }
     }
 
@@ -353,6 +357,11 @@ impl<'c> Statements<'c> {
     pub(crate) fn exists(&mut self, sql: Sql, params: impl Params) -> Tried<bool> {
         Ok(self.get(sql)?.exists(params)?)
     }
+}
+
+#[inline(never)]
+fn prepare(conn: &Connection, sql: Sql) -> Tried<CachedStatement<'_>> {
+    Ok(conn.prepare_cached(sql.text())?)
 }
 
 /// What a transaction did, to be added to the totals once it is committed.

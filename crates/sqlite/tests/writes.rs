@@ -16,9 +16,10 @@ use stepfast_core::failure::Failure;
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::{ChunkRef, Payload};
+use stepfast_core::queue::Ticket;
 use stepfast_core::record::{Armed, Detail, ExecutionId, Filter, Status};
 use stepfast_core::store::{Store, StoreError};
-use stepfast_core::write::{Attempt, Chunk, Discard, Flush, Outcome, State, Write};
+use stepfast_core::write::{Attempt, Chunk, Discard, Flush, Move, Outcome, Start, State, Write};
 
 fn attempt(execution: Key, attempt: u32) -> Attempt {
     let failure = Payload::encode(&Failure::new("boom")).unwrap();
@@ -72,6 +73,27 @@ async fn all_that_is_written_is_read_back() {
     assert_eq!(keys, [Some(full.key), None, Some(parent)]);
     let found = found[0].as_ref().unwrap();
     assert!(found.execution.input.is_empty() && found.checkpoints.is_empty());
+}
+
+#[tokio::test]
+async fn an_end_frees_its_dedup_id_whether_its_move_names_the_queue_or_not() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let ticket = Arc::new(Ticket { queue: "mail".into(), key: "".into(), priority: 0 });
+    for named in [None, Some(ticket.clone())] {
+        let first = Start {
+            ticket: Some(ticket.clone()),
+            dedup_id: Some("ann".into()),
+            ..start(Key::mint(0), running())
+        };
+        let second = Start { key: Key::mint(0), ..first.clone() };
+        assert_eq!(worker.one(put(first.clone())).await, Outcome::Applied);
+        let lost = worker.one(put(second)).await;
+        assert!(matches!(lost, Outcome::Deduplicated(_)), "{lost:?}");
+        let end = Move { key: first.key, ticket: named, state: completed("done") };
+        assert_eq!(worker.one(Write::Move(end)).await, Outcome::Applied);
+        assert_eq!(worker.record(first.key).await.execution.dedup_id, None);
+    }
 }
 
 #[tokio::test]
