@@ -64,7 +64,7 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
         // whoever puts something there next counts
         sql.run(Sql::DeepenQueue, [queue])?;
     }
-    let mut there = 0;
+    let mut there = 0_u64;
     for letter in &letters {
         sql.run(Sql::KeepPlace, [])?;
         let reason = match letter.refusal(sql, shard, now)? {
@@ -72,9 +72,10 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
             None => match become_execution(sql, shared, letter, now) {
                 Ok(true) => None,
                 Ok(false) => {
-                    there += 1;
                     let mut taken = sql.get(Sql::Taken)?.query([letter.id])?;
-                    taken.next()?.map(|row| row.get(0)).transpose()?
+                    let reason: Option<String> = taken.next()?.map(|row| row.get(0)).transpose()?;
+                    there += u64::from(reason.is_none());
+                    reason
                 }
                 Err(trouble) if trouble.is_of_value() => {
                     sql.run(Sql::GoBack, [])?;
