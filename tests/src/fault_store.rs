@@ -50,6 +50,18 @@ pub enum Fault {
     Hang,
 }
 
+/// What an engine is notified of that happens elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Elsewhere {
+    /// What the store tells.
+    #[default]
+    AsItIs,
+    /// Something may have changed, all the time.
+    Busy,
+    /// Nothing.
+    Silent,
+}
+
 type Matches = Box<dyn Fn(&Write) -> bool + Send>;
 
 #[derive(Default)]
@@ -87,8 +99,8 @@ struct Rules {
     seen: Vec<Call>,
     /// How many of the looks were to renew.
     renewals: usize,
-    /// Something may have changed elsewhere, all the time.
-    is_busy_elsewhere: bool,
+    /// What `changed` answers.
+    elsewhere: Elsewhere,
     /// Who has registered.
     workers: Vec<WorkerId>,
 }
@@ -299,7 +311,12 @@ impl FaultStore {
 
     /// Tells the engine, over and over, that something may have changed elsewhere.
     pub fn be_busy_elsewhere(&self) {
-        self.change(|rules| rules.is_busy_elsewhere = true);
+        self.change(|rules| rules.elsewhere = Elsewhere::Busy);
+    }
+
+    /// Keeps all notifications of changes elsewhere from an engine that opens later: only looks find them.
+    pub fn be_silent_elsewhere(&self) {
+        self.change(|rules| rules.elsewhere = Elsewhere::Silent);
     }
 
     async fn until(&self, holds: impl Fn(&Rules) -> bool) {
@@ -488,10 +505,14 @@ impl Store for FaultStore {
     }
 
     async fn changed(&self) -> Changed {
-        if self.rules().is_busy_elsewhere {
-            tokio::task::yield_now().await;
-            return Changed { has_ready: false, has_more: true };
+        let elsewhere = self.rules().elsewhere;
+        match elsewhere {
+            Elsewhere::AsItIs => self.inner.changed().await,
+            Elsewhere::Busy => {
+                tokio::task::yield_now().await;
+                Changed { has_ready: false, has_more: true }
+            }
+            Elsewhere::Silent => std::future::pending().await,
         }
-        self.inner.changed().await
     }
 }

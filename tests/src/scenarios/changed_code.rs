@@ -21,6 +21,7 @@ super::cases![
     an_unreadable_input,
     a_workflow_that_ends_early,
     a_parked_one_is_cancelled,
+    a_parked_one_is_cancelled_at_its_deadline,
     a_name_that_nobody_knows_stays_queued_and_is_shown,
 ];
 
@@ -48,10 +49,19 @@ fn original(
 
 /// Starts the original as `x` and stops it in the middle.
 async fn begin(fixture: &dyn StoreFixture) {
+    begin_within(fixture, None).await;
+}
+
+/// The same with a deadline.
+async fn begin_within(fixture: &dyn StoreFixture, timeout: Option<Duration>) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = workflow(original, &count, &latch);
     let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
-    engine.start(&workflow, 40).workflow_id("x").await.unwrap();
+    let mut start = engine.start(&workflow, 40).workflow_id("x");
+    if let Some(timeout) = timeout {
+        start = start.execution_timeout(timeout);
+    }
+    start.await.unwrap();
     count.reaches(1).await;
     shut_down(engine).await;
 }
@@ -220,6 +230,26 @@ async fn a_parked_one_is_cancelled(fixture: &dyn StoreFixture) {
     assert_eq!(two.cancel("x").await.unwrap(), Answer::Done);
     let error = two.get::<i64>("x").await.unwrap().result().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
+    assert!(!row(&two, "x").await.is_paused);
+    shut_down(two).await;
+}
+
+async fn a_parked_one_is_cancelled_at_its_deadline(fixture: &dyn StoreFixture) {
+    // long enough to be parked before it
+    begin_within(fixture, Some(Duration::from_secs(4))).await;
+    let changed = changed!(async |mut cx: Context, x: i64, _: Count, _: Latch| {
+        cx.step("bill", async || Returns::Ok(x)).await
+    });
+    let (two, store) = engine(fixture, |b| b.register(&changed)).await;
+    assert_parked(&two, "SF-0023").await;
+    let mut looks = 1;
+    while row(&two, "x").await.status != Status::Cancelled {
+        looks += 1;
+        store.until_called(Call::Look, looks).await;
+    }
+    let error = two.get::<i64>("x").await.unwrap().result().await.unwrap_err();
+    let Error::Cancelled(failure) = error else { panic!("{error}") };
+    assert_eq!(failure.code(), Some("SF-0021"));
     assert!(!row(&two, "x").await.is_paused);
     shut_down(two).await;
 }

@@ -22,6 +22,7 @@ mod attempt;
 mod attributes;
 mod budget;
 mod cancel;
+mod cancelled;
 mod changed_code;
 mod child;
 mod client;
@@ -61,6 +62,7 @@ nouns![
     attributes,
     budget,
     cancel,
+    cancelled,
     changed_code,
     child,
     client,

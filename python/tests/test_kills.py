@@ -1,0 +1,28 @@
+"""Promises that hold over SIGKILL."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+
+from watched import HANGS, Pipe
+
+PROGRAM = str(pathlib.Path(__file__).with_name("killed.py"))
+
+
+def killed(url: str, pipe: Pipe, what: str) -> str:
+    run = [sys.executable, PROGRAM, url, pipe.path, what]
+    program = subprocess.run(run, capture_output=True, text=True, timeout=HANGS, check=False)
+    expected = 0 if what == "finish" else -signal.SIGKILL
+    assert program.returncode == expected, program.stderr
+    return program.stdout
+
+
+def test_a_resume_and_a_key_outlive_the_process(url: str, tmp_path: pathlib.Path) -> None:
+    pipe = Pipe(tmp_path / "pipe")
+    killed(url, pipe, "pay")
+    key = pipe.line()
+    assert key.startswith("pays/")
+    killed(url, pipe, "resume")
+    # an execution that was not resumed would still have failed
+    assert killed(url, pipe, "finish").split() == [key, "read"]

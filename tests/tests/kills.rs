@@ -1,0 +1,282 @@
+//! Promises that hold over the SIGKILL of one process, on SQLite and Postgres. The processes are this test binary,
+//! started again with a role.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // children print for the test
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Signal, getpid, kill_process};
+use stepfast::record::Status;
+use stepfast::write::Answer;
+use stepfast::{Context, Engine, EngineBuilder, Error, Failure, Workflow};
+use stepfast_tests::rig::fresh_database;
+use stepfast_tests::scenarios::kit::{Count, Latch, Returns, fresh_number, stop_here};
+use stepfast_tests::scenarios::within;
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+const ROLE: &str = "STEPFAST_KILLS_ROLE";
+const URL: &str = "STEPFAST_KILLS_URL";
+const PATIENCE: Duration = Duration::from_mins(3);
+const GRACE: Duration = Duration::from_secs(20);
+/// Most that a takeover by a living process may take on SQLite, where the promise is a second or so.
+const GENEROUS: Duration = Duration::from_secs(15);
+
+/// A child process, killed when it is dropped.
+struct Peer {
+    process: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Peer {
+    fn start(role: &str, url: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture"])
+            .env(ROLE, role)
+            .env(URL, url)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, lines }
+    }
+
+    /// Returns the next line of the child.
+    fn line(&mut self) -> String {
+        loop {
+            let line = self.lines.next().expect("the child has ended").unwrap();
+            if let Some((_, said)) = line.split_once("child: ") {
+                return said.to_owned();
+            }
+        }
+    }
+
+    /// Waits until the child has killed itself.
+    fn dies(mut self) {
+        let status = self.process.wait().unwrap();
+        assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status}");
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+async fn engine(url: &str, with: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Engine {
+    with(Engine::builder(stepfast::connect(url).await.unwrap())).open().await.unwrap()
+}
+
+/// The body of each child process; it does nothing when the suite runs it.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let url = std::env::var(URL).unwrap();
+    let run = within(PATIENCE, move |runtime| {
+        runtime.block_on(async {
+            match &*role {
+                "resumes" => resumes(&url).await,
+                "runs" => runs(&url).await,
+                role => panic!("{role}"),
+            }
+        });
+    });
+    run.unwrap();
+}
+
+/// Runs a test on an empty database of each store.
+fn on_each(test: impl AsyncFn(&str, bool) + Copy + Send + 'static) {
+    for is_sqlite in [true, false] {
+        let run = within(PATIENCE, move |runtime| {
+            let directory = TempDir::new().unwrap();
+            runtime.block_on(async {
+                let url = if is_sqlite {
+                    format!("sqlite:{}", directory.path().join("kills.db").display())
+                } else {
+                    fresh_database().await
+                };
+                test(&url, is_sqlite).await;
+            });
+        });
+        run.unwrap_or_else(|error| panic!("sqlite: {is_sqlite}: {error}"));
+    }
+}
+
+/// How the second step of the workflow `w` ends.
+#[derive(Clone)]
+enum Second {
+    Fails,
+    Waits(Count),
+    Ends,
+}
+
+/// The workflow `w`: a step with a fresh number, which is the output, and a second step.
+fn workflow(first: &'static str, second: Second) -> Workflow<(), usize> {
+    Workflow::new("w", move |mut cx: Context, (): ()| {
+        let second = second.clone();
+        async move {
+            let number = cx.step(first, async || Returns::Ok(fresh_number())).await?;
+            match second {
+                Second::Fails => return Err(Failure::new("not yet")),
+                Second::Waits(count) => stop_here(&mut cx, &count, &Latch::new()).await?,
+                Second::Ends => cx.step("stop", async || Returns::Ok(())).await?,
+            }
+            Ok(number)
+        }
+    })
+}
+
+/// Resumes `x`, and is killed by itself as soon as that is acknowledged.
+async fn resumes(url: &str) {
+    // the resumed execution may begin here, and cannot end
+    let workflow = workflow("first", Second::Waits(Count::new()));
+    let engine = engine(url, |b| b.register(&workflow)).await;
+    assert_eq!(engine.resume("x").await.unwrap(), Answer::Done);
+    kill_process(getpid(), Signal::KILL).unwrap();
+}
+
+/// Makes of `x` an execution that has failed, is cancelled or parked.
+async fn make(url: &str, status: &str) -> usize {
+    let count = Count::new();
+    let second = if status == "failed" { Second::Fails } else { Second::Waits(count.clone()) };
+    let original = workflow("first", second);
+    let one = engine(url, |b| b.register(&original)).await;
+    let handle = one.start(&original, ()).workflow_id("x").await.unwrap();
+    if status != "failed" {
+        count.reaches(1).await;
+    }
+    if status == "cancelled" {
+        handle.cancel().await.unwrap();
+    }
+    if status != "parked" {
+        let error = handle.result().await.unwrap_err();
+        assert!(matches!(error, Error::Failed(_) | Error::Cancelled(_)), "{error}");
+    }
+    let number = one.show("x").await.unwrap().checkpoints[0].outcome.decode().unwrap();
+    one.shutdown(GRACE).await.unwrap();
+    if status == "parked" {
+        let changed = workflow("other", Second::Ends);
+        let two = engine(url, |b| b.register(&changed)).await;
+        let error = two.get::<usize>("x").await.unwrap().result().await.unwrap_err();
+        assert!(matches!(error, Error::Parked { .. }), "{error}");
+        two.shutdown(GRACE).await.unwrap();
+    }
+    number
+}
+
+fn a_resume_outlives_the_process(status: &'static str) {
+    on_each(async move |url: &str, _| {
+        let number = make(url, status).await;
+        let before = {
+            let idle = engine(url, |b| b).await;
+            let execution = idle.show("x").await.unwrap().execution;
+            idle.shutdown(GRACE).await.unwrap();
+            execution
+        };
+        let expected = match status {
+            "failed" => Status::Failed,
+            "cancelled" => Status::Cancelled,
+            _ => Status::Queued,
+        };
+        assert_eq!((before.status, before.is_paused), (expected, status == "parked"));
+        Peer::start("resumes", url).dies();
+        let mended = workflow("first", Second::Ends);
+        let engine = engine(url, |b| b.register(&mended)).await;
+        let output = engine.get::<usize>("x").await.unwrap().result().await.unwrap();
+        assert_eq!(output, number, "what was recorded is kept");
+        engine.shutdown(GRACE).await.unwrap();
+    });
+}
+
+#[test]
+fn a_resume_of_a_failed_execution_outlives_the_process() {
+    a_resume_outlives_the_process("failed");
+}
+
+#[test]
+fn a_resume_of_a_cancelled_execution_outlives_the_process() {
+    a_resume_outlives_the_process("cancelled");
+}
+
+#[test]
+fn a_resume_of_a_parked_execution_outlives_the_process() {
+    a_resume_outlives_the_process("parked");
+}
+
+/// Receives the idempotency key of each body that begins.
+type Ear = Arc<dyn Fn(String) + Send + Sync>;
+
+/// The workflow `pays`: one step, with the key that the guide recommends, which ends if `ends`.
+fn pays(ear: Ear, ends: bool) -> Workflow<(), String> {
+    Workflow::new("pays", move |mut cx: Context, (): ()| {
+        let ear = ear.clone();
+        async move {
+            let key = format!("{}/charge", cx.execution());
+            let body = || {
+                let (ear, key) = (ear.clone(), key.clone());
+                async move {
+                    ear(key.clone());
+                    if !ends {
+                        std::future::pending::<()>().await;
+                    }
+                    Returns::Ok(key)
+                }
+            };
+            cx.step("charge", body).await
+        }
+    })
+}
+
+/// Runs `x`, prints the key of its body, and waits to be killed.
+async fn runs(url: &str) {
+    let pays = pays(Arc::new(|key| println!("child: {key}")), false);
+    let engine = engine(url, |b| b.register(&pays)).await;
+    engine.run(&pays, ()).workflow_id("x").await.unwrap();
+}
+
+#[test]
+fn an_idempotency_key_is_the_same_after_a_crash() {
+    on_each(async |url: &str, _| {
+        let mut peer = Peer::start("runs", url);
+        let key = peer.line();
+        peer.kill();
+        let pays = pays(Arc::new(|_| ()), true);
+        let engine = engine(url, |b| b.register(&pays)).await;
+        assert_eq!(engine.get::<String>("x").await.unwrap().result().await.unwrap(), key);
+        let record = engine.show("x").await.unwrap();
+        assert_eq!((record.execution.recoveries, record.attempts.len()), (1, 0));
+        engine.shutdown(GRACE).await.unwrap();
+    });
+}
+
+#[test]
+fn a_living_process_takes_over_by_itself_with_the_same_idempotency_key() {
+    on_each(async |url: &str, is_sqlite| {
+        let mut peer = Peer::start("runs", url);
+        let key = peer.line();
+        let taken = watch::Sender::new(None);
+        let ear = taken.clone();
+        let pays = pays(Arc::new(move |key| drop(ear.send_replace(Some(key)))), true);
+        let engine = engine(url, |b| b.register(&pays)).await;
+        // no question is asked from here on, and no call is made
+        let mut taken = taken.subscribe();
+        assert_eq!(*taken.borrow(), None);
+        peer.kill();
+        let limit = if is_sqlite { GENEROUS } else { PATIENCE };
+        let taken = tokio::time::timeout(limit, taken.wait_for(Option::is_some)).await;
+        assert_eq!(*taken.expect("nothing was taken over").unwrap(), Some(key));
+        engine.shutdown(GRACE).await.unwrap();
+    });
+}
