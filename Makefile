@@ -72,9 +72,9 @@ test-python:
 	.venv/bin/python -m pytest -n 3 --dist worksteal python/tests
 
 .PHONY: crash
-crash: ## Kill workers and cut the power, more than KILLS times (500), then chaos under load; check every promise after it
+crash: ## Kill workers and cut the power, more than KILLS times (500), then chaos and upgrades under load; check every promise after it
 	STEPFAST_CRASH_KILLS=$(KILLS) STEPFAST_CHAOS=long tests/with-postgres \
-		cargo test $(CARGO_FLAGS) -p stepfast-tests --no-fail-fast --test crash --test chaos
+		cargo test $(CARGO_FLAGS) -p stepfast-tests --no-fail-fast --test crash --test chaos --test upgrade
 
 .PHONY: bench
 bench: setup ## Measure this machine (BENCH_STORES="sqlite ..."), and put the figures into the README

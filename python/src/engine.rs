@@ -157,6 +157,14 @@ impl Engine {
         Ok(Call::awaitable(port, future))
     }
 
+    /// Resolves when the engine has ended, with an error if it has ended by itself.
+    fn ended(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let engine = self.get(py)?;
+        let future: Future =
+            Box::pin(async move { engine.ended().await.map_or_else(Reply::Error, |()| Reply::Nothing) });
+        Ok(Call::awaitable(port, future))
+    }
+
     /// Starts an execution: a handle, when that is durable. If it is awaited, what `made`
     /// makes of that and `home`.
     #[pyo3(signature = (workflow, args, kwargs, port, made=None, home=None, order=None))]

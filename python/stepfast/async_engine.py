@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -14,7 +15,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 from stepfast import bounds, ending
 from stepfast.branch import refuse_in_workflow
 from stepfast.dead_letters import DeadLetter, dead_letter_of
-from stepfast.errors import Invalid
+from stepfast.errors import Invalid, Unavailable
 from stepfast.filter import Answers, Filter
 from stepfast.handle import AsyncHandle, outcomes
 from stepfast.loop import Loop, running_loop
@@ -508,11 +509,13 @@ class AsyncEngine:
 
         Raises:
             Invalid: The loop does not run in the main thread.
+            Corrupt: The engine has ended by itself, as the database has, or is about to get, the schema of a
+                newer version.
         """
         grace = bounds.grace(grace)
         told = asyncio.Semaphore(0)
         with calling_on(asyncio.get_running_loop(), told.release):
-            await told.acquire()
+            await self._until(told)
             draining = asyncio.ensure_future(self.drain(grace))
             again = asyncio.ensure_future(told.acquire())
             try:
@@ -525,6 +528,23 @@ class AsyncEngine:
                 for task in (draining, again):
                     task.cancel()
                 await finished([draining, again])
+
+    async def _until(self, told: asyncio.Semaphore) -> None:
+        """Waits until the program is told to end; raises if the engine ends by itself."""
+        opened = self._here
+        ended = asyncio.ensure_future(opened.native.ended(opened.port))
+        first = asyncio.ensure_future(told.acquire())
+        try:
+            await asyncio.wait([ended, first], return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                with contextlib.suppress(Unavailable):
+                    ended.result()
+                # the program that closed the engine goes on
+                await first
+        finally:
+            for task in (ended, first):
+                task.cancel()
+            await finished([ended, first])
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -14,6 +14,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 from stepfast import bounds, ending
 from stepfast.branch import BODY, DONE, PENDING, here_var, refuse_in_workflow
 from stepfast.dead_letters import DeadLetter, dead_letter_of
+from stepfast.errors import Corrupt, Unavailable
 from stepfast.failure import failure_of
 from stepfast.filter import Answers, Filter
 from stepfast.handle import Handle, outcomes, settle_here
@@ -623,10 +624,22 @@ class Engine:
 
         Raises:
             Invalid: This is not the main thread.
+            Corrupt: The engine has ended by itself, as the database has, or is about to get, the schema of a
+                newer version.
         """
         grace = bounds.grace(grace)
         # its `put` may interrupt its own `get`, as signals do
-        told: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        told: queue.SimpleQueue[bool | Corrupt] = queue.SimpleQueue()
+        ended = self._opened.native.ended(None)
+
+        def watch() -> None:
+            try:
+                settle_here(ended)
+            except Corrupt as error:
+                told.put(error)
+            except Unavailable:
+                # the program has closed the engine
+                pass
 
         def drain() -> None:
             try:
@@ -635,10 +648,13 @@ class Engine:
                 told.put(False)
 
         with calling(lambda: told.put(True)):
-            told.get()
+            threading.Thread(target=watch, name="stepfast-ended", daemon=True).start()
+            why = told.get()
+            if isinstance(why, Corrupt):
+                raise why
             draining = threading.Thread(target=drain, name="stepfast-drain")
             draining.start()
-            if told.get():
+            if told.get() is True:
                 self._opened.end(ending.CLOSING, 0.0)
             draining.join()
 

@@ -123,6 +123,45 @@ def test_who_is_told_again_ends_at_once(url: str, tmp_path: pathlib.Path, mode: 
         assert handle.status() == "queued"
 
 
+@MODES
+def test_a_worker_that_writes_nothing_hears_of_a_cancel(
+    url: str, tmp_path: pathlib.Path, mode: list[str]
+) -> None:
+    with Client(url) as client, worker(url, tmp_path / "pipe", 0, mode) as one:
+        handle = client.start(waits_of(mode), str(tmp_path / "never"))
+        one.until("body")
+        assert handle.cancel()
+        with pytest.raises(WorkflowCancelled):
+            handle.result(HANGS)
+
+
+@MODES
+def test_a_worker_that_is_too_old_for_the_coming_schema_ends_by_itself(
+    url: str, tmp_path: pathlib.Path, mode: list[str]
+) -> None:
+    flag = tmp_path / "flag"
+    with worker(url, tmp_path / "pipe", 1000, mode) as one:
+        with Client(url) as client:
+            client.start(waits_of(mode), str(flag), workflow_id="ends")
+        one.until("body")
+        # as a migration asks
+        ask = "import sys, sqlite3; sqlite3.connect(sys.argv[1]).executescript(sys.argv[2])"
+        update = "UPDATE {}shard SET oldest_engine = {};"
+        if url.startswith("sqlite"):
+            run = [sys.executable, "-c", ask, url.removeprefix("sqlite:")]
+            newer, own = update.format("", 99), update.format("", 3)
+        else:
+            run = ["psql", "--quiet", url, "--command"]
+            newer, own = update.format("stepfast.", 99), update.format("stepfast.", 4)
+        subprocess.run([*run, newer], check=True)
+        flag.touch()
+        one.until("SF-0014")
+        assert one.ended() == 1
+        subprocess.run([*run, own], check=True)
+        with Client(url) as client:
+            assert client.get("ends").result(HANGS) == one.program.pid
+
+
 def test_only_the_main_thread_works(url: str) -> None:
     raised: list[BaseException] = []
 

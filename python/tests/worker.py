@@ -1,5 +1,5 @@
 """A worker that is told to end: `python worker.py URL PIPE GRACE [async]`. It tells PIPE that it is open,
-that a body begins, and that it has drained."""
+that a body begins, and that it has drained or why not."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ import pathlib
 import sys
 import time
 
-from stepfast import AsyncEngine, Engine, step, workflow
+from stepfast import AsyncEngine, Corrupt, Engine, step, workflow
 
 
 def tell(what: str) -> None:
@@ -54,8 +54,12 @@ def in_threads() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 4:
-        asyncio.run(on_loop())
-    else:
-        in_threads()
-    tell("drained")
+    try:
+        if len(sys.argv) > 4:
+            asyncio.run(on_loop())
+        else:
+            in_threads()
+        tell("drained")
+    except Corrupt as error:
+        tell(error.code)
+        raise

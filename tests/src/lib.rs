@@ -18,6 +18,7 @@ pub mod fault_store;
 pub mod fixture;
 pub mod history;
 pub mod interleaving;
+pub mod later;
 pub mod leftovers;
 pub mod make;
 pub mod pooler;

@@ -14,6 +14,7 @@ use crate::key::Key;
 use crate::payload::Payload;
 use crate::record::Status;
 use crate::run::Interrupt;
+use crate::store::StoreError;
 use crate::task::{cancel_failure, encoded};
 use crate::write::{
     Answer, Checkpoint, CheckpointKind, Discard, Move, Outcome, RequestKind, Start, State, WorkerId, Write,
@@ -120,9 +121,12 @@ impl Sink for Ear {
         core.fenced();
     }
 
-    fn poisoned(&self, reason: &str) {
-        if let Some(core) = self.0.upgrade() {
-            core.poison(reason);
+    fn poisoned(&self, error: StoreError) {
+        let Some(core) = self.0.upgrade() else { return };
+        match error {
+            StoreError::NewerSchema { found, supported } => core.expel((found, supported)),
+            StoreError::Corrupt(reason) => core.poison(&reason),
+            error => core.poison(&error.to_string()),
         }
     }
 }

@@ -316,6 +316,31 @@ impl Core {
         });
     }
 
+    /// Ends the engine at once, and records nothing more: the database has a schema that this program does not know. Engines of
+    /// the newer version continue the executions that it ran.
+    pub(crate) fn expel(&self, (found, supported): (i64, i64)) {
+        let _ = self.outdated.set((found, supported));
+        if self.is_closing() {
+            return;
+        }
+        tracing::error!(
+            found,
+            supported,
+            "the database has been brought to a newer schema: this engine records nothing more and ends; start the newer \
+             version of the program"
+        );
+        for run in self.runs.all() {
+            run.interrupt(Interrupt::Lost);
+        }
+        let (done, _) = oneshot::channel();
+        self.send_shutdown(Shutdown { grace: Duration::ZERO, done });
+    }
+
+    /// True if the schema that the database has, or is about to get, is not known to this program.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.outdated.get().is_some()
+    }
+
     /// True if the database cannot be trusted any more.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.poisoned.get().is_some()
@@ -331,6 +356,11 @@ impl Core {
             Some(&(found, supported)) => Err(Error::NewerSchema { found, supported }),
             None => Err(Error::Shutdown),
         }
+    }
+
+    /// The reason for which the engine has ended.
+    pub(crate) fn why_ended(&self) -> Error {
+        self.check_open().err().unwrap_or(Error::Shutdown)
     }
 
     /// What to say when a Write was dropped.
@@ -401,6 +431,10 @@ impl Core {
                     tracing::debug!(reason, "asking again");
                     tokio::time::sleep(ASK_AGAIN_AFTER).await;
                 }
+                Err(Error::NewerSchema { found, supported }) => {
+                    self.expel((found, supported));
+                    return Err(Error::Unavailable("the engine is too old for the database".into()));
+                }
                 answer => return answer,
             }
         }
@@ -450,7 +484,7 @@ impl Core {
             let loaded = tokio::select! {
                 biased;
                 loaded = self.inquire(key) => loaded,
-                () = self.stopped() => return Err(Error::Shutdown),
+                () = self.stopped() => return Err(self.why_ended()),
             };
             match loaded {
                 Ok(Some(execution)) if is_it(&execution) => return Ok(execution),
@@ -465,7 +499,7 @@ impl Core {
                 return Err(Error::Corrupt(reason.clone()));
             }
             if *self.worker.stopped.borrow() {
-                return Err(Error::Shutdown);
+                return Err(self.why_ended());
             }
             changed.await;
         }
@@ -611,6 +645,17 @@ impl Engine {
     /// What is started here meanwhile is accepted, and waits for another worker.
     pub async fn drain(&self, grace: Duration) -> Result<(), Error> {
         crate::shutdown::drain(&self.core, grace).await
+    }
+
+    /// Waits until the engine has ended. Returns an error if the engine has ended by itself, as its program is too old for
+    /// the database.
+    #[doc(hidden)]
+    pub async fn ended(&self) -> Result<(), Error> {
+        self.core.stopped().await;
+        match self.core.check_open() {
+            Err(error @ Error::NewerSchema { .. }) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// The first part of [`Engine::drain`] alone: false if something still runs when `grace` is over.

@@ -51,7 +51,9 @@ impl Worker {
         }
         let ended = all_ended(std::mem::take(&mut self.lanes_ended));
         let mut ended = std::pin::pin!(ended);
-        let deadline = deadline.max(Instant::now() + Duration::from_millis(100));
+        let soon = Instant::now() + Duration::from_millis(100);
+        let is_expelled = core.is_outdated() && core.worker.is_fenced.load(SeqCst);
+        let deadline = if is_expelled { soon } else { deadline.max(soon) };
         let has_ended = loop {
             // what callers have staged needs a registration to land under
             self.renew_registration(deadline).await;
@@ -82,10 +84,10 @@ impl Worker {
         let _ = done.send(());
     }
 
-    /// Registers anew, before `deadline`, if the registration is over.
+    /// Registers anew, before `deadline`, if the registration is over, unless the program is too old to.
     async fn renew_registration(&mut self, deadline: Instant) {
         let core = self.core.clone();
-        while core.worker.is_fenced.load(SeqCst) {
+        while core.worker.is_fenced.load(SeqCst) && !core.is_outdated() {
             let registering = tokio::time::timeout_at(deadline, self.register_anew());
             if registering.await.is_err() {
                 return;

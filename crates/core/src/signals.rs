@@ -10,12 +10,22 @@ impl Engine {
     /// most `grace`. Told a second time, it hands back at once what still runs.
     ///
     /// From the first call on these signals no longer end the process by themselves.
+    ///
+    /// Returns [`Error::NewerSchema`] if the engine ends by itself, as the database has a newer schema. The supervisor of the
+    /// process may then start the newer version of the program.
     pub async fn work(&self, grace: Duration) -> Result<(), Error> {
         let mut told = Told::listen().map_err(|error| {
             let reason = format!("the signals that end the process cannot be listened to: {error}");
             Error::Invalid { what: "work", reason }
         })?;
-        told.again().await;
+        tokio::select! {
+            () = told.again() => {}
+            ended = self.ended() => match ended {
+                // the program that closed the engine goes on
+                Ok(()) => told.again().await,
+                ended => return ended,
+            },
+        }
         tracing::info!(?grace, "told to end: draining");
         tokio::select! {
             drained = self.drain(grace) => drained,

@@ -132,16 +132,21 @@ impl Worker {
         let (asked_at, asked_since_boot, registration) = loop {
             // a lane may have heard of an older fence only now: then this registration is alive, and would
             // keep what it owns
-            if let Err(error) = core.store.close(over).await {
-                tracing::debug!(%error, "cannot give up the registration");
-                tokio::time::sleep(REGISTER_AGAIN_AFTER).await;
-                continue;
-            }
+            let closed = core.store.close(over).await;
             let (asked_at, asked_since_boot) = (Instant::now(), since_boot());
-            match core.store.register(self.claims.lane + 1, &core.info).await {
+            let registered = match closed {
+                Ok(()) => core.store.register(self.claims.lane + 1, &core.info).await,
+                Err(error) => Err(error),
+            };
+            match registered {
                 Ok(registration) => break (asked_at, asked_since_boot, registration),
+                Err(StoreError::NewerSchema { found, supported }) => {
+                    core.expel((found, supported));
+                    // its end comes
+                    return std::future::pending().await;
+                }
                 Err(error) => {
-                    tracing::debug!(%error, "cannot register");
+                    tracing::debug!(%error, "cannot register anew");
                     tokio::time::sleep(REGISTER_AGAIN_AFTER).await;
                 }
             }
@@ -289,6 +294,10 @@ impl Looks {
             Ok(seen) => seen,
             Err(StoreError::Corrupt(reason)) => {
                 core.poison(&reason);
+                return;
+            }
+            Err(StoreError::NewerSchema { found, supported }) => {
+                core.expel((found, supported));
                 return;
             }
             Err(error) => {
@@ -567,6 +576,10 @@ impl Claims {
                 core.poison(&reason);
                 None
             }
+            Err(StoreError::NewerSchema { found, supported }) => {
+                core.expel((found, supported));
+                None
+            }
             Err(error) => {
                 // the claim may have happened: its number is used up, the next look adopts what it took
                 tracing::debug!(%error, "a claim failed");
@@ -593,6 +606,7 @@ async fn take_over(core: &Core) {
                 core.wake_worker(true);
             }
             Err(StoreError::Corrupt(reason)) => core.poison(&reason),
+            Err(StoreError::NewerSchema { found, supported }) => core.expel((found, supported)),
             Err(error) => {
                 tracing::debug!(%error, "taking over waits for the next look");
                 tokio::time::sleep(AGAIN_AFTER).await;

@@ -79,3 +79,9 @@ COMMENT ON COLUMN deadlines.execution IS 'Key of the execution';
 
 INSERT INTO deadlines (due_at, execution)
 SELECT deadline_at, key FROM executions WHERE deadline_at IS NOT NULL AND status IN (0, 1, 3);
+
+-- comments that were incomplete
+COMMENT ON TABLE checkpoints IS 'One row per delivery recorded for an execution; a resume withdraws the failures at the end';
+COMMENT ON COLUMN checkpoints.kind IS '1 step, 2 failed step, 3 abandoned, 4 timer, 5 child that ended, 6 child that was started';
+COMMENT ON TABLE attempts IS 'One row per failed attempt of a step; a resume withdraws those of the failures at the end';
+COMMENT ON TABLE timers IS 'One row per scheduled or suspended execution that begins, or wakes, at a due time';

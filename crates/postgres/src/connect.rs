@@ -15,7 +15,7 @@ use crate::dial::{Driver, Refusal, Target, Warnings, Wire, drive};
 use crate::error::{Trouble, store_error, trouble, unavailable};
 use crate::options::{Pooling, PostgresOptions};
 use crate::proxy::first_row;
-use crate::schema::newest;
+use crate::schema::{VERSIONS, newest};
 pub(crate) use crate::session::Session;
 
 /// What a connection is for.
@@ -117,20 +117,27 @@ impl Connector {
         Ok(Self { target, listen, options, identity: OnceLock::new(), is_full: AtomicBool::new(false) })
     }
 
-    /// Reads which store `client` leads to. An error if the URL names another one, or if it is another than before.
+    /// Reads which store `client` leads to. Returns an error if the URL names another store, if the store is another one than
+    /// before, or if its schema is newer than this program. While a migration waits for older workers, no store is opened.
+    /// A store that is open may still connect: its engine hands on what it runs.
     pub(crate) async fn identify(&self, client: &Client) -> Result<Identity, Trouble> {
         let what = "reading the identity of the store";
-        let ask =
-            format!("SELECT store_id, number, oldest_engine FROM {}.shard", quoted(&self.options.schema));
+        let schema = quoted(&self.options.schema);
+        let ask = format!(
+            "SELECT store_id, number, oldest_engine, (SELECT max(version) FROM {schema}.{VERSIONS}) \
+             FROM {schema}.shard"
+        );
         let row = first_row(client, &ask).await.map_err(|error| trouble(what, &error))?;
         let mut row = row.unwrap_or_default().into_iter().flatten();
         let found = (row.next(), row.next().and_then(|number| number.parse().ok()));
         let (Some(store_id), Some(shard)) = found else {
             return Err(StoreError::Corrupt(format!("table shard of {} has no row", self.name())).into());
         };
-        let oldest: i64 = row.next().and_then(|version| version.parse().ok()).unwrap_or_default();
-        if oldest > newest() {
-            return Err(StoreError::NewerSchema { found: oldest, supported: newest() }.into());
+        let mut version = || row.next().and_then(|version| version.parse().ok()).unwrap_or_default();
+        let (oldest, version): (i64, i64) = (version(), version());
+        let version = if self.identity.get().is_some() { version } else { version.max(oldest) };
+        if version > newest() {
+            return Err(StoreError::NewerSchema { found: version, supported: newest() }.into());
         }
         let found = Identity { store_id, shard };
         let expected = self.options.store_id.as_ref().filter(|expected| **expected != found.store_id);

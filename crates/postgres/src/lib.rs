@@ -65,6 +65,8 @@ use stepfast_core::{Key, Store};
 
 pub use crate::notify::hint_channel;
 pub use crate::options::{Pooling, PostgresOptions};
+#[doc(hidden)]
+pub use crate::schema::add_migration;
 pub use crate::tls::SslMode;
 
 /// A [`Store`] in a Postgres database (13 or newer).

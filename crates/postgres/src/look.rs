@@ -25,7 +25,7 @@ use crate::pipeline::{self, Answer, Job, Part, column, one};
 use crate::queue;
 use crate::read::Reader;
 use crate::rows::Columns;
-use crate::schema::newest;
+use crate::schema::{known, newest};
 use crate::statements::{CONTROL, Sql, TAKEOVER};
 use crate::takeover::{self, Ended};
 use crate::types::{Instant, key, uuid};
@@ -179,10 +179,23 @@ impl Control {
             // a number that no other registration has, should the server lose this one and give its id again; takeovers
             // count on from it
             one(fastrand::i64(1..1 << 42) << 20),
+            one(known()),
         ];
-        let answer = self.ask(Job { sql: Sql::Register, what: "registering a worker", params }).await?;
+        let what = "registering a worker";
+        let jobs = [
+            Job { sql: Sql::Register, what, params },
+            // as of after that, which may have waited
+            Job { sql: Sql::Versions, what, params: Vec::new() },
+        ];
+        let answers = self.ask_all(&jobs).await?;
         stepfast_core::crash_point!("postgres registered");
-        let mut row = Columns::of(answer.rows.first().ok_or_else(|| damaged("an answer"))?);
+        let [registered, versions] = &answers[..] else { return Err(damaged("an answer")) };
+        let Some(row) = registered.rows.first() else {
+            let mut row = Columns::of(versions.rows.first().ok_or_else(|| damaged("table shard"))?);
+            let (oldest, version) = (row.next::<i32>()?, row.next::<i32>()?);
+            return Err(StoreError::NewerSchema { found: oldest.max(version).into(), supported: newest() });
+        };
+        let mut row = Columns::of(row);
         let registration =
             Registration { worker: WorkerId(row.next()?), epoch: row.next()?, now: row.time()? };
         self.windows.open(registration.worker, window);

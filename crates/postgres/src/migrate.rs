@@ -13,20 +13,21 @@ use crate::background::Background;
 use crate::connect::{Connector, Identity, Role, Session, chain, literal, quoted};
 use crate::dial::{Refusal, Wire, is_passing, not_open};
 use crate::error::unanswered;
+use crate::notify::hint_channel;
 use crate::options::PostgresOptions;
 use crate::proxy::{first_row, pools_transactions};
-use crate::schema::{NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending};
+use crate::schema::{
+    FIRST_WITH_CLIENTS, FIRST_WITH_SHARD, NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending,
+};
 use crate::standing::{Standing, lacking};
 use crate::statements::CONTROL;
 
 /// Oldest server that has what the statements need, as `server_version_num`.
 const OLDEST_SERVER: i32 = 130_000;
 
-/// The first version of the schema whose engines see that it is about to change.
-const FIRST_THAT_LOOK: i64 = 4;
-
-/// The first version of the schema that tells clients from workers.
-const FIRST_WITH_CLIENTS: i64 = 2;
+/// Executions up to which an engine that is opened brings the schema up to date by itself. A migration may take a time that
+/// grows with them, and a supervisor would end the process meanwhile.
+const SMALL: u64 = 1_000_000;
 
 /// How long workers of older programs have to end.
 const WAY_WITHIN: Duration = Duration::from_mins(1);
@@ -165,6 +166,12 @@ pub(crate) async fn migrate(
     match found {
         Some(found) if found > supported => return Err(StoreError::NewerSchema { found, supported }),
         Some(found) if found == supported && role.is_none() => return Ok(migrated),
+        Some(found) if *must_exist && found < supported && role.is_none() => {
+            return Err(open(format!(
+                "its schema has version {found}, and this program needs version {supported}; bring it up to date: \
+                 stepfast db migrate"
+            )));
+        }
         None if *must_exist && role.is_none() => {
             return Err(open(format!(
                 "it has no schema {schema:?} with executions; is it the right database? An engine makes it, or: \
@@ -181,6 +188,16 @@ pub(crate) async fn migrate(
         return Ok(migrated);
     }
     if found.is_some_and(|found| found < supported) {
+        if !is_asking
+            && let Some(rows) =
+                many_rows(client, schema).await.map_err(|error| failed(&error, chain(&error)))?
+        {
+            return Err(open(format!(
+                "its schema has version {}, this program needs version {supported}, and about {rows} executions are stored: \
+                 an engine brings only a small schema up to date by itself; run stepfast db migrate",
+                found.unwrap_or_default()
+            )));
+        }
         let way = make_way(client, schema, found.unwrap_or_default(), supported, is_asking).await;
         if let Err(reason) = way.map_err(|error| failed(&error, chain(&error)))? {
             return Err(open(reason));
@@ -208,6 +225,18 @@ pub(crate) async fn migrate(
     }
 }
 
+/// Returns how many executions are stored, as the server estimates, where an engine leaves migrations to `db migrate`.
+async fn many_rows(client: &Client, schema: &str) -> Result<Option<u64>, Error> {
+    let ask = format!(
+        "SELECT reltuples::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname ={} AND c.relname = 'executions'",
+        literal(schema)
+    );
+    let row = first_row(client, &ask).await?.unwrap_or_default();
+    let rows = row.into_iter().flatten().next().and_then(|rows| rows.parse().ok());
+    Ok(rows.filter(|rows| *rows > SMALL))
+}
+
 /// Ends the engines of older programs before the schema is brought from version `found` to `wanted`; `Err` says why they
 /// are still there. `is_asking`: whether they are asked to end, where they look at that.
 pub(crate) async fn make_way(
@@ -217,7 +246,7 @@ pub(crate) async fn make_way(
     wanted: i64,
     is_asking: bool,
 ) -> Result<Result<(), String>, Error> {
-    let schema = quoted(schema);
+    let (schema, hint) = (quoted(schema), hint(schema));
     let ask = format!(
         "SELECT count(*) FROM {schema}.workers WHERE NOT {} AND lease_expires_at > clock_timestamp()",
         if found < FIRST_WITH_CLIENTS { "false" } else { "is_client" }
@@ -230,7 +259,7 @@ pub(crate) async fn make_way(
     if workers == 0 {
         return Ok(Ok(()));
     }
-    if found < FIRST_THAT_LOOK {
+    if found < FIRST_WITH_SHARD {
         return Ok(Err(format!(
             "{workers} workers of an older program use it and cannot be asked to end: end them, then run stepfast db migrate"
         )));
@@ -244,7 +273,7 @@ pub(crate) async fn make_way(
     tracing::info!(workers, "workers of an older program are asked to end");
     client
         .batch_execute(&format!(
-            "UPDATE {schema}.shard SET oldest_engine = greatest(oldest_engine, {wanted})"
+            "UPDATE {schema}.shard SET oldest_engine = greatest(oldest_engine, {wanted}); {hint}"
         ))
         .await?;
     let until = Instant::now() + WAY_WITHIN;
@@ -286,13 +315,19 @@ async fn locked(
     if !sql.is_empty() {
         client.batch_execute(&sql).await?;
     }
-    client.batch_execute("COMMIT").await?;
+    client.batch_execute(&format!("{}; COMMIT", hint(schema))).await?;
     Ok(Some(pending(found).iter().map(ToString::to_string).collect()))
+}
+
+/// Lets all engines on the schema look, clients among them, which seldom look by themselves.
+fn hint(schema: &str) -> String {
+    format!("SELECT pg_notify({}, 'migration anything')", literal(&hint_channel(schema)))
 }
 
 fn text(schema: &str, is_there: bool, found: Option<i64>, role: Option<&str>) -> String {
     let pending = pending(found);
-    let mut sql = if pending.is_empty() { String::new() } else { applying(schema, is_there, &pending) };
+    let mut sql =
+        if pending.is_empty() { String::new() } else { applying(schema, is_there, found, &pending) };
     if let Some(role) = role {
         sql.push_str(&granting(schema, role));
     }
@@ -363,6 +398,13 @@ async fn refused(client: &Client, schema: &str, what: &str, error: &Error) -> St
         return format!(
             "{what}: {}; this server is a standby: connect to the primary (target_session_attrs=read-write in the \
              URL)",
+            chain(error)
+        );
+    }
+    if *code == SqlState::LOCK_NOT_AVAILABLE {
+        return format!(
+            "{what}: {}; another session holds a lock on one of its tables (see pg_locks), and nothing was changed: end \
+             that session, then run stepfast db migrate again",
             chain(error)
         );
     }

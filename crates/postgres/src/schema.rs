@@ -1,6 +1,6 @@
 //! The schema as text: what brings it up to date, and what lets a role use it.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use refinery::{Migration, embed_migrations};
 
@@ -39,9 +39,25 @@ pub(crate) const TABLES: &[&str] = &[
 /// What the store does in them.
 pub(crate) const RIGHTS: &[&str] = &["SELECT", "INSERT", "UPDATE", "DELETE"];
 
+/// The migration that makes this process one of a later version.
+static LATER: OnceLock<Migration> = OnceLock::new();
+
+/// Adds a migration to those of this process, which becomes one of a later version of the program: for tests, before any
+/// store is opened.
+///
+/// # Panics
+///
+/// If the name is none of a migration (`V99__later`), or if there is such a migration already.
+pub fn add_migration(name: &str, sql: &str) {
+    let later = Migration::unapplied(name, sql);
+    let later = later.unwrap_or_else(|error| panic!("{name:?} is no migration: {error}"));
+    assert!(LATER.set(later).is_ok(), "there is such a migration already");
+}
+
 /// All migrations, in their order.
 pub(crate) fn migrations() -> Vec<Migration> {
     let mut all = migrations::runner().get_migrations().clone();
+    all.extend(LATER.get().cloned());
     all.sort_by_key(Migration::version);
     all
 }
@@ -51,6 +67,11 @@ pub(crate) fn newest() -> i64 {
     static NEWEST: LazyLock<i64> =
         LazyLock::new(|| migrations().last().map_or(0, |migration| i64::from(migration.version())));
     *NEWEST
+}
+
+/// Returns the newest version of the schema that this program knows, in the type of the server's column.
+pub(crate) fn known() -> i32 {
+    i32::try_from(newest()).unwrap_or(i32::MAX)
 }
 
 /// False if the tables of `version` were made by a text that this program does not have: by a build between releases.
@@ -69,8 +90,39 @@ pub(crate) fn pending(found: Option<i64>) -> Vec<Migration> {
     migrations().into_iter().filter(|migration| i64::from(migration.version()) > found).collect()
 }
 
-/// What applies `pending` in one transaction.
-pub(crate) fn applying(schema: &str, is_there: bool, pending: &[Migration]) -> String {
+/// The first version of the schema that has the table `shard`, which names the oldest engine that may use the store.
+pub(crate) const FIRST_WITH_SHARD: i64 = 4;
+
+/// The first version of the schema that tells clients from workers.
+pub(crate) const FIRST_WITH_CLIENTS: i64 = 2;
+
+/// Limits the time for which a migration waits for a lock: flushes of the same table wait behind it.
+const LOCK_WITHIN: &str = "SET LOCAL lock_timeout TO '10s';\n";
+
+/// Returns the statements that fence all registrations on a schema of version `found`. No engine of an older program records
+/// anything after them, whether its process is stopped, is a client, or was not seen. Executions that such an engine runs are
+/// taken over like those of a lost worker.
+fn fencing(found: i64) -> String {
+    let mut sql = LOCK_WITHIN.to_owned();
+    if found >= FIRST_WITH_SHARD {
+        sql.push_str("SELECT number FROM shard FOR UPDATE;\n");
+    }
+    sql.push_str(
+        "SELECT worker_id FROM workers ORDER BY worker_id FOR UPDATE;\n\
+         SELECT lane FROM lanes ORDER BY worker_id, lane FOR UPDATE;\n",
+    );
+    if found >= FIRST_WITH_CLIENTS {
+        sql.push_str(
+            "DELETE FROM lanes WHERE worker_id IN (SELECT worker_id FROM workers WHERE is_client);\n\
+             DELETE FROM workers WHERE is_client;\n",
+        );
+    }
+    sql.push_str("UPDATE lanes SET epoch = epoch + 1;\nUPDATE workers SET epoch = epoch + 1;\n\n");
+    sql
+}
+
+/// What applies `pending` to a schema of version `found` in one transaction.
+pub(crate) fn applying(schema: &str, is_there: bool, found: Option<i64>, pending: &[Migration]) -> String {
     let mut sql = String::new();
     if !is_there {
         sql.push_str(&format!("CREATE SCHEMA IF NOT EXISTS {};\n", quoted(schema)));
@@ -81,6 +133,7 @@ pub(crate) fn applying(schema: &str, is_there: bool, pending: &[Migration]) -> S
          applied_on varchar(255),\n    checksum   varchar(255)\n);\n\n",
         search_path(schema)
     ));
+    sql.push_str(&found.map(fencing).unwrap_or_default());
     for migration in pending {
         let (version, name) = (migration.version(), migration.name());
         sql.push_str(migration.sql().unwrap_or_default().trim_end());
@@ -91,8 +144,10 @@ pub(crate) fn applying(schema: &str, is_there: bool, pending: &[Migration]) -> S
             migration.checksum()
         ));
     }
+    let newest = newest();
     sql.push_str(&format!(
-        "COMMENT ON TABLE {VERSIONS} IS 'One row per migration that was applied';\n\
+        "UPDATE shard SET oldest_engine = greatest(oldest_engine, {newest});\n\
+         COMMENT ON TABLE {VERSIONS} IS 'One row per migration that was applied';\n\
          COMMENT ON COLUMN {VERSIONS}.version IS 'Its number';\n\
          COMMENT ON COLUMN {VERSIONS}.name IS 'Its name';\n\
          COMMENT ON COLUMN {VERSIONS}.applied_on IS 'When';\n\

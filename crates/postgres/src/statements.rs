@@ -171,9 +171,13 @@ statements! {
                  WHERE key = ANY($2::uuid[]) AND status = 2 AND started_by = $1::bigint";
     /// Registers a worker.
     Register = include_str!("../queries/register.sql");
-    /// Locks a registration, if its lease is still the one that was seen, and nobody else has locked it.
+    /// The oldest engine that may use the store, and the version of the schema.
+    Versions = "SELECT oldest_engine, (SELECT max(version) FROM schema_version) FROM shard";
+    /// Locks a registration, if its lease is still the one that was seen, no other session has locked it, and
+    /// the schema is known to this program.
     LockWorker = "SELECT from_key, to_key, host, pid FROM workers WHERE worker_id = $1::bigint \
-                  AND ($2::timestamptz IS NULL OR lease_expires_at = $2::timestamptz) FOR UPDATE SKIP LOCKED";
+                  AND ($2::timestamptz IS NULL OR lease_expires_at = $2::timestamptz) \
+                  AND (SELECT max(version) FROM schema_version) <= $3::integer FOR UPDATE SKIP LOCKED";
     /// Locks the lanes of a worker, waiting for flushes on their way.
     LockLanes = "SELECT lane FROM lanes WHERE worker_id = $1::bigint ORDER BY lane FOR UPDATE";
     /// Makes all further flushes of a worker fail.
@@ -337,6 +341,7 @@ pub(crate) const CONTROL: &[Sql] = &[
     Sql::ForgetClaims,
     Sql::ClaimedBy,
     Sql::Register,
+    Sql::Versions,
 ];
 
 /// Statements of taking over.

@@ -13,6 +13,7 @@ use crate::connect::Session;
 use crate::error::{Trouble, damaged};
 use crate::pipeline::{self, Job, Part, one};
 use crate::rows::Columns;
+use crate::schema::known;
 use crate::statements::Sql;
 use crate::types::{Instant, uuid};
 use crate::window;
@@ -72,7 +73,7 @@ async fn fence(
     let lock = Job {
         sql: Sql::LockWorker,
         what: "locking a registration",
-        params: vec![one(worker.0), one(lease.map(Instant))],
+        params: vec![one(worker.0), one(lease.map(Instant)), one(known())],
     };
     let locked = pipeline::run(session, Part::Begin, &[lock]).await?;
     let Some(row) = locked.first().and_then(|answer| answer.rows.first()) else {

@@ -54,6 +54,9 @@ use stepfast_core::write::{Flush, Outcome, WorkerId};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+#[doc(hidden)]
+pub use crate::migrate::add_migration;
+
 use crate::companions::beside;
 use crate::forked::InSqlite;
 use crate::shared::{FORKED, Shared};
@@ -115,10 +118,18 @@ impl SqliteStore {
                 connect::close_for_now(conn);
                 version
             });
-            if version.map_err(|trouble| connect::explain(&path, trouble))? == 0 {
+            let (version, newest) =
+                (version.map_err(|trouble| connect::explain(&path, trouble))?, migrate::newest());
+            if version == 0 {
                 return Err(refuse(
                     "it has no executions: it belongs to another program, or is empty".to_owned(),
                 ));
+            }
+            if version < newest {
+                return Err(refuse(format!(
+                    "its schema has version {version}, and this program needs version {newest}; bring it up to date: \
+                     stepfast db migrate"
+                )));
             }
         }
         let shared = Shared::join(&path).map_err(|error| refuse(error.to_owned()))?;
@@ -133,8 +144,10 @@ impl SqliteStore {
         let has_log = std::fs::metadata(beside(&path, "-wal")).is_ok_and(|log| log.len() > 0);
         let explain = |trouble| connect::explain(&path, trouble);
         let mut writer = Writer::open(&path, options.vfs, options.durability).map_err(explain)?;
-        if migrate::is_outdated(&writer.conn).map_err(explain)? && !shared.is_nobody_there() {
-            make_way(&shared, &writer.conn).map_err(explain)?.map_err(refuse)?;
+        if migrate::is_outdated(&writer.conn).map_err(explain)? {
+            // before the count of processes: a process that comes later reads that it is too old
+            let can_be_asked = migrate::announce(&writer.conn).map_err(explain)?;
+            make_way(&shared, can_be_asked).map_err(refuse)?;
         }
         let is_migrated = migrate::migrate(&mut writer.conn).map_err(explain)?;
         stepfast_core::crash_point!("sqlite migrated");
@@ -223,27 +236,32 @@ impl SqliteStore {
     }
 }
 
-/// Ends the engines of older programs before the schema changes; `Err` says why they are still there.
-fn make_way(shared: &Shared, conn: &rusqlite::Connection) -> error::Tried<Result<(), String>> {
-    if !migrate::announce(conn)? {
-        let reason = "processes of an older program have it open, and cannot be asked to end: end them first";
-        return Ok(Err(reason.to_owned()));
+/// Waits until the engines of older programs have ended, before the schema changes; the error says why they are still there.
+fn make_way(shared: &Shared, can_be_asked: bool) -> Result<(), String> {
+    if shared.is_nobody_there() {
+        return Ok(());
     }
+    if !can_be_asked {
+        let reason = "processes of an older program have it open, and cannot be asked to end: end them first";
+        return Err(reason.to_owned());
+    }
+    // clients seldom look by themselves
+    shared.wakes.alarm();
     tracing::info!("processes of an older program are asked to end");
     let until = Instant::now() + WAY_WITHIN;
     while !shared.is_nobody_there() {
         if Instant::now() > until {
-            return Ok(Err(format!(
+            return Err(format!(
                 "processes of an older program were asked to end and still have it open after {} s: end them, then open \
                  it again",
                 WAY_WITHIN.as_secs()
-            )));
+            ));
         }
         // another process says nothing when it has ended
         #[allow(clippy::disallowed_methods)]
         std::thread::sleep(Duration::from_millis(100));
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 #[async_trait]

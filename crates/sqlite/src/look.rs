@@ -35,6 +35,10 @@ impl Inner {
         let now = self.now();
         let mut entered = None;
         let registered = self.write_patiently("registering a worker", |conn| {
+            // the schema may have been changed since the store was opened
+            if let Some((found, supported)) = migrate::newer(conn)? {
+                return Err(StoreError::NewerSchema { found, supported }.into());
+            }
             let worker: i64 = conn.query_row(
                 "INSERT INTO workers (epoch, registered_at, host, pid, engine, app_version, workflows, is_client, queues)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) RETURNING worker_id",

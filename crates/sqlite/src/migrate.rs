@@ -1,8 +1,9 @@
 //! Brings the schema up to date, or refuses a newer one. The caller holds the lock that lets in one opener
 //! at a time, of all processes.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
+use refinery::{Migration, Runner};
 use rusqlite::Connection;
 use stepfast_core::store::StoreError;
 
@@ -15,22 +16,40 @@ mod embedded {
 /// The table that says which migrations were applied.
 const HISTORY: &str = "schema_version";
 
+/// The migration that makes this process one of a later version.
+static LATER: OnceLock<Migration> = OnceLock::new();
+
+/// Adds a migration to those of this process, which becomes one of a later version of the program: for tests, before any
+/// store is opened.
+///
+/// # Panics
+///
+/// If the name is none of a migration (`V99__later`), or if there is such a migration already.
+pub fn add_migration(name: &str, sql: &str) {
+    let later = Migration::unapplied(name, sql);
+    let later = later.unwrap_or_else(|error| panic!("{name:?} is no migration: {error}"));
+    assert!(LATER.set(later).is_ok(), "there is such a migration already");
+}
+
+/// All migrations, in their order.
+fn migrations() -> Vec<Migration> {
+    let mut all = embedded::migrations::runner().get_migrations().clone();
+    all.extend(LATER.get().cloned());
+    all.sort_by_key(Migration::version);
+    all
+}
+
 /// All migrations: version, name, and text.
 pub(crate) fn all() -> Vec<(i64, String, String)> {
-    let runner = embedded::migrations::runner();
-    let mut all: Vec<_> = (runner.get_migrations().iter())
-        .map(|it| (i64::from(it.version()), it.to_string(), it.sql().unwrap_or_default().to_owned()))
-        .collect();
-    all.sort_unstable();
-    all
+    let text = |it: Migration| (it.version().into(), it.to_string(), it.sql().unwrap_or_default().to_owned());
+    migrations().into_iter().map(text).collect()
 }
 
 /// Applies what is missing, in one transaction. Returns whether anything was.
 pub(crate) fn migrate(conn: &mut Connection) -> Tried<bool> {
-    let mut runner = embedded::migrations::runner().set_grouped(true);
+    let mut runner = Runner::new(&migrations()).set_grouped(true);
     runner.set_migration_table_name(HISTORY);
-    let supported =
-        runner.get_migrations().iter().map(|migration| i64::from(migration.version())).max().unwrap_or(0);
+    let supported = newest();
     let found = version(conn)?;
     if found > supported {
         return Err(StoreError::NewerSchema { found, supported }.into());
@@ -86,15 +105,16 @@ pub(crate) fn identity(conn: &Connection) -> Tried<(String, u16)> {
 }
 
 /// The newest schema that this program knows.
-fn newest() -> i64 {
-    static NEWEST: LazyLock<i64> = LazyLock::new(|| all().last().map_or(0, |(version, ..)| *version));
+pub(crate) fn newest() -> i64 {
+    static NEWEST: LazyLock<i64> = LazyLock::new(|| migrations().last().map_or(0, |it| it.version().into()));
     *NEWEST
 }
 
-/// Where engines must know a schema that this program does not know: its version, and the newest that the program knows.
+/// Where the schema is, or is about to be, one that this program does not know: its version, and the newest that the program
+/// knows.
 pub(crate) fn newer(conn: &Connection) -> Tried<Option<(i64, i64)>> {
-    let oldest: i64 =
-        conn.prepare_cached("SELECT oldest_engine FROM shard")?.query_row([], |row| row.get(0))?;
+    let ask = "SELECT max(oldest_engine, (SELECT max(version) FROM schema_version)) FROM shard";
+    let oldest: i64 = conn.prepare_cached(ask)?.query_row([], |row| row.get(0))?;
     Ok((oldest > newest()).then(|| (oldest, newest())))
 }
 

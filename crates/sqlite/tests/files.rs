@@ -12,6 +12,7 @@ use std::time::Duration;
 use kit::*;
 use stepfast_core::key::Key;
 use stepfast_core::store::{Store, StoreError};
+use stepfast_core::survey::WorkerInfo;
 use stepfast_core::{Context, Engine, Failure, Workflow};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
@@ -170,6 +171,30 @@ async fn an_engine_that_is_too_old_for_the_schema_that_comes_hands_on_what_it_ru
     let new = open().await.unwrap();
     assert_eq!(new.run(&workflow, 1).await.unwrap(), 1);
     new.shutdown(Duration::from_secs(5)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_that_was_open_before_a_migration_registers_nobody() {
+    let (_dir, path) = place();
+    let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    let later =
+        "INSERT INTO schema_version SELECT 99, 'later', applied_on, checksum FROM schema_version LIMIT 1";
+    conn.execute(later, []).unwrap();
+    let error = store.register(1, &WorkerInfo::default()).await.unwrap_err();
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 3 }), "{error}");
+}
+
+#[tokio::test]
+async fn a_tool_that_looks_does_not_migrate() {
+    let (_dir, path) = place();
+    drop(SqliteStore::open(&path, SqliteOptions::default()).unwrap());
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute("DELETE FROM schema_version WHERE version = 3", []).unwrap();
+    let options = SqliteOptions { must_exist: true, ..SqliteOptions::default() };
+    let Err(StoreError::Open { reason, .. }) = SqliteStore::open(&path, options) else { panic!() };
+    let words = ["has version 2", "needs version 3", "stepfast db migrate"];
+    assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
 }
 
 #[tokio::test]

@@ -8,13 +8,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use crate::chaos::worker::{self, Calls};
+use crate::chaos::worker::{self, Calls, Role};
+use crate::later::LATER;
 
 /// How a worker is hired.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
     /// How it gets to the database, if by a way of its own.
     pub url: Option<String>,
+    /// Its role.
+    pub role: Role,
+    /// True for a process of the later version.
+    pub is_later: bool,
     /// What its callers call.
     pub calls: Calls,
     /// How many callers it has.
@@ -42,6 +47,8 @@ pub enum MayEnd {
     Asked,
     /// Also by SIGABRT.
     Aborting,
+    /// Also because the schema is not that of its version, or because its work is done.
+    Telling,
     /// It is no worker, and ends when its input does.
     WithInput,
 }
@@ -63,6 +70,8 @@ pub enum Fate {
 pub struct Hand {
     process: Child,
     may_end: MayEnd,
+    /// True for a process of the later version.
+    pub is_later: bool,
     /// What has become of it.
     pub fate: Fate,
     /// Ends that it has told.
@@ -73,6 +82,8 @@ pub struct Hand {
     pub figures: Vec<u64>,
     /// True when all that it has started has ended.
     pub is_idle: bool,
+    /// The last line of a process that ended by itself.
+    pub last_words: Option<String>,
 }
 
 /// Something that was heard.
@@ -97,9 +108,11 @@ impl Hand {
         }
         command
             .env(worker::NAME, format!("w{number}"))
+            .env(worker::ROLE, terms.role.as_str())
             .env(worker::CALLS, terms.calls.as_str())
             .env(worker::CALLERS, terms.callers.to_string())
             .env(worker::AHEAD, terms.ahead.to_string())
+            .envs(terms.is_later.then_some((LATER, "")))
             .envs(terms.environment.iter().cloned());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (out, sender) = (process.stdout.take().unwrap(), sender.clone());
@@ -112,17 +125,28 @@ impl Hand {
         Self {
             process,
             may_end: terms.may_end,
+            is_later: terms.is_later,
             fate: Fate::Working,
             ends: 0,
             ahead: 0,
             figures: Vec::new(),
             is_idle: false,
+            last_words: None,
         }
     }
 
     /// Returns the number of its process.
     pub fn pid(&self) -> i64 {
         self.process.id().into()
+    }
+
+    /// Notes that the process ends by itself, and why. Returns whether its terms allow that.
+    pub fn ends_by_itself(&mut self, why: &str) -> bool {
+        self.last_words = Some(why.to_owned());
+        if self.fate == Fate::Working {
+            self.fate = Fate::Left;
+        }
+        self.may_end == MayEnd::Telling
     }
 
     /// Sends it a signal.

@@ -10,6 +10,7 @@ use stepfast::clock::{Clock, SystemClock};
 use stepfast::{Context, EngineBuilder, Failure, Workflow};
 use tokio::sync::watch;
 
+use crate::later;
 use crate::victim::Ear;
 
 /// Children of an order.
@@ -31,6 +32,8 @@ pub struct Load {
     pub beat: Workflow<u32, String>,
     /// Asks the database for the time before and after a sleep.
     pub nap: Workflow<u32, String>,
+    /// Its first step ends only in a process of the later version.
+    pub ferry: Workflow<u32, String>,
     /// Its step ends the process, whenever it runs.
     pub culprit: Workflow<u32, String>,
     /// No step at all in most cases. One in eight has a step, another one in eight a sleep that suspends. While the gate
@@ -92,6 +95,7 @@ impl Load {
             item,
             beat: beat(teller.clone()),
             nap: nap(sql),
+            ferry: ferry(teller.clone()),
             culprit: Workflow::new("culprit", |mut cx: Context, _: u32| async move {
                 cx.step("crash", async || -> Result<String, Failure> { std::process::abort() }).await
             }),
@@ -101,9 +105,9 @@ impl Load {
 
     /// Registers all of them.
     pub fn register(&self, builder: EngineBuilder) -> EngineBuilder {
-        let Self { order, item, beat, nap, culprit, pass } = self;
-        let builder = builder.register(order).register(item).register(beat).register(nap);
-        builder.register(culprit).register(pass)
+        let Self { order, item, beat, nap, ferry, culprit, pass } = self;
+        let builder = builder.register(order).register(item).register(beat);
+        builder.register(nap).register(ferry).register(culprit).register(pass)
     }
 }
 
@@ -173,6 +177,23 @@ fn beat(teller: Teller) -> Workflow<u32, String> {
                 cx.sleep(Duration::from_millis(50)).await;
             }
             Ok::<_, Failure>(BEATS.to_string())
+        }
+    })
+}
+
+fn ferry(teller: Teller) -> Workflow<u32, String> {
+    Workflow::new("ferry", move |mut cx: Context, _: u32| {
+        let teller = teller.clone();
+        async move {
+            let me = cx.execution();
+            let cross = async || {
+                if !later::is_asked() {
+                    std::future::pending::<()>().await;
+                }
+                teller.body(&me, "cross", "-").await
+            };
+            cx.step("cross", cross).await?;
+            cx.step("land", || teller.body(&me, "land", "cross")).await
         }
     })
 }

@@ -129,6 +129,11 @@ impl Site {
             // for the listener
             ("note", _) => {}
             ("left", "") => hand.fate = Fate::Left,
+            ("migrated" | "outdated" | "refused", _) => {
+                if !hand.ends_by_itself(line) {
+                    self.told.violations.push(format!("worker {}: {line}", heard.number));
+                }
+            }
             ("error", error) => {
                 let violation = format!("worker {}: {error}", heard.number);
                 self.told.violations.push(violation);

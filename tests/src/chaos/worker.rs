@@ -1,8 +1,10 @@
 //! A worker process of the chaos suite: it starts executions, runs them, and tells what was acknowledged.
 //!
 //! Beside the lines of [`victim`](crate::victim) it tells `clock MICROS` (its own, when it begins), `idle` (all
-//! that it started has ended), `left` (it has shut down), `error TEXT`, and `note TEXT` for the listener of its site
-//! alone. Lines on its standard input ask for something: `start ID N`, `feed N` (start so many in a queue, then `note fed`),
+//! that it started has ended), `left` (it has shut down), `refused TEXT` (it could not open the database), `outdated
+//! TEXT` (its engine has ended by itself), `migrated` (an operator has brought the schema up to date), `error TEXT`, and
+//! `note TEXT` for the listener of its site alone.
+//! Lines on its standard input ask for something: `start ID N`, `feed N` (start N in a queue, then `note fed`),
 //! `close` and `open` (its gate, then `note closed` and `note open`), `stop` (start nothing more), `leave` (shut down in
 //! good order). It ends when that input does: nobody listens any more.
 
@@ -13,18 +15,24 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use stepfast::clock::{Clock, SystemClock};
-use stepfast::{Engine, Error, Workflow};
+use stepfast::queue::Queue;
+use stepfast::{Client, Engine, Error, Workflow};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::chaos::load::{Load, Teller};
+use crate::later;
 use crate::victim::Ear;
 
 /// Names the database to a process that is to be a worker.
 pub const URL: &str = "STEPFAST_CHAOS_WORKER";
 /// What its ids begin with.
 pub const NAME: &str = "STEPFAST_CHAOS_NAME";
+/// Names the role of the process.
+pub const ROLE: &str = "STEPFAST_CHAOS_ROLE";
+/// The version of its program.
+pub const APP_VERSION: &str = "STEPFAST_CHAOS_APP_VERSION";
 /// What its callers call.
 pub const CALLS: &str = "STEPFAST_CHAOS_CALLS";
 /// How many callers it has: each starts an execution when its last one has ended.
@@ -39,6 +47,27 @@ pub const KEYS: u32 = 12;
 /// Starts of one feed that are under way at a time, and keys in one line.
 const FED_AT_ONCE: usize = 1_000;
 const IN_A_LINE: usize = 100;
+/// The role of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Runs executions, those of its callers among them.
+    #[default]
+    Worker,
+    /// Its callers start what others run.
+    Client,
+    /// Brings the schema up to date as `stepfast db migrate` does, and ends.
+    Operator,
+}
+
+impl Role {
+    const ALL: [(Role, &'static str); 3] =
+        [(Role::Worker, "worker"), (Role::Client, "client"), (Role::Operator, "operator")];
+
+    /// Its name in the environment.
+    pub fn as_str(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
 
 /// What callers call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,11 +79,23 @@ pub enum Calls {
     Beats,
     /// Orders, and as many naps.
     Naps,
+    /// Orders, every third of which goes through a queue with limits.
+    Queued,
+    /// The same, and a ferry at first.
+    Ferries,
 }
 
+/// The queue of [`Calls::Queued`].
+const JOBS: &str = "jobs";
+
 impl Calls {
-    const ALL: [(Calls, &'static str); 3] =
-        [(Calls::Orders, "orders"), (Calls::Beats, "beats"), (Calls::Naps, "naps")];
+    const ALL: [(Calls, &'static str); 5] = [
+        (Calls::Orders, "orders"),
+        (Calls::Beats, "beats"),
+        (Calls::Naps, "naps"),
+        (Calls::Queued, "queued"),
+        (Calls::Ferries, "ferries"),
+    ];
 
     /// Its name in the environment.
     pub fn as_str(self) -> &'static str {
@@ -78,8 +119,16 @@ pub fn run_if_asked() -> bool {
         }
     });
     let teller = Teller { ear, ahead: text(AHEAD).parse().unwrap_or(0) };
+    let role = Role::ALL.iter().find(|(_, name)| *name == text(ROLE)).map_or(Role::default(), |it| it.0);
+    later::become_if_asked();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(work(&url, &text(NAME), teller, calls, callers, asked));
+    if role == Role::Operator {
+        runtime.block_on(migrate(&url, &teller.ear));
+        return true;
+    }
+    let version = std::env::var(APP_VERSION).ok();
+    let place = Place { url, name: text(NAME), role, version };
+    runtime.block_on(work(place, teller, calls, callers, asked));
     true
 }
 
@@ -97,40 +146,82 @@ fn listen() -> UnboundedReceiver<String> {
     receive
 }
 
+/// Where a process works, and as what.
+struct Place {
+    url: String,
+    name: String,
+    role: Role,
+    version: Option<String>,
+}
+
+/// Brings the schema up to date.
+async fn migrate(url: &str, ear: &Ear) {
+    match stepfast::schema::migrate(url, None, false).await {
+        Ok(_) => ear("migrated"),
+        Err(error) => tell(ear, "refused", &error),
+    }
+}
+
+/// Tells an error with its code, in a line.
+fn tell(ear: &Ear, what: &str, error: &Error) {
+    ear(&format!("{what} {error:?}").replace('\n', " "));
+}
+
 struct Callers {
     engine: Engine,
     teller: Teller,
+    calls: Calls,
     name: String,
     next: AtomicU32,
     is_stopped: AtomicBool,
 }
 
-async fn work(
-    url: &str,
-    name: &str,
-    teller: Teller,
-    calls: Calls,
-    count: u32,
-    mut asked: UnboundedReceiver<String>,
-) {
+async fn open(place: &Place, load: &Load, calls: Calls) -> Result<Engine, Error> {
+    let store = stepfast::connect(&place.url).await?;
+    let engine = if place.role == Role::Client {
+        Client::open(store).await?.into_engine()
+    } else {
+        let mut builder = load.register(Engine::builder(store));
+        if calls != Calls::Beats {
+            builder = builder.suspend_after(Duration::from_millis(10));
+        }
+        if let Some(version) = &place.version {
+            builder = builder.app_version(version);
+        }
+        builder.open().await?
+    };
+    if matches!(calls, Calls::Queued | Calls::Ferries) {
+        engine.set_queue(&Queue::new(JOBS).concurrency(3)).await?;
+    }
+    Ok(engine)
+}
+
+async fn work(place: Place, teller: Teller, calls: Calls, count: u32, mut asked: UnboundedReceiver<String>) {
     let ear = teller.ear.clone();
     ear(&format!("clock {}", SystemClock.now().as_micros()));
-    let sql = if calls == Calls::Naps { Some(Arc::new(connect(url).await)) } else { None };
+    let sql = if calls == Calls::Naps { Some(Arc::new(connect(&place.url).await)) } else { None };
     let gate = watch::Sender::new(true);
     let load = Load::new(&teller, sql, gate.subscribe());
-    let mut builder = load.register(Engine::builder(stepfast::connect(url).await.unwrap()));
-    if calls != Calls::Beats {
-        builder = builder.suspend_after(Duration::from_millis(10));
-    }
-    let engine = builder.open().await.unwrap();
+    let engine = match open(&place, &load, calls).await {
+        Ok(engine) => engine,
+        Err(error) => return tell(&ear, "refused", &error),
+    };
     let callers = Arc::new(Callers {
         engine: engine.clone(),
         teller,
-        name: name.to_owned(),
+        calls,
+        name: place.name,
         next: AtomicU32::new(0),
         is_stopped: AtomicBool::new(false),
     });
     let mut calling = JoinSet::new();
+    if calls == Calls::Ferries {
+        let (callers, ferry) = (callers.clone(), load.ferry.clone());
+        calling.spawn(async move {
+            let id = format!("ferry-{}", callers.name);
+            callers.heed(callers.call(&ferry, &id, 1).await);
+        });
+    }
     for _ in 0..count {
         let first = if calls == Calls::Beats { &load.beat } else { &load.order };
         calling.spawn(callers.clone().go_on(first.clone(), ""));
@@ -138,7 +229,18 @@ async fn work(
             calling.spawn(callers.clone().go_on(load.nap.clone(), "nap-"));
         }
     }
-    while let Some(line) = asked.recv().await {
+    let mut ended = std::pin::pin!(engine.work(Duration::from_secs(20)));
+    loop {
+        let line = tokio::select! {
+            line = asked.recv() => line,
+            ended = &mut ended => {
+                return match ended {
+                    Ok(()) => ear("left"),
+                    Err(error) => tell(&ear, "outdated", &error),
+                };
+            }
+        };
+        let Some(line) = line else { return };
         let words: Vec<&str> = line.split(' ').collect();
         match words.as_slice() {
             ["start", id, n] => {
@@ -197,7 +299,11 @@ impl Callers {
     }
 
     async fn call(&self, workflow: &Workflow<u32, String>, id: &str, n: u32) -> Result<(), Error> {
-        let handle = self.engine.start(workflow, n).workflow_id(id).await?;
+        let mut start = self.engine.start(workflow, n).workflow_id(id);
+        if matches!(self.calls, Calls::Queued | Calls::Ferries) && n % 3 == 2 {
+            start = start.queue(JOBS);
+        }
+        let handle = start.await?;
         (self.teller.ear)(&format!("started {id}"));
         let output = handle.result().await?;
         (self.teller.ear)(&format!("ended {id} {output}"));
@@ -231,13 +337,13 @@ impl Callers {
         (self.teller.ear)("note fed");
     }
 
-    /// True if it may go on. Nothing but the engine's end keeps a caller from its result.
+    /// True if it may go on. Nothing but the engine's end, of which `work` tells, keeps a caller from its result.
     fn heed(&self, result: Result<(), Error>) -> bool {
         match result {
             Ok(()) => true,
-            Err(Error::Shutdown) => false,
+            Err(Error::Shutdown | Error::NewerSchema { .. }) => false,
             Err(error) => {
-                (self.teller.ear)(&format!("error {error}").replace('\n', " "));
+                tell(&self.teller.ear, "error", &error);
                 false
             }
         }

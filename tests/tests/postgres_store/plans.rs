@@ -115,6 +115,7 @@ const OTHERS: &[Sql] = &[
     Sql::Replan,
     Sql::Time,
     Sql::Register,
+    Sql::Versions,
     Sql::Lost,
     Sql::List,
     Sql::Count,

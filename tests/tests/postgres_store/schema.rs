@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
 use stepfast_core::record::{Detail, ExecutionId, Filter, Status};
 use stepfast_core::store::{Claim, Durability, StoreError};
 use stepfast_core::{Context, Error, Key, Store, Workflow};
@@ -11,6 +12,7 @@ use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_tests::postgres_server::PostgresServer;
 use stepfast_tests::scenarios::kit::{Returns, engine_on, shut_down};
 
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::proxy::Proxy;
@@ -335,6 +337,117 @@ async fn a_schema_is_not_changed_beneath_workers_of_an_older_program() {
     let words = ["1 workers of an older program", "end them, then run stepfast db migrate"];
     assert!(words.iter().all(|words| reason(&error).contains(words)), "{error}");
     let error = PostgresStore::migrate(url(), options(), None, false).await.unwrap_err();
+    assert!(words.iter().all(|words| reason(&error).contains(words)), "{error}");
+}
+
+#[tokio::test]
+async fn an_engine_that_hands_on_makes_the_connections_that_it_needs() {
+    let schema = PostgresServer::shared().schema();
+    let options = || PostgresOptions::default().schema(&schema).application_name(&schema);
+    let (begun, ending) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let child = {
+        let (begun, ending) = (begun.clone(), ending.clone());
+        Workflow::new("child", move |mut cx: Context, n: u32| {
+            let (begun, ending) = (begun.clone(), ending.clone());
+            async move {
+                let wait = async || {
+                    begun.notify_one();
+                    ending.notified().await;
+                    Returns::Ok(n + 1)
+                };
+                cx.step("wait", wait).await
+            }
+        })
+    };
+    let elsewhere = child.clone();
+    let parent = Workflow::new("parent", move |mut cx: Context, n: u32| {
+        let child = elsewhere.clone();
+        async move { cx.child(&child, n).queue("elsewhere").await }
+    });
+    let open = async || Arc::new(PostgresStore::open_with(url(), options()).await.unwrap());
+    let queue = || Queue::new("elsewhere");
+    let (other, _) = engine_on(open().await, |b| b.register(&child).queue(queue())).await;
+    let (engine, _) =
+        engine_on(open().await, |b| b.register(&parent).register(&child).serve([DEFAULT_QUEUE])).await;
+    let handle = engine.start(&parent, 6).workflow_id("waits").await.unwrap();
+    begun.notified().await;
+    let sql = client(&schema).await;
+    sql.batch_execute("UPDATE shard SET oldest_engine = 99").await.unwrap();
+    let end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1";
+    for role in ["reader", "control"] {
+        sql.query(end, &[&format!("{schema} {role}")]).await.unwrap();
+    }
+    ending.notify_one();
+    assert_eq!(handle.result().await.unwrap(), 7);
+    for engine in [engine, other] {
+        let error = engine.work(Duration::ZERO).await.unwrap_err();
+        assert!(matches!(error, Error::NewerSchema { found: 99, supported: 4 }), "{error}");
+    }
+    let workers: i64 = sql.query_one("SELECT count(*) FROM workers", &[]).await.unwrap().get(0);
+    assert_eq!(workers, 0, "they have given up their registrations");
+    let rows = sql.query("SELECT status, recoveries FROM executions", &[]).await.unwrap();
+    let rows: Vec<(i16, i32)> =
+        rows.iter().map(|row| (row.get(0), row.get::<_, Option<i32>>(1).unwrap_or_default())).collect();
+    assert_eq!(rows, [(Status::Completed as i16, 0); 2]);
+}
+
+#[tokio::test]
+async fn an_engine_whose_statements_fail_on_a_newer_schema_ends() {
+    let schema = PostgresServer::shared().schema();
+    let options = PostgresOptions::default().schema(&schema);
+    let workflow = Workflow::new("order", |mut cx: Context, _: u32| async move {
+        cx.step("endless", async || std::future::pending::<Result<u32, stepfast_core::Failure>>().await).await
+    });
+    let store = Arc::new(PostgresStore::open_with(url(), options).await.unwrap());
+    let (engine, _) = engine_on(store, |b| b.register(&workflow)).await;
+    let handle = engine.start(&workflow, 1).workflow_id("kept").await.unwrap();
+    let sql = client(&schema).await;
+    // as a migration would whose engine this one is not
+    sql.batch_execute(
+        "BEGIN; ALTER TABLE workers RENAME COLUMN lease_ms TO lease_millis; \
+         ALTER TABLE lanes RENAME COLUMN last_number TO last; \
+         INSERT INTO schema_version SELECT 99, 'future', applied_on, checksum FROM schema_version LIMIT 1; COMMIT",
+    )
+    .await
+    .unwrap();
+    for error in [handle.result().await.unwrap_err(), engine.start(&workflow, 2).await.unwrap_err()] {
+        assert!(matches!(error, Error::NewerSchema { found: 99, supported: 4 }), "{error}");
+    }
+    let error = engine.work(Duration::ZERO).await.unwrap_err();
+    assert!(matches!(error, Error::NewerSchema { found: 99, supported: 4 }), "{error}");
+    let statuses = "SELECT status FROM executions";
+    let status: i16 = sql.query_one(statuses, &[]).await.unwrap().get(0);
+    assert_eq!(status, Status::Running as i16, "it is left to an engine that knows the schema");
+}
+
+#[tokio::test]
+async fn a_store_that_was_open_before_a_migration_registers_nobody() {
+    let db = Fixture::new().await;
+    db.sql.batch_execute("UPDATE shard SET oldest_engine = 99").await.unwrap();
+    let error = db.store.register(1, &info(&[])).await.unwrap_err();
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 4 }), "{error}");
+}
+
+#[tokio::test]
+async fn a_tool_that_looks_does_not_migrate() {
+    let db = Fixture::new().await;
+    let older = "DELETE FROM schema_version WHERE version = 4; DELETE FROM workers";
+    db.sql.batch_execute(older).await.unwrap();
+    let options = PostgresOptions::default().schema(&db.schema).must_exist(true);
+    let error = PostgresStore::open_with(url(), options).await.unwrap_err();
+    let words = ["has version 3", "needs version 4", "stepfast db migrate"];
+    assert!(words.iter().all(|words| reason(&error).contains(words)), "{error}");
+}
+
+#[tokio::test]
+async fn an_engine_leaves_a_large_schema_to_the_operator() {
+    let db = Fixture::new().await;
+    let older = "DELETE FROM schema_version WHERE version = 4; DELETE FROM workers; \
+                 UPDATE pg_class SET reltuples = 2000000 WHERE oid = 'executions'::regclass";
+    db.sql.batch_execute(older).await.unwrap();
+    let options = PostgresOptions::default().schema(&db.schema);
+    let error = PostgresStore::open_with(url(), options).await.unwrap_err();
+    let words = ["has version 3", "needs version 4", "2000000 executions", "stepfast db migrate"];
     assert!(words.iter().all(|words| reason(&error).contains(words)), "{error}");
 }
 

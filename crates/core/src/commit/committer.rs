@@ -157,10 +157,9 @@ impl Committer {
                 }
                 Err(error) => {
                     parts.push(part);
-                    let reason = error.to_string();
                     landed.note_applied();
                     self.publish(Lsn(0), landed);
-                    self.sink.poisoned(&reason);
+                    self.sink.poisoned(error);
                     let mut left: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
                     left.extend(self.lane.staging().clear());
                     self.drop_all(&left);
@@ -408,8 +407,8 @@ fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::U
                         sink.fenced(registration.worker);
                         Outcome::Fenced
                     }
-                    Err(StoreError::Corrupt(reason)) => {
-                        sink.poisoned(&reason);
+                    Err(error @ (StoreError::Corrupt(_) | StoreError::NewerSchema { .. })) => {
+                        sink.poisoned(error);
                         Outcome::Dropped
                     }
                     Err(_) => Outcome::Dropped,

@@ -32,7 +32,7 @@ pub(crate) use staging::{Slot, Staged};
 use crate::error::Error;
 use crate::key::Key;
 use crate::queue::Ticket;
-use crate::store::{About, Registration, Store};
+use crate::store::{About, Registration, Store, StoreError};
 use crate::write::{Outcome, WorkerId, Write};
 use durable::Watermark;
 use staging::Staging;
@@ -50,8 +50,8 @@ pub(crate) trait Sink: Send + Sync {
     /// The lane is fenced under this registration: owned Writes are gone, free ones wait for
     /// [`Lane::rebind`].
     fn fenced(&self, worker: WorkerId);
-    /// The database cannot be trusted; the lane has stopped.
-    fn poisoned(&self, reason: &str);
+    /// The database cannot be trusted, or is not for this program; the lane has stopped.
+    fn poisoned(&self, error: StoreError);
 }
 
 /// A Write that came to something else than `Applied`.
