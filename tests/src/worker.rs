@@ -111,6 +111,25 @@ impl Worker {
         self.try_commit(writes).await.unwrap()
     }
 
+    /// Commits its next flush as a lane does, which sends it again to a store that is unavailable. Returns an outcome for
+    /// every Write.
+    pub async fn commit_at_last(&mut self, writes: Vec<Write>) -> Vec<Outcome> {
+        let mut flush = self.flush(writes);
+        loop {
+            match self.send(&flush).await {
+                Err(StoreError::Unavailable(_)) => flush.is_resent = true,
+                outcomes => return outcomes.unwrap(),
+            }
+        }
+    }
+
+    /// Ends its registration as an engine does, which asks a store that is unavailable again.
+    pub async fn close_at_last(self) {
+        while let Err(error) = self.store.close(self.id).await {
+            assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+        }
+    }
+
     /// Commits one Write and returns its outcome.
     pub async fn commit_one(&mut self, write: Write) -> Outcome {
         self.commit(vec![write]).await.remove(0)
