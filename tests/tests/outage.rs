@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use stepfast::record::Filter;
+use stepfast::write::Answer;
 use stepfast::{Context, Engine, Error, ErrorKind, Handle, PostgresOptions, PostgresStore, Workflow};
 use stepfast_tests::clock::TestClock;
 use stepfast_tests::fault_store::{Call, FaultStore};
@@ -466,6 +467,19 @@ fn no_body_begins_after_a_lease_before_the_next_look() {
         handle.result().await.unwrap();
         assert_eq!((bodies.get(), row(&cut_off.engines[0], "x").await.recoveries), (2, 0));
         cut_off.shut_down().await;
+    });
+}
+
+#[test]
+fn no_body_begins_of_what_was_cancelled_while_its_worker_was_cut_off() {
+    case(async || {
+        let Late { cut_off, handle, bodies } = Late::new().await;
+        assert_eq!(cut_off.engines[1].cancel("x").await.unwrap(), Answer::Requested);
+        cut_off.proxy.open();
+        let error = handle.result().await.unwrap_err();
+        assert!(matches!(error, Error::Cancelled(_)), "{error}");
+        cut_off.shut_down().await;
+        assert_eq!(bodies.get(), 0);
     });
 }
 

@@ -316,6 +316,12 @@ impl Looks {
             core.fenced();
             return;
         }
+        // before the renewal, with which bodies begin that have waited for it
+        for (key, kind) in &seen.requests {
+            if let (RequestKind::Cancel, Some(run)) = (kind, core.runs.get(*key)) {
+                run.interrupt(Interrupt::Cancel(cancel_failure().into()));
+            }
+        }
         if is_renewal {
             core.lease.renew(asked_since_boot);
         }
@@ -324,11 +330,6 @@ impl Looks {
 
     fn pass_on(&mut self, seen: Seen, look: &Look, generations: &[u32]) {
         let core = self.core.clone();
-        for (key, kind) in seen.requests {
-            if let (RequestKind::Cancel, Some(run)) = (kind, core.runs.get(key)) {
-                run.interrupt(Interrupt::Cancel(cancel_failure().into()));
-            }
-        }
         for key in seen.ended {
             core.watch.notify(key);
         }

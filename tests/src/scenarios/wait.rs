@@ -15,6 +15,7 @@ use crate::fault_store::Call;
 
 super::cases![
     a_short_sleep_is_not_early,
+    a_sleep_in_memory_is_not_early_behind_a_slow_look,
     a_long_sleep_takes_no_memory_and_is_not_early,
     a_suspended_sleep_is_continued_by_another_engine,
     a_sleep_beside_work_keeps_its_due_time_over_a_restart,
@@ -47,6 +48,27 @@ async fn a_short_sleep_is_not_early(fixture: &dyn StoreFixture) {
         let took = fixture.now().since(before);
         assert!(took >= Duration::from_millis(millis), "a sleep of {millis} ms took {took:?}");
     }
+    shut_down(engine).await;
+}
+
+async fn a_sleep_in_memory_is_not_early_behind_a_slow_look(fixture: &dyn StoreFixture) {
+    // longer than a nap, after which the run asks again what time it is
+    const SLEEP: Duration = Duration::from_millis(5350);
+    let sleeper = sleeper();
+    let (engine, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(HOUR)).await;
+    let before = fixture.now();
+    let run = engine.start(&sleeper, SLEEP.as_millis() as u64).await.unwrap();
+    engine.run(&sleeper, 3_300).await.unwrap();
+    let looks = store.hold(&[Call::Look]);
+    store.until_called(Call::Look, looks + 1).await;
+    let rest = 4_800_u64.saturating_sub(fixture.now().since(before).as_millis() as u64);
+    engine.run(&sleeper, rest).await.unwrap();
+    // the store's clock goes faster than this machine's, so the answer lifts the estimate by all the time it took
+    fixture.clock().advance(Duration::from_millis(20));
+    store.release();
+    run.result().await.unwrap();
+    let took = fixture.now().since(before);
+    assert!(took >= SLEEP, "a sleep of {SLEEP:?} took {took:?}");
     shut_down(engine).await;
 }
 
