@@ -275,7 +275,17 @@ impl Store for SqliteStore {
     }
 
     async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
-        self.inner.register(lanes, info)
+        let last = Instant::now() + writer::PATIENCE;
+        loop {
+            match self.inner.register(lanes, info) {
+                // an engine that ends meanwhile gives up here
+                Err(trouble) if trouble.is_busy() && Instant::now() < last => tokio::task::yield_now().await,
+                registered => {
+                    return registered
+                        .map_err(|trouble| trouble.into_store(&self.inner.path, "registering a worker"));
+                }
+            }
+        }
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {

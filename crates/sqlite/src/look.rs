@@ -20,7 +20,7 @@ use crate::queue::{next_key, ready_queues, stored_queue};
 use crate::read;
 use crate::row::{key, key_of, maybe_text, request_kind, text};
 use crate::statements::{Sql, Statements};
-use crate::writer::Inner;
+use crate::writer::{IN_LINE, Inner};
 
 /// Executions that one transaction of a takeover makes claimable; others get their turn in between.
 const TAKEOVER: u64 = 1000;
@@ -28,13 +28,14 @@ const TAKEOVER: u64 = 1000;
 const RENEWALS_PER_SWEEP: u64 = 60;
 
 impl Inner {
-    pub(crate) fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
+    /// Registers a worker, or returns the error of a first try.
+    pub(crate) fn register(&self, lanes: u16, info: &WorkerInfo) -> Tried<Registration> {
         const EPOCH: i64 = 1; // the worker_id is new, so any epoch is
         self.shared.look_for_peers();
         self.is_at_rest.store(false, SeqCst);
         let now = self.now();
         let mut entered = None;
-        let registered = self.write_patiently("registering a worker", |conn| {
+        let registered = self.try_write(IN_LINE, |conn| {
             // the schema may have been changed since the store was opened
             if let Some((found, supported)) = migrate::newer(conn)? {
                 return Err(StoreError::NewerSchema { found, supported }.into());

@@ -26,11 +26,11 @@ use crate::shared::{Shared, Turn};
 use crate::statements::{Sql, Statements, Tally};
 
 /// How long a transaction waits in line for those of other processes before it lets the next of this process try.
-const IN_LINE: Duration = Duration::from_secs(1);
+pub(crate) const IN_LINE: Duration = Duration::from_secs(1);
 /// How long it waits outside the line, while it knows of no other process, before it looks whether there is one.
 const ALONE: Duration = Duration::from_millis(50);
 /// How long it waits in all where a caller gets the error.
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Bytes of the log from which on it is not left to SQLite to begin it anew: three times the length at which SQLite tries.
 pub(crate) const LONGEST_LOG: u64 = 128 * 1024 * 1024;
@@ -197,7 +197,11 @@ impl Inner {
         self.try_write(PATIENCE, work).map_err(|trouble| trouble.into_store(&self.path, doing))
     }
 
-    fn try_write<T>(&self, patience: Duration, work: impl FnOnce(&Connection) -> Tried<T>) -> Tried<T> {
+    pub(crate) fn try_write<T>(
+        &self,
+        patience: Duration,
+        work: impl FnOnce(&Connection) -> Tried<T>,
+    ) -> Tried<T> {
         let asked_at = Instant::now();
         let last = asked_at + patience;
         let mut alone = ALONE;

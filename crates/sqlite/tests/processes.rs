@@ -23,6 +23,7 @@ use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::record::{Detail, ExecutionId, Filter, Status};
 use stepfast_core::store::{Store, StoreError};
+use stepfast_core::survey::WorkerInfo;
 use stepfast_core::{Context, Engine, Failure, Workflow};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 use tokio::sync::Notify;
@@ -384,6 +385,9 @@ async fn a_peer_that_stands_still_in_its_transaction_keeps_nobody_from_ending() 
     let asked_at = Instant::now();
     let error = worker.try_commit(vec![put(start(Key::mint(0), queued()))]).await.unwrap_err().to_string();
     assert!(error.contains("stopped process"), "{error}");
+    let info = WorkerInfo::default();
+    let registering = tokio::time::timeout(Duration::from_secs(1), worker.store.register(1, &info));
+    assert!(registering.await.is_err(), "an engine that registers anew can be told to end");
     let starting = engine.clone();
     let starting = tokio::spawn(async move { starting.start(&patient, ()).await.map(drop) });
     engine.shutdown(Duration::from_secs(1)).await.unwrap();
