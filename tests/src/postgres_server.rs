@@ -194,10 +194,11 @@ impl PostgresServer {
         &self.url
     }
 
-    /// The name of a schema that nobody else uses.
+    /// The name of a schema that no other test uses. Numbers of processes come again on a server that outlives many.
     pub fn schema(&self) -> String {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        format!("test_{}_{}", std::process::id(), NUMBER.fetch_add(1, Relaxed))
+        let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        format!("test_{process}_{number}_{:08x}", fastrand::u32(..))
     }
 }
 
