@@ -15,8 +15,11 @@ use stepfast::lock::Condvar;
 use crate::lock::Mutex;
 use crate::runtime::thread_here;
 
-/// The end waits no longer for a thread that native code has let into Python code.
+/// The end waits no longer for a thread that native code has let into Python code, unless threads come to their end
+/// meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Most times that the end waits so long.
+const WAITS: usize = 10;
 
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 /// Threads inside, each as often as it has entered.
@@ -109,7 +112,19 @@ pub(crate) fn end_threads(py: Python<'_>) {
     let _ = ENDING.replace(Some(here));
     IS_ENDING.store(true, SeqCst);
     let own = DEPTH.get();
-    py.detach(|| ENDING.when_within(&LEFT, PATIENCE, |_| INSIDE.load(SeqCst) <= own, |_| ()));
+    py.detach(|| {
+        // on a busy machine threads take their time one after the other
+        for _ in 0..WAITS {
+            let inside = INSIDE.load(SeqCst);
+            if inside <= own {
+                return;
+            }
+            ENDING.when_within(&LEFT, PATIENCE, |_| INSIDE.load(SeqCst) <= own, |_| ());
+            if INSIDE.load(SeqCst) >= inside {
+                return;
+            }
+        }
+    });
 }
 
 pub(crate) fn after_fork_in_child() {
