@@ -17,6 +17,7 @@ mod postgres_store {
     mod inbox;
     mod look;
     mod plans;
+    mod preparations;
     mod proxy;
     mod races;
     mod schema;

@@ -57,7 +57,7 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let command = arguments::parsed::<Cli>().command;
-    if let Err(error) = log() {
+    if let Err(error) = log(&command) {
         complain(&format!("{error:#}"));
         return ExitCode::from(Exit::Failed as u8);
     }
@@ -87,7 +87,7 @@ fn complain(error: &str) {
 
 /// Writes the engine's log to standard error, as much of it as `STEPFAST_LOG` says. Who reads it may go away, as `head`
 /// does: then it is lost, and the program goes on.
-fn log() -> anyhow::Result<()> {
+fn log(command: &Command) -> anyhow::Result<()> {
     let filter = match std::env::var_os(LOG) {
         Some(directives) => {
             let directives = directives.to_string_lossy();
@@ -95,6 +95,10 @@ fn log() -> anyhow::Result<()> {
                 let shown = quoted(&directives);
                 anyhow!("{LOG}={shown} is no level, such as info, nor a list of targets and levels")
             })?
+        }
+        // an index may take hours, and the command would seem to hang
+        None if matches!(command, Command::Db(db::Db::Migrate(_))) => {
+            EnvFilter::new("error,stepfast_postgres::prepare=info")
         }
         None => EnvFilter::new("error"),
     };

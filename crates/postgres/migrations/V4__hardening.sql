@@ -79,6 +79,8 @@ COMMENT ON COLUMN deadlines.execution IS 'Key of the execution';
 
 INSERT INTO deadlines (due_at, execution)
 SELECT deadline_at, key FROM executions WHERE deadline_at IS NOT NULL AND status IN (0, 1, 3);
+-- built by the preparation of this migration where many executions are stored
+DROP INDEX IF EXISTS executions_with_deadline;
 
 -- comments that were incomplete
 COMMENT ON TABLE checkpoints IS 'One row per delivery recorded for an execution; a resume withdraws the failures at the end';

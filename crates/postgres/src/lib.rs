@@ -25,6 +25,7 @@ mod options;
 mod outcome;
 mod parameters;
 mod pipeline;
+mod prepare;
 mod privileges;
 mod proxy;
 mod queue;
@@ -181,7 +182,7 @@ impl PostgresStore {
         }
         let background = Background::start()?;
         let reached = migrate::reach(&connector, &background).await?;
-        migrate::migrate(&connector, &reached.client, is_dry, role, true).await
+        migrate::migrate(&connector, &background, &reached.client, is_dry, role, true).await
     }
 
     /// Ends the engines on a schema as a migration to version `wanted` would, and migrates nothing: for tests.

@@ -15,6 +15,7 @@ use crate::dial::{Refusal, Wire, is_passing, not_open};
 use crate::error::unanswered;
 use crate::notify::hint_channel;
 use crate::options::PostgresOptions;
+use crate::prepare::{prepare, printed};
 use crate::proxy::{first_row, pools_transactions};
 use crate::schema::{
     FIRST_WITH_CLIENTS, FIRST_WITH_SHARD, NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending,
@@ -84,7 +85,7 @@ pub(crate) async fn open(
     background: &Background,
 ) -> Result<(String, Identity, Option<Session>), StoreError> {
     let Reached { client, control, version } = reach(connector, background).await?;
-    migrate(connector, &client, false, None, false).await?;
+    migrate(connector, background, &client, false, None, false).await?;
     let PostgresOptions { schema, must_exist, .. } = connector.options();
     // a client that only reads may have fewer rights
     if !must_exist {
@@ -132,6 +133,7 @@ async fn allowed(client: &Client, schema: &str, store: &str) -> Result<(), Store
 /// but the first find nothing to do. A schema that is up to date is only read.
 pub(crate) async fn migrate(
     connector: &Connector,
+    background: &Background,
     client: &Client,
     is_dry: bool,
     role: Option<&str>,
@@ -180,24 +182,39 @@ pub(crate) async fn migrate(
         }
         _ => {}
     }
+    let mut is_outdated = found.is_some_and(|found| found < supported);
+    let many = if is_outdated { many_rows(client, schema).await } else { Ok(None) };
+    let many = many.map_err(|error| failed(&error, chain(&error)))?;
     if is_dry {
         let is_there = is_there(client, schema).await.map_err(|error| failed(&error, chain(&error)))?;
+        if let (Some(found), Some(_)) = (found, many) {
+            migrated.sql =
+                printed(client, schema, found).await.map_err(|error| failed(&error, chain(&error)))?;
+        }
         let sql = text(schema, is_there, found, role);
         migrated.applied = pending(found).iter().map(ToString::to_string).collect();
-        migrated.sql = format!("BEGIN;\n{sql}COMMIT;");
+        migrated.sql.push_str(&format!("BEGIN;\n{sql}COMMIT;"));
         return Ok(migrated);
     }
-    if found.is_some_and(|found| found < supported) {
-        if !is_asking
-            && let Some(rows) =
-                many_rows(client, schema).await.map_err(|error| failed(&error, chain(&error)))?
-        {
+    if let (Some(found), Some(rows)) = (found, many) {
+        if !is_asking {
             return Err(open(format!(
-                "its schema has version {}, this program needs version {supported}, and about {rows} executions are stored: \
-                 an engine brings only a small schema up to date by itself; run stepfast db migrate",
-                found.unwrap_or_default()
+                "its schema has version {found}, this program needs version {supported}, and about {rows} executions are \
+                 stored: an engine brings only a small schema up to date by itself; run stepfast db migrate"
             )));
         }
+        let turn = connector.dial_waiting(background, Role::Migration).await;
+        let turn = turn.map_err(|refusal| refusal.opening(connector.name()))?.client;
+        match prepare(connector, client, &turn, found).await {
+            // another process may have migrated meanwhile
+            Ok(found) => is_outdated = found < supported,
+            Err(error) => {
+                let what = format!("preparing the migration of schema {schema:?}, which was not begun");
+                return Err(failed(&error, refused(client, schema, &what, &error).await));
+            }
+        }
+    }
+    if is_outdated {
         let way = make_way(client, schema, found.unwrap_or_default(), supported, is_asking).await;
         if let Err(reason) = way.map_err(|error| failed(&error, chain(&error)))? {
             return Err(open(reason));
@@ -346,7 +363,7 @@ pub(crate) enum SchemaState {
 }
 
 impl SchemaState {
-    fn version(self) -> Option<i64> {
+    pub(crate) fn version(self) -> Option<i64> {
         match self {
             Self::Missing => None,
             Self::Version(version) | Self::NotOurs(version) => Some(version),
