@@ -100,9 +100,15 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the database at `path`, creates it if there is none, and brings its schema up to date.
+    /// Opens the database at `path`, creates it if there is none, and brings its schema up to date. An older schema in more
+    /// than 1 GiB is left to [`migrate`](Self::migrate): the error says so.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
-        let path = resolve(path.as_ref())?;
+        Self::open_any(path.as_ref(), options, false)
+    }
+
+    /// Opens a database as `open` does; with `is_asked`, its schema is brought up to date whatever its size.
+    fn open_any(path: &Path, options: SqliteOptions, is_asked: bool) -> Result<Self, StoreError> {
+        let path = resolve(path)?;
         if forked::is_spoilt() {
             return Err(StoreError::Open { store: path.display().to_string(), reason: FORKED.into() });
         }
@@ -145,6 +151,14 @@ impl SqliteStore {
         let explain = |trouble| connect::explain(&path, trouble);
         let mut writer = Writer::open(&path, options.vfs, options.durability).map_err(explain)?;
         if migrate::is_outdated(&writer.conn).map_err(explain)? {
+            if !is_asked && let Some(bytes) = migrate::many_bytes(&writer.conn).map_err(explain)? {
+                let (version, newest) = (migrate::version(&writer.conn).map_err(explain)?, migrate::newest());
+                return Err(refuse(format!(
+                    "its schema has version {version}, this program needs version {newest}, and the database has {:.1} GiB: \
+                     an engine brings only a small schema up to date by itself; run stepfast db migrate",
+                    bytes as f64 / f64::from(1 << 30)
+                )));
+            }
             // before the count of processes: a process that comes later reads that it is too old
             let can_be_asked = migrate::announce(&writer.conn).map_err(explain)?;
             make_way(&shared, can_be_asked).map_err(refuse)?;

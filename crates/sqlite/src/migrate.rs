@@ -16,6 +16,10 @@ mod embedded {
 /// The table that says which migrations were applied.
 const HISTORY: &str = "schema_version";
 
+/// Bytes of a database up to which an engine that is opened brings the schema up to date by itself. A migration may rewrite
+/// tables, and a supervisor would end the process meanwhile.
+const SMALL: i64 = 1 << 30;
+
 /// The migration that makes this process one of a later version.
 static LATER: OnceLock<Migration> = OnceLock::new();
 
@@ -132,4 +136,11 @@ pub(crate) fn announce(conn: &Connection) -> Tried<bool> {
 /// True if it is an older schema than that of this program.
 pub(crate) fn is_outdated(conn: &Connection) -> Tried<bool> {
     Ok((1..newest()).contains(&version(conn)?))
+}
+
+/// Returns how many bytes the database has, where an engine leaves migrations to `db migrate`.
+pub(crate) fn many_bytes(conn: &Connection) -> Tried<Option<i64>> {
+    let count = |name: &str| conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let bytes = count("page_count")? * count("page_size")?;
+    Ok((bytes > SMALL).then_some(bytes))
 }

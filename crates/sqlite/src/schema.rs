@@ -10,7 +10,8 @@ use crate::forked::InSqlite;
 use crate::{SqliteOptions, SqliteStore, migrate, resolve};
 
 impl SqliteStore {
-    /// Makes the database at `path` or brings its schema up to date. If `is_dry`, only says what would be executed.
+    /// Makes the database at `path` or brings its schema up to date, whatever its size. If `is_dry`, only says what would be
+    /// executed.
     pub fn migrate(path: impl AsRef<Path>, is_dry: bool) -> Result<Migrated, StoreError> {
         let path = resolve(path.as_ref())?;
         let found = version(&path)?;
@@ -35,7 +36,7 @@ impl SqliteStore {
                 format!("BEGIN IMMEDIATE;\n{}COMMIT;", texts.collect::<String>())
             };
         } else if !pending.is_empty() {
-            drop(Self::open(&path, SqliteOptions::default())?);
+            drop(Self::open_any(&path, SqliteOptions::default(), true)?);
         }
         Ok(migrated)
     }

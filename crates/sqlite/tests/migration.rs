@@ -4,12 +4,16 @@
 
 mod kit;
 
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom, Write as _};
+use std::path::Path;
+
 use refinery::{Migration, Runner};
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::record::{Detail, ExecutionId, Status};
-use stepfast_core::store::Store;
+use stepfast_core::store::{Store, StoreError};
 use stepfast_core::write::{State, Write};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
@@ -71,6 +75,43 @@ async fn what_was_ready_before_there_were_queues_goes_on() {
         })
         .unwrap();
     assert_eq!((check.as_str(), left), ("ok", 0));
+}
+
+/// Makes a database larger than 1 GiB: its header counts pages that take no space on the disk.
+fn enlarge(path: &Path) {
+    let (size, pages) = (4_096, (1_u32 << 18) + 100);
+    let mut file = OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(u64::from(pages) * size).unwrap();
+    file.seek(SeekFrom::Start(28)).unwrap();
+    file.write_all(&pages.to_be_bytes()).unwrap();
+}
+
+#[tokio::test]
+async fn an_engine_leaves_a_large_database_to_the_operator() {
+    let (_dir, path) = place();
+    let mut conn = Connection::open(&path).unwrap();
+    make(&mut conn, 2);
+    let key = Key::mint(0);
+    let insert = "INSERT INTO executions (key, shard, workflow, status, created_at, input) VALUES (?1, 1, 'w', 4, 1, ?2)";
+    conn.execute(insert, (key.as_bytes(), INPUT)).unwrap();
+    drop(conn);
+    enlarge(&path);
+    let found = || SqliteStore::migrate(&path, true).unwrap().found;
+    for _ in 0..2 {
+        let Err(StoreError::Open { reason, .. }) = SqliteStore::open(&path, SqliteOptions::default()) else {
+            panic!("it was opened")
+        };
+        let words = ["has version 2", "needs version 3", "1.0 GiB", "run stepfast db migrate"];
+        assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
+        assert_eq!(found(), Some(2));
+    }
+    assert_eq!(SqliteStore::migrate(&path, false).unwrap().applied.len(), 1);
+    assert_eq!(found(), Some(3));
+    // once it is up to date its size does not matter
+    let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    assert!(store.load(&[ExecutionId::Key(key)], Detail::Full).await.unwrap().remove(0).is_some());
+    drop(store);
+    assert!(std::fs::metadata(&path).unwrap().len() > 1 << 30);
 }
 
 #[tokio::test]
