@@ -16,15 +16,38 @@ from collections.abc import Iterator
 import pytest
 from watched import HANGS
 
-from stepfast import AsyncClient, Client, Conflict, Engine, Invalid, Unclaimable, WorkflowCancelled, workflow
+from stepfast import (
+    AsyncClient,
+    Client,
+    Conflict,
+    Engine,
+    Invalid,
+    Unclaimable,
+    WorkflowCancelled,
+    step,
+    workflow,
+)
 
 PROGRAM = str(pathlib.Path(__file__).with_name("worker.py"))
 MODES = pytest.mark.parametrize("mode", [[], ["async"]], ids=["threads", "loop"])
+BEGUN, OPEN = threading.Semaphore(0), threading.Event()
 
 
 @workflow
 def client_doubles(n: int) -> int:
     return 2 * n
+
+
+@step
+def passes_gate(n: int) -> int:
+    BEGUN.release()
+    assert OPEN.wait(HANGS)
+    return n
+
+
+@workflow
+def holds_a_thread(n: int) -> int:
+    return passes_gate(n)
 
 
 class Worker:
@@ -209,6 +232,24 @@ def test_an_async_client_waits_for_many(url: str) -> None:
                 assert await client.run("client_doubles", 3) == 6
 
     asyncio.run(asyncio.wait_for(main(), HANGS))
+
+
+def test_a_worker_leaves_to_others_what_its_threads_cannot_run(url: str) -> None:
+    OPEN.clear()
+    while BEGUN.acquire(blocking=False):
+        pass
+    with Client(url) as client, contextlib.ExitStack() as workers:
+        handles = client.start_many(holds_a_thread, [(n,) for n in range(20)])
+        try:
+            for workers_number in (1, 2):
+                workers.enter_context(Engine(url, threads=2))
+                for _ in range(2):
+                    assert BEGUN.acquire(timeout=HANGS)
+                # each has claimed for its threads, and as many ahead
+                assert client.count(status="running") <= 4 * workers_number
+        finally:
+            OPEN.set()
+        assert client.results(handles) == list(range(20))
 
 
 @pytest.mark.parametrize("name", ["", 7, None, "a\nb"])
