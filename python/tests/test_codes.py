@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
+import subprocess
+import sys
 import threading
+from dataclasses import dataclass
 
 import pytest
+from watched import HANGS
 
 from stepfast import (
     AsyncEngine,
+    Client,
     Engine,
     Error,
     Parked,
@@ -21,6 +27,23 @@ from stepfast import (
 
 HELD, GOES = threading.Event(), threading.Event()
 NAMES = ["first"]
+
+#: A worker that its execution kills.
+KILLED = """
+import os, sys
+from stepfast import Engine, step, workflow
+
+@step
+def dies() -> None:
+    os._exit(9)
+
+@workflow
+def kills_its_worker() -> None:
+    dies()
+
+with Engine(sys.argv[1]) as engine:
+    engine.run(kills_its_worker, workflow_id="x")
+"""
 
 
 @step
@@ -43,6 +66,21 @@ def returns_much(size: int) -> str:
 def calls_by_another_name() -> None:
     step(name=NAMES[0])(lambda: None)()
     held()
+
+
+@workflow
+def kills_its_worker() -> None:
+    raise AssertionError("it is not tried again")
+
+
+@dataclass
+class Order:
+    number: int
+
+
+@workflow
+def takes_an_order(order: Order) -> int:
+    return order.number
 
 
 @workflow
@@ -108,3 +146,32 @@ def test_what_parks_has_its_own_code(url: str) -> None:
         with pytest.raises(Parked) as raised:
             handle.result()
         assert code_of(raised) == "SF-0023"
+
+
+def test_an_execution_that_kills_its_workers_has_its_own_code(tmp_path: pathlib.Path) -> None:
+    # on Postgres each worker that is killed is lost after its lease only
+    url = f"sqlite:{tmp_path}/test.db"
+    for _ in range(3):
+        program = subprocess.run(
+            [sys.executable, "-c", KILLED, url], capture_output=True, text=True, timeout=HANGS, check=False
+        )
+        assert program.returncode == 9, program.stderr
+    with Engine(url, max_recoveries=0) as engine:
+        handle = engine.get("x")
+        with pytest.raises(WorkflowFailed) as raised:
+            handle.result()
+        assert code_of(raised) == "SF-0027"
+
+
+def test_an_input_that_cannot_be_read_has_its_own_code(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(url) as client:
+        handle = client.start(takes_an_order, Order(7))
+        with monkeypatch.context() as program:
+            program.delattr(sys.modules[__name__], "Order")
+            with Engine(url):
+                with pytest.raises(Parked) as raised:
+                    handle.result()
+                assert code_of(raised) == "SF-0026"
+        with Engine(url):
+            assert handle.resume()
+            assert handle.result() == 7
