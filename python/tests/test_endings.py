@@ -149,11 +149,72 @@ for _ in range(8):
     begun.acquire()
 """
 
+BUSY_LOOP = """
+import asyncio, sys, threading
+from stepfast import AsyncEngine, Unavailable, step, workflow
 
-def test_a_program_ends_in_order_while_daemon_threads_use_its_engine() -> None:
+@step
+async def one(n: int) -> int:
+    return n
+
+@workflow
+async def ones(n: int) -> int:
+    return await one(n)
+
+sys.setswitchinterval(1e-5)
+begun = threading.Semaphore(0)
+
+async def use(engine: AsyncEngine) -> None:
+    while True:
+        try:
+            await (await engine.start(ones, 1))
+        except Unavailable:
+            await asyncio.sleep(0)
+        begun.release()
+
+async def main() -> None:
+    async with AsyncEngine("memory:") as engine:
+        await asyncio.gather(*(use(engine) for _ in range(8)))
+
+threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
+for _ in range(8):
+    begun.acquire()
+"""
+
+WAITING = """
+import contextlib, sys, threading
+from stepfast import Engine, Unavailable, sleep, workflow
+
+@workflow
+def sleeps() -> None:
+    sleep(3600)
+
+sys.setswitchinterval(1e-5)
+engine = Engine("memory:")
+handles = [engine.start(sleeps) for _ in range(4)]
+begun = threading.Semaphore(0)
+
+def wait(n: int) -> None:
+    begun.release()
+    with contextlib.suppress(Unavailable):
+        handles[n % 4].result()
+
+for n in range(100):
+    threading.Thread(target=wait, args=(n,), daemon=True).start()
+for _ in range(100):
+    begun.acquire()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "times"),
+    [(BUSY, 40), (BUSY_LOOP, 20), (WAITING, 20)],
+    ids=["threads", "loop", "waiting"],
+)
+def test_a_program_ends_in_order_while_daemon_threads_use_its_engine(source: str, times: int) -> None:
     """Python ends such threads where they come back for the interpreter, never below native code."""
-    for _ in range(40):
+    for _ in range(times):
         program = subprocess.run(
-            [sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False
         )
         assert (program.returncode, program.stderr) == (0, "")
