@@ -43,7 +43,7 @@ async fn main() -> Result<(), Error> {
     let handle = engine.start(&ship, items).await?;
     println!("shipped: {}", handle.result().await?);
 
-    // newest first, as every list
+    // beside their parent in every list, in no order among themselves
     let children = Filter { parent: Some(handle.key()), limit: 10, ..Filter::default() };
     let mut ended: Vec<Status> =
         engine.list(&children).await?.executions.iter().map(|child| child.status).collect();

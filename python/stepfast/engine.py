@@ -528,7 +528,7 @@ class Engine:
         return self.get(workflow_id).resume()
 
     def cancel_all(self, **filter: Unpack[Filter]) -> Answers:
-        """Cancels all executions that match and have not ended, newest first. See `cancel`.
+        """Cancels all executions that match and have not ended, in the order of `list`. See `cancel`.
 
         Args:
             filter: Which ones, one condition at least: see `Filter`.
@@ -542,7 +542,7 @@ class Engine:
         return Answers(*settle_here(self._opened.act_on_all(filter, is_cancel=True)))
 
     def resume_all(self, **filter: Unpack[Filter]) -> Answers:
-        """Continues all executions that match, newest first: those that have failed, with
+        """Continues all executions that match, in the order of `list`: those that have failed, with
         `status="failed"`, those that were cancelled, or those that are parked. See `resume`. So what has
         failed of a queue goes on with `engine.resume_all(queue="emails", status="failed")`.
 
@@ -573,6 +573,11 @@ class Engine:
         self, *, after: str | None = None, limit: int = 50, **filter: Unpack[Filter]
     ) -> builtins.list[Execution]:
         """Executions that match, newest first: `engine.list(status="failed", queue="emails")`.
+
+        A child that its workflow calls, also by `map` or `gather`, is as old as its parent here, whenever the
+        call comes. Called children stand beside the parent, in no order among themselves. A child of
+        `Workflow.start` or `Workflow.start_detached` is as old as the last outcome that its workflow got
+        before.
 
         Args:
             after: For the next page: the workflow_id of the last one on this page.

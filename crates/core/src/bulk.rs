@@ -37,9 +37,9 @@ impl Answers {
 }
 
 impl Engine {
-    /// Cancels all executions that match `filter` and have not ended, newest first, as [`cancel`](Engine::cancel) does
-    /// with one; `limit` and `after` do not count. `progress` is told now and then how far it has come. What is started
-    /// meanwhile is left alone. If it comes to an error, some may be cancelled.
+    /// Cancels all executions that match `filter` and have not ended, in the order of [`list`](Engine::list), as
+    /// [`cancel`](Engine::cancel) does with one; `limit` and `after` do not count. `progress` is told now and then how far
+    /// it has come. What is started meanwhile is left alone. If it comes to an error, some may be cancelled.
     pub async fn cancel_all(
         &self,
         filter: &Filter,

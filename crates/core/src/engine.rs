@@ -570,7 +570,7 @@ impl Engine {
     }
 
     /// Executions that match, newest first: at most `filter.limit` of them (50 by default); the next page
-    /// comes with `filter.after` set to the last key of this one.
+    /// comes with `filter.after` set to the last key of this one. A child that is called is as old as its parent.
     pub async fn list(&self, filter: &Filter) -> Result<Page, Error> {
         filter.check()?;
         Ok(self.core.store.list(filter).await?)

@@ -38,7 +38,7 @@ impl Key {
     /// The key of the child that `parent` starts at `path` in its run `run_no`.
     ///
     /// Every replay derives the same key, so a replay's Start is the same Start. It keeps the parent's
-    /// time prefix (neighbours in the tables) and its shard, and is a UUIDv8, so it never meets a minted key.
+    /// time prefix (neighbours in tables and lists) and its shard, and is a UUIDv8, so it never meets a minted key.
     pub fn derived(parent: Key, run_no: u32, path: &Path) -> Self {
         let mut seed = Vec::with_capacity(20 + path.as_bytes().len());
         seed.extend_from_slice(&parent.0);

@@ -271,6 +271,9 @@ pub enum Detail {
 }
 
 /// Which executions to list, newest first. By default the newest [`DEFAULT_LIMIT`] of all.
+///
+/// The age is that of the key. A child that is called ([`Context::child`](crate::Context::child)) is as old as its parent,
+/// whenever the call comes. Called children stand beside the parent, in no order among themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     /// Any of these statuses; empty for all.

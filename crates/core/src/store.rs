@@ -91,7 +91,8 @@ pub trait Store: Send + Sync + 'static {
     /// The bytes of a value that is stored aside; `Corrupt` if pieces are missing.
     async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError>;
 
-    /// Lists executions, newest first, or counts them.
+    /// Lists executions by their keys, the latest first, or counts them. The key of a child that is called has the time
+    /// of its parent.
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError>;
 
     /// Lists at most `most` dead letters: rows of the inbox that could not become executions, the latest first.
