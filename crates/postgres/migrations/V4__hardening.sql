@@ -83,6 +83,7 @@ SELECT deadline_at, key FROM executions WHERE deadline_at IS NOT NULL AND status
 DROP INDEX IF EXISTS executions_with_deadline;
 
 -- comments that were incomplete
+COMMENT ON COLUMN executions.created_at IS 'When its start was called; it is durable somewhat later';
 COMMENT ON TABLE checkpoints IS 'One row per delivery recorded for an execution; a resume withdraws the failures at the end';
 COMMENT ON COLUMN checkpoints.kind IS '1 step, 2 failed step, 3 abandoned, 4 timer, 5 child that ended, 6 child that was started';
 COMMENT ON TABLE attempts IS 'One row per failed attempt of a step; a resume withdraws those of the failures at the end';
