@@ -476,3 +476,19 @@ async def calls_it_in_a_thread() -> int:
 @workflow
 def calls_it_in_a_process() -> object:
     return process_id.in_process()
+
+
+@step(process=True)
+def leaves_a_mark(path: str) -> str:
+    pathlib.Path(path).touch()
+    return "there"
+
+
+@workflow
+def marks_late(path: str) -> str:
+    return leaves_a_mark(path)
+
+
+@workflow
+async def marks_late_async(path: str) -> str:
+    return await leaves_a_mark.in_process(path)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import bodies
 import pytest
 
 from stepfast import AsyncEngine, Client, Engine, Workflow, step, workflow
+from stepfast.processes.pool import Processes
+from stepfast.processes.step import begun
 from stepfast.step import carry_out_here
 
 BODIES: list[str] = []
@@ -157,3 +161,61 @@ def test_a_body_in_a_thread_of_the_loop_does_not_begin_after_a_cancel(url: str) 
 
     asyncio.run(again())
     assert BODIES == ["plain"]
+
+
+class ProcessInterruption(Interruption):
+    """Stops the code that is about to give a body to a process, and again until the process is done with
+    it."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda frame, event, _: event == "call" and frame.f_code is begun.__code__)
+        self.decided = threading.Event()
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        super().__call__(frame, event, arg)
+        if event == "return" and frame.f_code is begun.__code__:
+            self.decided.wait(60)
+        elif event == "return" and frame.f_code is Processes.forget.__code__:
+            self.decided.set()
+
+
+@contextmanager
+def worker(url: str, *, is_async: bool) -> Iterator[None]:
+    """An engine; a loop of its own has a thread of its own."""
+    if not is_async:
+        with Engine(url):
+            yield
+        return
+    is_over = threading.Event()
+
+    async def main() -> None:
+        async with AsyncEngine(url):
+            await asyncio.to_thread(is_over.wait, 60)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("program", [bodies.marks_late, bodies.marks_late_async], ids=["sync", "async"])
+def test_a_body_in_a_process_does_not_begin_after_a_cancel(
+    url: str, tmp_path: pathlib.Path, program: Workflow[[str], str]
+) -> None:
+    mark = tmp_path / "mark"
+    interruption = ProcessInterruption()
+    with Client(url) as client:
+        client.start(program, str(mark), workflow_id="x")
+        with interruption.installed(), worker(url, is_async=program.is_async):
+            assert interruption.reached.wait(60)
+            cancel(client, "x")
+            interruption.over.set()
+            assert interruption.decided.wait(60)
+        assert not mark.exists()
+        with worker(url, is_async=program.is_async):
+            assert client.resume("x")
+            assert client.get("x").result() == "there"
+        assert mark.exists()

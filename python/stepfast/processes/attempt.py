@@ -31,11 +31,13 @@ class Attempt:
         self._is_given_up = False
 
     def enter(self, child: Child) -> bool:
-        """It is about to be made in `child`; false if it has been given up."""
+        """It is about to be made in `child`; false if it has been given up, or if its body may not begin any
+        more: then it is about to be given up."""
         with self._lock:
-            if not self._is_given_up:
-                self._child = child
-            return not self._is_given_up
+            if self._is_given_up or not self._call.may_begin:
+                return False
+            self._child = child
+            return True
 
     def leave(self) -> bool:
         """It is not in its child any more; false if it has been given up."""
