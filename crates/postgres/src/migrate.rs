@@ -30,6 +30,9 @@ const OLDEST_SERVER: i32 = 130_000;
 /// grows with them, and a supervisor would end the process meanwhile.
 const SMALL: u64 = 1_000_000;
 
+/// Bytes that a row of `executions` takes in its table: at least this.
+const ROW: u64 = 150;
+
 /// How long workers of older programs have to end.
 const WAY_WITHIN: Duration = Duration::from_mins(1);
 
@@ -244,8 +247,9 @@ pub(crate) async fn migrate(
 
 /// Returns how many executions are stored, as the server estimates, where an engine leaves migrations to `db migrate`.
 async fn many_rows(client: &Client, schema: &str) -> Result<Option<u64>, Error> {
+    // a table that was restored or copied has no estimate before it is analyzed: its size tells
     let ask = format!(
-        "SELECT reltuples::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+        "SELECT CASE WHEN reltuples > 0 THEN reltuples::bigint ELSE pg_relation_size(c.oid) / {ROW} END FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
          WHERE n.nspname ={} AND c.relname = 'executions'",
         literal(schema)
     );

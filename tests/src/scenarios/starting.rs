@@ -38,6 +38,7 @@ super::cases![
     parents_that_wait_for_children_finish_in_one_place,
     a_workflow_id_that_looks_like_a_key_is_an_id,
     an_input_over_the_limit_is_refused,
+    keys_name_the_shard_of_their_store,
 ];
 
 async fn run_returns_the_output(fixture: &dyn StoreFixture) {
@@ -495,4 +496,28 @@ async fn an_id_is_started_by_one_at_a_time_also_when_nobody_waits(fixture: &dyn 
         }
         shut_down(engine).await;
     }
+}
+
+async fn keys_name_the_shard_of_their_store(fixture: &dyn StoreFixture) {
+    // memory is a store alone
+    let shard = if fixture.execute("UPDATE shard SET number = 7").await { 7 } else { 0 };
+    let noop = noop();
+    let parent = {
+        let noop = noop.clone();
+        Workflow::new("parent", move |mut cx: Context, x: i64| {
+            let noop = noop.clone();
+            async move {
+                let called = cx.child(&noop, x).await?;
+                cx.start_child(&noop, x).await?.result(&mut cx).await.map(|started| called + started)
+            }
+        })
+    };
+    let (one, _) = second_engine(fixture, |b| b.register(&noop).register(&parent)).await;
+    let handle = one.start(&parent, 1).workflow_id("x").await.unwrap();
+    assert_eq!(handle.result().await.unwrap(), 2);
+    assert_eq!(one.run(&noop, 3).await.unwrap(), 3);
+    let all = one.list(&Filter { limit: 9, ..Filter::default() }).await.unwrap().executions;
+    let shards: Vec<u16> = all.iter().map(|execution| execution.key.shard()).collect();
+    assert_eq!(shards, [shard; 4]);
+    shut_down(one).await;
 }

@@ -452,6 +452,24 @@ async fn an_engine_leaves_a_large_schema_to_the_operator() {
 }
 
 #[tokio::test]
+async fn an_engine_leaves_a_large_schema_without_statistics_to_the_operator() {
+    let db = Fixture::new().await;
+    // as after a restore: 160 MB that the server has not analyzed
+    let older = "ALTER TABLE executions SET (autovacuum_enabled = false); \
+                 INSERT INTO executions (created_at, status, key, workflow, input) \
+                 SELECT now(), 4, gen_random_uuid(), 'w', convert_to(repeat('x', 1900), 'UTF8') \
+                 FROM generate_series(1, 42000); \
+                 UPDATE pg_class SET reltuples = -1 WHERE oid = 'executions'::regclass; \
+                 DELETE FROM schema_version WHERE version = 4; DELETE FROM workers";
+    db.sql.batch_execute(older).await.unwrap();
+    let options = PostgresOptions::default().schema(&db.schema);
+    let error = PostgresStore::open_with(url(), options).await.unwrap_err();
+    let words = ["has version 3", "executions are stored", "stepfast db migrate"];
+    assert!(words.iter().all(|words| reason(&error).contains(words)), "{error}");
+    db.sql.batch_execute("DROP TABLE executions CASCADE").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_connection_that_leads_to_another_database_is_refused() {
     let db = Fixture::new().await;
     let about = db.store.about();
