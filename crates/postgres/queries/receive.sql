@@ -1,7 +1,8 @@
 -- What foreign transactions have put into the inbox becomes executions, in the order in which it came. What is there already, by
 -- its key, its workflow_id or its dedup_id, is there; a full queue takes it. $1: the time now, null for the server's, $2: most
 -- rows, $3: only the row with this id, null for any. What another worker receives at the moment is passed over. A row that no
--- execution can be made of becomes a dead letter.
+-- execution can be made of becomes a dead letter. A row behind another one of its key, of which nothing came, is put back as
+-- the last one: the next claim judges it by what is there then.
 WITH picked AS MATERIALIZED (
     DELETE FROM inbox
     WHERE id = ANY(ARRAY(SELECT id FROM inbox WHERE id = $3::bigint OR $3::bigint IS NULL
@@ -13,8 +14,8 @@ WITH picked AS MATERIALIZED (
            coalesce($1::timestamptz, clock_timestamp()) + interval '36600 days' AS last,
            s.number
     FROM shard AS s
-), judged AS MATERIALIZED (
-    SELECT p.*, row_number() OVER (PARTITION BY p.key ORDER BY p.id) AS nth,
+), letters AS MATERIALIZED (
+    SELECT p.*,
            CASE
                WHEN (get_byte(uuid_send(p.key), 14) & 3) * 256 + get_byte(uuid_send(p.key), 15) <> c.number
                THEN 'its key names shard ' || (get_byte(uuid_send(p.key), 14) & 3) * 256 + get_byte(uuid_send(p.key), 15)
@@ -38,6 +39,12 @@ WITH picked AS MATERIALIZED (
                THEN 'a name or an id of it has a control character'
            END AS reason
     FROM picked AS p CROSS JOIN clock AS c
+), judged AS MATERIALIZED (
+    -- its number among the rows of its key that an execution can be made of; null if none can be made of it
+    SELECT l.*,
+           CASE WHEN l.reason IS NULL
+                THEN row_number() OVER (PARTITION BY l.key, l.reason IS NULL ORDER BY l.id) END AS nth
+    FROM letters AS l
 ), started AS (
     INSERT INTO executions (created_at, deadline_at, fingerprint, status, key, workflow, workflow_id, input,
                             app_version, queue, queue_key, priority, dedup_id, run_timeout_ms)
@@ -45,7 +52,7 @@ WITH picked AS MATERIALIZED (
            CASE WHEN due_at > (SELECT now FROM clock) THEN 0 ELSE 1 END,
            key, workflow, workflow_id, input, app_version, queue, queue_key, priority, dedup_id, run_timeout_ms
     FROM judged
-    WHERE reason IS NULL AND nth = 1
+    WHERE nth = 1
     ORDER BY queue, dedup_id, workflow_id, id
     ON CONFLICT DO NOTHING
     RETURNING key, status, created_at, deadline_at, workflow, workflow_id, fingerprint, app_version, queue, queue_key,
@@ -93,7 +100,20 @@ WITH picked AS MATERIALIZED (
            OR (e.key = j.key AND e.workflow_id IS DISTINCT FROM j.workflow_id)
         LIMIT 1
     ) AS t
-    WHERE j.reason IS NULL AND (j.nth > 1 OR NOT EXISTS (SELECT FROM started AS s WHERE s.key = j.key))
+    WHERE j.nth IS NOT NULL AND (j.nth > 1 OR NOT EXISTS (SELECT FROM started AS s WHERE s.key = j.key))
+), put_back AS (
+    -- the first row of the key lost by its workflow_id or its dedup_id; of copies one is enough
+    INSERT INTO inbox (put_at, due_at, deadline_at, fingerprint, run_timeout_ms, priority, key, workflow, workflow_id,
+                       app_version, queue, queue_key, dedup_id, attributes, input)
+    SELECT put_at, due_at, deadline_at, fingerprint, run_timeout_ms, priority, key, workflow, workflow_id,
+           app_version, queue, queue_key, dedup_id, attributes, input
+    FROM (SELECT DISTINCT ON (j.key, j.workflow, j.workflow_id, j.fingerprint, j.queue, j.dedup_id) j.*
+          FROM judged AS j
+          WHERE j.nth > 1 AND j.key NOT IN (SELECT key FROM started) AND j.id NOT IN (SELECT id FROM taken)
+            AND (SELECT true FROM executions AS e WHERE e.key = j.key) IS NULL
+          ORDER BY j.key, j.workflow, j.workflow_id, j.fingerprint, j.queue, j.dedup_id, j.id) AS j
+    ORDER BY id
+    RETURNING 1
 ), dead AS (
     INSERT INTO dead_letters (put_at, refused_at, key, reason, workflow, workflow_id, queue, letter, input)
     SELECT j.put_at, (SELECT now FROM clock), j.key, coalesce(j.reason, t.reason), j.workflow, j.workflow_id, j.queue,
@@ -104,6 +124,6 @@ WITH picked AS MATERIALIZED (
     ORDER BY j.id
     RETURNING id, workflow, reason
 )
-SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM started), (SELECT count(*) FROM queued),
-       (SELECT count(*) FROM delayed), (SELECT count(*) FROM found_by),
+SELECT (SELECT count(*) FROM picked) - (SELECT count(*) FROM put_back), (SELECT count(*) FROM started),
+       (SELECT count(*) FROM queued), (SELECT count(*) FROM delayed), (SELECT count(*) FROM found_by),
        ARRAY(SELECT format('%s for workflow %s: %s', id, workflow, reason) FROM dead ORDER BY id)

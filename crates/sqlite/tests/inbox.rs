@@ -195,6 +195,43 @@ async fn a_start_that_asks_for_something_else_is_a_dead_letter() {
     }
 }
 
+/// A row of the key that came first, and of which nothing has come, decides nothing about the others.
+#[tokio::test]
+async fn a_row_behind_one_that_came_to_nothing_becomes_an_execution() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let foreign = Connection::open(&path).unwrap();
+    post(&foreign, Key::mint(0), Some("x"), Some("d"), None);
+    assert_eq!(worker.claim(9, &["w"]).await.len(), 1);
+    // columns and values of the first row, and of the second one
+    let cases = [
+        ("attributes", r#"'{"d":""}'"#, "attributes", r#"'{"d":"x"}'"#),
+        ("queue, dedup_id", "'a', 'd'", "queue, dedup_id", "'a', 'e'"),
+        ("queue, dedup_id", "'a', 'd'", "queue, due_at", "'a', 1"),
+        ("workflow_id", "'x'", "workflow_id", "'y'"),
+    ];
+    for (n, (first, odd, second, valid)) in cases.into_iter().enumerate() {
+        let key = Key::mint(0);
+        for (columns, values) in [(first, odd), (second, valid), (first, odd), (second, valid)] {
+            let sql = format!(
+                "INSERT INTO inbox (put_at, key, workflow, input, {columns}) VALUES (?1, ?2, 'w', x'00', {values})"
+            );
+            foreign.execute(&sql, (NOON.as_micros(), key.as_bytes())).unwrap();
+        }
+        assert_eq!(worker.claim_keys(9, &["w"]).await, [key], "{second}");
+        assert_eq!(count(&path, "inbox"), 0, "{second}");
+        // the first row of the first case, each time that it comes, and of the last case, once the key is taken
+        assert_eq!(count(&path, "dead_letters"), if n < 3 { 2 } else { 3 }, "{second}");
+        assert_eq!(count(&path, "executions"), n as i64 + 2, "{second}");
+    }
+    let copy = Key::mint(0);
+    for _ in 0..20 {
+        post(&foreign, copy, None, Some("d"), None);
+    }
+    assert_eq!(worker.claim(9, &["w"]).await.len(), 0);
+    assert_eq!((count(&path, "inbox"), count(&path, "dead_letters")), (0, 3));
+}
+
 #[tokio::test]
 async fn a_row_that_the_database_refuses_is_a_dead_letter() {
     let (_dir, path) = place();

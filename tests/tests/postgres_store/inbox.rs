@@ -244,6 +244,50 @@ async fn a_copied_row_is_no_other_start() {
     }
 }
 
+/// A row of the key that came first, and of which nothing has come, decides nothing about the others.
+#[tokio::test]
+async fn a_row_behind_one_that_came_to_nothing_becomes_an_execution() {
+    let db = Fixture::new().await;
+    let there = Letter { id: Some("x"), dedup_id: Some("d"), queue: Some("a"), ..letter() };
+    put(&db.sql, &there).await;
+    assert_eq!(db.take(9).await.len(), 1);
+    // columns and values of the first row, and of the second one
+    let cases = [
+        ("attributes", "'{\"d\": \"\"}'", "attributes", "'{\"d\": \"x\"}'"),
+        ("queue, dedup_id", "'a', 'd'", "queue, dedup_id", "'a', 'e'"),
+        ("queue, dedup_id", "'a', 'd'", "queue, due_at", "'a', '2020-01-01'"),
+        ("workflow_id", "'x'", "workflow_id", "'y'"),
+    ];
+    for (n, (first, odd, second, valid)) in cases.into_iter().enumerate() {
+        let key = Key::mint(0);
+        let insert = |columns: &str, values: &str| {
+            format!(
+                "INSERT INTO inbox (key, workflow, input, {columns}) VALUES ('{key}', 'order', '\\x00', {values}); "
+            )
+        };
+        let both = [insert(first, odd), insert(second, valid)].concat();
+        db.sql.batch_execute(&format!("BEGIN; {both} {both} COMMIT")).await.unwrap();
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            taken.extend(db.take(9).await.iter().map(|record| record.execution.key));
+        }
+        assert_eq!(taken, [key], "{second}");
+        assert_eq!(db.count("inbox").await, 0, "{second}");
+        // the first row of the first case, each time that it comes, and of the last case, once the key is taken
+        assert_eq!(db.count("dead_letters").await, if n < 3 { 2 } else { 3 }, "{second}");
+        assert_eq!(db.count("executions").await, n as i64 + 2, "{second}");
+    }
+    // copies of what is there already end soon
+    let copy = Letter { dedup_id: Some("d"), queue: Some("a"), ..letter() };
+    for _ in 0..20 {
+        put(&db.sql, &copy).await;
+    }
+    for _ in 0..2 {
+        assert_eq!(db.take(9).await, []);
+    }
+    assert_eq!((db.count("inbox").await, db.count("dead_letters").await), (0, 3));
+}
+
 #[tokio::test]
 async fn a_start_that_asks_for_something_else_is_a_dead_letter() {
     let db = Fixture::new().await;
