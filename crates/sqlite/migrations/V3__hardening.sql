@@ -27,6 +27,22 @@ FROM (SELECT lower(hex(randomblob(16))) AS r);
 -- a key names its shard
 ALTER TABLE executions DROP COLUMN shard;
 
+-- Keys of before end in ten random bits, where a key names its shard now; a store that is migrated is shard 0. An outbox has
+-- told the text of such a key as the workflow_id, which stays. A repetition of an execution keeps the key of that.
+UPDATE inbox
+SET key = unhex(
+        substr(hex(key), 1, 29) || substr('000044448888CCCC', instr('0123456789ABCDEF', substr(hex(key), 30, 1)), 1) || '00'
+    ),
+    workflow_id = coalesce(
+        workflow_id,
+        lower(
+            substr(hex(key), 1, 8) || '-' || substr(hex(key), 9, 4) || '-' || substr(hex(key), 13, 4) || '-'
+            || substr(hex(key), 17, 4) || '-' || substr(hex(key), 21)
+        )
+    )
+WHERE (instr('048C', substr(hex(key), 30, 1)) = 0 OR substr(hex(key), 31) <> '00')
+    AND NOT EXISTS (SELECT 1 FROM executions WHERE executions.key = inbox.key);
+
 -- Built anew, with the checks that a foreign transaction hears of at once.
 CREATE TABLE inbox_2 (
     -- One row per start that a foreign transaction has put here: the next claim makes an execution of it.

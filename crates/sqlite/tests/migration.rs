@@ -163,3 +163,37 @@ async fn long_payloads_in_their_columns_are_read_replaced_and_deleted() {
         assert_eq!(worker.record(key).await.execution.outcome.as_bytes(), outcome.as_bytes());
     }
 }
+
+/// Keys of version 2 end in ten random bits.
+#[tokio::test]
+async fn what_was_in_the_inbox_becomes_executions() {
+    let (_dir, path) = place();
+    let mut conn = Connection::open(&path).unwrap();
+    make(&mut conn, 2);
+    let mut mailed = Vec::new();
+    let tails = [[0xff, 0xff], [0xbe, 0x05], [0x81, 0x00], [0x80, 0x00]];
+    for (n, tail) in tails.into_iter().enumerate() {
+        let mut bytes = *Key::mint(0).as_bytes();
+        bytes[14..].copy_from_slice(&tail);
+        mailed.push(Key::from_bytes(bytes));
+        let id = (n == 1).then_some("mine");
+        let mail = "INSERT INTO inbox (put_at, shard, key, workflow, workflow_id, attributes, input)
+                    VALUES (1, 1, ?1, 'w', ?2, ?3, ?4)";
+        conn.execute(mail, (mailed[n].as_bytes(), id, r#"{"a":"x"}"#, INPUT)).unwrap();
+    }
+    drop(conn);
+
+    let worker = Worker::at(&path).await;
+    let keys = worker.claim_keys(9, &["w"]).await;
+    assert!(keys.iter().all(|key| key.shard() == 0), "{keys:?}");
+    let begins = |key: &Key| key.as_bytes()[..14].to_vec();
+    assert_eq!(keys.iter().map(begins).collect::<Vec<_>>(), mailed.iter().map(begins).collect::<Vec<_>>());
+    // an outbox has told the text of the key as the workflow_id
+    for (n, key) in mailed.iter().enumerate() {
+        let id = if n == 1 { "mine".to_owned() } else { key.to_string() };
+        let id = if n == 3 { ExecutionId::Key(*key) } else { ExecutionId::Given(id.into()) };
+        let found = worker.store.load(&[id], Detail::Full).await.unwrap().remove(0).unwrap().execution;
+        assert_eq!(found.key, keys[n]);
+        assert_eq!(found.attributes.iter().collect::<Vec<_>>(), [("a", "x")]);
+    }
+}

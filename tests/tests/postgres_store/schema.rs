@@ -289,6 +289,56 @@ async fn what_was_ready_before_there_were_queues_goes_on() {
     assert_eq!((loaded.execution.status, loaded.execution.ticket), (Status::Completed, None));
 }
 
+/// Keys of version 3 end in ten random bits.
+#[tokio::test]
+async fn what_was_in_the_inbox_before_keys_named_shards_becomes_executions() {
+    let newest = Fixture::new().await;
+    let schema = PostgresServer::shared().schema();
+    let sql = client("public").await;
+    let versions = [
+        include_str!("../../../crates/postgres/migrations/V1__initial.sql"),
+        include_str!("../../../crates/postgres/migrations/V2__queues.sql"),
+        include_str!("../../../crates/postgres/migrations/V3__claims.sql"),
+    ];
+    sql.batch_execute(&format!(
+        "CREATE SCHEMA {schema}; SET search_path = {schema}; {};
+         CREATE TABLE schema_version (LIKE {newest}.schema_version INCLUDING ALL);
+         INSERT INTO schema_version SELECT * FROM {newest}.schema_version WHERE version <= 3",
+        versions.concat(),
+        newest = newest.schema
+    ))
+    .await
+    .unwrap();
+    let mut mailed = Vec::new();
+    for (n, tail) in [[0xff, 0xff], [0xbe, 0x05], [0x81, 0x00], [0x80, 0x00]].into_iter().enumerate() {
+        let mut bytes = *Key::mint(0).as_bytes();
+        bytes[14..].copy_from_slice(&tail);
+        mailed.push(Key::from_bytes(bytes));
+        let id = (n == 1).then_some("mine");
+        let insert = "INSERT INTO inbox (put_at, shard, key, workflow, workflow_id, attributes, input) \
+                      VALUES ('1960-01-01', 1, $1, 'order', $2, '{\"a\": \"x\"}', '\\x0001')";
+        sql.execute(insert, &[&uuid(mailed[n]), &id]).await.unwrap();
+    }
+
+    let store = PostgresStore::open_with(url(), PostgresOptions::default().schema(&schema)).await.unwrap();
+    let worker = store.register(3, &info(&["order"])).await.unwrap();
+    let claim = Claim { worker: worker.worker, epoch: worker.epoch, number: 1, ..newest.claim(9) };
+    let claimed = store.claim(&claim).await.unwrap().records;
+    assert_eq!(store.dead_letters(9).await.unwrap(), []);
+    let keys: Vec<Key> = claimed.iter().map(|record| record.execution.key).collect();
+    assert!(keys.iter().all(|key| key.shard() == 0), "{keys:?}");
+    let begins = |key: &Key| key.as_bytes()[..14].to_vec();
+    assert_eq!(keys.iter().map(begins).collect::<Vec<_>>(), mailed.iter().map(begins).collect::<Vec<_>>());
+    // an outbox has told the text of the key as the workflow_id
+    for (n, key) in mailed.iter().enumerate() {
+        let id = if n == 1 { "mine".to_owned() } else { key.to_string() };
+        let id = if n == 3 { ExecutionId::Key(*key) } else { ExecutionId::Given(id.into()) };
+        let found = store.load(&[id], Detail::Full).await.unwrap().remove(0).unwrap().execution;
+        assert_eq!(found.key, keys[n]);
+        assert_eq!(found.attributes.iter().collect::<Vec<_>>(), [("a", "x")]);
+    }
+}
+
 #[tokio::test]
 async fn an_engine_that_is_too_old_for_the_schema_that_comes_hands_on_what_it_runs() {
     let schema = PostgresServer::shared().schema();
