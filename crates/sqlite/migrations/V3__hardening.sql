@@ -27,6 +27,20 @@ FROM (SELECT lower(hex(randomblob(16))) AS r);
 -- a key names its shard
 ALTER TABLE executions DROP COLUMN shard;
 
+CREATE TABLE dead_letters (
+    -- One row per row of the inbox that could not become an execution.
+    id INTEGER PRIMARY KEY, -- order in which they were refused
+    put_at INTEGER NOT NULL, -- as in inbox
+    refused_at INTEGER NOT NULL, -- when a claim refused it
+    key BLOB NOT NULL, -- as in inbox
+    reason TEXT NOT NULL, -- why, for people
+    workflow TEXT NOT NULL, -- as in inbox
+    workflow_id TEXT, -- as in inbox
+    queue TEXT, -- as in inbox
+    letter TEXT NOT NULL, -- the rest of the row without its input, as a JSON object
+    input BLOB NOT NULL -- as in inbox
+) STRICT;
+
 -- Keys of before end in ten random bits, where a key names its shard now; a store that is migrated is shard 0. An outbox has
 -- told the text of such a key as the workflow_id, which stays. A repetition of an execution keeps the key of that.
 UPDATE inbox
@@ -42,6 +56,20 @@ SET key = unhex(
     )
 WHERE (instr('048C', substr(hex(key), 30, 1)) = 0 OR substr(hex(key), 31) <> '00')
     AND NOT EXISTS (SELECT 1 FROM executions WHERE executions.key = inbox.key);
+
+-- No program of Stepfast has written such an input.
+INSERT INTO dead_letters (put_at, refused_at, key, reason, workflow, workflow_id, queue, letter, input)
+SELECT
+    put_at, unixepoch() * 1000000, key, 'its input begins with byte ff, as no payload does', workflow, workflow_id, queue,
+    json_object(
+        'due_at', due_at, 'deadline_at', deadline_at, 'fingerprint', fingerprint, 'run_timeout_ms', run_timeout_ms,
+        'priority', priority, 'app_version', app_version, 'queue_key', queue_key, 'dedup_id', dedup_id,
+        'attributes', json(attributes)
+    ),
+    input
+FROM inbox
+WHERE substr(input, 1, 1) = x'ff'
+ORDER BY id;
 
 -- Built anew, with the checks that a foreign transaction hears of at once.
 CREATE TABLE inbox_2 (
@@ -78,20 +106,6 @@ FROM inbox
 WHERE substr(input, 1, 1) <> x'ff';
 DROP TABLE inbox;
 ALTER TABLE inbox_2 RENAME TO inbox;
-
-CREATE TABLE dead_letters (
-    -- One row per row of the inbox that could not become an execution.
-    id INTEGER PRIMARY KEY, -- order in which they were refused
-    put_at INTEGER NOT NULL, -- as in inbox
-    refused_at INTEGER NOT NULL, -- when a claim refused it
-    key BLOB NOT NULL, -- as in inbox
-    reason TEXT NOT NULL, -- why, for people
-    workflow TEXT NOT NULL, -- as in inbox
-    workflow_id TEXT, -- as in inbox
-    queue TEXT, -- as in inbox
-    letter TEXT NOT NULL, -- the rest of the row without its input, as a JSON object
-    input BLOB NOT NULL -- as in inbox
-) STRICT;
 
 -- what waits, by the time at which it is cancelled
 CREATE INDEX executions_by_deadline ON executions (deadline_at, key)

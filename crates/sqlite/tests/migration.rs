@@ -164,22 +164,23 @@ async fn long_payloads_in_their_columns_are_read_replaced_and_deleted() {
     }
 }
 
-/// Keys of version 2 end in ten random bits.
+/// Keys of version 2 end in ten random bits. A row whose input reads like a reference to another payload cannot stay.
 #[tokio::test]
-async fn what_was_in_the_inbox_becomes_executions() {
+async fn what_was_in_the_inbox_becomes_executions_or_dead_letters() {
     let (_dir, path) = place();
     let mut conn = Connection::open(&path).unwrap();
     make(&mut conn, 2);
     let mut mailed = Vec::new();
-    let tails = [[0xff, 0xff], [0xbe, 0x05], [0x81, 0x00], [0x80, 0x00]];
+    let tails = [[0xff, 0xff], [0xbe, 0x05], [0x81, 0x00], [0x80, 0x00], [0x93, 0x07]];
     for (n, tail) in tails.into_iter().enumerate() {
         let mut bytes = *Key::mint(0).as_bytes();
         bytes[14..].copy_from_slice(&tail);
         mailed.push(Key::from_bytes(bytes));
         let id = (n == 1).then_some("mine");
+        let input: &[u8] = if n == 4 { &[0xff, 1] } else { INPUT };
         let mail = "INSERT INTO inbox (put_at, shard, key, workflow, workflow_id, attributes, input)
                     VALUES (1, 1, ?1, 'w', ?2, ?3, ?4)";
-        conn.execute(mail, (mailed[n].as_bytes(), id, r#"{"a":"x"}"#, INPUT)).unwrap();
+        conn.execute(mail, (mailed[n].as_bytes(), id, r#"{"a":"x"}"#, input)).unwrap();
     }
     drop(conn);
 
@@ -187,13 +188,26 @@ async fn what_was_in_the_inbox_becomes_executions() {
     let keys = worker.claim_keys(9, &["w"]).await;
     assert!(keys.iter().all(|key| key.shard() == 0), "{keys:?}");
     let begins = |key: &Key| key.as_bytes()[..14].to_vec();
-    assert_eq!(keys.iter().map(begins).collect::<Vec<_>>(), mailed.iter().map(begins).collect::<Vec<_>>());
+    assert_eq!(
+        keys.iter().map(begins).collect::<Vec<_>>(),
+        mailed[..4].iter().map(begins).collect::<Vec<_>>()
+    );
     // an outbox has told the text of the key as the workflow_id
-    for (n, key) in mailed.iter().enumerate() {
+    for (n, key) in mailed[..4].iter().enumerate() {
         let id = if n == 1 { "mine".to_owned() } else { key.to_string() };
         let id = if n == 3 { ExecutionId::Key(*key) } else { ExecutionId::Given(id.into()) };
         let found = worker.store.load(&[id], Detail::Full).await.unwrap().remove(0).unwrap().execution;
         assert_eq!(found.key, keys[n]);
         assert_eq!(found.attributes.iter().collect::<Vec<_>>(), [("a", "x")]);
     }
+    let dead = worker.store.dead_letters(9).await.unwrap();
+    assert_eq!((dead.len(), dead[0].key.shard(), begins(&dead[0].key)), (1, 0, begins(&mailed[4])));
+    assert!(dead[0].reason.contains("its input begins with byte ff"), "{dead:?}");
+    let conn = Connection::open(&path).unwrap();
+    let (letter, input): (String, Vec<u8>) = conn
+        .query_row("SELECT letter ->> 'attributes', input FROM dead_letters", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .unwrap();
+    assert_eq!((&*letter, &*input), (r#"{"a":"x"}"#, &[0xff, 1][..]));
 }
