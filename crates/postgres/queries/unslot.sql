@@ -1,4 +1,5 @@
--- $1: the worker that ran them, $2 to $4: executions with their queues and keys.
+-- $1: the worker that ran them, $2 to $4: executions with their queues and keys. The guard of the Move does not show here: a
+-- Move that met a run of another worker must leave the slot of that run.
 DELETE FROM slots
 WHERE ctid = ANY(ARRAY(
     SELECT s.ctid

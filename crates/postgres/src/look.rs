@@ -31,7 +31,7 @@ use crate::takeover::{self, Ended};
 use crate::types::{Instant, key, uuid};
 use crate::window::{self, Sight, Windows};
 
-/// A worker looks for satisfied waits that nobody has woken at every so many renewals.
+/// A worker looks for satisfied waits without a Wake, and for slots of executions that do not run, at every so many renewals.
 const RENEWALS_PER_SWEEP: u64 = 60;
 
 /// A worker searches for what a takeover that was cut short has left behind at so many renewals after it has come or
@@ -79,7 +79,7 @@ struct Lost {
     expired: Vec<(WorkerId, Option<Timestamp>)>,
     /// Owners of executions that have no registration.
     owners: Vec<i64>,
-    /// It is time to look for satisfied waits that nobody has woken.
+    /// True if it is time to look for satisfied waits without a Wake, and for slots of executions that do not run.
     is_sweep: bool,
 }
 
@@ -403,6 +403,9 @@ impl Control {
             };
             if is_sweep || !expired.is_empty() {
                 takeover::wake_satisfied(&session, self.now()).await?;
+            }
+            if is_sweep {
+                takeover::free_stray_slots(&session).await?;
             }
             Ok(recovered)
         };

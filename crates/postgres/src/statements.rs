@@ -198,6 +198,8 @@ statements! {
     Requeue = include_str!("../queries/requeue.sql");
     /// Finds what waits for children that have ended.
     Satisfied = include_str!("../queries/satisfied.sql");
+    /// Deletes slots whose execution does not run.
+    StraySlots = include_str!("../queries/stray_slots.sql");
 
     /// Loads executions.
     Load = include_str!("../queries/load.sql");
@@ -360,6 +362,7 @@ pub(crate) const TAKEOVER: &[Sql] = &[
     Sql::AwaitExecution,
     Sql::Requeue,
     Sql::Satisfied,
+    Sql::StraySlots,
     Sql::Lock,
     Sql::Wake,
 ];

@@ -145,6 +145,16 @@ pub(crate) async fn requeue(
     }
 }
 
+/// The net under slots: deletes those whose execution does not run, as an older version, or an operator, has left them.
+pub(crate) async fn free_stray_slots(session: &Session) -> Result<(), Trouble> {
+    let job = Job { sql: Sql::StraySlots, what: "freeing stray slots", params: Vec::new() };
+    let answers = pipeline::run(session, Part::Apart, &[job]).await?;
+    if let Some(freed) = answers.first().filter(|answer| answer.affected > 0) {
+        tracing::warn!(rows = freed.affected, "removed slots of executions that do not run");
+    }
+    Ok(())
+}
+
 /// The net under waiting and waking: wakes what waits for a child that has ended, which a waker that was
 /// lost before its Wake has left behind. Returns how many.
 pub(crate) async fn wake_satisfied(session: &Session, now: Option<Timestamp>) -> Result<u64, Trouble> {

@@ -24,7 +24,8 @@ use crate::writer::{IN_LINE, Inner};
 
 /// Executions that one transaction of a takeover makes claimable; others get their turn in between.
 const TAKEOVER: u64 = 1000;
-/// At every so many renewals, the first included, somebody may have to be woken whom nobody has woken.
+/// At every so many renewals, the first included, a look sweeps: it wakes executions without a Wake whose child has ended, and
+/// deletes slots of executions that do not run.
 const RENEWALS_PER_SWEEP: u64 = 60;
 
 impl Inner {
@@ -176,6 +177,7 @@ impl Inner {
         if self.owes_wakes.load(SeqCst) {
             stepfast_core::crash_point!("sqlite requeued and nobody woken");
             self.wake_called()?;
+            self.free_stray_slots()?;
             self.owes_wakes.store(false, SeqCst);
         }
         Ok(recovered)
@@ -210,6 +212,23 @@ impl Inner {
                 return Ok(());
             }
         }
+    }
+
+    /// Deletes slots whose execution does not run, as an older version, or an operator, has left them.
+    fn free_stray_slots(&self) -> Result<(), StoreError> {
+        let stray = "SELECT 1 FROM slots
+                     WHERE NOT EXISTS (SELECT 1 FROM executions WHERE executions.key = slots.execution AND executions.status = 2)";
+        if !self.read("looking for stray slots", |conn| Ok(conn.prepare_cached(stray)?.exists([])?))? {
+            return Ok(());
+        }
+        let tally = self.write("freeing stray slots", |conn| {
+            let mut sql = Statements::new(conn);
+            let rows = sql.delete(Table::Slots, Sql::StraySlots, [])?;
+            tracing::warn!(rows, "removed slots of executions that do not run");
+            Ok(sql.tally)
+        })?;
+        tally.add_to(&self.counters);
+        Ok(())
     }
 
     /// Deletes the fences and registrations of workers: nothing of their lanes lands any more. Those that

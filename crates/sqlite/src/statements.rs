@@ -51,6 +51,7 @@ pub(crate) enum Sql {
     Unready,
     Slot,
     Unslot,
+    StraySlots,
     Slots,
     KeySlots,
     RunningIn,
@@ -191,6 +192,7 @@ impl Sql {
                  ON CONFLICT DO NOTHING"
             }
             Sql::Unslot => "DELETE FROM slots WHERE queue = ?1 AND queue_key = ?2 AND execution = ?3",
+            Sql::StraySlots => include_str!("../queries/stray_slots.sql"),
             Sql::Slots => {
                 "SELECT count(*), count(*) FILTER (WHERE worker_id = ?2) FROM slots WHERE queue = ?1"
             }

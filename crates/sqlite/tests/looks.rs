@@ -11,9 +11,10 @@ use std::task::Poll;
 use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
+use stepfast_core::queue::{Queue, QueueChange, Ticket};
 use stepfast_core::record::Status;
 use stepfast_core::store::{Look, Store, StoreError};
-use stepfast_core::write::Write;
+use stepfast_core::write::{Start, Write};
 
 #[tokio::test]
 async fn two_engines_of_one_process_know_each_other_to_be_alive() {
@@ -137,4 +138,38 @@ async fn a_commit_wakes_the_other_stores_of_the_process_and_not_its_own() {
         let woken = poll_fn(|cx| Poll::Ready(changed.as_mut().poll(cx).is_ready())).await;
         assert!(!woken, "woken by {what}");
     }
+}
+
+#[tokio::test]
+async fn a_slot_of_what_does_not_run_is_freed() {
+    let (_dir, path) = place();
+    let worker = Worker::at(&path).await;
+    let queue = Queue::new("a").concurrency(3);
+    worker.store.change_queue(&QueueChange { queue, is_paused: false, seen_version: 0 }).await.unwrap();
+    for _ in 0..3 {
+        let ticket = Ticket { queue: "a".into(), key: "".into(), priority: 0 };
+        worker
+            .commit(vec![put(Start { ticket: Some(ticket.into()), ..start(Key::mint(0), queued()) })])
+            .await;
+    }
+    assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
+    // one of an execution that has ended, one of an execution that was deleted
+    let [over, gone] = [(); 2].map(|()| Key::mint(0));
+    worker.commit(vec![put(start(over, completed("done")))]).await;
+    let conn = Connection::open(&path).unwrap();
+    for key in [over, gone] {
+        let leak = "INSERT INTO slots (queue, queue_key, execution, worker_id) VALUES ('a', '', ?1, 7)";
+        conn.execute(leak, [key.as_bytes()]).unwrap();
+    }
+    let slots = || -> i64 { conn.query_row("SELECT count(*) FROM slots", [], |row| row.get(0)).unwrap() };
+    assert_eq!((worker.claim(9, &["w"]).await.len(), slots()), (0, 3));
+    for _ in 0..60 {
+        worker.look().await;
+    }
+    assert_eq!(slots(), 1);
+    assert_eq!(worker.claim(9, &["w"]).await.len(), 2);
+    for _ in 0..60 {
+        worker.look().await;
+    }
+    assert_eq!(slots(), 3);
 }

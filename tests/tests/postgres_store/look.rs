@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use stepfast_core::queue::{Queue, QueueChange};
 use stepfast_core::record::Status;
 use stepfast_core::store::{Look, StoreError};
 use stepfast_core::write::{Flush, RequestKind};
@@ -273,4 +274,43 @@ async fn others_are_told_of_what_is_handed_back_before_a_close_returns() {
     drop(store);
     let heard = tokio::time::timeout(Duration::from_mins(1), other.changed()).await;
     assert!(heard.is_ok(), "nobody heard of it");
+}
+
+#[tokio::test]
+async fn a_slot_of_what_does_not_run_is_freed() {
+    let db = Fixture::new().await;
+    let queue = Queue::new("a").concurrency(3);
+    db.store.change_queue(&QueueChange { queue, is_paused: false, seen_version: 0 }).await.unwrap();
+    let put = "INSERT INTO inbox (key, workflow, queue, input) VALUES (gen_random_uuid(), 'order', 'a', '\\x00'); \
+               UPDATE inbox SET key = overlay(key::text PLACING '8000' FROM 33)::uuid";
+    for _ in 0..3 {
+        db.sql.batch_execute(put).await.unwrap();
+    }
+    assert_eq!(db.take(1).await.len(), 1);
+    // one of an execution that has ended, one of an execution that was deleted
+    let [over, gone] = [(); 2].map(|()| Key::mint(0));
+    db.write(vec![start(over, ended(Status::Completed))]).await;
+    for key in [over, gone] {
+        let leak = "INSERT INTO slots (worker_id, execution, queue, queue_key) VALUES (7, $1, 'a', '')";
+        db.sql.execute(leak, &[&uuid(key)]).await.unwrap();
+    }
+    assert_eq!(db.take(9).await, []);
+    // a slot that is given meanwhile stays
+    let foreign = client(&db.schema).await;
+    foreign.batch_execute("BEGIN").await.unwrap();
+    foreign.execute("UPDATE executions SET status = 2 WHERE key = $1", &[&uuid(over)]).await.unwrap();
+    for _ in 0..60 {
+        db.look().await;
+    }
+    assert_eq!(db.count("slots").await, 2);
+    foreign.batch_execute("ROLLBACK").await.unwrap();
+    for _ in 0..60 {
+        db.look().await;
+    }
+    assert_eq!(db.count("slots").await, 1);
+    assert_eq!(db.take(9).await.len(), 2);
+    for _ in 0..60 {
+        db.look().await;
+    }
+    assert_eq!(db.count("slots").await, 3);
 }

@@ -108,6 +108,7 @@ const HOT: &[(Sql, &[&str])] = &[
     // small tables, walked in the order of an index
     (Sql::Stale, &[]),
     (Sql::Satisfied, &["on waits"]),
+    (Sql::StraySlots, &["on slots"]),
 ];
 
 /// What has no plan that could rot: it is no query, inserts a row, looks at the few workers, or is a list for people.
