@@ -174,11 +174,10 @@ async fn rated() -> Fixture {
 }
 
 /// A claim that waits for `lock`, while four seconds go by.
-async fn claim_for_four_seconds(db: &Fixture, lock: &str, waits_for: &str) {
+async fn claim_for_four_seconds(db: &Fixture, claim: Claim, lock: &str, waits_for: &str) {
     let mut other = client(&db.schema).await;
     let locked = other.transaction().await.unwrap();
     locked.batch_execute(lock).await.unwrap();
-    let claim = db.claim(10);
     let waiting = tokio::spawn({
         let (store, claim) = (db.store.clone(), claim.clone());
         async move { store.claim(&claim).await.unwrap().records.len() }
@@ -207,13 +206,12 @@ async fn what_waited_for_another_claim_counts_from_when_it_was_taken() {
         "locktype IN ('tuple', 'transactionid') AND pid IN (SELECT pid FROM pg_locks WHERE relation = '{}.queues'::regclass)",
         db.schema
     );
-    claim_for_four_seconds(&db, lock, &waits).await;
+    claim_for_four_seconds(&db, db.claim(10), lock, &waits).await;
     starts_count_from_then_on(&db).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_took_long_to_take_counts_from_when_it_was_taken() {
-    let db = rated().await;
+/// A claim that takes four seconds to take what it takes.
+async fn take_for_four_seconds(db: &Fixture, claim: Claim) {
     let lock = fastrand::i32(1..);
     db.sql
         .batch_execute(&format!(
@@ -224,6 +222,24 @@ async fn what_took_long_to_take_counts_from_when_it_was_taken() {
         .await
         .unwrap();
     let waits = format!("locktype = 'advisory' AND classid = {lock} AND objid = 11");
-    claim_for_four_seconds(&db, &format!("SELECT pg_advisory_xact_lock({lock}, 11)"), &waits).await;
+    let lock = format!("SELECT pg_advisory_xact_lock({lock}, 11)");
+    claim_for_four_seconds(db, claim, &lock, &waits).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_took_long_to_take_counts_from_when_it_was_taken() {
+    let db = rated().await;
+    take_for_four_seconds(&db, db.claim(10)).await;
+    starts_count_from_then_on(&db).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_took_long_to_take_from_the_quarantine_counts_from_when_it_was_taken() {
+    let db = rated().await;
+    let three = "WITH chosen AS (DELETE FROM ready WHERE seq IN (SELECT seq FROM ready ORDER BY seq LIMIT 3) \
+                                 RETURNING execution) \
+                 INSERT INTO quarantine (due_at, execution, workflow) SELECT '2000-01-01', execution, 'order' FROM chosen";
+    db.sql.batch_execute(three).await.unwrap();
+    take_for_four_seconds(&db, Claim { from_quarantine: true, ..db.claim(10) }).await;
     starts_count_from_then_on(&db).await;
 }
