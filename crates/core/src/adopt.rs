@@ -115,7 +115,7 @@ fn killer_failure(strikes: u32) -> Failure {
 }
 
 /// The reason for parking an execution whose record cannot be read.
-fn unreadable_failure(reason: &str) -> Failure {
+pub(crate) fn unreadable_failure(reason: &str) -> Failure {
     let message = format!(
         "its record cannot be read: {reason}; run it by the version that wrote it, or mend the row, then resume it"
     );

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::adopt::unreadable_failure;
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::debounce::debounce_id;
@@ -14,7 +15,12 @@ use crate::path::Path;
 use crate::payload::Payload;
 use crate::queue::{DEFAULT_QUEUE, Ticket};
 use crate::shown::quoted;
+use crate::task::encoded;
 use crate::write::{Attempt, Checkpoint, Parent, RequestKind, WorkerId};
+
+/// Why a request comes to nothing whose execution has a number as its status that this version does not know.
+pub const UNKNOWN_STATUS: &str = "the execution has a status that this version of Stepfast does not know: a newer version \
+                                  wrote it, or the row is damaged; ask the version that wrote it, or mend the row";
 
 /// The status of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -206,6 +212,15 @@ impl Execution {
             )
             .into()
         });
+    }
+
+    /// Notes that its status is a number that this version does not know. The execution is shown as parked, with the
+    /// reason, until the row is mended.
+    pub fn note_unknown_status(&mut self) {
+        self.note_unreadable("status of executions");
+        self.status = Status::Queued;
+        self.is_paused = true;
+        self.outcome = encoded(&unreadable_failure(self.unreadable.as_deref().unwrap_or_default()));
     }
 }
 

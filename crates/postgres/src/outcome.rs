@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use stepfast_core::Key;
-use stepfast_core::record::Status;
+use stepfast_core::record::{Status, UNKNOWN_STATUS};
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{
     Answer as Answered, Existing, Flush, Move, Outcome, Request, RequestKind, Start, State, Write,
@@ -141,9 +141,9 @@ pub(crate) async fn applied_before(
                 outcomes.push((i, Outcome::Cancelled));
             }
             Write::Request(request) => {
-                let existing = known.of(&request.execution);
+                let found = known.by_key.get(&request.execution);
                 let is_asked = asked.contains(&(request.execution, request.n));
-                outcomes.push((i, answer(request, existing, is_asked)));
+                outcomes.push((i, answer(request, found, is_asked)));
             }
             _ => {}
         }
@@ -168,8 +168,11 @@ async fn asked(session: &Session, flush: &Flush) -> Result<HashSet<(Key, Key)>, 
 }
 
 /// How a request was answered, judged by what is there now.
-fn answer(request: &Request, existing: Option<&Existing>, is_asked: bool) -> Outcome {
-    let Some(existing) = existing else { return Outcome::NotFound };
+fn answer(request: &Request, found: Option<&Found>, is_asked: bool) -> Outcome {
+    let Some(Found { existing, has_known_status, .. }) = found else { return Outcome::NotFound };
+    if !has_known_status {
+        return Outcome::Refused(UNKNOWN_STATUS.into());
+    }
     let status = existing.status;
     match request.kind {
         RequestKind::Cancel if is_asked => Outcome::Answered(Answered::Requested, None),

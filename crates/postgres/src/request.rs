@@ -1,16 +1,16 @@
 //! Requests: what a cancel or resume does to whom, decided over rows that are locked.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
-use stepfast_core::record::Status;
+use stepfast_core::record::{Status, UNKNOWN_STATUS};
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{Answer as Answered, Outcome, Request, RequestKind};
 use uuid::Uuid;
 
 use crate::apply::reason;
-use crate::error::{damaged, store_error};
+use crate::error::store_error;
 use crate::pipeline::{Answer, Job, column};
 use crate::statements::Sql;
 use crate::types::{Instant, key, uuid};
@@ -29,6 +29,8 @@ struct Target {
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
     rows: BTreeMap<Key, Target>,
+    /// Those whose status this version does not know: no request changes them.
+    unknown: HashSet<Key>,
     children: HashMap<Key, Vec<Key>>,
 }
 
@@ -49,16 +51,20 @@ impl Targets {
         let fail = |error| store_error("reading locked executions", &error);
         let mut targets = Self::default();
         for row in &answer.rows {
+            let own = key(row.try_get(0).map_err(fail)?);
             let status: i16 = row.try_get(1).map_err(fail)?;
+            let Some(status) = Status::from_number(status.into()) else {
+                targets.unknown.insert(own);
+                continue;
+            };
             let parent: Option<Uuid> = row.try_get(3).map_err(fail)?;
             let target = Target {
-                status: Status::from_number(status.into()).ok_or_else(|| damaged("executions.status"))?,
+                status,
                 is_paused: row.try_get(2).map_err(fail)?,
                 parent: parent.map(key),
                 is_detached: row.try_get(4).map_err(fail)?,
                 deadline_at: row.try_get::<_, Option<Instant>>(5).map_err(fail)?.map(|at| at.0),
             };
-            let own = key(row.try_get(0).map_err(fail)?);
             if let Some(parent) = target.parent.filter(|_| !target.is_detached) {
                 targets.children.entry(parent).or_default().push(own);
             }
@@ -77,6 +83,7 @@ impl Targets {
         let mut decisions = Decisions::default();
         for &(i, request) in requests {
             let outcome = match self.rows.get(&request.execution).cloned() {
+                None if self.unknown.contains(&request.execution) => Outcome::Refused(UNKNOWN_STATUS.into()),
                 None => Outcome::NotFound,
                 Some(target) => match request.kind {
                     RequestKind::Cancel => self.cancel(request, &target, &mut decisions),

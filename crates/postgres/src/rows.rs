@@ -60,8 +60,9 @@ impl<'a> Columns<'a> {
         Ok(self.next::<Option<&[u8]>>()?.map(payload).unwrap_or_default())
     }
 
-    pub(crate) fn status(&mut self) -> Result<Status, StoreError> {
-        Status::from_number(self.next::<i16>()?.into()).ok_or_else(|| damaged("executions.status"))
+    /// A status; `None` for a number that this version does not know.
+    pub(crate) fn status(&mut self) -> Result<Option<Status>, StoreError> {
+        Ok(Status::from_number(self.next::<i16>()?.into()))
     }
 
     fn path(&mut self) -> Result<Option<Path>, StoreError> {
@@ -148,7 +149,7 @@ fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
     let root = row.opt_key()?.unwrap_or(key);
     let parent = row.opt_key()?;
     let is_detached = row.next()?;
-    let is_armed_damaged;
+    let (status, is_armed_damaged);
     let mut execution = Execution {
         key,
         root,
@@ -156,7 +157,10 @@ fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
         given_id: row.next::<Option<&str>>()?.map(Into::into),
         workflow: row.next::<&str>()?.into(),
         fingerprint: row.fingerprint()?,
-        status: row.status()?,
+        status: {
+            status = row.status()?;
+            status.unwrap_or(Status::Queued)
+        },
         is_paused: row.next()?,
         input: row.payload()?,
         outcome: row.payload()?,
@@ -181,6 +185,9 @@ fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
         attributes: Attributes::NONE,
         unreadable: None,
     };
+    if status.is_none() {
+        execution.note_unknown_status();
+    }
     if is_armed_damaged {
         execution.note_unreadable("armed of executions");
     }
@@ -203,6 +210,8 @@ fn ticket(row: &mut Columns<'_>) -> Result<Option<Arc<Ticket>>, StoreError> {
 pub(crate) struct Found {
     /// What it is to a Start that lost.
     pub existing: Existing,
+    /// True if its status is one that this version knows; else it passes for queued, as a parked execution is.
+    pub has_known_status: bool,
     /// When it was accepted.
     pub created_at: Timestamp,
     /// Who runs it, if that began without a claim.
@@ -214,18 +223,23 @@ pub(crate) struct Found {
 /// What Starts lost against.
 pub(crate) fn found(row: &Row) -> Result<Found, StoreError> {
     let mut row = Columns::of(row);
+    let status;
     let existing = Existing {
         key: row.key()?,
         given_id: row.next::<Option<&str>>()?.map(Into::into),
         workflow: row.next::<&str>()?.into(),
         fingerprint: row.fingerprint()?,
         parent: row.opt_key()?,
-        status: row.status()?,
+        status: {
+            status = row.status()?;
+            status.unwrap_or(Status::Queued)
+        },
     };
     let created_at = row.time()?;
     let owner = row.next::<Option<i64>>()?.map(WorkerId);
     let (queue, dedup_id): (Option<String>, Option<String>) = (row.next()?, row.next()?);
-    Ok(Found { existing, created_at, owner, dedup: queue.zip(dedup_id) })
+    let has_known_status = status.is_some();
+    Ok(Found { existing, has_known_status, created_at, owner, dedup: queue.zip(dedup_id) })
 }
 
 /// What was recorded of executions, put to its execution.

@@ -561,7 +561,8 @@ fn existing(row: &rusqlite::Row<'_>) -> Tried<(Existing, i64)> {
         workflow: text(row, 1)?,
         fingerprint: row.get::<_, Option<i64>>(2)?.map(|fingerprint| fingerprint as u64),
         parent: blob(row, 3)?.is_some().then(|| key_of(row, 3)).transpose()?,
-        status: status_of(row, 4)?,
+        // as it is shown: see `Execution::note_unknown_status`
+        status: status_of(row, 4)?.unwrap_or(Status::Queued),
     };
     Ok((existing, row.get(5)?))
 }

@@ -87,11 +87,10 @@ impl Claiming<'_, '_> {
                 let queue = maybe_text(row, 4)?;
                 let is_ours = can_run(self.claim, &text(row, 2)?, maybe_text(row, 3)?.as_deref())
                     && self.claim.serves(queue.as_deref().unwrap_or(DEFAULT_QUEUE));
-                let status = status_of(row, 5)?;
                 page.push((
                     row.get::<_, i64>(0)?,
                     key_of(row, 1)?,
-                    is_ours.then_some(status),
+                    status_of(row, 5)?.filter(|_| is_ours),
                     queue.is_some(),
                 ));
             }

@@ -3,7 +3,7 @@
 use rusqlite::OptionalExtension;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
-use stepfast_core::record::Status;
+use stepfast_core::record::{Status, UNKNOWN_STATUS};
 use stepfast_core::write::{Answer, Outcome, Request, RequestKind};
 
 use crate::apply::Apply;
@@ -14,6 +14,8 @@ use crate::statements::Sql;
 /// What a request needs to know of its target.
 pub(crate) struct Target {
     pub(crate) status: Status,
+    /// True if its status is one that this version knows; else it passes for queued, as a parked execution is.
+    pub(crate) has_known_status: bool,
     pub(crate) is_paused: bool,
     pub(crate) parent: Option<Key>,
     pub(crate) ended_at: Option<stepfast_core::clock::Timestamp>,
@@ -25,6 +27,9 @@ pub(crate) struct Target {
 impl Apply<'_, '_> {
     pub(crate) fn request(&mut self, request: &Request) -> Tried<Outcome> {
         let Some(target) = self.target(request.execution)? else { return Ok(Outcome::NotFound) };
+        if !target.has_known_status {
+            return Ok(Outcome::Refused(UNKNOWN_STATUS.into()));
+        }
         match request.kind {
             RequestKind::Cancel => self.cancel(request, &target),
             RequestKind::Expire => {
@@ -43,8 +48,10 @@ impl Apply<'_, '_> {
         let statement = self.sql.get(Sql::Status)?;
         let found = statement.query_row([key(&id)], |row| {
             let read = || -> Tried<Target> {
+                let status = status_of(row, 0)?;
                 Ok(Target {
-                    status: status_of(row, 0)?,
+                    status: status.unwrap_or(Status::Queued),
+                    has_known_status: status.is_some(),
                     is_paused: row.get(1)?,
                     parent: blob(row, 2)?.is_some().then(|| key_of(row, 2)).transpose()?,
                     ended_at: maybe_time(row, 3)?,
@@ -71,11 +78,13 @@ impl Apply<'_, '_> {
                 self.end_as_cancelled(request, id)?;
             }
             let mut children = self.sql.get(Sql::Children)?.query([key(&id)])?.mapped(|row| {
-                let read = || -> Tried<(Key, Status)> { Ok((key_of(row, 0)?, status_of(row, 1)?)) };
+                let read = || -> Tried<(Key, Option<Status>)> { Ok((key_of(row, 0)?, status_of(row, 1)?)) };
                 Ok(read())
             });
             children.try_for_each(|child| -> Tried<()> {
-                open.push(child??);
+                let (key, status) = child??;
+                // no request changes one whose status this version does not know
+                open.extend(status.map(|status| (key, status)));
                 Ok(())
             })?;
         }

@@ -3,7 +3,7 @@
 
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
-use stepfast_core::record::Status;
+use stepfast_core::record::{Status, UNKNOWN_STATUS};
 use stepfast_core::write::{Answer, Flush, Outcome, Request, RequestKind, Start, State, Write};
 
 use crate::apply::Apply;
@@ -122,6 +122,9 @@ impl Apply<'_, '_> {
 
     fn answered(&mut self, request: &Request) -> Tried<Outcome> {
         let Some(target) = self.target(request.execution)? else { return Ok(Outcome::NotFound) };
+        if !target.has_known_status {
+            return Ok(Outcome::Refused(UNKNOWN_STATUS.into()));
+        }
         let is_mine = target.status == Status::Cancelled && target.ended_at == Some(request.at);
         Ok(match request.kind {
             RequestKind::Cancel | RequestKind::Expire if is_mine => {

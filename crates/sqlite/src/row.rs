@@ -52,8 +52,9 @@ pub(crate) fn foreign_text(row: &Row<'_>, i: usize) -> Tried<Option<String>> {
     Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
 }
 
-pub(crate) fn status_of(row: &Row<'_>, i: usize) -> Tried<Status> {
-    Status::from_number(row.get(i)?).ok_or_else(|| damaged(row, i))
+/// A status; `None` for a number that this version does not know.
+pub(crate) fn status_of(row: &Row<'_>, i: usize) -> Tried<Option<Status>> {
+    Ok(Status::from_number(row.get(i)?))
 }
 
 pub(crate) fn time(row: &Row<'_>, i: usize) -> Tried<Timestamp> {
@@ -89,6 +90,7 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         None => None,
     };
     let given_id = maybe_text(row, 4)?;
+    let status = status_of(row, 7)?;
     let armed = decode_armed(blob(row, 15)?.unwrap_or_default());
     let is_armed_damaged = armed.is_none();
     let mut execution = Execution {
@@ -98,7 +100,7 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         given_id,
         workflow: text(row, 5)?,
         fingerprint: fingerprint(row, 6)?,
-        status: status_of(row, 7)?,
+        status: status.unwrap_or(Status::Queued),
         is_paused: row.get(8)?,
         input: if with_input { payload_of(row, 18)? } else { Payload::empty() },
         outcome: payload_of(row, 17)?,
@@ -118,6 +120,9 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         armed: armed.unwrap_or_default(),
         unreadable: None,
     };
+    if status.is_none() {
+        execution.note_unknown_status();
+    }
     if is_armed_damaged {
         execution.note_unreadable("armed of executions");
     }

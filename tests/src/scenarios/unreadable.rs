@@ -7,7 +7,11 @@ use stepfast_core::{Context, Error, Workflow};
 use super::kit::{Count, Latch, Returns, engine, row, second_engine, shut_down, stop_here};
 use crate::StoreFixture;
 
-super::cases![an_unreadable_row_parks_its_own_execution, an_unknown_request_stops_nothing];
+super::cases![
+    an_unreadable_row_parks_its_own_execution,
+    an_unknown_request_stops_nothing,
+    an_unknown_status_stops_nothing,
+];
 
 /// A workflow with a step, a failed attempt of another, and a wait for the latch.
 fn workflow(begun: &Count, latch: &Latch) -> Workflow<i64, i64> {
@@ -104,5 +108,72 @@ async fn an_unknown_request_stops_nothing(fixture: &dyn StoreFixture) {
     latch.open();
     assert_eq!(handle.result().await.unwrap(), 1);
     assert_eq!(row(&engine, "x").await.status, Status::Completed);
+    shut_down(engine).await;
+}
+
+async fn an_unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let child = super::kit::waiting("child", &begun, &latch);
+    let parent = {
+        let child = child.clone();
+        Workflow::new("parent", move |mut cx: Context, x: i64| {
+            let child = child.clone();
+            async move { cx.child(&child, x).await }
+        })
+    };
+    let innocent = Workflow::new("innocent", |mut cx: Context, x: i64| async move {
+        cx.step("one", async || Returns::Ok(x)).await
+    });
+    let (first, _) = engine(fixture, |b| b.register(&parent).register(&child).register(&innocent)).await;
+    for n in 0..4 {
+        first.start(&parent, n).workflow_id(format!("p-{n}")).await.unwrap();
+    }
+    begun.reaches(4).await;
+    for id in ["x", "y"] {
+        first.run(&innocent, 1).workflow_id(id).await.unwrap();
+    }
+    shut_down(first).await;
+    for (status, n, id) in [(99, 0, "x"), (-7, 1, "y")] {
+        let of = |id: String| format!("(SELECT key FROM executions WHERE workflow_id = '{id}')");
+        for which in [format!("key = {}", of(id.to_owned())), format!("parent = {}", of(format!("p-{n}")))] {
+            if !fixture.execute(&format!("UPDATE executions SET status = {status} WHERE {which}")).await {
+                // a store without SQL has no rows but its own
+                return;
+            }
+        }
+    }
+    // the families have no worker from here on
+    let (engine, _) = engine(fixture, |b| b.register(&innocent)).await;
+    for (n, id) in ["x", "y"].into_iter().enumerate() {
+        let [odd, other] = [n, n + 2].map(|n| format!("p-{n}"));
+        let (met, beside, cancelled, innocents) = tokio::join!(
+            engine.start(&innocent, 1).workflow_id(id),
+            engine.run(&innocent, 2),
+            engine.cancel(&odd),
+            engine.cancel(&other),
+        );
+        assert_eq!(beside.unwrap(), 2);
+        let error = met.unwrap().result().await.unwrap_err();
+        let Error::Parked { failure, .. } = &error else { panic!("{error}") };
+        assert_eq!(failure.code(), Some("SF-0026"), "{error}");
+        assert!(error.to_string().contains("status of executions"), "{error}");
+        assert_eq!((cancelled.unwrap(), innocents.unwrap()), (Answer::Done, Answer::Done));
+        assert_eq!(row(&engine, &odd).await.status, Status::Cancelled);
+        for error in [engine.cancel(id).await.unwrap_err(), engine.resume(id).await.unwrap_err()] {
+            assert!(
+                error.to_string().contains("a status that this version of Stepfast does not know"),
+                "{error}"
+            );
+        }
+    }
+    let all = Filter { limit: 99, ..Filter::default() };
+    let listed = engine.list(&all).await.unwrap().executions;
+    assert_eq!(listed.iter().filter(|execution| execution.unreadable.is_some()).count(), 4);
+    assert_eq!(engine.run(&innocent, 3).await.unwrap(), 3);
+    shut_down(engine).await;
+    // mended, they are what they were
+    fixture.execute("UPDATE executions SET status = 4 WHERE workflow_id = 'x'").await;
+    let (engine, _) = second_engine(fixture, |b| b.register(&innocent)).await;
+    assert_eq!(engine.get::<i64>("x").await.unwrap().result().await.unwrap(), 1);
     shut_down(engine).await;
 }
