@@ -157,12 +157,13 @@ async fn hot_statements_never_scan_a_table() {
             .filter(|line| !["CONSTANT ROW", "w"].contains(&&line[5..]))
             .collect();
         // `list` is what its filters make of it; `requests` is small, and all of it is wanted; all that waits
-        // is looked through when a worker was lost, and only then; surveys and lists are for people; of the inbox the first are
-        // wanted; and `w` is no table
+        // is looked through when a worker was lost, and only then; slots are few, and a sweep looks through them; surveys and
+        // lists are for people; of the inbox the first are wanted; and `w` is no table
         let meant = [
             "list.sql",
             "asked.sql",
             "called.sql",
+            "stray_slots.sql",
             "workers.sql",
             "queues.sql",
             "waiting.sql",
