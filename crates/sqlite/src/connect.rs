@@ -53,17 +53,20 @@ pub(crate) fn reader(path: &Path, vfs: Option<&str>) -> Tried<Connection> {
     Ok(conn)
 }
 
-/// [Empties](empty_log) the log, and makes that durable, so that nothing depends on the old log any more.
+/// [Empties](empty_log) the log, and makes that durable, so that nothing depends on the old log any more. Returns false if
+/// other connections kept it from that for longer than `patience`.
 ///
 /// When a sync of the log fails, the system takes its pages for written. They can be read, but are not on the disk, and no
 /// later sync writes them. A log that is emptied begins anew with the next transaction: until that is synced, the disk may
 /// still have the beginning of the old one, which is older than the database.
 pub(crate) fn renew_log(conn: &Connection, patience: Duration) -> Tried<bool> {
-    let is_empty = empty_log(conn, patience)?;
-    if is_empty {
-        count(conn)?;
+    if !empty_log(conn, patience)? {
+        return Ok(false);
     }
-    Ok(is_empty)
+    match count(conn) {
+        Err(trouble) if trouble.is_busy() => Ok(false),
+        counted => counted.map(|_| true),
+    }
 }
 
 /// Writes all that the log has into the database, and empties it. False if readers or a writer of other connections kept it
