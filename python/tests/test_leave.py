@@ -99,7 +99,7 @@ def until_stopped(engine: Engine, program: Workflow[[], str], interruption: Inte
         else:
             return handle.workflow_id
         BODIES.clear()
-    pytest.fail("no thread came to the place")
+    pytest.fail("no thread was stopped")
 
 
 def cancel(client: Client, workflow_id: str) -> None:
