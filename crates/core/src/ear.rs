@@ -123,10 +123,8 @@ impl Sink for Ear {
 
     fn poisoned(&self, error: StoreError) {
         let Some(core) = self.0.upgrade() else { return };
-        match error {
-            StoreError::NewerSchema { found, supported } => core.expel((found, supported)),
-            StoreError::Corrupt(reason) => core.poison(&reason),
-            error => core.poison(&error.to_string()),
+        if let Some(error) = core.end_by(error) {
+            core.poison(&error.to_string());
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
 use crate::run::Interrupt;
 use crate::runs::Runs;
 use crate::shutdown::Shutdown;
-use crate::store::{About, Registration, Store, is_served};
+use crate::store::{About, Registration, Store, StoreError, is_served};
 use crate::store_time::StoreTime;
 use crate::survey::{DeadLetter, Survey, WorkerInfo};
 use crate::task::{cancel_failure, deadline_failure, encoded};
@@ -314,6 +314,16 @@ impl Core {
                 tracing::error!(%error, "the engine could not end in good order");
             }
         });
+    }
+
+    /// Ends the engine where an error of its store says that it cannot go on. Returns any other error.
+    pub(crate) fn end_by(&self, error: StoreError) -> Option<StoreError> {
+        match error {
+            StoreError::Corrupt(reason) => self.poison(&reason),
+            StoreError::NewerSchema { found, supported } => self.expel((found, supported)),
+            error => return Some(error),
+        }
+        None
     }
 
     /// Ends the engine at once, and records nothing more: the database has a schema that this program does not know. Engines of

@@ -292,15 +292,8 @@ impl Looks {
         };
         let seen = match core.store.look(&look).await {
             Ok(seen) => seen,
-            Err(StoreError::Corrupt(reason)) => {
-                core.poison(&reason);
-                return;
-            }
-            Err(StoreError::NewerSchema { found, supported }) => {
-                core.expel((found, supported));
-                return;
-            }
             Err(error) => {
+                let Some(error) = core.end_by(error) else { return };
                 if !std::mem::replace(&mut self.is_unanswered, true) {
                     tracing::warn!(%error, "the worker's look failed; trying again");
                 }
@@ -573,15 +566,8 @@ impl Claims {
                 core.fenced();
                 None
             }
-            Err(StoreError::Corrupt(reason)) => {
-                core.poison(&reason);
-                None
-            }
-            Err(StoreError::NewerSchema { found, supported }) => {
-                core.expel((found, supported));
-                None
-            }
             Err(error) => {
+                let error = core.end_by(error)?;
                 // the claim may have happened: its number is used up, the next look adopts what it took
                 tracing::debug!(%error, "a claim failed");
                 self.count += i64::from(matches!(error, StoreError::Unavailable(_)));
@@ -606,11 +592,11 @@ async fn take_over(core: &Core) {
                 tracing::info!(recovered, "executions of lost workers can be claimed again");
                 core.wake_worker(true);
             }
-            Err(StoreError::Corrupt(reason)) => core.poison(&reason),
-            Err(StoreError::NewerSchema { found, supported }) => core.expel((found, supported)),
             Err(error) => {
-                tracing::debug!(%error, "taking over waits for the next look");
-                tokio::time::sleep(AGAIN_AFTER).await;
+                if let Some(error) = core.end_by(error) {
+                    tracing::debug!(%error, "taking over waits for the next look");
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
             }
         }
         // what is in quarantine of it has a time
