@@ -4,6 +4,7 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
 use pyo3::prelude::*;
 use stepfast::guest::{Gate, Stopped};
 
+use crate::exit::Inside;
 use crate::interpreter::handled;
 
 /// What the code of an execution handles, if that ends the program: a durable call that it makes meanwhile is not
@@ -13,6 +14,7 @@ pub(crate) fn ending(py: Python<'_>) -> PyResult<Option<PyErr>> {
     if !handled.is_instance_of::<PyKeyboardInterrupt>() && !handled.is_instance_of::<PySystemExit>() {
         return Ok(None);
     }
+    let _inside = Inside::enter(py);
     // what the caller handles meanwhile is none of this code's business
     let is_here = py.import("stepfast.ending")?.getattr("is_raised_here")?.call1((&handled,))?;
     Ok(is_here.is_truthy()?.then(|| PyErr::from_value(handled)))

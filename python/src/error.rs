@@ -75,6 +75,7 @@ pub(crate) fn torn_off(py: Python<'_>) -> PyErr {
 
 /// Something was called, and that is all.
 pub(crate) fn warn_unawaited(py: Python<'_>, what: &str) {
+    let _inside = Inside::enter(py);
     let text = format!("{what}, and never awaited: nothing has come of it");
     let warned = py
         .import("warnings")
@@ -86,6 +87,7 @@ pub(crate) fn warn_unawaited(py: Python<'_>, what: &str) {
 
 /// What unwinds code that is to go on later.
 pub(crate) fn suspended(py: Python<'_>) -> PyErr {
+    let _inside = Inside::enter(py);
     let made = py.import("stepfast.branch").and_then(|branch| branch.getattr("unwinding")?.call1((1,)));
     made.map_or_else(|error| error, PyErr::from_value)
 }

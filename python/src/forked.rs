@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use pyo3::prelude::*;
 
-use crate::exit::detached;
+use crate::exit::{Inside, detached};
 
 /// How many forks lie between the process that loaded this module and the one that runs.
 static DEPTH: AtomicU32 = AtomicU32::new(0);
@@ -43,6 +43,7 @@ impl Process {
 }
 
 fn forked(py: Python<'_>) -> PyErr {
+    let _inside = Inside::enter(py);
     let made = py.import("stepfast.errors").and_then(|errors| errors.getattr("forked")?.call0());
     made.map_or_else(|error| error, PyErr::from_value)
 }

@@ -269,6 +269,7 @@ impl Port {
         if !gate.minds_waits() {
             return Waits::Outside;
         }
+        let _inside = Inside::enter(py);
         let waits = self.waits.object(py, Option::as_ref);
         let told = waits.map(|waits| waits.call1(py, (gate.run_id(),))?.extract::<u8>(py)).transpose();
         match told {
@@ -284,6 +285,7 @@ impl Port {
 
     fn tick_soon(slf: &Bound<'_, Self>, event_loop: &Py<PyAny>) -> PyResult<()> {
         let py = slf.py();
+        let _inside = Inside::enter(py);
         let tick = slf.getattr(pyo3::intern!(py, "tick"))?;
         event_loop.call_method1(py, pyo3::intern!(py, "call_soon"), (tick,))?;
         Ok(())
@@ -293,6 +295,7 @@ impl Port {
     pub(crate) fn is_loop_running(&self, py: Python<'_>) -> bool {
         static RUNNING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let Some(event_loop) = &self.event_loop else { return false };
+        let _inside = Inside::enter(py);
         let running = RUNNING
             .get_or_try_init(py, || {
                 Ok::<_, PyErr>(py.import("asyncio")?.getattr("_get_running_loop")?.unbind())

@@ -9,7 +9,7 @@ use std::thread::ThreadId;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 
-use crate::exit::detached;
+use crate::exit::{Inside, detached};
 use crate::forked::Process;
 
 /// The runtime, and whose it is: a forked child has no threads of its parent's, and needs another.
@@ -101,6 +101,7 @@ pub(crate) fn is_main(py: Python<'_>) -> bool {
     {
         return is_main;
     }
+    let _inside = Inside::enter(py);
     let is_main = || -> PyResult<bool> {
         let threading = py.import("threading")?;
         let main = threading.call_method0("main_thread")?.getattr("ident")?;

@@ -206,10 +206,42 @@ for _ in range(100):
 """
 
 
+FIRST_WAIT = """
+import contextlib, threading, time
+from stepfast import Engine, Unavailable, sleep, workflow
+
+@workflow
+def sleeps() -> None:
+    sleep(3600)
+
+engine = Engine("memory:")
+handle = engine.start(sleeps)
+begun = threading.Event()
+main_thread = threading.main_thread
+
+def slow_main_thread() -> threading.Thread:
+    # what native code asks a thread that waits for the first time
+    if threading.current_thread() is not main_thread():
+        begun.set()
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            pass
+    return main_thread()
+
+def wait() -> None:
+    with contextlib.suppress(Unavailable):
+        handle.result()
+
+threading.main_thread = slow_main_thread
+threading.Thread(target=wait, daemon=True).start()
+begun.wait()
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "times"),
-    [(BUSY, 40), (BUSY_LOOP, 20), (WAITING, 20)],
-    ids=["threads", "loop", "waiting"],
+    [(BUSY, 40), (BUSY_LOOP, 20), (WAITING, 20), (FIRST_WAIT, 1)],
+    ids=["threads", "loop", "waiting", "first wait"],
 )
 def test_a_program_ends_in_order_while_daemon_threads_use_its_engine(source: str, times: int) -> None:
     """Python ends such threads where they come back for the interpreter, never below native code."""
