@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::schema::Migrated;
+use stepfast_core::shown::printable;
 use stepfast_core::store::StoreError;
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
@@ -195,8 +196,9 @@ pub(crate) async fn migrate(
                 printed(client, schema, found).await.map_err(|error| failed(&error, chain(&error)))?;
         }
         let sql = text(schema, is_there, found, role);
+        let guard = found.filter(|_| is_outdated).map(|found| guard(schema, found)).unwrap_or_default();
         migrated.applied = pending(found).iter().map(ToString::to_string).collect();
-        migrated.sql.push_str(&format!("BEGIN;\n{sql}COMMIT;"));
+        migrated.sql.push_str(&format!("BEGIN;\n{guard}{sql}COMMIT;"));
         return Ok(migrated);
     }
     if let (Some(found), Some(rows)) = (found, many) {
@@ -269,25 +271,24 @@ pub(crate) async fn make_way(
 ) -> Result<Result<(), String>, Error> {
     let (schema, hint) = (quoted(schema), hint(schema));
     let ask = format!(
-        "SELECT count(*) FROM {schema}.workers WHERE NOT {} AND lease_expires_at > clock_timestamp()",
-        if found < FIRST_WITH_CLIENTS { "false" } else { "is_client" }
+        "SELECT string_agg(host || ' (pid ' || pid || ')', ', ') FROM ( \
+             SELECT host, pid FROM {schema}.workers WHERE {} ORDER BY worker_id LIMIT {SHOWN_WORKERS} \
+         ) AS shown",
+        live_workers(found)
     );
-    let count = async || {
+    let living = async || {
         let row = first_row(client, &ask).await?.unwrap_or_default();
-        Ok::<_, Error>(row.into_iter().flatten().next().and_then(|count| count.parse().ok()).unwrap_or(0_u64))
+        Ok::<_, Error>(row.into_iter().flatten().next().map(|workers| printable(&workers)))
     };
-    let mut workers = count().await?;
-    if workers == 0 {
-        return Ok(Ok(()));
-    }
+    let Some(mut workers) = living().await? else { return Ok(Ok(())) };
     if found < FIRST_WITH_SHARD {
         return Ok(Err(format!(
-            "{workers} workers of an older program use it and cannot be asked to end: end them, then run stepfast db migrate"
+            "workers of an older program use it and cannot be asked to end: {workers}; end them, then run stepfast db migrate"
         )));
     }
     if !is_asking {
         return Ok(Err(format!(
-            "{workers} workers of an older program use it: stepfast db migrate asks them to end, and brings the schema from \
+            "workers of an older program use it: {workers}; stepfast db migrate asks them to end, and brings the schema from \
              version {found} to {wanted}"
         )));
     }
@@ -298,19 +299,41 @@ pub(crate) async fn make_way(
         ))
         .await?;
     let until = Instant::now() + WAY_WITHIN;
-    while workers > 0 && Instant::now() < until {
+    while Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        workers = count().await?;
+        match living().await? {
+            None => return Ok(Ok(())),
+            Some(left) => workers = left,
+        }
     }
-    Ok(if workers == 0 {
-        Ok(())
+    Ok(Err(format!(
+        "workers of an older program were asked to end and are still there after {} s: {workers}; end them, then run \
+         stepfast db migrate again",
+        WAY_WITHIN.as_secs()
+    )))
+}
+
+/// Maximum number of workers that an error names.
+const SHOWN_WORKERS: usize = 10;
+
+/// Returns the condition on rows of `workers` that live workers meet, in a schema of version `found`. Clients are no workers.
+fn live_workers(found: i64) -> &'static str {
+    if found < FIRST_WITH_CLIENTS {
+        "lease_expires_at > clock_timestamp()"
     } else {
-        Err(format!(
-            "{workers} workers of an older program were asked to end and are still there after {} s: end them, then run \
-             stepfast db migrate again",
-            WAY_WITHIN.as_secs()
-        ))
-    })
+        "NOT is_client AND lease_expires_at > clock_timestamp()"
+    }
+}
+
+/// Returns statements that fail while workers of an older program live: a script has no other way to find out.
+fn guard(schema: &str, found: i64) -> String {
+    let condition = live_workers(found);
+    format!(
+        "DO $$\nBEGIN\n    IF EXISTS (SELECT FROM {}.workers WHERE {condition}) THEN\n        RAISE EXCEPTION 'workers of an \
+         older program use schema %', {} USING HINT = 'end them, then run this script again';\n    END IF;\nEND\n$$;\n",
+        quoted(schema),
+        literal(schema)
+    )
 }
 
 /// The migrations that were missing, applied behind the lock. `None` if somebody has applied newer ones.

@@ -256,7 +256,7 @@ fn make_way(shared: &Shared, can_be_asked: bool) -> Result<(), String> {
         return Ok(());
     }
     if !can_be_asked {
-        let reason = "processes of an older program have it open, and cannot be asked to end: end them first";
+        let reason = "processes of an older program have it open, and cannot be asked to end: end them, then open it again";
         return Err(reason.to_owned());
     }
     // clients seldom look by themselves

@@ -384,7 +384,7 @@ async fn a_schema_is_not_changed_beneath_workers_of_an_older_program() {
     db.sql.batch_execute(older).await.unwrap();
     let options = || PostgresOptions::default().schema(&db.schema);
     let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
-    let words = ["1 workers of an older program", "end them, then run stepfast db migrate"];
+    let words = ["workers of an older program", "(pid ", "end them, then run stepfast db migrate"];
     assert!(words.iter().all(|words| reason(&error).contains(words)), "{error}");
     let error = PostgresStore::migrate(url(), options(), None, false).await.unwrap_err();
     assert!(words.iter().all(|words| reason(&error).contains(words)), "{error}");
