@@ -32,7 +32,7 @@ def put_by_hand(url: str, text: str) -> None:
         connection.commit()
 
 
-def test_what_cannot_become_an_execution_is_a_dead_letter(url: str) -> None:
+def test_what_cannot_become_an_execution_is_a_dead_letter(url: str, caplog: pytest.LogCaptureFixture) -> None:
     prepare(url)
     hostile = "pay\x1b[2J\u202e\r\n'; DROP TABLE inbox; --"
     put_by_hand(url, hostile)
@@ -57,6 +57,13 @@ def test_what_cannot_become_an_execution_is_a_dead_letter(url: str) -> None:
         assert by_id[elsewhere].put_at <= by_id[elsewhere].refused_at
         assert abs(by_id[elsewhere].refused_at - began) < timedelta(seconds=HANGS)
         assert engine.dead_letters(limit=2) == letters[:2]
+        ends_at = time.monotonic() + HANGS
+        lines: list[str] = []
+        while len(lines) < len(letters) and time.monotonic() < ends_at:
+            lines = [it.getMessage() for it in caplog.records if "becomes a dead letter" in it.getMessage()]
+        assert len(lines) == len(letters) and "".join(lines).isprintable(), lines
+        for letter in letters:
+            assert any(re.search(rf"(id|letter): {letter.id}\b", line) for line in lines), (letter.id, lines)
         with pytest.raises(Invalid, match="limit is 0, and must be at least 1"):
             engine.dead_letters(limit=0)
         with Client(url) as client:

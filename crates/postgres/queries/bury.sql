@@ -5,3 +5,4 @@ WITH picked AS (
 INSERT INTO dead_letters (put_at, key, reason, workflow, workflow_id, queue, letter, input)
 SELECT put_at, key, $2::text, workflow, workflow_id, queue, to_jsonb(picked) - 'input', input
 FROM picked
+RETURNING id, workflow

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use stepfast_core::Key;
 use stepfast_core::counters::{Counters, Table};
 use stepfast_core::record::Status;
+use stepfast_core::shown::printable;
 use stepfast_core::store::StoreError;
 use stepfast_core::write::{Existing, Flush, Outcome, Start, Write};
 use uuid::Uuid;
@@ -185,7 +186,7 @@ pub(crate) fn count(counters: &Counters, jobs: &[Job<'_>], answers: &[Answer]) -
                 let dead: Vec<&str> = row.next()?;
                 for letter in &dead {
                     tracing::warn!(
-                        letter,
+                        letter = printable(letter),
                         "a row of the inbox becomes a dead letter: see stepfast queue dead-letters"
                     );
                 }

@@ -14,6 +14,7 @@ use stepfast_core::lock::Mutex;
 use stepfast_core::queue::{DEFAULT_QUEUE, Ticket};
 use stepfast_core::rate::Which;
 use stepfast_core::record::Record;
+use stepfast_core::shown::printable;
 use stepfast_core::store::{Claim, Claimed, StoreError};
 use stepfast_core::turns::{Portion, Turns};
 
@@ -613,14 +614,18 @@ impl<'a> Claiming<'a> {
     async fn receive(&mut self) -> Result<(), Trouble> {
         let refused = self.remembered.inbox.refused.lock().take();
         if let Some((id, reason)) = refused {
-            tracing::warn!(
-                row = id,
-                reason,
-                "a row of the inbox becomes a dead letter: see stepfast queue dead-letters"
-            );
-            let params = vec![one(id), one(reason)];
-            self.send(Part::Middle, vec![Job { sql: Sql::Bury, what: "keeping a dead letter", params }])
-                .await?;
+            let params = vec![one(id), one(reason.clone())];
+            let bury = Job { sql: Sql::Bury, what: "keeping a dead letter", params };
+            if let Some(row) = self.send(Part::Middle, vec![bury]).await?[0].rows.first() {
+                let mut row = Columns::of(row);
+                let (id, workflow): (i64, &str) = (row.next()?, row.next()?);
+                tracing::warn!(
+                    id,
+                    workflow = printable(workflow),
+                    reason = printable(&reason),
+                    "a row of the inbox becomes a dead letter: see stepfast queue dead-letters"
+                );
+            }
         }
         let mut portion = Letters { most: self.remembered.inbox.most.load(Relaxed), id: None };
         if portion.most == 1 {

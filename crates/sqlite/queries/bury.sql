@@ -1,4 +1,5 @@
--- A row of the inbox that no execution can be made of becomes a dead letter. 1 id, 2 why, 3 the time now
+-- A row of the inbox that no execution can be made of becomes a dead letter. 1 id, 2 why, 3 the time now. Returns the id of
+-- the dead letter.
 INSERT INTO dead_letters (put_at, refused_at, key, reason, workflow, workflow_id, queue, letter, input)
 SELECT
     put_at, ?3, key, ?2, workflow, workflow_id, queue,
@@ -10,3 +11,4 @@ SELECT
     input
 FROM inbox
 WHERE id = ?1
+RETURNING id

@@ -7,6 +7,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
+use stepfast_core::shown::printable;
 
 use crate::error::Tried;
 use crate::row::{foreign_text, key, key_of};
@@ -85,13 +86,14 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
             },
         };
         if let Some(reason) = reason {
+            let id: i64 =
+                sql.get(Sql::Bury)?.query_row((letter.id, &reason, now.as_micros()), |row| row.get(0))?;
             tracing::warn!(
-                row = letter.id,
-                workflow = letter.workflow,
-                reason,
+                id,
+                workflow = printable(&letter.workflow),
+                reason = printable(&reason),
                 "a row of the inbox becomes a dead letter: see stepfast queue dead-letters"
             );
-            sql.run(Sql::Bury, (letter.id, reason, now.as_micros()))?;
         }
         sql.run(Sql::GoOn, [])?;
     }
