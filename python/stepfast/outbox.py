@@ -89,7 +89,8 @@ class Mail:
         `outbox.options(queue="emails").start(connection, send, "ann")`.
 
         Args:
-            workflow_id: The execution's id, as of `Engine.start`: if it is there already, nothing is started.
+            workflow_id: The execution's id, as of `Engine.start`. Where it is there already, nothing is
+                started; with another workflow or other arguments, the start becomes a dead letter.
             timeout: After so many seconds it is cancelled unless it has ended; never by default.
             run_timeout: The same, counted from when it begins.
             queue: The queue that it waits in; none by default.
