@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning};
 use pyo3::prelude::*;
-use stepfast::shown::{printable, quoted};
+use stepfast::text::{printable, quoted};
 use stepfast::{Error, Failure};
 
 use crate::exit::Inside;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use stepfast::clock::Timestamp;
 use stepfast::queue::Ticket;
 use stepfast::record::{Execution, Record};
-use stepfast::shown::printable;
+use stepfast::text::printable;
 use stepfast::write::{Attempt, Checkpoint, CheckpointKind, WorkerId};
 use stepfast::{Error, ErrorKind, Failure, Key, Payload, Status};
 

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use stepfast::bulk::Answers;
 use stepfast::clock::{Clock, SystemClock, Timestamp};
 use stepfast::record::{Detail, Execution, ExecutionId, Filter, Record};
-use stepfast::shown::{plain, quoted};
 use stepfast::survey::Waiting;
+use stepfast::text::{plain, quoted};
 use stepfast::write::Answer;
 use stepfast::{Client, Error, Key, Status, Store};
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::commit::Lane;
-use crate::engine::Core;
 use crate::error::Error;
 use crate::failure::{Failure, KILLS_WORKERS, UNREADABLE};
+use crate::inner::Core;
 use crate::payload::Payload;
 use crate::quarantine::is_hopeless;
 use crate::record::{QUARANTINE, Record};
 use crate::replay::Replay;
 use crate::run::{Interrupt, NewRun, Run};
-use crate::task::{RunTask, cancel_failure, deadline_failure};
+use crate::task::RunTask;
 use crate::write::{Discard, RequestKind, Write};
 
 /// The lanes' generations: read before the store is asked for executions, so that what it answers is not
@@ -69,13 +69,13 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
         core.read_ahead.begun();
     }
     if record.requests.contains(&RequestKind::Cancel) {
-        run.interrupt(Interrupt::Cancel(cancel_failure().into()));
+        run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
     } else if run.deadline_at.is_some_and(|deadline_at| deadline_at <= core.now()) {
-        run.interrupt(Interrupt::Cancel(deadline_failure().into()));
+        run.interrupt(Interrupt::Cancel(Failure::deadline_reached().into()));
     } else if is_hopeless(execution.strikes, core.options.max_recoveries) {
         run.interrupt(Interrupt::Fail(killer_failure(execution.strikes).into()));
     } else if let Some(reason) = &execution.unreadable {
-        run.interrupt(Interrupt::Park(unreadable_failure(reason).into()));
+        run.interrupt(Interrupt::Park(Failure::unreadable_record(reason).into()));
     } else if core.is_draining() {
         // the claim was under way when the draining began
         run.interrupt(Interrupt::HandBack);
@@ -112,14 +112,6 @@ fn killer_failure(strikes: u32) -> Failure {
          it was tried alone; find out what kills the process (memory, a crash in native code), then resume it"
     );
     Failure::of_kind(KILLS_WORKERS, message).permanent()
-}
-
-/// The reason for parking an execution whose record cannot be read.
-pub(crate) fn unreadable_failure(reason: &str) -> Failure {
-    let message = format!(
-        "its record cannot be read: {reason}; run it by the version that wrote it, or mend the row, then resume it"
-    );
-    Failure::of_kind(UNREADABLE, message).permanent()
 }
 
 /// The values stored aside that a record refers to.

@@ -16,7 +16,6 @@ use tokio::sync::oneshot;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::run::Run;
-use crate::task::panicked;
 
 /// The one of two branches that was first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +204,7 @@ impl Context {
         let spawned = Box::pin(async move {
             let result = AssertUnwindSafe(future).catch_unwind().await;
             drop(leaf);
-            let _ = send.send(result.map_err(|panic| panicked(&*panic)));
+            let _ = send.send(result.map_err(|panic| Failure::from_panic(&*panic)));
         });
         run.state().spawned.push(spawned);
         run.poke();

@@ -7,16 +7,18 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::commit::{DEFAULT_STAGED_BYTES, Lane};
+use crate::definition::Definitions;
 use crate::ear::Ear;
-use crate::engine::{Core, Engine, Options};
+use crate::engine::Engine;
 use crate::error::Error;
+use crate::inner::{Core, Options};
 use crate::payload::DEFAULT_VALUE_LIMIT;
 use crate::queue::{OnConflict, Queue, check_queue_name};
 use crate::queues::declare;
-use crate::shown::quoted;
 use crate::store::{Store, StoreError};
 use crate::survey::WorkerInfo;
-use crate::workflow::{Definitions, Workflow, check_text};
+use crate::text::{check_text, quoted};
+use crate::workflow::Workflow;
 
 /// Longest app_version, in bytes.
 const APP_VERSION_LIMIT: usize = 255;
@@ -272,7 +274,7 @@ async fn on_own_thread<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, Error> {
     let (send, receive) = oneshot::channel();
-    crate::commit::on_thread("stepfast-open".into(), async move {
+    crate::thread::spawn_on_thread("stepfast-open".into(), async move {
         let _ = send.send(future.await);
     })?;
     receive.await.map_err(|_| Error::Unavailable("the store panicked while it was opened".into()))

@@ -2,8 +2,9 @@
 
 use futures_util::{StreamExt, stream};
 
-use crate::engine::{Core, Engine};
+use crate::engine::Engine;
 use crate::error::Error;
+use crate::inner::Core;
 use crate::record::{Filter, Status};
 use crate::write::{Answer, RequestKind};
 

@@ -11,9 +11,10 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::call::WaitingFor;
+use crate::call::{Call, WaitingFor};
 use crate::commit::{Durable, Lsn, Slot};
-use crate::context::{Call, Context};
+use crate::context::Context;
+use crate::definition::Definition;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::key::Key;
@@ -25,9 +26,9 @@ use crate::replay::CallKind;
 use crate::run::{ChildEnd, ChildState, Interrupt, NewRun, Run};
 use crate::runs::Expected;
 use crate::start_options::{Due, StartOptions, forward_options};
-use crate::task::{RunTask, cancel_failure, encoded};
+use crate::task::RunTask;
 use crate::value::Place;
-use crate::workflow::{Definition, Workflow};
+use crate::workflow::Workflow;
 use crate::write::{self, CheckpointKind, Outcome, Parent, RequestKind};
 
 /// A child about to be started and awaited; `.await` it. Made by [`Context::child`].
@@ -229,7 +230,7 @@ pub(crate) async fn run_to_end<O: FromPayload>(call: Call, child: NewChild) -> R
     match start(&call, child, key).await {
         Ok(key) => until_end(&call, key).await,
         Err(failure) => {
-            call.deliver(CheckpointKind::Failed, encoded(&failure), 0).await;
+            call.deliver(CheckpointKind::Failed, Payload::of_failure(&failure), 0).await;
             Err(failure)
         }
     }
@@ -271,7 +272,7 @@ pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) 
     let call = Call::begin(run, path, &name, CallKind::ChildStart, fingerprint);
     if let Some(delivery) = call.recorded().await {
         if delivery.kind == CheckpointKind::Failed {
-            return Err(crate::handle::failure_in(&delivery.outcome));
+            return Err(delivery.outcome.to_failure());
         }
         let key = recorded_key(&call, &delivery.outcome).await;
         if !child.is_detached {
@@ -289,7 +290,7 @@ pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) 
             Ok(key)
         }
         Err(failure) => {
-            call.deliver(CheckpointKind::Failed, encoded(&failure), 0).await;
+            call.deliver(CheckpointKind::Failed, Payload::of_failure(&failure), 0).await;
             Err(failure)
         }
     }
@@ -301,7 +302,7 @@ async fn start(call: &Call, child: NewChild, key: Key) -> Result<Key, Failure> {
     let run = &call.run;
     let core = &run.core;
     if core.definitions.get(&definition.name).is_none() {
-        let mut failure = crate::order::unknown_workflow(core, &definition.name).recorded();
+        let mut failure = core.definitions.unknown(&definition.name).recorded();
         failure.message =
             format!("workflow {:?} cannot start a child: {}", &*run.definition.name, failure.message);
         return Err(failure);
@@ -431,7 +432,7 @@ async fn place(call: &Call, options: &StartOptions) -> Result<Option<Arc<Ticket>
     options.check_child().and_then(|()| options.attributes.check()).map_err(|error| error.recorded())?;
     let Some(ticket) = options.ticket().map_err(|error| error.recorded())? else { return Ok(None) };
     let core = &call.run.core;
-    let unknown = call.ask(async || match core.queues.check(core, &ticket.queue).await {
+    let unknown = call.ask(async || match core.queues.check(&*core.store, &ticket.queue).await {
         Err(error @ (Error::UnknownQueue { .. } | Error::Invalid { .. })) => Ok(Some(error)),
         checked => checked.map(|()| None),
     });
@@ -511,7 +512,7 @@ async fn unless_cancelled_too(call: &Call) {
     let id = ExecutionId::Key(run.key);
     let record = call.ask(|| run.core.load(id.clone(), Detail::Full)).await;
     if record.is_some_and(|it| it.requests.contains(&RequestKind::Cancel)) {
-        run.interrupt(Interrupt::Cancel(cancel_failure().into()));
+        run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
         std::future::pending::<()>().await;
     }
 }
@@ -602,5 +603,5 @@ async fn output<O: FromPayload>(
             }
         };
     }
-    Err(crate::handle::failure_in(&outcome))
+    Err(outcome.to_failure())
 }

@@ -8,14 +8,13 @@ use smallvec::SmallVec;
 
 use crate::clock::Timestamp;
 use crate::commit::{Lsn, Settled, Sink, Slot, Staged};
-use crate::engine::Core;
 use crate::failure::{Failure, REFUSED};
+use crate::inner::Core;
 use crate::key::Key;
 use crate::payload::Payload;
 use crate::record::Status;
 use crate::run::Interrupt;
 use crate::store::StoreError;
-use crate::task::{cancel_failure, encoded};
 use crate::write::{
     Answer, Checkpoint, CheckpointKind, Discard, Move, Outcome, RequestKind, Start, State, WorkerId, Write,
 };
@@ -40,7 +39,7 @@ impl Sink for Ear {
             // before the Lsn that the next body waits for is settled
             Outcome::CancelAsked => {
                 if let Some(run) = core.runs.get(execution) {
-                    run.interrupt(Interrupt::Cancel(cancel_failure().into()));
+                    run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
                 }
             }
             Outcome::Answered(Answer::Done, parent) => {
@@ -166,7 +165,7 @@ impl Core {
             _ => run.and_then(|run| run.ticket.clone()),
         };
         let failure = Failure::of_kind(REFUSED, format!("the outcome could not be recorded: {reason}"));
-        let failure = encoded(&failure.permanent());
+        let failure = Payload::of_failure(&failure.permanent());
         let instead = match write {
             Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => None,
             Write::Checkpoint(checkpoint) => {

@@ -19,6 +19,7 @@ use futures_util::future::BoxFuture;
 use crate::branch::Leaf;
 use crate::child::NewChild;
 use crate::context::{Context, sleep_for};
+use crate::definition::BodyFuture;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::failure::{Failure, UNREADABLE};
@@ -35,7 +36,7 @@ use crate::start::{Running, Starting};
 pub use crate::start_options::StartOptions;
 use crate::step::{StepOptions, begin};
 pub use crate::step_call::{StepCall, StepTurn};
-use crate::workflow::{BodyFuture, Workflow};
+use crate::workflow::Workflow;
 
 /// The input of a guest's workflow.
 #[derive(Clone, Debug)]
@@ -81,8 +82,8 @@ impl GuestWorkflow {
         F: Fn(Branch, Payload) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Payload, Failure>> + Send + 'static,
     {
-        let body = move |cx: Context, input: &Payload| -> Result<BodyFuture, Failure> {
-            Ok(Box::pin(body(Branch { cx, leaf: None }, input.clone())))
+        let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
+            Ok(Box::pin(body(Branch { cx: Context::root(run), leaf: None }, input.clone())))
         };
         Self::guest(name, is_eager, is_in_thread, time_limit, Box::new(body))
     }

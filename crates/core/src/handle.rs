@@ -8,9 +8,8 @@ use std::task::Poll;
 
 use serde::de::DeserializeOwned;
 
-use crate::engine::Core;
 use crate::error::Error;
-use crate::failure::Failure;
+use crate::inner::Core;
 use crate::key::Key;
 use crate::payload::{FromPayload, Payload};
 use crate::record::{Detail, ExecutionId, Status};
@@ -112,7 +111,7 @@ impl<O> Handle<O> {
         }
         let execution = Box::pin(self.core().until_ended(self.key)).await?;
         if execution.is_paused {
-            let (workflow_id, failure) = (execution.workflow_id(), failure_in(&execution.outcome).into());
+            let (workflow_id, failure) = (execution.workflow_id(), execution.outcome.to_failure().into());
             return Err(Error::Parked { workflow_id, failure });
         }
         decode(self.core(), self.key, execution.status, execution.outcome)
@@ -144,16 +143,9 @@ pub(crate) fn decode_here<O: FromPayload>(status: Status, outcome: &Payload) -> 
         Status::Completed => {
             O::from_payload(outcome).map_err(|error| error.of_value(|| "the output".to_owned()))
         }
-        Status::Cancelled => Err(Error::Cancelled(failure_in(outcome))),
-        _ => Err(Error::Failed(failure_in(outcome))),
+        Status::Cancelled => Err(Error::Cancelled(outcome.to_failure())),
+        _ => Err(Error::Failed(outcome.to_failure())),
     }
-}
-
-/// The failure in a payload.
-pub(crate) fn failure_in(payload: &Payload) -> Failure {
-    payload.decode().unwrap_or_else(|error| {
-        Failure::new(error.of_value(|| "what was recorded as an error".to_owned()).to_string())
-    })
 }
 
 impl<O> fmt::Debug for Handle<O> {

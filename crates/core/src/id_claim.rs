@@ -1,65 +1,78 @@
-//! [`IdClaim`]: the right to start an id that a caller has given, one at a time in a process.
+//! [`IdLocks`]: one start at a time, in a process, of each id that a caller has given.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::runtime;
 use tokio::sync::watch;
 
 use crate::commit::{Durable, Lane, Lsn};
-use crate::engine::Core;
 
-/// A start in this process of an id given by a caller, whose outcome is not known yet.
-pub(crate) type StartUnderWay = watch::Receiver<()>;
-
-/// The right to start an id given by a caller: one at a time in a process.
-pub(crate) struct IdClaim {
-    core: Arc<Core>,
-    id: Arc<str>,
-    _settled: watch::Sender<()>,
+/// The ids given by callers whose starts in this process have no known outcome yet.
+pub(crate) struct IdLocks {
+    held: Mutex<HashMap<Arc<str>, watch::Receiver<()>>>,
+    runtime: runtime::Handle,
 }
 
-impl IdClaim {
-    pub(crate) async fn take(core: &Arc<Core>, id: &Arc<str>) -> Self {
+/// The right to start an id given by a caller; dropped, it lets the next start of the id go on.
+pub(crate) struct IdLock {
+    locks: Arc<IdLocks>,
+    id: Arc<str>,
+    _released: watch::Sender<()>,
+}
+
+impl IdLocks {
+    pub(crate) fn new(runtime: runtime::Handle) -> Arc<Self> {
+        Arc::new(Self { held: Mutex::default(), runtime })
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Receiver<()>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other start of this id is under way in this process.
+    pub(crate) async fn lock(self: &Arc<Self>, id: &Arc<str>) -> IdLock {
         loop {
             let mut other = {
-                let mut starting = core.starting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                match starting.get(id) {
+                let mut held = self.held();
+                match held.get(id) {
                     Some(other) => other.clone(),
                     None => {
-                        let (settled, receiver) = watch::channel(());
-                        starting.insert(id.clone(), receiver);
-                        return Self { core: core.clone(), id: id.clone(), _settled: settled };
+                        let (released, receiver) = watch::channel(());
+                        held.insert(id.clone(), receiver);
+                        return IdLock { locks: self.clone(), id: id.clone(), _released: released };
                     }
                 }
             };
-            // resolves, with an error, when the other claim is dropped
+            // resolves, with an error, when the other lock is dropped
             let _ = other.changed().await;
         }
     }
 }
 
-impl Drop for IdClaim {
+impl Drop for IdLock {
     fn drop(&mut self) {
-        self.core.starting.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&self.id);
+        self.locks.held().remove(&self.id);
     }
 }
 
-/// Keeps the right to start an id until the outcome of its Start is known, also if nobody waits for that.
-pub(crate) struct Claimed {
-    pub(crate) claim: Option<IdClaim>,
+/// A lock of an id that is kept until the outcome of the Start is known, also if no caller waits for the outcome.
+pub(crate) struct IdLockUntilSettled {
+    pub(crate) lock: Option<IdLock>,
     pub(crate) lane: Lane,
     pub(crate) lsn: Lsn,
 }
 
-impl Drop for Claimed {
+impl Drop for IdLockUntilSettled {
     fn drop(&mut self) {
-        if let Some(claim) = self.claim.take()
+        if let Some(lock) = self.lock.take()
             && !self.lane.is_settled(self.lsn)
         {
             let settled = Durable::new(self.lane.clone(), self.lsn);
-            let runtime = claim.core.runtime.clone();
+            let runtime = lock.locks.runtime.clone();
             runtime.spawn(async move {
                 settled.await;
-                drop(claim);
+                drop(lock);
             });
         }
     }

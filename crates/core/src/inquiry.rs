@@ -1,77 +1,82 @@
-//! [`Inquiry`]: many who ask for executions, and one question to the database at a time.
+//! [`LoadBatcher`]: loads of executions share queries, as Writes share flushes.
 //!
-//! As Writes share flushes, those who wait for executions elsewhere share reads: while one is on its way the next
-//! ones gather, and there is no timer.
+//! While one query is under way, the keys of the next one gather; there is no timer.
 
 use std::sync::Arc;
 
+use tokio::runtime;
 use tokio::sync::oneshot;
 
-use crate::engine::Core;
 use crate::error::Error;
 use crate::key::Key;
 use crate::lock::Mutex;
 use crate::record::{Detail, Execution, ExecutionId};
+use crate::store::Store;
 
-/// Most executions in one question.
-const MOST: usize = 1_000;
+/// Maximum number of executions in one query.
+const MAX_KEYS: usize = 1_000;
 
-type Answer = Result<Option<Execution>, Error>;
+type Loaded = Result<Option<Execution>, Error>;
 
-/// What is to be asked next.
-#[derive(Default)]
-pub(crate) struct Inquiry {
-    open: Mutex<Open>,
+/// The keys that the next query loads.
+pub(crate) struct LoadBatcher {
+    store: Arc<dyn Store>,
+    runtime: runtime::Handle,
+    pending: Mutex<Pending>,
 }
 
 #[derive(Default)]
-struct Open {
-    asked: Vec<(Key, oneshot::Sender<Answer>)>,
-    /// Somebody is asking, and will ask these too.
-    is_asking: bool,
+struct Pending {
+    keys: Vec<(Key, oneshot::Sender<Loaded>)>,
+    /// True while a task sends queries; the task loads these keys too.
+    is_loading: bool,
 }
 
-impl Core {
-    /// The execution with its outcome, without its input. Shares the question with whoever else asks just then.
-    pub(crate) async fn inquire(self: &Arc<Self>, key: Key) -> Answer {
-        let (answer, answered) = oneshot::channel();
+impl LoadBatcher {
+    pub(crate) fn new(store: Arc<dyn Store>, runtime: runtime::Handle) -> Arc<Self> {
+        Arc::new(Self { store, runtime, pending: Mutex::default() })
+    }
+
+    /// Returns the execution with its outcome, without its input. Shares the query with other callers.
+    pub(crate) async fn load(self: &Arc<Self>, key: Key) -> Loaded {
+        let (reply, loaded) = oneshot::channel();
         let is_first = {
-            let mut open = self.inquiry.open.lock();
-            open.asked.push((key, answer));
-            !std::mem::replace(&mut open.is_asking, true)
+            let mut pending = self.pending.lock();
+            pending.keys.push((key, reply));
+            !std::mem::replace(&mut pending.is_loading, true)
         };
         if is_first {
-            // in a task of its own: whoever asks may go away, and leave others without an answer
-            self.runtime.spawn(ask(self.clone()));
+            // in a task of its own: a caller may go away, and must not leave the others without a reply
+            self.runtime.spawn(self.clone().load_pending());
         }
-        answered.await.unwrap_or_else(|_| Err(self.why_dropped()))
+        loaded.await.unwrap_or_else(|_| Err(Error::Unavailable("the load was dropped".into())))
     }
-}
 
-/// Asks until nobody wants to know anything.
-async fn ask(core: Arc<Core>) {
-    loop {
-        let asked = {
-            let mut open = core.inquiry.open.lock();
-            let first = open.asked.len().min(MOST);
-            let asked: Vec<_> = open.asked.drain(..first).collect();
-            open.is_asking = !asked.is_empty();
-            asked
-        };
-        if asked.is_empty() {
-            return;
-        }
-        let ids: Vec<ExecutionId> = asked.iter().map(|(key, _)| ExecutionId::Key(*key)).collect();
-        match core.store.load(&ids, Detail::Outcome).await {
-            Ok(records) => {
-                for ((_, answer), record) in asked.into_iter().zip(records) {
-                    let _ = answer.send(Ok(record.map(|record| record.execution)));
-                }
+    /// Sends queries until no keys are pending.
+    async fn load_pending(self: Arc<Self>) {
+        loop {
+            let batch = {
+                let mut pending = self.pending.lock();
+                let count = pending.keys.len().min(MAX_KEYS);
+                let batch: Vec<_> = pending.keys.drain(..count).collect();
+                pending.is_loading = !batch.is_empty();
+                batch
+            };
+            if batch.is_empty() {
+                return;
             }
-            Err(error) => {
-                let error = Error::from(error);
-                for (_, answer) in asked {
-                    let _ = answer.send(Err(error.clone()));
+            let ids: Vec<ExecutionId> = batch.iter().map(|(key, _)| ExecutionId::Key(*key)).collect();
+            match self.store.load(&ids, Detail::Outcome).await {
+                Ok(records) => {
+                    for ((_, reply), record) in batch.into_iter().zip(records) {
+                        let _ = reply.send(Ok(record.map(|record| record.execution)));
+                    }
+                }
+                Err(error) => {
+                    let error = Error::from(error);
+                    for (_, reply) in batch {
+                        let _ = reply.send(Err(error.clone()));
+                    }
                 }
             }
         }

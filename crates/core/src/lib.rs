@@ -19,6 +19,7 @@ pub mod counters;
 #[doc(hidden)]
 pub mod crash;
 pub mod debounce;
+mod definition;
 mod delivery;
 pub mod depth;
 mod disagreement;
@@ -29,9 +30,12 @@ pub mod failure;
 pub mod guest;
 mod handle;
 mod id_claim;
+mod inner;
 mod inquiry;
 pub mod key;
+mod known_queues;
 mod lease;
+mod lifecycle;
 #[doc(hidden)]
 pub mod lock;
 pub mod memory;
@@ -51,8 +55,6 @@ mod rest;
 mod run;
 mod runs;
 pub mod schema;
-#[doc(hidden)]
-pub mod shown;
 mod shutdown;
 mod signals;
 mod start;
@@ -65,6 +67,9 @@ mod stranded;
 mod strays;
 pub mod survey;
 mod task;
+#[doc(hidden)]
+pub mod text;
+mod thread;
 pub mod turns;
 mod value;
 mod watch;

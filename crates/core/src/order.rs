@@ -12,20 +12,20 @@ use futures_util::future::OptionFuture;
 use crate::clock::LONGEST;
 use crate::commit::{Durable, Fate, Lsn, Slot, Staged};
 use crate::debounce::held_as;
-use crate::engine::Core;
+use crate::definition::Definition;
 use crate::error::Error;
 use crate::handle::{Handle, decode};
-use crate::id_claim::{Claimed, IdClaim};
+use crate::id_claim::{IdLock, IdLockUntilSettled};
+use crate::inner::Core;
 use crate::key::Key;
 use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
 use crate::queue::{OnDuplicate, OnFull, Ticket};
 use crate::record::{Detail, Execution, ExecutionId, Status};
 use crate::run::{Conclusion, NewRun, Run};
-use crate::shown::listed;
-use crate::start_options::{ID_LIMIT, StartOptions};
+use crate::start_options::StartOptions;
 use crate::task::RunTask;
+use crate::text::{ID_LIMIT, check_name, check_text};
 use crate::value::Place;
-use crate::workflow::{Definition, check_name, check_text};
 use crate::write::{self, Existing, Outcome, Write};
 
 /// Something shared that whoever starts an execution has: for as long as that takes, or his own.
@@ -62,7 +62,7 @@ pub(crate) struct Order<'e> {
 pub(crate) struct Attended {
     pub(crate) task: Option<RunTask>,
     pub(crate) input: Payload,
-    pub(crate) claim: Option<IdClaim>,
+    pub(crate) id_lock: Option<IdLock>,
 }
 
 impl Attended {
@@ -78,7 +78,7 @@ impl Attended {
 impl Drop for Attended {
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
-            task.detach(std::mem::take(&mut self.input), self.claim.take());
+            task.detach(std::mem::take(&mut self.input), self.id_lock.take());
         }
     }
 }
@@ -87,7 +87,7 @@ impl Drop for Attended {
 pub(crate) struct Prepared {
     pub(crate) start: Box<write::Start>,
     pub(crate) room: u32,
-    claim: Option<IdClaim>,
+    id_lock: Option<IdLock>,
     /// True if there is a place for it to run here.
     is_local: bool,
 }
@@ -132,7 +132,7 @@ impl Order<'_> {
         if core.info.is_client {
             check_name("workflow name", &definition.name)?;
         } else if core.definitions.get(&definition.name).is_none() {
-            return Err(unknown_workflow(core, &definition.name));
+            return Err(core.definitions.unknown(&definition.name));
         }
         let limit = core.options.value_limit;
         if input.len() > limit {
@@ -156,7 +156,7 @@ impl Order<'_> {
             return Err(TryNow::Later);
         }
         let start = self.start_of(key, None, None, self.input.clone(), true);
-        Ok(Prepared { start, room, claim: None, is_local: true })
+        Ok(Prepared { start, room, id_lock: None, is_local: true })
     }
 
     /// Prepares any start, waiting for what it needs.
@@ -167,14 +167,14 @@ impl Order<'_> {
         options.check_debounce(&self.definition.name, &self.input)?;
         options.attributes.check()?;
         if let Some(ticket) = &ticket {
-            core.queues.await_known(core, &ticket.queue).await?;
+            core.await_queue(&ticket.queue).await?;
         }
         let key = Key::mint(core.shard);
-        let mut claim = None;
+        let mut id_lock = None;
         let id = self.id();
         if let Some(id) = &id {
             check_text("workflow_id", id, ID_LIMIT)?;
-            claim = Some(IdClaim::take(core, id).await);
+            id_lock = Some(core.id_locks.lock(id).await);
         }
         let lane = core.lane_of(key);
         let generation = lane.generation();
@@ -184,7 +184,7 @@ impl Order<'_> {
         if !is_local {
             core.note_full();
         }
-        Ok(Prepared { start: self.start_of(key, id, ticket, input, is_local), room, claim, is_local })
+        Ok(Prepared { start: self.start_of(key, id, ticket, input, is_local), room, id_lock, is_local })
     }
 
     /// True if it may begin here at once, as far as is known here.
@@ -238,13 +238,6 @@ impl Order<'_> {
 
 fn text(option: Option<&str>) -> String {
     option.unwrap_or_default().to_owned()
-}
-
-pub(crate) fn unknown_workflow(core: &Core, name: &str) -> Error {
-    Error::UnknownWorkflow {
-        name: name.to_owned(),
-        known: listed(core.info.workflows.iter().map(|it| &**it)),
-    }
 }
 
 /// The run of a Start that is carried out here and staged by itself.
@@ -340,10 +333,10 @@ impl Order<'_> {
 
     async fn start_prepared<O>(&self, prepared: Prepared) -> Result<Result<Started<O>, Obstacle>, Error> {
         let (core, definition) = (&*self.core, &*self.definition);
-        let Prepared { start, room, claim, is_local } = prepared;
+        let Prepared { start, room, id_lock, is_local } = prepared;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         if !is_local {
-            let outcome = queue(core, start, room, claim).await?;
+            let outcome = queue(core, start, room, id_lock).await?;
             return self.came_to(outcome, key, id, fingerprint);
         }
         let run = local_run(core, definition, &start, None);
@@ -354,13 +347,13 @@ impl Order<'_> {
             return Err(core.why_dropped());
         };
         let task = Some(RunTask::starting(run.clone(), lsn));
-        let mut attended = Attended { task, input: self.input.clone(), claim };
+        let mut attended = Attended { task, input: self.input.clone(), id_lock };
         let outcome = poll_fn(|cx| match &mut attended.task {
             Some(task) => task.poll_started(cx, &self.input),
             None => Poll::Ready(Outcome::Dropped),
         })
         .await;
-        attended.claim = None;
+        attended.id_lock = None;
         if outcome != Outcome::Applied {
             attended.task = None;
             return self.came_to(outcome, key, id, fingerprint);
@@ -424,26 +417,26 @@ impl Order<'_> {
                 Started::Elsewhere(handle) => handle.output().await,
             };
         }
-        let Prepared { start, room, claim, .. } = prepared;
+        let Prepared { start, room, id_lock, .. } = prepared;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         let run = local_run_of(core, definition, start, room);
         let task = Some(RunTask::executing(run.clone(), &self.input));
-        let mut attended = Attended { task, input: Payload::empty(), claim };
+        let mut attended = Attended { task, input: Payload::empty(), id_lock };
         let mut landing = None;
         let conclusion = poll_fn(|cx| {
             let polled = attended.poll_conclusion(cx);
             // whoever waits for the id hears that it landed, whatever the code waits for
-            if attended.claim.is_some()
+            if attended.id_lock.is_some()
                 && let Some(lsn) = run.start_lsn()
                 && landing.get_or_insert_with(|| Durable::new(run.clone(), lsn)).poll_unpin(cx).is_ready()
             {
-                attended.claim = None;
+                attended.id_lock = None;
             }
             polled
         })
         .await;
         // after a fence the run is gone, and its Start is staged again: nobody else may start the id yet
-        let claim = attended.claim.take();
+        let id_lock = attended.id_lock.take();
         drop(attended);
         if let Conclusion::Ended(status, outcome) = conclusion {
             return decode(core, key, status, outcome).await;
@@ -454,7 +447,7 @@ impl Order<'_> {
             Error::NotFound { .. } => Ok(()),
             error => Err(error),
         })?;
-        drop(claim);
+        drop(id_lock);
         // suspended, handed on, or the id was taken: the database knows by whom
         let existing = match &id {
             None => None,
@@ -497,15 +490,15 @@ async fn queue(
     core: &Arc<Core>,
     start: Box<write::Start>,
     room: u32,
-    claim: Option<IdClaim>,
+    id_lock: Option<IdLock>,
 ) -> Result<Outcome, Error> {
     let key = start.key;
     let lane = core.lane_of(key);
     let generation = lane.generation();
     let staged = Staged { generation, tree: key, write: Write::Start(start), room, fate: None };
     let Some(lsn) = lane.stage(staged, &mut Slot::default()) else { return Err(core.why_dropped()) };
-    let claimed = Claimed { claim, lane: lane.clone(), lsn };
-    Ok(claimed.lane.durable(lsn).await)
+    let held = IdLockUntilSettled { lock: id_lock, lane: lane.clone(), lsn };
+    Ok(held.lane.durable(lsn).await)
 }
 
 /// The handle that a Start which does not run here, or lost, leads to.

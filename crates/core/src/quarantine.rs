@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::engine::Core;
+use crate::inner::Core;
 use crate::key::Key;
 use crate::record::QUARANTINE;
 use crate::run::Run;

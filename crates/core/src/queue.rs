@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::rate::Rate;
+use crate::text::check_text;
 use crate::weights::Weights;
-use crate::workflow::check_text;
 
 /// The queue of every execution that was given no other: what is started without one and cannot run at once, and what
 /// is continued. It has no limits, and nobody can give it any.

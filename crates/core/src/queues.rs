@@ -1,75 +1,11 @@
-//! [`Queues`]: the queues that an engine knows of, and how they are declared and changed.
+//! Queues of a store: how an engine declares, changes, pauses and lists them.
 
-use std::collections::HashSet;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::sync::Notify;
-
-use crate::engine::{Core, Engine};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::queue::{DEFAULT_QUEUE, Limits, OnConflict, Queue, QueueChange, QueueRow, check_queue_name};
-use crate::shown::listed;
 use crate::store::{Store, StoreError};
-
-/// When it is seen whether there is room in a full queue, whatever has been heard.
-const LOOK_FOR_ROOM_AFTER: Duration = Duration::from_secs(1);
-
-/// What the engine knows of queues.
-#[derive(Default)]
-pub(crate) struct Queues {
-    /// Names of queues that are stored. Nobody deletes a queue, so what is known once is known for good.
-    known: RwLock<HashSet<Arc<str>>>,
-    /// Something has left a queue, here or elsewhere.
-    left: Notify,
-}
-
-impl Queues {
-    fn knows(&self, name: &str) -> bool {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).contains(name)
-    }
-
-    /// There is a queue of this name.
-    pub(crate) fn learn(&self, name: &Arc<str>) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
-    }
-
-    /// Something may have left a queue: who waits for room may try again.
-    pub(crate) fn has_left(&self) {
-        self.left.notify_waiters();
-    }
-
-    /// Ends when there may be room in a queue that is full now.
-    pub(crate) fn room(&self) -> impl Future<Output = ()> {
-        let left = self.left.notified();
-        async {
-            let _ = tokio::time::timeout(LOOK_FOR_ROOM_AFTER, left).await;
-        }
-    }
-
-    /// An error if there is no such queue. Waits for a database that does not answer.
-    pub(crate) async fn await_known(&self, core: &Core, name: &Arc<str>) -> Result<(), Error> {
-        core.ask(|| self.check(core, name)).await
-    }
-
-    /// An error if there is no such queue.
-    pub(crate) async fn check(&self, core: &Core, name: &Arc<str>) -> Result<(), Error> {
-        if self.knows(name) {
-            return Ok(());
-        }
-        if **name == *DEFAULT_QUEUE {
-            let reason = format!("{DEFAULT_QUEUE:?} is what has no queue: leave `queue` out");
-            return Err(Error::Invalid { what: "queue", reason });
-        }
-        let there = core.store.queues(None).await?;
-        if there.iter().any(|row| row.queue.name == *name) {
-            self.learn(name);
-            return Ok(());
-        }
-        let known = listed(there.iter().map(|row| &*row.queue.name));
-        Err(Error::UnknownQueue { name: name.to_string(), known })
-    }
-}
 
 /// Stores a queue that code declares.
 pub(crate) async fn declare(store: &dyn Store, queue: &Queue, on_conflict: OnConflict) -> Result<(), Error> {
@@ -159,7 +95,7 @@ impl Engine {
         }
         check_queue_name(name)?;
         let name: Arc<str> = name.into();
-        self.core.queues.check(&self.core, &name).await?;
+        self.core.queues.check(&*self.core.store, &name).await?;
         let wanted = |row: Option<&QueueRow>| {
             let row = row.filter(|row| row.is_paused != is_paused);
             Ok(row.map(|row| (row.queue.limits.clone(), is_paused)))

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::shown::quoted;
+use crate::text::quoted;
 
 /// How many executions may begin in a time.
 ///

@@ -5,17 +5,16 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adopt::unreadable_failure;
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::debounce::debounce_id;
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::queue::{DEFAULT_QUEUE, Ticket};
-use crate::shown::quoted;
-use crate::task::encoded;
+use crate::text::quoted;
 use crate::write::{Attempt, Checkpoint, Parent, RequestKind, WorkerId};
 
 /// Why a request comes to nothing whose execution has a number as its status that this version does not know.
@@ -220,7 +219,8 @@ impl Execution {
         self.note_unreadable("status of executions");
         self.status = Status::Queued;
         self.is_paused = true;
-        self.outcome = encoded(&unreadable_failure(self.unreadable.as_deref().unwrap_or_default()));
+        self.outcome =
+            Payload::of_failure(&Failure::unreadable_record(self.unreadable.as_deref().unwrap_or_default()));
     }
 }
 

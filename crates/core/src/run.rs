@@ -10,8 +10,9 @@ use futures_util::task::AtomicWaker;
 use crate::call::{CallState, WaitingFor};
 use crate::clock::Timestamp;
 use crate::commit::{Fate, Lane, Lsn, OnLane, Slot, Staged};
-use crate::engine::Core;
+use crate::definition::Definition;
 use crate::failure::Failure;
+use crate::inner::Core;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
@@ -19,7 +20,6 @@ use crate::queue::Ticket;
 use crate::record::{Armed, Status};
 use crate::replay::{Attempts, Replay};
 use crate::rest::Waits;
-use crate::workflow::Definition;
 use crate::write::{Attempt, CheckpointKind, Move, Parent, Start, State, Write};
 
 /// An execution while it runs here.
@@ -353,7 +353,7 @@ impl Run {
         let Some(deadline_at) = self.deadline_at else { return false };
         let is_over = self.core.now() >= deadline_at;
         if is_over {
-            self.interrupt(Interrupt::Cancel(crate::task::deadline_failure().into()));
+            self.interrupt(Interrupt::Cancel(Failure::deadline_reached().into()));
         }
         is_over
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::engine::Core;
+use crate::inner::Core;
 use crate::key::{Key, KeyMap};
 use crate::run::Run;
 

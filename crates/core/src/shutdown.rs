@@ -1,6 +1,5 @@
-//! The end of an engine: in good order, and within its time.
+//! The end of a worker: in good order, and within its time.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -8,20 +7,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::clock::LONGEST;
-use crate::engine::{Core, all_ended};
-use crate::error::Error;
+use crate::lifecycle::ShutdownRequest;
 use crate::run::Interrupt;
 use crate::worker::Worker;
 
-/// What ends the worker.
-pub(crate) struct Shutdown {
-    pub(crate) grace: Duration,
-    pub(crate) done: oneshot::Sender<()>,
-}
-
 impl Worker {
     /// Hands back what runs, flushes what is staged, gives up the registration.
-    pub(crate) async fn shut_down(&mut self, Shutdown { grace, done }: Shutdown) {
+    pub(crate) async fn shut_down(&mut self, ShutdownRequest { grace, done }: ShutdownRequest) {
         let core = self.core.clone();
         let deadline = Instant::now() + grace.min(LONGEST);
         core.begin_closing();
@@ -96,42 +88,9 @@ impl Worker {
     }
 }
 
-/// Asks the worker to end the engine, and waits until it has.
-pub(crate) async fn shut_down(core: &Arc<Core>, grace: Duration) -> Result<(), Error> {
-    let (done, ended) = oneshot::channel();
-    core.send_shutdown(Shutdown { grace, done });
-    if ended.await.is_err() {
-        // somebody else has asked before
-        core.stopped().await;
+/// Resolves when all of `ended` have.
+async fn all_ended(ended: Vec<oneshot::Receiver<()>>) {
+    for receiver in ended {
+        let _ = receiver.await;
     }
-    Ok(())
 }
-
-/// Lets what runs come to its end, takes nothing new, and shuts down when nothing runs any more or `grace` is over.
-pub(crate) async fn drain(core: &Arc<Core>, grace: Duration) -> Result<(), Error> {
-    drained(core, grace).await;
-    shut_down(core, HAND_BACK).await
-}
-
-/// Takes nothing new from here on; returns when nothing runs any more, or when `grace` is over: then false.
-pub(crate) async fn drained(core: &Arc<Core>, grace: Duration) -> bool {
-    core.begin_draining();
-    tracing::info!(running = core.running(), "draining: nothing new is taken");
-    let nothing_runs = async {
-        loop {
-            let freed = core.worker.freed.notified();
-            if core.running() == 0 {
-                return;
-            }
-            freed.await;
-        }
-    };
-    let is_drained = tokio::time::timeout(grace, nothing_runs).await.is_ok();
-    if !is_drained {
-        tracing::info!(running = core.running(), "the time to drain is over: what runs is handed back");
-    }
-    is_drained
-}
-
-/// How long what is left may take to be handed back.
-const HAND_BACK: Duration = Duration::from_secs(5);

@@ -12,9 +12,11 @@ use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::clock::Timestamp;
-use crate::engine::{Core, Engine};
+use crate::definition::Definition;
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::handle::{Handle, decode, decode_here};
+use crate::inner::Core;
 use crate::key::Key;
 use crate::order::{Attended, Held, Order, Prepared, TryNow, local_run, local_run_of, settled, started};
 use crate::payload::{FromPayload, Payload};
@@ -22,7 +24,7 @@ use crate::queue::{OnDuplicate, OnFull};
 use crate::run::Conclusion;
 use crate::start_options::{Due, StartOptions, forward_options};
 use crate::task::RunTask;
-use crate::workflow::{Definition, Workflow};
+use crate::workflow::Workflow;
 use crate::write::Outcome;
 
 /// An execution about to be started; `.await` it for its [`Handle`].
@@ -337,7 +339,7 @@ impl<'e, O: Send + 'e> Future for Starting<'e, O> {
                                 };
                                 let task = Some(RunTask::starting(run, lsn));
                                 self.0 =
-                                    StartState::Staged(Attended { task, input: order.input, claim: None });
+                                    StartState::Staged(Attended { task, input: order.input, id_lock: None });
                             }
                             Err(TryNow::Later) => self.0 = StartState::Other(Box::pin(order.start())),
                             Err(TryNow::Never(error)) => return Poll::Ready(Err(error)),
@@ -407,7 +409,7 @@ impl<'e, O: FromPayload + Send + 'e> Future for Running<'e, O> {
                                 let key = start.key;
                                 let run = local_run_of(&order.core, &order.definition, start, room);
                                 let task = Some(RunTask::executing(run, &order.input));
-                                let attended = Attended { task, input: Payload::empty(), claim: None };
+                                let attended = Attended { task, input: Payload::empty(), id_lock: None };
                                 self.0 = RunState::Attended(order.core, key, attended);
                             }
                             Err(TryNow::Later) => self.0 = RunState::Other(Box::pin(order.run_to_end())),

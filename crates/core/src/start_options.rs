@@ -8,11 +8,8 @@ use crate::clock::{LONGEST, Timestamp};
 use crate::error::Error;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::queue::{OnDuplicate, OnFull, Ticket, check_queue_key, check_queue_name};
-use crate::workflow::check_text;
+use crate::text::{ID_LIMIT, check_text};
 use crate::write::State;
-
-/// Longest workflow_id, dedup_id and id of a debounced start, in bytes.
-pub(crate) const ID_LIMIT: usize = 1024;
 
 /// What is told about an execution when it is started.
 #[derive(Clone, Debug)]

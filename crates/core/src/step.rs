@@ -9,8 +9,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::call::Call;
 use crate::call::Delivery;
-use crate::context::{Call, Context};
+use crate::context::Context;
 use crate::error::Error;
 use crate::failure::{ATTEMPT_TIMED_OUT, Failure, IntoFailure};
 use crate::name::Name;
@@ -18,9 +19,8 @@ use crate::path::Path;
 use crate::payload::{FromPayload, INLINE_LIMIT, Payload, ToPayload};
 use crate::replay::CallKind;
 use crate::run::{Interrupt, Run};
-use crate::task::{encoded, panicked};
+use crate::text::check_name;
 use crate::value::Place;
-use crate::workflow::check_name;
 use crate::write::{Attempt, CheckpointKind, Outcome, Write};
 
 /// When and how a failed attempt of a step is followed by another.
@@ -394,10 +394,11 @@ where
     Fut: Future<Output = Result<T, E>>,
     E: IntoFailure,
 {
-    let body = std::panic::catch_unwind(AssertUnwindSafe(body)).map_err(|panic| panicked(&*panic))?;
+    let body =
+        std::panic::catch_unwind(AssertUnwindSafe(body)).map_err(|panic| Failure::from_panic(&*panic))?;
     match AssertUnwindSafe(body).catch_unwind().await {
         Ok(result) => result.map_err(IntoFailure::into_failure),
-        Err(panic) => Err(panicked(&*panic)),
+        Err(panic) => Err(Failure::from_panic(&*panic)),
     }
 }
 
@@ -436,13 +437,13 @@ pub(crate) async fn stored(call: &Call, payload: Payload) -> (Payload, u32) {
 fn record_attempt(call: &Call, attempt: u32, failure: &Failure) {
     let run = &call.run;
     let path: Path = call.path.clone();
-    let (failure, at) = (encoded(failure), run.core.now());
+    let (failure, at) = (Payload::of_failure(failure), run.core.now());
     run.stage(Write::Attempt(Attempt { execution: run.key, path, attempt, failure, at }), 0);
 }
 
 /// Records the error as the step's outcome.
 async fn give_up<T>(call: &Call, failure: Failure) -> Result<T, Failure> {
-    let (payload, room) = stored(call, encoded(&failure)).await;
+    let (payload, room) = stored(call, Payload::of_failure(&failure)).await;
     call.deliver(CheckpointKind::Failed, payload, room).await;
     Err(failure)
 }

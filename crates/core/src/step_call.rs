@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
+use crate::call::Call;
 use crate::call::Delivery;
 use crate::commit::Durable;
-use crate::context::Call;
 use crate::failure::Failure;
 use crate::payload::Payload;
 use crate::run::{Interrupt, Run};

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::clock::Timestamp;
 use crate::counters::Counters;
+use crate::error::Error;
 use crate::key::Key;
 use crate::payload::ChunkRef;
 use crate::queue::{QueueChange, QueueRow};
@@ -346,4 +347,20 @@ pub enum StoreError {
         /// Why, and what to do.
         reason: String,
     },
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(reason) => Error::Unavailable(reason),
+            StoreError::NewerSchema { found, supported } => Error::NewerSchema { found, supported },
+            StoreError::Denied(reason) => Error::Denied(reason),
+            StoreError::Corrupt(reason) => Error::Corrupt(reason),
+            StoreError::Open { store, reason } => Error::Open { store, reason },
+            StoreError::Unreachable { store, reason } => Error::Unreachable { store, reason },
+            error @ (StoreError::Fenced | StoreError::Rejected(_) | StoreError::Blocked(_)) => {
+                Error::Unavailable(error.to_string())
+            }
+        }
+    }
 }

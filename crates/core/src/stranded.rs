@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::Core;
+use crate::inner::Core;
 use crate::survey::Unclaimable;
 
 /// When the first look comes, and how long after it each further one.

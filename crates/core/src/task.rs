@@ -12,18 +12,17 @@ use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::call::{Settling, WaitingFor};
+use crate::call::{LONGEST_NAP, Settling, WaitingFor};
 use crate::clock::Timestamp;
 use crate::commit::{Durable, Lsn};
-use crate::context::{Context, LONGEST_NAP};
+use crate::definition::BodyFuture;
 use crate::error::Error;
-use crate::failure::{CANCELLED, DEADLINE_REACHED, Failure, PANICKED, UNREADABLE};
+use crate::failure::{Failure, UNREADABLE};
 use crate::key::Key;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::record::{Execution, Filter, Status};
 use crate::rest::Rest;
 use crate::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run, Stopped};
-use crate::workflow::BodyFuture;
 use crate::write::{Outcome, Request, RequestKind, State, Write, cancel_outcome};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -90,9 +89,9 @@ impl RunTask {
     }
 
     fn branches(run: &Arc<Run>, input: &Payload) -> Stage {
-        let cx = Context::root(run.clone());
-        let body = std::panic::catch_unwind(AssertUnwindSafe(|| (run.definition.body)(cx, input)))
-            .unwrap_or_else(|panic| Err(panicked(&*panic)));
+        let (body, own) = (&run.definition.body, run.clone());
+        let body = std::panic::catch_unwind(AssertUnwindSafe(|| body(own, input)))
+            .unwrap_or_else(|panic| Err(Failure::from_panic(&*panic)));
         let main = body.unwrap_or_else(|failure| {
             if failure.code() == Some(UNREADABLE) {
                 run.interrupt(Interrupt::Park(failure.clone().permanent().into()));
@@ -128,7 +127,7 @@ impl RunTask {
                     return Poll::Ready(());
                 }
                 Err(panic) => {
-                    self.end_with(Err(panicked(&*panic)));
+                    self.end_with(Err(Failure::from_panic(&*panic)));
                     return Poll::Ready(());
                 }
                 Ok(Poll::Pending) => {}
@@ -225,7 +224,7 @@ impl RunTask {
         });
         let (status, outcome) = match result {
             Ok(output) => (Status::Completed, output),
-            Err(failure) => (Status::Failed, encoded(&failure)),
+            Err(failure) => (Status::Failed, Payload::of_failure(&failure)),
         };
         run.heed_deadline();
         {
@@ -314,7 +313,7 @@ impl RunTask {
     fn leave(
         &mut self,
         interrupt: Interrupt,
-        waits: Option<Vec<(crate::Path, WaitingFor, crate::clock::Timestamp)>>,
+        waits: Option<Vec<(crate::path::Path, WaitingFor, crate::clock::Timestamp)>>,
         armed: Vec<crate::record::Armed>,
     ) {
         let run = self.run.clone();
@@ -329,12 +328,12 @@ impl RunTask {
             }
             Interrupt::Fail(failure) => {
                 tracing::error!(execution = %run.key, workflow = %run.definition.name, %failure, "given up");
-                self.end(Status::Failed, encoded(&failure));
+                self.end(Status::Failed, Payload::of_failure(&failure));
                 return;
             }
             Interrupt::Park(failure) => {
                 tracing::error!(execution = %run.key, workflow = %run.definition.name, %failure, "parked");
-                (State::Parked { reason: encoded(&failure), armed }, Ending::Left)
+                (State::Parked { reason: Payload::of_failure(&failure), armed }, Ending::Left)
             }
             Interrupt::PutOff if !run.core.is_closing() => {
                 {
@@ -399,7 +398,7 @@ impl RunTask {
 
     fn cancel_with(&mut self, children: Vec<Key>, failure: &Failure) {
         cancel_children(&self.run, children, failure);
-        self.end(Status::Cancelled, encoded(failure));
+        self.end(Status::Cancelled, Payload::of_failure(failure));
     }
 
     /// True if a parent in this process has taken note.
@@ -434,7 +433,7 @@ impl RunTask {
                 run.core.runtime.clone().spawn(async move {
                     let known = unended_children(&run);
                     if let Ok(children) = awaited_children(run.clone(), known).await {
-                        cancel_children(&run, children, &cancel_failure());
+                        cancel_children(&run, children, &Failure::cancelled());
                     }
                 });
                 Ending::Ended(Status::Cancelled, cancel_outcome())
@@ -627,7 +626,7 @@ fn unended_children(run: &Run) -> Vec<Key> {
 
 /// Stages a cancel of each of a run's children.
 fn cancel_children(run: &Run, children: Vec<Key>, failure: &Failure) {
-    let reason = encoded(failure);
+    let reason = Payload::of_failure(failure);
     for execution in children {
         let (n, at, kind) = (Key::mint(0), run.core.now(), RequestKind::Cancel);
         let request = Request { execution, n, kind, at, reason: reason.clone() };
@@ -659,7 +658,10 @@ async fn awaited_children(run: Arc<Run>, mut known: Vec<Key>) -> Result<Vec<Key>
 }
 
 /// The state of a run that suspends, from what its branches wait for.
-fn suspended(run: &Run, waits: Vec<(crate::Path, WaitingFor, crate::clock::Timestamp)>) -> (State, Ending) {
+fn suspended(
+    run: &Run,
+    waits: Vec<(crate::path::Path, WaitingFor, crate::clock::Timestamp)>,
+) -> (State, Ending) {
     let mut wake_at = run.deadline_at;
     let (mut children, mut armed) = (Vec::new(), Vec::new());
     for (path, waiting_for, _) in waits {
@@ -678,28 +680,4 @@ fn suspended(run: &Run, waits: Vec<(crate::Path, WaitingFor, crate::clock::Times
 /// Returns how long to sleep until `at`, as far as is known `now`.
 fn nap_until(at: Timestamp, now: Timestamp) -> std::time::Duration {
     at.since(now).min(LONGEST_NAP) + std::time::Duration::from_millis(1)
-}
-
-pub(crate) fn encoded(failure: &Failure) -> Payload {
-    Payload::encode(failure).unwrap_or_default()
-}
-
-/// The failure of an execution that reached its deadline.
-pub(crate) fn deadline_failure() -> Failure {
-    Failure::of_kind(DEADLINE_REACHED, "the execution reached its deadline").permanent()
-}
-
-/// The failure of an execution that somebody cancelled.
-pub(crate) fn cancel_failure() -> Failure {
-    Failure::of_kind(CANCELLED, "cancelled on request").permanent()
-}
-
-/// The failure of code that panicked.
-pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
-    let message = panic
-        .downcast_ref::<&str>()
-        .map(ToString::to_string)
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "of unknown cause".to_owned());
-    Failure::of_kind(PANICKED, format!("panicked: {message}"))
 }

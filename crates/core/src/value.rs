@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use crate::commit::{Fate, Lane, Slot, Staged};
-use crate::engine::Core;
 use crate::error::Error;
+use crate::inner::Core;
 use crate::key::Key;
 use crate::payload::{CHUNK_SIZE, ChunkRef, INLINE_LIMIT, Payload};
 use crate::run::Run;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::shown::quoted;
+use crate::text::quoted;
 
 /// Most keys of a queue that have a weight: claims read them.
 const MOST_KEYS: usize = 1_000;

@@ -14,17 +14,17 @@ use tokio::time::Instant;
 
 use crate::adopt::{adopt, generations};
 use crate::clock::{Timestamp, since_boot};
-use crate::commit::on_thread;
-use crate::engine::{Core, Places};
 use crate::error::Error;
+use crate::failure::Failure;
+use crate::inner::{Core, Places};
 use crate::key::Key;
+use crate::lifecycle::ShutdownRequest;
 use crate::quarantine::Quarantine;
 use crate::record::Record;
 use crate::run::{Interrupt, Run};
-use crate::shutdown::Shutdown;
 use crate::store::{Changed, Claim, Claimed, EXPIRED, Look, Seen, StoreError};
 use crate::strays::Strays;
-use crate::task::{cancel_failure, panicked};
+use crate::thread::spawn_on_thread;
 use crate::write::RequestKind;
 
 /// How often the worker looks, whatever happens, and renews.
@@ -66,7 +66,7 @@ pub(crate) fn spawn(
     core: Arc<Core>,
     claim_lane: u16,
     lanes_ended: Vec<oneshot::Receiver<()>>,
-    shutdown: oneshot::Receiver<Shutdown>,
+    shutdown: oneshot::Receiver<ShutdownRequest>,
 ) -> Result<(), Error> {
     let mut worker = Worker {
         looks: Looks::new(core.clone()),
@@ -74,10 +74,10 @@ pub(crate) fn spawn(
         core,
         lanes_ended,
     };
-    on_thread("stepfast-worker".into(), async move {
+    spawn_on_thread("stepfast-worker".into(), async move {
         let core = worker.core.clone();
         if let Err(panic) = AssertUnwindSafe(worker.run(shutdown)).catch_unwind().await {
-            core.poison(&format!("the worker failed: {}", panicked(&*panic).message));
+            core.poison(&format!("the worker failed: {}", Failure::from_panic(&*panic).message));
         }
         core.worker.stopped.send_replace(true);
         core.watch.notify_all();
@@ -86,7 +86,7 @@ pub(crate) fn spawn(
 
 impl Worker {
     /// Works until it is told to end, whatever the store is doing then.
-    async fn run(&mut self, shutdown: oneshot::Receiver<Shutdown>) {
+    async fn run(&mut self, shutdown: oneshot::Receiver<ShutdownRequest>) {
         let shutdown = tokio::select! {
             biased;
             shutdown = shutdown => shutdown,
@@ -312,7 +312,7 @@ impl Looks {
         // before the renewal, with which bodies begin that have waited for it
         for (key, kind) in &seen.requests {
             if let (RequestKind::Cancel, Some(run)) = (kind, core.runs.get(*key)) {
-                run.interrupt(Interrupt::Cancel(cancel_failure().into()));
+                run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
             }
         }
         if is_renewal {

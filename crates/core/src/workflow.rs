@@ -1,59 +1,16 @@
 //! [`Workflow`]: a durable function and its registered name.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::context::Context;
-use crate::error::Error;
+use crate::definition::{Body, BodyFuture, CodeIn, Definition};
 use crate::failure::{Failure, IntoFailure, UNREADABLE};
 use crate::payload::Payload;
-use crate::shown::quoted;
-
-/// The future of a workflow's body, from encoded input to encoded output.
-pub(crate) type BodyFuture = Pin<Box<dyn Future<Output = Result<Payload, Failure>> + Send>>;
-
-/// A workflow's body with its types erased: decodes the input and makes the future.
-pub(crate) type Body = dyn Fn(Context, &Payload) -> Result<BodyFuture, Failure> + Send + Sync;
-
-/// Where the code of a workflow is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CodeIn {
-    /// In the run's task, which polls it.
-    Task,
-    /// In another language, polled on a loop of that.
-    Loop,
-    /// In another language, where it holds a thread of a pool while it runs.
-    Thread,
-    /// In another program.
-    Elsewhere,
-}
-
-/// A workflow with its types erased.
-pub(crate) struct Definition {
-    pub(crate) name: Arc<str>,
-    pub(crate) is_eager: bool,
-    pub(crate) code: CodeIn,
-    /// How its language limits durable calls in time, in words.
-    pub(crate) time_limit: &'static str,
-    pub(crate) body: Box<Body>,
-}
-
-impl Definition {
-    /// True if its code is polled by a binding, not by the run's task.
-    pub(crate) fn is_guest(&self) -> bool {
-        matches!(self.code, CodeIn::Loop | CodeIn::Thread)
-    }
-
-    /// True if its code holds a thread of a pool while it runs.
-    pub(crate) fn is_in_thread(&self) -> bool {
-        self.code == CodeIn::Thread
-    }
-}
+use crate::run::Run;
 
 /// A durable function with its name: what is registered, started, and called as a child.
 ///
@@ -91,14 +48,14 @@ where
         E: IntoFailure,
     {
         let shown: Arc<str> = name.into();
-        let body = move |cx: Context, input: &Payload| -> Result<BodyFuture, Failure> {
+        let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
             let input: I = input.decode().map_err(|error| {
                 let error = error.of_value(|| format!("the input of workflow {shown:?}"));
                 Failure::of_kind(UNREADABLE, error.to_string())
             })?;
-            let run = body(cx, input);
+            let output = body(Context::root(run), input);
             Ok(Box::pin(async move {
-                let output = run.await.map_err(IntoFailure::into_failure)?;
+                let output = output.await.map_err(IntoFailure::into_failure)?;
                 Payload::encode(&output).map_err(|error| error.recorded())
             }))
         };
@@ -123,7 +80,7 @@ where
             Err(definition) => {
                 let (name, inner) = (definition.name.clone(), definition);
                 let (code, time_limit) = (inner.code, inner.time_limit);
-                let body = Box::new(move |cx: Context, input: &Payload| (inner.body)(cx, input));
+                let body = Box::new(move |run: Arc<Run>, input: &Payload| (inner.body)(run, input));
                 let definition = Definition { name, is_eager, code, time_limit, body };
                 Self { definition: Arc::new(definition), types: PhantomData }
             }
@@ -135,7 +92,7 @@ impl<I, O> Workflow<I, O> {
     /// The workflow `name` whose code is in another program: for a [`Client`](crate::Client), which starts it
     /// there. `I` and `O` must be what that program has. It cannot be registered.
     pub fn named(name: &str) -> Self {
-        let body = |_: Context, _: &Payload| -> Result<BodyFuture, Failure> {
+        let body = |_: Arc<Run>, _: &Payload| -> Result<BodyFuture, Failure> {
             Err(Failure::new("its code is not in this program"))
         };
         let definition = Definition {
@@ -167,58 +124,4 @@ impl Workflow<Payload, Payload> {
         let definition = Definition { name: name.into(), is_eager, code, time_limit, body };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
-}
-
-/// The workflows an engine knows, by name.
-#[derive(Default)]
-pub(crate) struct Definitions(HashMap<Arc<str>, Arc<Definition>, foldhash::fast::RandomState>);
-
-/// Longest name of a workflow or step, in bytes.
-pub(crate) const NAME_LIMIT: usize = 255;
-
-impl Definitions {
-    pub(crate) fn register(&mut self, definition: &Arc<Definition>) -> Result<(), Error> {
-        check_name("workflow name", &definition.name)?;
-        if definition.code == CodeIn::Elsewhere {
-            let reason =
-                format!("{:?} has no code in this program; only a client can start it", definition.name);
-            return Err(Error::Invalid { what: "workflow", reason });
-        }
-        match self.0.insert(definition.name.clone(), definition.clone()) {
-            Some(other) if !Arc::ptr_eq(&other, definition) => Err(Error::Invalid {
-                what: "workflow name",
-                reason: format!("{:?} is registered twice; give one of them another name", definition.name),
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Definition>> {
-        self.0.get(name)
-    }
-
-    pub(crate) fn names(&self) -> Arc<[Arc<str>]> {
-        let mut names: Vec<Arc<str>> = self.0.keys().cloned().collect();
-        names.sort();
-        names.into()
-    }
-}
-
-/// Names and ids go into the database as text and onto terminals: not empty, not too long, no control
-/// characters.
-pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), Error> {
-    check_text(what, name, NAME_LIMIT)
-}
-
-pub(crate) fn check_text(what: &'static str, text: &str, limit: usize) -> Result<(), Error> {
-    let reason = if text.is_empty() {
-        "must not be empty".to_owned()
-    } else if text.len() > limit {
-        format!("has {} bytes, at most {limit} are allowed", text.len())
-    } else if let Some(control) = text.chars().find(|c| c.is_control()) {
-        format!("{} contains the control character {control:?}; use printable characters only", quoted(text))
-    } else {
-        return Ok(());
-    };
-    Err(Error::Invalid { what, reason })
 }

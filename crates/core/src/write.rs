@@ -322,7 +322,7 @@ pub struct Request {
 /// [`Failure`](crate::Failure).
 pub fn cancel_outcome() -> Payload {
     static OUTCOME: std::sync::LazyLock<Payload> =
-        std::sync::LazyLock::new(|| crate::task::encoded(&crate::task::cancel_failure()));
+        std::sync::LazyLock::new(|| crate::Payload::of_failure(&crate::Failure::cancelled()));
     OUTCOME.clone()
 }
 

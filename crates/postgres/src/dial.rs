@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use stepfast_core::shown::printable;
 use stepfast_core::store::StoreError;
+use stepfast_core::text::printable;
 use tokio_postgres::config::{Host, SslMode as Asked, SslNegotiation};
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::tls::MakeTlsConnect;

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use stepfast_core::shown::{plain, quoted};
+use stepfast_core::text::{plain, quoted};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslNegotiation};
 use uuid::Uuid;

@@ -45,11 +45,11 @@ use stepfast_core::lock::Mutex;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
-use stepfast_core::shown::plain;
 use stepfast_core::store::{
     About, Changed, Claim, Claimed, Durability, Look, Registration, Seen, Store, StoreError,
 };
 use stepfast_core::survey::{DeadLetter, Survey, WorkerInfo};
+use stepfast_core::text::plain;
 use stepfast_core::write::{Flush, Outcome, WorkerId};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;

@@ -13,8 +13,9 @@ use super::segment::{Entry, Segment};
 use super::staging::{Outcomes, Taken};
 use super::{Lane, Lsn, Settled, Sink};
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::store::{Registration, Store, StoreError};
-use crate::task::panicked;
+use crate::thread::spawn_on_thread;
 use crate::write::{Flush, Outcome, Write};
 
 /// Pause before an unanswered flush is sent again: doubles from the first to the second, with jitter.
@@ -38,8 +39,8 @@ pub(super) fn spawn(
     lane.staging().bind(registration);
     let (done, ended) = oneshot::channel();
     let name = format!("stepfast-lane-{}", lane.number());
-    on_thread(name, async move {
-        go_first();
+    spawn_on_thread(name, async move {
+        raise_priority();
         let numbered = Numbered { lane: lane.clone(), number: lane.number(), store, sent: None };
         let mut committer = Committer { lane, sink, numbered, slow: None };
         committer.run().await;
@@ -52,25 +53,14 @@ pub(super) fn spawn(
 #[cfg(target_os = "linux")]
 const PRECEDENCE: i32 = 5;
 
-/// Lets this thread have a core before those that run workflow code, where the system permits that: all of
-/// them wait for it, and it for none of them. Without the right to do so (`CAP_SYS_NICE`) nothing changes.
-fn go_first() {
+/// Gives this thread precedence over the threads that run workflow code, which all wait for it. Without the right to do
+/// so (`CAP_SYS_NICE`) nothing changes.
+fn raise_priority() {
     // elsewhere than on Linux a priority is the whole process's
     #[cfg(target_os = "linux")]
     if let Ok(nice) = rustix::process::getpriority_process(None) {
         let _ = rustix::process::setpriority_process(None, nice - PRECEDENCE);
     }
-}
-
-/// Runs `future` on a new thread with a runtime of its own.
-pub(crate) fn on_thread(
-    name: String,
-    future: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), Error> {
-    let fail = |error: std::io::Error| Error::Unavailable(format!("cannot start thread: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
-    std::thread::Builder::new().name(name).spawn(move || runtime.block_on(future)).map_err(fail)?;
-    Ok(())
 }
 
 struct Committer {
@@ -194,7 +184,7 @@ impl Committer {
         }
     }
 
-    fn tell(&self, write: &Write, tree: crate::Key, lsn: Lsn, outcome: &Outcome) {
+    fn tell(&self, write: &Write, tree: crate::key::Key, lsn: Lsn, outcome: &Outcome) {
         let execution = write.execution();
         self.sink.settled(self.lane.number(), Settled { execution, tree, lsn, write, outcome });
     }
@@ -326,7 +316,7 @@ impl Numbered {
                 answer = AssertUnwindSafe(self.store.commit(&flush)).catch_unwind() => {
                     // nobody knows what a store that panics has left behind
                     answer.unwrap_or_else(|panic| {
-                        Err(StoreError::Corrupt(format!("the store failed: {}", panicked(&*panic).message)))
+                        Err(StoreError::Corrupt(format!("the store failed: {}", Failure::from_panic(&*panic).message)))
                     })
                 }
                 () = self.lane.gave_up() => Err(StoreError::Unavailable("the database does not answer".into())),
@@ -444,7 +434,7 @@ fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::U
             lane.0.staged.notify_one();
         }
     };
-    if let Err(error) = on_thread(name, run) {
+    if let Err(error) = spawn_on_thread(name, run) {
         tracing::error!(%error, "cannot start the slow lane");
     }
     send

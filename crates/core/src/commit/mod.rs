@@ -24,7 +24,6 @@ use std::thread::ThreadId;
 use tokio::runtime;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
-pub(crate) use committer::on_thread;
 pub(crate) use durable::{Durable, OnLane};
 pub(crate) use fate::Fate;
 pub(crate) use staging::{Slot, Staged};

@@ -1,11 +1,38 @@
-//! Values in messages: bounded, and harmless to a terminal.
+//! Text: names and ids are checked where they enter, and values in messages are bounded and harmless to a terminal.
 
 use std::fmt::Write;
+
+use crate::error::Error;
+
+/// Longest name of a workflow or step, in bytes.
+pub(crate) const NAME_LIMIT: usize = 255;
+/// Longest workflow_id, dedup_id and id of a debounced start, in bytes.
+pub(crate) const ID_LIMIT: usize = 1024;
 
 /// Longest text that a message shows, in characters.
 const LONGEST: usize = 200;
 /// About how much of a message a list of names may take, in characters.
 const LONGEST_LIST: usize = 1_000;
+
+/// Returns an error for a name that is empty, longer than [`NAME_LIMIT`] bytes, or has control characters: names go
+/// into the database as text and onto terminals.
+pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), Error> {
+    check_text(what, name, NAME_LIMIT)
+}
+
+/// Returns an error for a text that is empty, longer than `limit` bytes, or has control characters.
+pub(crate) fn check_text(what: &'static str, text: &str, limit: usize) -> Result<(), Error> {
+    let reason = if text.is_empty() {
+        "must not be empty".to_owned()
+    } else if text.len() > limit {
+        format!("has {} bytes, at most {limit} are allowed", text.len())
+    } else if let Some(control) = text.chars().find(|c| c.is_control()) {
+        format!("{} contains the control character {control:?}; use printable characters only", quoted(text))
+    } else {
+        return Ok(());
+    };
+    Err(Error::Invalid { what, reason })
+}
 
 /// Returns a text as a message shows it: in quotes, escaped like a literal, and cut if it is long.
 pub fn quoted(text: &str) -> String {
