@@ -1,7 +1,7 @@
 //! Dead letters, as plain tuples for `stepfast.dead_letters`.
 
 use pyo3::prelude::*;
-use stepfast::survey::DeadLetter;
+use stepfast::store::DeadLetter;
 
 /// In the order of the fields of `stepfast.dead_letters.DeadLetter`; instants in microseconds.
 pub(crate) fn dead_letters(py: Python<'_>, letters: &[DeadLetter]) -> PyResult<Py<PyAny>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use stepfast::guest::{GuestInput, GuestWorkflow};
-use stepfast::record::Filter;
+use stepfast::store::Filter;
 use stepfast::{Client, Engine as CoreEngine, Payload};
 
 use crate::call::Call;

@@ -10,7 +10,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use stepfast::lock::Condvar;
+use stepfast::sync::Condvar;
 
 use crate::lock::Mutex;
 use crate::runtime::thread_here;

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use stepfast::clock::Timestamp;
-use stepfast::record::{Filter, Status};
+use stepfast::store::{Filter, Status};
 use stepfast::{Engine, Error, Payload};
 
 use crate::error::exception;

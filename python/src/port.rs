@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PySet};
 use rustix::event::{EventfdFlags, eventfd};
-use stepfast::lock::Condvar;
+use stepfast::sync::Condvar;
 
 use crate::branch::Branch;
 use crate::caller_code::Callers;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use stepfast::queue::rate::Rate;
 use stepfast::queue::{Limits, OnConflict, Queue, QueueRow};
-use stepfast::rate::Rate;
 
 /// A queue from Python: its name; its limits in all processes, in any one worker, of any one key; its rate, and that of
 /// any one key; how many may wait in it; the weights of its keys.

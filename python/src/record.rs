@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use stepfast::clock::Timestamp;
-use stepfast::record::{Execution, Page, Record};
-use stepfast::write::{Answer, Attempt, Checkpoint, CheckpointKind};
+use stepfast::store::{Answer, Attempt, Checkpoint, CheckpointKind, Execution, Page, Record};
 use stepfast::{Engine, Error, Failure, Payload, Status};
 
 use crate::error::{exception, parts};

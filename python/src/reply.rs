@@ -4,12 +4,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
-use stepfast::bulk::Answers;
 use stepfast::queue::QueueRow;
-use stepfast::record::{Page, Record};
-use stepfast::survey::{DeadLetter, Survey};
-use stepfast::write::Answer;
-use stepfast::{Error, Failure, Payload};
+use stepfast::store::{Answer, DeadLetter, Page, Record, Survey};
+use stepfast::{Answers, Error, Failure, Payload};
 
 use crate::handle::Handle;
 use crate::turn::{DONE, ERROR, FAILED};

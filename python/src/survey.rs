@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use stepfast::clock::Timestamp;
-use stepfast::survey::{Survey, Unclaimable, WorkerRow};
+use stepfast::store::{Survey, Unclaimable, WorkerRow};
 
 pub(crate) fn survey(py: Python<'_>, survey: &Survey) -> PyResult<Py<PyAny>> {
     let workers: PyResult<Vec<_>> = survey.workers.iter().map(|row| worker(py, row)).collect();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Wake;
 
 use pyo3::prelude::*;
-use stepfast::lock::Condvar;
+use stepfast::sync::Condvar;
 
 use crate::call::Call;
 use crate::lock::Mutex;

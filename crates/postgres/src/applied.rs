@@ -3,10 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use stepfast_core::Key;
-use stepfast_core::counters::{Counters, Table};
-use stepfast_core::record::Status;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Existing, Flush, Outcome, Start, Write};
+use stepfast_core::store::counters::{Counters, Table};
+use stepfast_core::store::{Existing, Flush, Outcome, Start, Status, StoreError, Write};
 use uuid::Uuid;
 
 use crate::apply::Sorted;

@@ -2,9 +2,9 @@
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Ticket;
-use stepfast_core::record::encode_armed;
-use stepfast_core::write::{
+use stepfast_core::store::{
     Attempt, Checkpoint, Chunk, Discard, Flush, Move, Request, State, WorkerId, Write, cancel_outcome,
+    encode_armed,
 };
 use stepfast_core::{Key, Payload};
 use uuid::Uuid;

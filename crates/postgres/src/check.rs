@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::clock::{Clock, SystemClock};
-use stepfast_core::schema::Finding;
-use stepfast_core::store::{Durability, StoreError};
+use stepfast_core::store::{Durability, Finding, StoreError};
 use tokio_postgres::{AsyncMessage, Client};
 
 use crate::background::Background;

@@ -9,13 +9,12 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use stepfast_core::Key;
 use stepfast_core::clock::{Clock, Timestamp};
-use stepfast_core::counters::Counters;
-use stepfast_core::lock::Mutex;
+use stepfast_core::queue::fairness::{Portion, Turns};
+use stepfast_core::queue::rate::Which;
 use stepfast_core::queue::{DEFAULT_QUEUE, Ticket};
-use stepfast_core::rate::Which;
-use stepfast_core::record::Record;
-use stepfast_core::store::{Claim, Claimed, StoreError};
-use stepfast_core::turns::{Portion, Turns};
+use stepfast_core::store::counters::Counters;
+use stepfast_core::store::{Claim, Claimed, Record, StoreError};
+use stepfast_core::sync::Mutex;
 
 use crate::applied::count;
 use crate::apply::replan;

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use stepfast_core::depth::{Depth, Entry};
-use stepfast_core::lock::Mutex;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Flush, Start, Write};
+use stepfast_core::queue::depth::{Depth, Entry};
+use stepfast_core::store::{Flush, Start, StoreError, Write};
+use stepfast_core::sync::Mutex;
 
 use crate::error::BOUNDLESS;
 use crate::pipeline::{Answer, Job, column, one};

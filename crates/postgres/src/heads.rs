@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::lock::Mutex;
+use stepfast_core::sync::Mutex;
 
 /// What was taken so long ago is passed over: what is committed so late is found at once.
 const SLACK: Duration = Duration::from_millis(250);

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
-use stepfast_core::store::{Durability, StoreError};
-use stepfast_core::write::WorkerId;
+use stepfast_core::store::{Durability, StoreError, WorkerId};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
 

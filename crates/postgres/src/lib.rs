@@ -52,16 +52,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use stepfast_core::counters::Counters;
-use stepfast_core::lock::Mutex;
 use stepfast_core::payload::ChunkRef;
+use stepfast_core::queue::fairness::Turns;
 use stepfast_core::queue::{QueueChange, QueueRow};
-use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
-use stepfast_core::schema::{Finding, Migrated};
-use stepfast_core::store::{About, Changed, Claim, Claimed, Look, Registration, Seen, StoreError};
-use stepfast_core::survey::{DeadLetter, Survey, WorkerInfo};
-use stepfast_core::turns::Turns;
-use stepfast_core::write::{Flush, Outcome, WorkerId};
+use stepfast_core::store::counters::Counters;
+use stepfast_core::store::{
+    About, Changed, Claim, Claimed, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, Look, Migrated,
+    Outcome, Page, Record, Registration, Seen, StoreError, Survey, WorkerId, WorkerInfo,
+};
+use stepfast_core::sync::Mutex;
 use stepfast_core::{Key, Store};
 
 pub use crate::notify::hint_channel;

@@ -7,10 +7,9 @@ use std::time::Duration;
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::{QueueChange, QueueRow};
-use stepfast_core::record::{Detail, ExecutionId};
-use stepfast_core::store::{Look, Registration, Seen, StoreError};
-use stepfast_core::survey::WorkerInfo;
-use stepfast_core::write::{RequestKind, WorkerId};
+use stepfast_core::store::{
+    Detail, ExecutionId, Look, Registration, RequestKind, Seen, StoreError, WorkerId, WorkerInfo,
+};
 use tokio::sync::Mutex;
 use tokio::time::Instant as Moment;
 use uuid::Uuid;
@@ -346,7 +345,7 @@ impl Control {
         worker: WorkerId,
         holds: &[Key],
         reader: &Reader,
-    ) -> Result<Vec<stepfast_core::record::Record>, StoreError> {
+    ) -> Result<Vec<stepfast_core::store::Record>, StoreError> {
         let mut jobs = vec![Job { sql: Sql::Owned, what: "looking for strays", params: vec![one(worker.0)] }];
         // a claim that turns out to have happened must not be lost from here on
         let claims = self.lanes.claims_lane(worker);

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::schema::Migrated;
-use stepfast_core::store::StoreError;
+use stepfast_core::store::{Migrated, StoreError};
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-use stepfast_core::lock::Mutex;
-use stepfast_core::store::{Changed, StoreError};
-use stepfast_core::write::{Flush, Outcome, State, Write};
+use stepfast_core::store::{Changed, Flush, Outcome, State, StoreError, Write};
+use stepfast_core::sync::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;

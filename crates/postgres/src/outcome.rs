@@ -4,10 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use stepfast_core::Key;
-use stepfast_core::record::{Status, UNKNOWN_STATUS};
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{
-    Answer as Answered, Existing, Flush, Move, Outcome, Request, RequestKind, Start, State, Write,
+use stepfast_core::store::{
+    Answer as Answered, Existing, Flush, Move, Outcome, Request, RequestKind, Start, State, Status,
+    StoreError, UNKNOWN_STATUS, Write,
 };
 
 use crate::connect::Session;

@@ -1,6 +1,6 @@
 //! What the role may do in the schema, and what to run where it may not.
 
-use stepfast_core::schema::Finding;
+use stepfast_core::store::Finding;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::lock::Mutex;
+use stepfast_core::queue::fairness::{Candidate, Turns};
+use stepfast_core::queue::rate::{Rate, Used, Which};
+use stepfast_core::queue::weights::Weights;
 use stepfast_core::queue::{Limits, Queue, QueueChange, QueueRow, left};
-use stepfast_core::rate::{Rate, Used, Which};
-use stepfast_core::store::StoreError;
-use stepfast_core::turns::{Candidate, Turns};
-use stepfast_core::weights::Weights;
-use stepfast_core::write::WorkerId;
+use stepfast_core::store::{StoreError, WorkerId};
+use stepfast_core::sync::Mutex;
 use tokio_postgres::Row;
 use uuid::Uuid;
 

@@ -7,9 +7,7 @@ use bytes::{Bytes, BytesMut};
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::payload::ChunkRef;
-use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
-use stepfast_core::store::StoreError;
-use stepfast_core::write::WorkerId;
+use stepfast_core::store::{Detail, ExecutionId, Filter, Page, Record, StoreError, WorkerId};
 use tokio_postgres::Row;
 
 use crate::background::Background;

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
-use stepfast_core::record::{Status, UNKNOWN_STATUS};
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Answer as Answered, Outcome, Request, RequestKind};
+use stepfast_core::store::{
+    Answer as Answered, Outcome, Request, RequestKind, Status, StoreError, UNKNOWN_STATUS,
+};
 use uuid::Uuid;
 
 use crate::apply::reason;

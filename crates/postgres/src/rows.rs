@@ -7,9 +7,10 @@ use std::time::Duration;
 use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Ticket;
-use stepfast_core::record::{Execution, Record, Status, decode_armed};
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Attempt, Checkpoint, CheckpointKind, Existing, Parent, RequestKind, WorkerId};
+use stepfast_core::store::{
+    Attempt, Checkpoint, CheckpointKind, Execution, Existing, Parent, Record, RequestKind, Status,
+    StoreError, WorkerId, decode_armed,
+};
 use stepfast_core::{Key, Path, Payload};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;

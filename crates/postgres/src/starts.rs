@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use stepfast_core::Key;
 use stepfast_core::clock::{Timestamp, stored_millis};
-use stepfast_core::write::{Start, State, WorkerId, Write};
+use stepfast_core::store::{Start, State, WorkerId, Write};
 
 use crate::apply::{armed, ended_at, is_paused, outcome};
 use crate::pipeline::{Job, column, one};

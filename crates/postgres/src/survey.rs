@@ -1,9 +1,7 @@
 //! Who is registered, and what waits: for people.
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::store::StoreError;
-use stepfast_core::survey::{DeadLetter, Survey, Waiting, WorkerInfo, WorkerRow};
-use stepfast_core::write::WorkerId;
+use stepfast_core::store::{DeadLetter, StoreError, Survey, Waiting, WorkerId, WorkerInfo, WorkerRow};
 use tokio_postgres::Row;
 
 use crate::pipeline::{Job, one};

@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::WorkerId;
+use stepfast_core::store::{StoreError, WorkerId};
 use uuid::Uuid;
 
 use crate::connect::Session;

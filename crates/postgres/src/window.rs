@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use stepfast_core::key::{Key, KeyMap};
-use stepfast_core::write::{Flush, Outcome, WorkerId, Write};
+use stepfast_core::store::{Flush, Outcome, WorkerId, Write};
 
 use crate::apply::Sorted;
 

@@ -1,8 +1,7 @@
 //! Flushes: each lane has a connection of its own, and a flush is one round trip on it.
 
-use stepfast_core::counters::Counters;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Flush, Outcome};
+use stepfast_core::store::counters::Counters;
+use stepfast_core::store::{Flush, Outcome, StoreError};
 
 use crate::applied::{Applied, count};
 use crate::apply::{Sorted, replan};

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 
 use rusqlite::{OptionalExtension, Params, params};
 use stepfast_core::clock::{Timestamp, stored_millis};
-use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::queue::DEFAULT_QUEUE;
-use stepfast_core::record::{Armed, Status, encode_armed};
-use stepfast_core::write::{
-    Attempt, Checkpoint, Chunk, Discard, Existing, Flush, Move, Outcome, Start, State, Write, cancel_outcome,
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{
+    Armed, Attempt, Checkpoint, Chunk, Discard, Existing, Flush, Move, Outcome, Start, State, Status, Write,
+    cancel_outcome, encode_armed,
 };
 
 use crate::error::{Tried, Trouble};

@@ -5,15 +5,12 @@ use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
-use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
-use stepfast_core::rate::Which;
-use stepfast_core::record::Status;
-use stepfast_core::store::{Claim, Claimed, StoreError};
-use stepfast_core::survey::is_same_version;
-use stepfast_core::turns::{Portion, Turns};
-use stepfast_core::write::WorkerId;
+use stepfast_core::queue::fairness::{Portion, Turns};
+use stepfast_core::queue::rate::Which;
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{Claim, Claimed, Status, StoreError, WorkerId, is_same_version};
 
 use crate::error::Tried;
 use crate::inbox::receive;

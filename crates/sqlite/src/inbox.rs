@@ -4,9 +4,9 @@ use rusqlite::Row;
 use rusqlite::types::ValueRef;
 use stepfast_core::attributes::{COUNT_LIMIT, NAME_LIMIT, VALUE_LIMIT};
 use stepfast_core::clock::Timestamp;
-use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
+use stepfast_core::store::counters::Table;
 
 use crate::error::Tried;
 use crate::row::{foreign_text, key, key_of};

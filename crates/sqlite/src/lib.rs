@@ -39,18 +39,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use stepfast_core::clock::{Clock, SystemClock};
-use stepfast_core::counters::Counters;
 use stepfast_core::key::Key;
-use stepfast_core::lock::Mutex;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
-use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
+use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    About, Changed, Claim, Claimed, Durability, Look, Registration, Seen, Store, StoreError,
+    About, Changed, Claim, Claimed, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Look,
+    Outcome, Page, Record, Registration, Seen, Store, StoreError, Survey, WorkerId, WorkerInfo,
 };
-use stepfast_core::survey::{DeadLetter, Survey, WorkerInfo};
+use stepfast_core::sync::Mutex;
 use stepfast_core::text::plain;
-use stepfast_core::write::{Flush, Outcome, WorkerId};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 

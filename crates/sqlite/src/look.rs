@@ -5,22 +5,21 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
-use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
-use stepfast_core::rate::Which;
-use stepfast_core::record::{ExecutionId, QUARANTINE, quarantine_delay, strikes_after};
-use stepfast_core::store::{EXPIRED, Look, Registration, Seen, StoreError};
-use stepfast_core::survey::{WorkerInfo, is_same_version};
-use stepfast_core::write::WorkerId;
+use stepfast_core::queue::rate::Which;
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{
+    EXPIRED, ExecutionId, Look, QUARANTINE, Registration, Seen, StoreError, WorkerId, WorkerInfo,
+    is_same_version, quarantine_delay, strikes_after,
+};
 
 use crate::error::Tried;
-use crate::migrate;
 use crate::queue::{next_key, ready_queues, stored_queue};
-use crate::read;
 use crate::row::{key, key_of, maybe_text, request_kind, text};
 use crate::statements::{Sql, Statements};
 use crate::writer::{IN_LINE, Inner};
+use crate::{migrate, read};
 
 /// Executions that one transaction of a takeover makes claimable; others get their turn in between.
 const TAKEOVER: u64 = 1000;

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
-use stepfast_core::counters::Table;
-use stepfast_core::depth::{Depth, Entry};
 use stepfast_core::key::Key;
+use stepfast_core::queue::depth::{Depth, Entry};
+use stepfast_core::queue::fairness::Candidate;
+use stepfast_core::queue::rate::{Rate, Used, Which};
 use stepfast_core::queue::{Limits, QueueChange, QueueRow, left};
-use stepfast_core::rate::{Rate, Used, Which};
-use stepfast_core::store::StoreError;
-use stepfast_core::turns::Candidate;
-use stepfast_core::write::Start;
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{Start, StoreError};
 
 use crate::error::Tried;
 use crate::row::{key, queue, text};

@@ -9,8 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use stepfast_core::attributes::Attributes;
 use stepfast_core::key::Key;
 use stepfast_core::payload::{CHUNK_SIZE, ChunkRef, DEFAULT_VALUE_LIMIT};
-use stepfast_core::record::{Detail, Execution, ExecutionId, Filter, Page, Record};
-use stepfast_core::store::StoreError;
+use stepfast_core::store::{Detail, Execution, ExecutionId, Filter, Page, Record, StoreError};
 
 use crate::connect;
 use crate::error::{Tried, Trouble};

@@ -1,10 +1,9 @@
 //! Cancel and resume: what a [`Request`] does at once, and what it leaves to the owner.
 
 use rusqlite::OptionalExtension;
-use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
-use stepfast_core::record::{Status, UNKNOWN_STATUS};
-use stepfast_core::write::{Answer, Outcome, Request, RequestKind};
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{Answer, Outcome, Request, RequestKind, Status, UNKNOWN_STATUS};
 
 use crate::apply::Apply;
 use crate::error::Tried;

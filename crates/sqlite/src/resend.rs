@@ -1,10 +1,11 @@
 //! What became of a flush whose COMMIT nobody saw return. A flush is all or nothing, so one row that it has
 //! inserted tells. Only a flush that inserts no such row writes its number.
 
-use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
-use stepfast_core::record::{Status, UNKNOWN_STATUS};
-use stepfast_core::write::{Answer, Flush, Outcome, Request, RequestKind, Start, State, Write};
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{
+    Answer, Flush, Outcome, Request, RequestKind, Start, State, Status, UNKNOWN_STATUS, Write,
+};
 
 use crate::apply::Apply;
 use crate::error::Tried;

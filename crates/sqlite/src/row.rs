@@ -10,11 +10,13 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
+use stepfast_core::queue::rate::Rate;
+use stepfast_core::queue::weights::Weights;
 use stepfast_core::queue::{Limits, Queue, QueueRow, Ticket};
-use stepfast_core::rate::Rate;
-use stepfast_core::record::{Execution, Record, Status, decode_armed};
-use stepfast_core::weights::Weights;
-use stepfast_core::write::{Attempt, Checkpoint, CheckpointKind, Parent, RequestKind, WorkerId};
+use stepfast_core::store::{
+    Attempt, Checkpoint, CheckpointKind, Execution, Parent, Record, RequestKind, Status, WorkerId,
+    decode_armed,
+};
 
 use crate::error::{Tried, Trouble};
 

@@ -4,8 +4,8 @@
 use std::sync::LazyLock;
 
 use rusqlite::CachedStatement;
-use stepfast_core::counters::Table;
-use stepfast_core::write::{Checkpoint, Outcome, Start, State};
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{Checkpoint, Outcome, Start, State};
 
 use crate::apply::Apply;
 use crate::error::{Tried, Trouble};

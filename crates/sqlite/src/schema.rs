@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use stepfast_core::schema::{Finding, Migrated};
-use stepfast_core::store::StoreError;
+use stepfast_core::store::{Finding, Migrated, StoreError};
 
 use crate::connect::{close_for_now, explain, reader};
 use crate::forked::InSqlite;

@@ -21,7 +21,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use stepfast_core::clock::Timestamp;
-use stepfast_core::lock::{Condvar, Mutex, Queue, QueueGuard};
+use stepfast_core::sync::{Condvar, Mutex, Queue, QueueGuard};
 use tokio::time::Instant;
 
 use crate::companions::{Companions, Files, Used};

@@ -2,7 +2,7 @@
 //! once per row, and keeps its bindings from row to row.
 
 use rusqlite::{CachedStatement, Connection, Params};
-use stepfast_core::counters::{Counters, Table};
+use stepfast_core::store::counters::{Counters, Table};
 
 use crate::error::Tried;
 use crate::rows;

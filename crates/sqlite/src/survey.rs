@@ -1,9 +1,7 @@
 //! Who is registered, and what waits: for people.
 
 use rusqlite::Row;
-use stepfast_core::store::StoreError;
-use stepfast_core::survey::{DeadLetter, Survey, Waiting, WorkerInfo, WorkerRow};
-use stepfast_core::write::WorkerId;
+use stepfast_core::store::{DeadLetter, StoreError, Survey, Waiting, WorkerId, WorkerInfo, WorkerRow};
 
 use crate::error::Tried;
 use crate::row::{foreign_text, key_of, maybe_text, text, time};

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
 use stepfast_core::clock::{Clock, Timestamp};
-use stepfast_core::counters::{Counters, Spent};
-use stepfast_core::lock::Mutex;
-use stepfast_core::store::{About, Durability, StoreError};
-use stepfast_core::turns::Turns;
-use stepfast_core::write::{Flush, Outcome};
+use stepfast_core::queue::fairness::Turns;
+use stepfast_core::store::counters::{Counters, Spent};
+use stepfast_core::store::{About, Durability, Flush, Outcome, StoreError};
+use stepfast_core::sync::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 

@@ -1,7 +1,7 @@
 //! The schema of a database: brought up to date, or looked at, without an engine.
 
 use stepfast_core::Error;
-pub use stepfast_core::schema::{Finding, Migrated};
+pub use stepfast_core::store::{Finding, Migrated};
 
 #[cfg(feature = "postgres")]
 use stepfast_postgres::{PostgresOptions, PostgresStore};

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{DEFAULT_QUEUE, OnConflict, OnDuplicate, OnFull, Queue};
-use stepfast_core::rate::Rate;
-use stepfast_core::record::Status;
+use stepfast_core::store::Status;
 use stepfast_core::{Context, Engine, Error, Workflow};
 
 use super::kit::{

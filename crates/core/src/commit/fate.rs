@@ -44,9 +44,9 @@ mod tests {
     use crate::clock::Timestamp;
     use crate::key::Key;
     use crate::payload::Payload;
-    use crate::record::Status;
     use crate::store::Registration;
-    use crate::write::{Discard, Existing, Outcome, Start, State, WorkerId, Write};
+    use crate::store::Status;
+    use crate::store::{Discard, Existing, Outcome, Start, State, WorkerId, Write};
 
     fn start(key: Key) -> Write {
         let (workflow_id, is_guarded) = (Some("id".into()), true);

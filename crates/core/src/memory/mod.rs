@@ -21,14 +21,14 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::clock::{Clock, SystemClock};
-use crate::counters::Counters;
 use crate::key::Key;
 use crate::payload::ChunkRef;
 use crate::queue::{QueueChange, QueueRow};
-use crate::record::{Detail, ExecutionId, Filter, Page, Record};
-use crate::store::{About, Changed, Claim, Claimed, Durability, Look, Registration, Seen, Store, StoreError};
-use crate::survey::{DeadLetter, Survey, WorkerInfo};
-use crate::write::{Flush, Outcome, WorkerId};
+use crate::store::counters::Counters;
+use crate::store::{
+    About, Changed, Claim, Claimed, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Look,
+    Outcome, Page, Record, Registration, Seen, Store, StoreError, Survey, WorkerId, WorkerInfo,
+};
 use tables::{Lane, Tables, Worker};
 
 /// Every registration starts in this epoch; a takeover or a close ends it.
