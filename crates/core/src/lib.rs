@@ -68,4 +68,5 @@ pub use workflow::Workflow;
 pub use workflow::branch::{Branch, Either, Elapsed};
 pub use workflow::child::{Child, ChildHandle, StartChild, StartDetached};
 pub use workflow::context::Context;
-pub use workflow::step::{RetryPolicy, Step, StepOptions};
+pub use workflow::retry::{RetryPolicy, StepOptions};
+pub use workflow::step::Step;

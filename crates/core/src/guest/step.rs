@@ -11,9 +11,10 @@ use crate::payload::Payload;
 use crate::runtime::run::call::{Call, Delivery};
 use crate::runtime::run::{Interrupt, Run};
 use crate::store::CheckpointKind;
+use crate::workflow::retry::StepOptions;
 use crate::workflow::step::{
-    StepOptions, after_crash, after_failure, body_begins, body_is_over, checked, in_time, may_begin,
-    replayed, room_for, stored,
+    after_crash, after_failure, body_begins, body_is_over, checked, in_time, may_begin, replayed, room_for,
+    stored,
 };
 
 /// A step whose body somebody else runs, when [`StepCall::poll`] says so. Dropped before it is over, it is recorded
