@@ -3,6 +3,7 @@
 //! [`inner`] and [`run`] refer to each other: every run has the engine at hand, and the engine has all runs. A second
 //! reference-counted object between them would cost an atomic operation on the hottest path.
 
+pub(crate) mod capacity;
 pub(crate) mod commit_observer;
 pub(crate) mod completion_watch;
 pub(crate) mod deferrals;

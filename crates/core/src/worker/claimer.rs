@@ -3,7 +3,8 @@
 use super::heartbeats::LOOK_EVERY;
 use super::takeover::AGAIN_AFTER;
 use crate::clock::Timestamp;
-use crate::runtime::inner::{Core, Places};
+use crate::runtime::capacity::Places;
+use crate::runtime::inner::Core;
 use crate::runtime::run::Run;
 use crate::store::{Claim, Claimed, StoreError};
 use crate::worker::launch::{adopt, generations};

@@ -12,6 +12,8 @@ use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use super::children::{awaited_children, cancel_children, unended_children};
+use super::detached::{Detached, Ender};
 use crate::clock::Timestamp;
 use crate::commit::{Durable, Lsn};
 use crate::error::Error;
@@ -22,7 +24,7 @@ use crate::runtime::definition::BodyFuture;
 use crate::runtime::run::call::{LONGEST_NAP, Settling, WaitingFor};
 use crate::runtime::run::quiescence::Rest;
 use crate::runtime::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run, Stopped};
-use crate::store::{Execution, Filter, Outcome, Request, RequestKind, State, Status, Write, cancel_outcome};
+use crate::store::{Outcome, State, Status, Write, cancel_outcome};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -559,46 +561,6 @@ impl RunTask {
     }
 }
 
-/// A run in a task of its own.
-struct Detached {
-    task: RunTask,
-    /// Needed while its code has not begun.
-    input: Payload,
-}
-
-impl Future for Detached {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
-        let Self { task, input } = &mut *self;
-        task.poll_conclusion(cx, input).map(drop)
-    }
-}
-
-/// A run that only waits for its end to be durable: concluded on the lane's thread, without a task.
-struct Ender(std::sync::Mutex<Option<RunTask>>);
-
-impl Wake for Ender {
-    fn wake(self: Arc<Self>) {
-        let taken = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        if let Some(task) = taken {
-            Self::poll(&self, task);
-        }
-    }
-}
-
-impl Ender {
-    fn poll(self: &Arc<Self>, mut task: RunTask) {
-        let waker = Waker::from(self.clone());
-        // kept under the lock while it is polled: a wake in between finds it there afterwards
-        let mut kept = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let polled = task.poll_conclusion(&mut TaskContext::from_waker(&waker), &Payload::empty());
-        if polled.is_pending() {
-            *kept = Some(task);
-        }
-    }
-}
-
 impl Branches {
     fn poll(&mut self, run: &Run) -> Poll<Result<Payload, Failure>> {
         let cx = &mut TaskContext::from_waker(&self.waker);
@@ -613,46 +575,6 @@ impl Branches {
             while let Poll::Ready(Some(())) = spawned.poll_next_unpin(cx) {}
         }
         Poll::Pending
-    }
-}
-
-/// Returns the children that a run waits for and that are not known to have ended.
-fn unended_children(run: &Run) -> Vec<Key> {
-    let children = std::mem::take(&mut run.state().children);
-    let children = children.into_iter().filter(|(_, child)| !matches!(child, ChildState::Ended(_)));
-    children.map(|(key, _)| key).collect()
-}
-
-/// Stages a cancel of each of a run's children.
-fn cancel_children(run: &Run, children: Vec<Key>, failure: &Failure) {
-    let reason = Payload::of_failure(failure);
-    for execution in children {
-        let (n, at, kind) = (Key::mint(0), run.core.now(), RequestKind::Cancel);
-        let request = Request { execution, n, kind, at, reason: reason.clone() };
-        run.stage_in(&mut run.state(), Write::Request(request), 0);
-        crate::crash_point!("child cancel staged");
-        if let Some(child) = run.core.runs.get(execution) {
-            child.interrupt(Interrupt::Cancel(failure.clone().into()));
-        }
-    }
-}
-
-/// Children that the execution waits for and that have not ended: those that are `known`, and those that
-/// runs before this one have started. `Unavailable` if the engine ends before the database answers.
-async fn awaited_children(run: Arc<Run>, mut known: Vec<Key>) -> Result<Vec<Key>, Error> {
-    let statuses = Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect();
-    let mut filter = Filter { parent: Some(run.key), statuses, limit: 1_000, ..Filter::default() };
-    let store = &run.core.store;
-    loop {
-        let page = run.core.ask(|| async { Ok(store.list(&filter).await?) }).await?;
-        let awaited = |child: &Execution| child.parent.as_ref().is_some_and(|it| !it.is_detached);
-        known.extend(page.executions.iter().filter(|child| awaited(child)).map(|child| child.key));
-        if page.executions.len() < filter.limit {
-            known.sort_unstable();
-            known.dedup();
-            return Ok(known);
-        }
-        filter.after = page.executions.last().map(|child| child.key);
     }
 }
 
