@@ -9,7 +9,6 @@ use crate::runtime::run::Run;
 use crate::store::{Claim, Claimed, StoreError};
 use crate::worker::launch::{adopt, generations};
 use crate::worker::quarantine::Quarantine;
-use futures_util::FutureExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;

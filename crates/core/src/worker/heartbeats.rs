@@ -8,7 +8,6 @@ use crate::runtime::run::Interrupt;
 use crate::store::{Changed, EXPIRED, Look, Record, RequestKind, Seen};
 use crate::worker::launch::{adopt, generations};
 use crate::worker::lost_claims::Strays;
-use futures_util::FutureExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
