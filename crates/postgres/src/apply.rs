@@ -1,18 +1,17 @@
 //! A flush as statements: one per kind of row change, each over all of its rows.
 
+use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Ticket;
 use stepfast_core::store::{
     Attempt, Checkpoint, Chunk, Discard, Flush, Move, Request, State, WorkerId, Write, cancel_outcome,
-    encode_armed,
 };
-use stepfast_core::{Key, Payload};
 use uuid::Uuid;
 
 use crate::pipeline::{Job, column, one};
 use crate::starts::Starts;
 use crate::statements::Sql;
-use crate::types::{Instant, some_bytes, uuid};
+use crate::types::{Instant, armed, ended_at, is_paused, outcome, uuid};
 
 /// The Writes of a flush by kind, with their indexes.
 #[derive(Default)]
@@ -248,37 +247,4 @@ impl<'a> Sorted<'a> {
             jobs.push(Job { sql: Sql::Wait, what: "inserting waits", params });
         }
     }
-}
-
-/// Makes new plans.
-pub(crate) fn replan() -> Job<'static> {
-    Job { sql: Sql::Replan, what: "making new plans", params: Vec::new() }
-}
-
-pub(crate) fn is_paused(state: &State) -> bool {
-    matches!(state, State::Parked { .. })
-}
-
-pub(crate) fn outcome(state: &State) -> Option<&[u8]> {
-    match state {
-        State::Parked { reason: outcome, .. } | State::Ended { outcome, .. } => some_bytes(outcome),
-        _ => None,
-    }
-}
-
-pub(crate) fn ended_at(state: &State) -> Option<Instant> {
-    match state {
-        State::Ended { at, .. } => Some(Instant(*at)),
-        _ => None,
-    }
-}
-
-pub(crate) fn armed(state: &State) -> Option<Vec<u8>> {
-    let armed = state.armed();
-    (!armed.is_empty()).then(|| encode_armed(armed))
-}
-
-/// A payload as the column of what a cancel ends.
-pub(crate) fn reason(payload: &Payload) -> Option<&[u8]> {
-    some_bytes(payload)
 }

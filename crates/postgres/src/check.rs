@@ -7,11 +7,13 @@ use stepfast_core::store::{Durability, Finding, StoreError};
 use tokio_postgres::{AsyncMessage, Client};
 
 use crate::background::Background;
-use crate::connect::{Connector, chain, literal};
+use crate::connect::Connector;
+use crate::dial::chain;
 use crate::error::unanswered;
 use crate::migrate::{Reached, reach};
 use crate::privileges;
 use crate::proxy::first_row;
+use crate::quoting::literal;
 
 /// Connections that an engine has besides those for loads and lists: two lanes, a slow one beside each, claims,
 /// looks, takeovers, and wake-up hints.

@@ -16,15 +16,16 @@ use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{Claim, Claimed, Record, StoreError};
 use stepfast_core::sync::Mutex;
 
-use crate::applied::count;
-use crate::apply::replan;
 use crate::connect::Connector;
 use crate::error::{Trouble, damaged};
 use crate::heads::{Heads, Name, Step, Walk};
 use crate::lane::{Lane, Lanes, lost, state_of};
-use crate::pipeline::{self, Answer, Job, Param, Part, column, one};
+use crate::pipeline::replan;
+use crate::pipeline::{self, Answer, Job, Param, column, maybe_texts, one, texts};
 use crate::queue::{self, Access, Line};
+use crate::row_counts::count;
 use crate::rows::{Columns, Details, TakenRow, bare};
+use crate::session::Part;
 use crate::statements::{CLAIM, Sql};
 use crate::types::{Instant, uuid};
 use crate::window::Windows;
@@ -718,14 +719,4 @@ fn last_number(lane: &Answer, epoch: i64) -> Result<i64, Trouble> {
         Some((current, last)) if current == epoch => Ok(last),
         _ => Err(Trouble::Fence),
     }
-}
-
-/// Names as an array, where they are given.
-pub(crate) fn maybe_texts(names: Option<&Arc<[Arc<str>]>>) -> Param<'static> {
-    one(names.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>()))
-}
-
-/// Names as an array.
-pub(crate) fn texts(names: &Arc<[Arc<str>]>) -> Param<'static> {
-    one(names.iter().map(ToString::to_string).collect::<Vec<_>>())
 }

@@ -10,13 +10,12 @@ use tokio::runtime::Handle;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::background::Background;
-pub(crate) use crate::dial::chain;
 use crate::dial::{Driver, Refusal, Target, Warnings, Wire, drive};
 use crate::error::{Trouble, store_error, trouble, unavailable};
 use crate::options::{Pooling, PostgresOptions};
 use crate::proxy::first_row;
+use crate::quoting::{quoted, search_path};
 use crate::schema::{VERSIONS, newest};
-pub(crate) use crate::session::Session;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -381,23 +380,6 @@ fn no_memoize(role: Role, is_local: bool) -> Option<String> {
              WHERE current_setting('server_version_num')::integer >= 140000;"
         )
     })
-}
-
-/// `identifier` as the server reads it back unchanged.
-pub(crate) fn quoted(identifier: &str) -> String {
-    format!("\"{}\"", identifier.replace('"', "\"\""))
-}
-
-/// Where tables are looked for. Temporary ones, which another client may have left in a session that a proxy has lent to
-/// both, come last: unless they are named, they come first.
-pub(crate) fn search_path(schema: &str) -> String {
-    format!("{}, pg_temp", quoted(schema))
-}
-
-/// Text as the server reads it back unchanged.
-pub(crate) fn literal(text: &str) -> String {
-    // the doubled backslash is read alike whatever standard_conforming_strings is
-    format!(" E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
 
 /// A half to one and a half of `pause`, so that many do not come back at once.

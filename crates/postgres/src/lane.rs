@@ -7,10 +7,12 @@ use stepfast_core::store::{Durability, StoreError, WorkerId};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
 
-use crate::connect::{Connector, Role, Session};
+use crate::connect::{Connector, Role};
 use crate::error::{Trouble, damaged};
-use crate::pipeline::{self, Answer, Job, Part, one};
+use crate::pipeline::{self, Answer, Job, one};
 use crate::rows::Columns;
+use crate::session::Part;
+use crate::session::Session;
 use crate::statements::Sql;
 
 type Slot = Arc<Mutex<Option<Lane>>>;

@@ -15,16 +15,18 @@ use tokio::time::Instant as Moment;
 use uuid::Uuid;
 
 use crate::background::Background;
-use crate::claim::{maybe_texts, texts};
-use crate::connect::{Connector, Role, Session};
+use crate::connect::{Connector, Role};
 use crate::continuity::Continuity;
 use crate::error::{Trouble, damaged, unanswered, unavailable};
 use crate::lane::{self, Lanes, lost, state_of};
-use crate::pipeline::{self, Answer, Job, Part, column, one};
-use crate::queue;
+use crate::pipeline::{self, Answer, Job, column, one};
+use crate::pipeline::{maybe_texts, texts};
 use crate::read::Reader;
 use crate::rows::Columns;
 use crate::schema::{known, newest};
+use crate::session::Part;
+use crate::session::Session;
+use crate::set_queue;
 use crate::statements::{CONTROL, Sql, TAKEOVER};
 use crate::takeover::{self, Ended};
 use crate::types::{Instant, key, uuid};
@@ -228,7 +230,7 @@ impl Control {
     pub(crate) async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
         let mut place = self.taking_over.lock().await;
         let session = self.session(place.take(), TAKEOVER).await?;
-        let result = queue::change(&session, change, self.now()).await;
+        let result = set_queue::change(&session, change, self.now()).await;
         if result.is_ok() || pipeline::roll_back(&session).await {
             *place = Some(session);
         }

@@ -9,10 +9,11 @@ use stepfast_core::store::{
     StoreError, UNKNOWN_STATUS, Write,
 };
 
-use crate::connect::Session;
 use crate::error::Trouble;
-use crate::pipeline::{self, Job, Part, one};
+use crate::pipeline::{self, Job, one};
 use crate::rows::{Columns, Found, found};
+use crate::session::Part;
+use crate::session::Session;
 use crate::starts::held;
 use crate::statements::Sql;
 use crate::types::uuid;

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::StreamExt;
@@ -10,9 +11,10 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row};
 
-use crate::connect::{Session, not_flushed};
+use crate::connect::not_flushed;
 use crate::error::{Trouble, trouble};
 use crate::parameters::types;
+use crate::session::{Part, Session};
 use crate::statements::{COMMIT, Sql};
 
 /// A value bound to a statement.
@@ -31,6 +33,16 @@ pub(crate) fn one<'a>(value: impl ToSql + Send + Sync + 'a) -> Param<'a> {
     Box::new(value)
 }
 
+/// Names as an array, where they are given.
+pub(crate) fn maybe_texts(names: Option<&Arc<[Arc<str>]>>) -> Param<'static> {
+    one(names.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>()))
+}
+
+/// Names as an array.
+pub(crate) fn texts(names: &Arc<[Arc<str>]>) -> Param<'static> {
+    one(names.iter().map(ToString::to_string).collect::<Vec<_>>())
+}
+
 /// A statement to execute.
 pub(crate) struct Job<'a> {
     /// Which.
@@ -41,6 +53,11 @@ pub(crate) struct Job<'a> {
     pub params: Vec<Param<'a>>,
 }
 
+/// Makes new plans.
+pub(crate) fn replan() -> Job<'static> {
+    Job { sql: Sql::Replan, what: "making new plans", params: Vec::new() }
+}
+
 /// What a statement answered.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
@@ -48,43 +65,6 @@ pub(crate) struct Answer {
     pub rows: Vec<Row>,
     /// How many rows it changed.
     pub affected: u64,
-}
-
-/// Where a pipeline begins and ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// A whole transaction.
-    Whole,
-    /// A whole transaction that waits only briefly for other people's locks.
-    WholeBriefly,
-    /// Begins one and leaves it open.
-    Begin,
-    /// Begins one that waits only briefly for other people's locks.
-    BeginBriefly,
-    /// Begins one that reads, and sees the database as it was at one moment.
-    BeginSnapshot,
-    /// Goes on in one.
-    Middle,
-    /// Goes on in one and commits it.
-    End,
-    /// Statements on their own.
-    Apart,
-}
-
-impl Part {
-    /// The statement that begins the transaction, if it begins here, and what comes after the settings.
-    pub(crate) fn begin(self) -> Option<(&'static str, &'static str)> {
-        match self {
-            Part::Whole | Part::Begin => Some(("BEGIN", "")),
-            Part::WholeBriefly | Part::BeginBriefly => Some(("BEGIN", "SET LOCAL lock_timeout = 10")),
-            Part::BeginSnapshot => Some(("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "")),
-            Part::Middle | Part::End | Part::Apart => None,
-        }
-    }
-
-    fn commits(self) -> bool {
-        matches!(self, Part::Whole | Part::WholeBriefly | Part::End)
-    }
 }
 
 type Pending<'a> = Pin<Box<dyn Future<Output = Result<Answer, Error>> + Send + 'a>>;

@@ -6,9 +6,10 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::connect::{Connector, Role, literal, quoted};
-use crate::migrate::version_of;
+use crate::connect::{Connector, Role};
 use crate::proxy::first_row;
+use crate::quoting::{literal, quoted};
+use crate::schema_state::version_of;
 
 /// An index on `executions` that the migration to a version reads, and drops.
 struct Preparation {

@@ -4,9 +4,9 @@ use stepfast_core::store::Finding;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 
-use crate::connect::chain;
-use crate::migrate::{SchemaState, version_of};
+use crate::dial::chain;
 use crate::schema::{NOT_OURS, newest};
+use crate::schema_state::{SchemaState, version_of};
 use crate::standing::{Standing, lacking};
 
 /// The schema and the role's rights in it: one finding, or two where there are tables to have rights on.

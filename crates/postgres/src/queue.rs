@@ -1,24 +1,22 @@
-//! Queues: how they are stored, and what a claim finds of them.
+//! Queues: what a claim finds of them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::fairness::{Candidate, Turns};
 use stepfast_core::queue::rate::{Rate, Used, Which};
-use stepfast_core::queue::weights::Weights;
-use stepfast_core::queue::{Limits, Queue, QueueChange, QueueRow, left};
+use stepfast_core::queue::{Limits, left};
 use stepfast_core::store::{StoreError, WorkerId};
 use stepfast_core::sync::Mutex;
 use tokio_postgres::Row;
-use uuid::Uuid;
 
-use crate::connect::Session;
-use crate::error::{Trouble, damaged};
-use crate::pipeline::{self, Job, Part, column, one};
-use crate::read::Reader;
+use crate::error::Trouble;
+use crate::pipeline::{self, Job, column, one};
+use crate::queue_rows::limits;
 use crate::rows::Columns;
+use crate::session::Part;
+use crate::session::Session;
 use crate::statements::Sql;
 use crate::types::Instant;
 
@@ -26,121 +24,6 @@ use crate::types::Instant;
 const KEYS: usize = 2_000;
 /// Sorts behind the text that it is put to, and before all that begins with it: keys have no control characters.
 const NEXT: char = '\u{1}';
-
-/// Stores a queue, if it is as whoever changes it has seen it.
-pub(crate) async fn change(
-    session: &Session,
-    change: &QueueChange,
-    now: Option<Timestamp>,
-) -> Result<Option<QueueRow>, Trouble> {
-    let QueueChange { queue, is_paused, seen_version } = change.clone();
-    let limits = &queue.limits;
-    let version = seen_version + 1;
-    let set = Job {
-        sql: Sql::SetQueue,
-        what: "changing a queue",
-        params: vec![
-            one(queue.name.to_string()),
-            one(version),
-            one(now.map(Instant)),
-            one(is_paused),
-            one(limits.is_serial()),
-            one(number(limits.concurrency)),
-            one(number(limits.worker_concurrency)),
-            one(number(limits.key_concurrency)),
-            one(number(limits.rate.map(|rate| rate.starts))),
-            one(limits.rate.map(|rate| rate.period_ms() as i64)),
-            one(number(limits.rate.and_then(|rate| rate.burst))),
-            one(number(limits.key_rate.map(|rate| rate.starts))),
-            one(limits.key_rate.map(|rate| rate.period_ms() as i64)),
-            one(number(limits.key_rate.and_then(|rate| rate.burst))),
-            one(number(limits.max_depth)),
-            one(limits.key_weights.to_json()),
-        ],
-    };
-    let answers = pipeline::run(session, Part::Begin, &[set]).await?;
-    let stored = answers.first().and_then(|answer| answer.rows.first());
-    let Some(stored) = stored else {
-        // nothing of it may stay: its rates might have begun anew
-        pipeline::roll_back(session).await;
-        return Ok(None);
-    };
-    let mut stored = Columns::of(stored);
-    let (changed_at, had_slots): (_, bool) = (stored.time()?, stored.next()?);
-    if limits.has_slots() && !had_slots {
-        give_slots(session, &queue.name).await?;
-    }
-    pipeline::run(session, Part::End, &[]).await?;
-    Ok(Some(QueueRow { queue, is_paused, version, changed_at }))
-}
-
-/// Gives slots to what runs of a queue, in the transaction that has locked its row. No lock on an execution is held while
-/// another one is waited for: flushes and claims may wait for this transaction meanwhile.
-async fn give_slots(session: &Session, queue: &str) -> Result<(), Trouble> {
-    let job = |sql, params| Job { sql, what: "counting what runs of a queue", params };
-    pipeline::run(session, Part::Middle, &[job(Sql::BeforeSlots, Vec::new())]).await?;
-    loop {
-        // a fresh snapshot: it shows what claims have taken for which the row was waited for
-        let give = job(Sql::RunningIn, vec![one(queue.to_owned())]);
-        let answers = pipeline::run(session, Part::Middle, &[give]).await?;
-        let row =
-            answers.first().and_then(|answer| answer.rows.first()).ok_or_else(|| damaged("an answer"))?;
-        let Some(busy) = Columns::of(row).next::<Option<Uuid>>()? else { return Ok(()) };
-        let wait = job(Sql::AwaitExecution, vec![one(busy)]);
-        let take_back = || job(Sql::TakeSlotsBack, Vec::new());
-        pipeline::run(session, Part::Middle, &[take_back(), wait, take_back()]).await?;
-    }
-}
-
-fn number(limit: Option<u32>) -> Option<i32> {
-    limit.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX))
-}
-
-impl Reader {
-    /// See [`Store::queues`](stepfast_core::Store::queues).
-    pub(crate) async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
-        let names: Option<Vec<String>> = names.map(|names| names.iter().map(ToString::to_string).collect());
-        let job = Job { sql: Sql::Queues, what: "listing queues", params: vec![one(names)] };
-        self.ask(job).await?.iter().map(queue).collect()
-    }
-}
-
-fn queue(row: &Row) -> Result<QueueRow, StoreError> {
-    let mut row = Columns::of(row);
-    let name = row.next::<&str>()?.into();
-    let (version, changed_at, is_paused) = (row.next()?, row.time()?, row.next()?);
-    let mut limits = limits(&mut row)?;
-    limits.max_depth = count_of(&mut row)?;
-    Ok(QueueRow { queue: Queue { name, limits }, is_paused, version, changed_at })
-}
-
-/// The limits of what leaves a queue, as queries select them.
-fn limits(row: &mut Columns<'_>) -> Result<Limits, StoreError> {
-    Ok(Limits {
-        concurrency: count_of(row)?,
-        worker_concurrency: count_of(row)?,
-        key_concurrency: count_of(row)?,
-        rate: rate(row)?,
-        key_rate: rate(row)?,
-        key_weights: weights(row)?,
-        max_depth: None,
-    })
-}
-
-fn count_of(row: &mut Columns<'_>) -> Result<Option<u32>, StoreError> {
-    Ok(row.next::<Option<i32>>()?.map(i32::cast_unsigned))
-}
-
-fn weights(row: &mut Columns<'_>) -> Result<Weights, StoreError> {
-    Ok(row.next::<Option<&str>>()?.map_or_else(Weights::default, Weights::stored))
-}
-
-fn rate(row: &mut Columns<'_>) -> Result<Option<Rate>, StoreError> {
-    let starts = count_of(row)?;
-    let period = row.next::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs()));
-    let burst = count_of(row)?;
-    Ok(starts.zip(period).map(|(starts, period)| Rate { starts, period, burst }))
-}
 
 /// Whether a claim may take of a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]

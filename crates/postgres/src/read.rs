@@ -13,9 +13,10 @@ use tokio_postgres::Row;
 use crate::background::Background;
 use crate::connect::Connector;
 use crate::error::{damaged, unanswered};
-use crate::pipeline::{self, Job, Part, one};
+use crate::pipeline::{self, Job, one};
 use crate::readers::Readers;
 use crate::rows::{Columns, Details, bare, execution, listed};
+use crate::session::Part;
 use crate::statements::Sql;
 use crate::types::{Instant, uuid};
 

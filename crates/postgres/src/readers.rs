@@ -6,8 +6,9 @@ use stepfast_core::store::StoreError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::background::Background;
-use crate::connect::{Connector, Role, Session};
+use crate::connect::{Connector, Role};
 use crate::error::unavailable;
+use crate::session::Session;
 use crate::statements::READ;
 
 /// The connections that are there, and the right to have them.

@@ -9,10 +9,10 @@ use stepfast_core::store::{
 };
 use uuid::Uuid;
 
-use crate::apply::reason;
 use crate::error::store_error;
 use crate::pipeline::{Answer, Job, column};
 use crate::statements::Sql;
+use crate::types::reason;
 use crate::types::{Instant, key, uuid};
 
 /// A locked row.

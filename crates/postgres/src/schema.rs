@@ -4,7 +4,7 @@ use std::sync::{LazyLock, OnceLock};
 
 use refinery::{Migration, embed_migrations};
 
-use crate::connect::{literal, quoted, search_path};
+use crate::quoting::{literal, quoted, search_path};
 
 embed_migrations!("migrations");
 

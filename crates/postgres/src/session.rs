@@ -13,8 +13,44 @@ use crate::connect::{Connector, Role};
 use crate::dial::{Warnings, Wire};
 use crate::error::store_error;
 use crate::options::Pooling;
-use crate::pipeline::Part;
 use crate::statements::Sql;
+
+/// Where a pipeline begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A whole transaction.
+    Whole,
+    /// A whole transaction that waits only briefly for other people's locks.
+    WholeBriefly,
+    /// Begins one and leaves it open.
+    Begin,
+    /// Begins one that waits only briefly for other people's locks.
+    BeginBriefly,
+    /// Begins one that reads, and sees the database as it was at one moment.
+    BeginSnapshot,
+    /// Goes on in one.
+    Middle,
+    /// Goes on in one and commits it.
+    End,
+    /// Statements on their own.
+    Apart,
+}
+
+impl Part {
+    /// The statement that begins the transaction, if it begins here, and what comes after the settings.
+    pub(crate) fn begin(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Part::Whole | Part::Begin => Some(("BEGIN", "")),
+            Part::WholeBriefly | Part::BeginBriefly => Some(("BEGIN", "SET LOCAL lock_timeout = 10")),
+            Part::BeginSnapshot => Some(("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "")),
+            Part::Middle | Part::End | Part::Apart => None,
+        }
+    }
+
+    pub(crate) fn commits(self) -> bool {
+        matches!(self, Part::Whole | Part::WholeBriefly | Part::End)
+    }
+}
 
 /// A connection of the store.
 pub(crate) struct Session {

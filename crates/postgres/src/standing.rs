@@ -2,9 +2,9 @@
 
 use tokio_postgres::{Client, Error};
 
-use crate::connect::literal;
 use crate::options::DEFAULT_SCHEMA;
 use crate::proxy::{first_row, rows};
+use crate::quoting::literal;
 use crate::schema::{RIGHTS, TABLES, VERSIONS};
 
 /// So many tables are named where rights are missing.

@@ -7,10 +7,10 @@ use stepfast_core::Key;
 use stepfast_core::clock::{Timestamp, stored_millis};
 use stepfast_core::store::{Start, State, WorkerId, Write};
 
-use crate::apply::{armed, ended_at, is_paused, outcome};
 use crate::pipeline::{Job, column, one};
 use crate::statements::Sql;
 use crate::types::{Instant, uuid};
+use crate::types::{armed, ended_at, is_paused, outcome};
 
 /// The Starts of a flush by what there is to them, with their indexes.
 #[derive(Default)]

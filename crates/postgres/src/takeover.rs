@@ -8,11 +8,12 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::store::{StoreError, WorkerId};
 use uuid::Uuid;
 
-use crate::connect::Session;
 use crate::error::{Trouble, damaged};
-use crate::pipeline::{self, Job, Part, one};
+use crate::pipeline::{self, Job, one};
 use crate::rows::Columns;
 use crate::schema::known;
+use crate::session::Part;
+use crate::session::Session;
 use crate::statements::Sql;
 use crate::types::{Instant, uuid};
 use crate::window;

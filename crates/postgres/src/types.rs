@@ -4,6 +4,7 @@ use std::error::Error;
 
 use bytes::{BufMut, BytesMut};
 use stepfast_core::clock::Timestamp;
+use stepfast_core::store::{State, encode_armed};
 use stepfast_core::{Key, Payload};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
@@ -71,6 +72,38 @@ pub(crate) fn some_bytes(payload: &Payload) -> Option<&[u8]> {
 /// A payload from a column.
 pub(crate) fn payload(bytes: &[u8]) -> Payload {
     Payload::from_slice(bytes)
+}
+
+/// Returns the column `is_paused` of a state.
+pub(crate) fn is_paused(state: &State) -> bool {
+    matches!(state, State::Parked { .. })
+}
+
+/// Returns the column `outcome` of a state.
+pub(crate) fn outcome(state: &State) -> Option<&[u8]> {
+    match state {
+        State::Parked { reason: outcome, .. } | State::Ended { outcome, .. } => some_bytes(outcome),
+        _ => None,
+    }
+}
+
+/// Returns the column `ended_at` of a state.
+pub(crate) fn ended_at(state: &State) -> Option<Instant> {
+    match state {
+        State::Ended { at, .. } => Some(Instant(*at)),
+        _ => None,
+    }
+}
+
+/// Returns the column `armed` of a state.
+pub(crate) fn armed(state: &State) -> Option<Vec<u8>> {
+    let armed = state.armed();
+    (!armed.is_empty()).then(|| encode_armed(armed))
+}
+
+/// A payload as the column of what a cancel ends.
+pub(crate) fn reason(payload: &Payload) -> Option<&[u8]> {
+    some_bytes(payload)
 }
 
 #[cfg(test)]

@@ -22,8 +22,6 @@ use std::sync::{Mutex, PoisonError};
 use stepfast_core::key::{Key, KeyMap};
 use stepfast_core::store::{Flush, Outcome, WorkerId, Write};
 
-use crate::apply::Sorted;
-
 /// How far the window reaches ahead of the clock, in milliseconds: for so long workers whose renewals fail have one.
 const AHEAD_MS: i64 = 3_000;
 
@@ -130,18 +128,27 @@ impl Windows {
 
     /// Before every try of a flush: only what the window covers is started without an entry in the index. The window
     /// stays on it until [`landed`](Self::landed) or [`failed`](Self::failed), for good if neither is ever known.
-    pub(crate) fn enter(&self, flush: &Flush, sorted: &mut Sorted<'_>) {
+    /// `restrict` is called once, with the window, and returns what is started without an entry in the index.
+    pub(crate) fn enter(&self, flush: &Flush, restrict: &mut dyn FnMut(&Range<Key>) -> Vec<Key>) {
+        // under the lock: a renewal in between would move the window
         let entered = self.with(flush.worker, |window| {
-            sorted.starts.within(&window.keys);
-            window.sent.insert(flush.lane, sorted.starts.running_keys().collect());
+            let sent = restrict(&window.keys);
+            window.sent.insert(flush.lane, sent);
         });
         if entered.is_none() {
-            sorted.starts.within(&(Key::default()..Key::default()));
+            restrict(&(Key::default()..Key::default()));
         }
     }
 
     /// The last flush of a lane is durable.
-    pub(crate) fn landed(&self, flush: &Flush, sorted: &Sorted<'_>, outcomes: &[(usize, Outcome)]) {
+    ///
+    /// `released` are the executions that do not run any more since the flush.
+    pub(crate) fn landed(
+        &self,
+        flush: &Flush,
+        released: impl Iterator<Item = Key>,
+        outcomes: &[(usize, Outcome)],
+    ) {
         // a Start whose id is another execution's has started nothing, and what is queued does not run
         let lost = outcomes.iter().filter_map(|(i, outcome)| match (flush.writes.get(*i), outcome) {
             (Some(Write::Start(start)), Outcome::Duplicate(existing)) if existing.key != start.key => {
@@ -154,7 +161,7 @@ impl Windows {
             let (sent, renewals) = (window.sent.remove(&flush.lane).unwrap_or_default(), window.renewals);
             window.running.extend(sent.into_iter().map(|key| (key, renewals)));
             if !window.running.is_empty() || !window.claimed.is_empty() {
-                for key in sorted.released_keys().chain(lost) {
+                for key in released.chain(lost) {
                     if window.running.remove(&key).is_none() {
                         window.claimed.remove(&key);
                     }

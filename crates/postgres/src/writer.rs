@@ -3,15 +3,18 @@
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{Flush, Outcome, StoreError};
 
-use crate::applied::{Applied, count};
-use crate::apply::{Sorted, replan};
+use crate::applied::Applied;
+use crate::apply::Sorted;
 use crate::connect::Connector;
 use crate::depths::{Depths, Entries, Gates};
 use crate::error::{Trouble, damaged, unavailable};
 use crate::lane::{Lane, Lanes, Mark, lost};
 use crate::outcome;
-use crate::pipeline::{self, Part};
+use crate::pipeline;
+use crate::pipeline::replan;
 use crate::request::Targets;
+use crate::row_counts::count;
+use crate::session::Part;
 use crate::statements::{FLUSH, Sql};
 use crate::window::Windows;
 
@@ -36,7 +39,7 @@ pub(crate) async fn commit(
     let slot = lanes.slot(flush.worker, flush.lane);
     let mut place = slot.lock().await;
     let mut sorted = Sorted::new(flush);
-    windows.enter(flush, &mut sorted);
+    enter(windows, flush, &mut sorted);
     let claim = lanes.last_claim(flush.worker);
     let (mut tries, mut odd_answers) = (0, 0);
     loop {
@@ -44,7 +47,7 @@ pub(crate) async fn commit(
         if !sorted.starts.refused.is_empty() {
             // there may be room by now
             sorted = Sorted::new(flush);
-            windows.enter(flush, &mut sorted);
+            enter(windows, flush, &mut sorted);
         }
         let claim = lane.unseen(claim.clone());
         let result =
@@ -67,7 +70,7 @@ pub(crate) async fn commit(
         tries += 1;
         match result {
             Ok(outcomes) => {
-                windows.landed(flush, &sorted, &outcomes);
+                windows.landed(flush, sorted.released_keys(), &outcomes);
                 return Ok(outcomes);
             }
             Err(Trouble::Deep) if tries < TRIES => depths.suspect(&Entries::of(flush)),
@@ -104,6 +107,14 @@ pub(crate) async fn commit(
             }
         }
     }
+}
+
+/// Starts without an entry in the index of owners what the worker's window covers.
+fn enter(windows: &Windows, flush: &Flush, sorted: &mut Sorted<'_>) {
+    windows.enter(flush, &mut |window| {
+        sorted.starts.within(window);
+        sorted.starts.running_keys().collect()
+    });
 }
 
 /// One try. After an error its transaction may still be open.

@@ -16,7 +16,7 @@ use crate::engine::handle::Handle;
 use crate::engine::start_future::{Running, Starting};
 use crate::engine::submission::{Held, Order};
 use crate::error::Error;
-use crate::payload::{FromPayload, Payload};
+use crate::payload::Payload;
 use crate::queue::{OnDuplicate, OnFull};
 use crate::runtime::definition::Definition;
 use crate::runtime::start_options::{Due, StartOptions, forward_options};

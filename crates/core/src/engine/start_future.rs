@@ -11,7 +11,6 @@ use crate::runtime::inner::Core;
 use crate::runtime::run::Conclusion;
 use crate::runtime::run::task::RunTask;
 use crate::store::Outcome;
-use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};

@@ -2,10 +2,6 @@
 
 use crate::error::Error;
 use crate::failure::{Failure, IntoFailure};
-use crate::payload::{FromPayload, ToPayload};
-use futures_util::FutureExt;
-use serde::{Serialize, de::DeserializeOwned};
-use std::future::IntoFuture;
 use std::time::Duration;
 
 /// When and how a failed attempt of a step is followed by another.
