@@ -1,14 +1,16 @@
 //! Queues: how they are listed.
 
+use std::sync::Arc;
+
+use stepfast_core::queue::{Queue, QueueRow};
+use stepfast_core::store::StoreError;
+use tokio_postgres::Row;
+
 use crate::pipeline::{Job, one};
 use crate::queue_rows::{count_of, limits};
 use crate::read::Reader;
 use crate::rows::Columns;
 use crate::statements::Sql;
-use std::sync::Arc;
-use stepfast_core::queue::{Queue, QueueRow};
-use stepfast_core::store::StoreError;
-use tokio_postgres::Row;
 
 impl Reader {
     /// See [`Store::queues`](stepfast_core::Store::queues).

@@ -1,11 +1,13 @@
 //! Rows of queues as the contract's types.
 
-use crate::rows::Columns;
 use std::time::Duration;
+
 use stepfast_core::queue::Limits;
 use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::weights::Weights;
 use stepfast_core::store::StoreError;
+
+use crate::rows::Columns;
 
 /// The limits of what leaves a queue, as queries select them.
 pub(crate) fn limits(row: &mut Columns<'_>) -> Result<Limits, StoreError> {

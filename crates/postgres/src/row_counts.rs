@@ -1,15 +1,17 @@
 //! How many rows the statements of a transaction have changed, for the counters of the store.
 
+use std::collections::HashSet;
+
+use stepfast_core::Key;
+use stepfast_core::store::StoreError;
+use stepfast_core::store::counters::{Counters, Table};
+use uuid::Uuid;
+
 use crate::error::{damaged, store_error};
 use crate::pipeline::{Answer, Job};
 use crate::rows::Columns;
 use crate::statements::Sql;
 use crate::types::key;
-use std::collections::HashSet;
-use stepfast_core::Key;
-use stepfast_core::store::StoreError;
-use stepfast_core::store::counters::{Counters, Table};
-use uuid::Uuid;
 
 pub(crate) fn first(answer: &Answer) -> Result<&tokio_postgres::Row, StoreError> {
     answer.rows.first().ok_or_else(|| damaged("an answer"))

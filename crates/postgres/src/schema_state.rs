@@ -1,12 +1,13 @@
 //! [`SchemaState`]: which schema a database has.
 
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Error};
+
 use crate::dial::chain;
 use crate::proxy::first_row;
 use crate::quoting::{literal, quoted};
 use crate::schema::{VERSIONS, is_ours};
 use crate::standing::Standing;
-use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Error};
 
 /// The schema as it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

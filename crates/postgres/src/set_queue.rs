@@ -1,5 +1,9 @@
 //! Queues: how an operator changes them.
 
+use stepfast_core::clock::Timestamp;
+use stepfast_core::queue::{QueueChange, QueueRow};
+use uuid::Uuid;
+
 use crate::error::{Trouble, damaged};
 use crate::pipeline::{self, Job, one};
 use crate::rows::Columns;
@@ -7,9 +11,6 @@ use crate::session::Part;
 use crate::session::Session;
 use crate::statements::Sql;
 use crate::types::Instant;
-use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::{QueueChange, QueueRow};
-use uuid::Uuid;
 
 /// Stores a queue, if it is as whoever changes it has seen it.
 pub(crate) async fn change(

@@ -1,5 +1,9 @@
 //! The futures of [`Engine::start`](crate::Engine::start) and [`Engine::run`](crate::Engine::run).
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
 use crate::engine::handle::{Handle, decode, decode_here};
 use crate::engine::submission::{
     Attended, Held, Order, Prepared, TryNow, local_run, local_run_of, settled, started,
@@ -11,9 +15,6 @@ use crate::runtime::inner::Core;
 use crate::runtime::run::Conclusion;
 use crate::runtime::run::task::RunTask;
 use crate::store::Outcome;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
 
 type Boxed<'e, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'e>>;
 

@@ -1,5 +1,8 @@
 //! [`Branch`]: a branch of the code of a guest.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::{Gate, GuestInput, GuestWorkflow};
 use crate::failure::Failure;
 use crate::guest::step::StepCall;
@@ -15,8 +18,6 @@ use crate::workflow::context::Context;
 use crate::workflow::retry::StepOptions;
 use crate::workflow::sleep::sleep_for;
 use crate::workflow::step::begin;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// A branch of a guest's code. Calls are numbered when they are made, one after the other.
 pub struct Branch {

@@ -13,6 +13,14 @@ mod branch;
 mod run_control;
 mod step;
 
+pub use crate::path::Path;
+pub use crate::runtime::run::Stopped;
+pub use crate::runtime::run::quiescence::Waits;
+pub use crate::runtime::start_options::StartOptions;
+pub use branch::{Branch, Join};
+pub use run_control::Gate;
+pub use step::{StepCall, StepTurn};
+
 use std::sync::Arc;
 use std::thread::ThreadId;
 
@@ -24,18 +32,11 @@ use crate::engine::start_future::{Running, Starting};
 use crate::engine::submission::{Held, Order};
 use crate::error::Error;
 use crate::failure::Failure;
-pub use crate::path::Path;
 use crate::payload::Payload;
 use crate::runtime::definition::BodyFuture;
 use crate::runtime::run::Run;
-pub use crate::runtime::run::Stopped;
-pub use crate::runtime::run::quiescence::Waits;
-pub use crate::runtime::start_options::StartOptions;
 use crate::workflow::Workflow;
 use crate::workflow::context::Context;
-pub use branch::{Branch, Join};
-pub use run_control::Gate;
-pub use step::{StepCall, StepTurn};
 
 /// The input of a guest's workflow.
 #[derive(Clone, Debug)]

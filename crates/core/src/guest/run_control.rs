@@ -1,12 +1,13 @@
 //! [`Gate`]: what code outside of a run tells the run, and asks it.
 
+use std::sync::Arc;
+use std::task::Waker;
+
 use crate::failure::{Failure, UNREADABLE};
 use crate::key::Key;
 use crate::runtime::run::Stopped;
 use crate::runtime::run::quiescence::Waits;
 use crate::runtime::run::{InThread, Interrupt, Run};
-use std::sync::Arc;
-use std::task::Waker;
 
 /// The gate of an execution that runs: once it is closed, no call is delivered any more.
 #[derive(Clone)]

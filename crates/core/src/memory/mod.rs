@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use tables::{Lane, Tables, Worker};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -29,7 +30,6 @@ use crate::store::{
     About, Changed, Claim, Claimed, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Look,
     Outcome, Page, Record, Registration, Seen, Store, StoreError, Survey, WorkerId, WorkerInfo,
 };
-use tables::{Lane, Tables, Worker};
 
 /// Every registration starts in this epoch; a takeover or a close ends it.
 const FIRST_EPOCH: i64 = 1;

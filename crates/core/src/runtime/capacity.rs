@@ -1,8 +1,9 @@
 //! [`Places`]: how many executions may run here.
 
-use super::inner::Core;
-use crate::store::{Store, is_served};
 use std::sync::atomic::Ordering::SeqCst;
+
+use super::inner::Core;
+use crate::store::is_served;
 
 /// Places taken for a claim; those that are not kept are given back.
 pub(crate) struct Places<'c> {

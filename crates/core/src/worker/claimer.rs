@@ -1,5 +1,11 @@
 //! The claims of a worker: they take executions to run.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::heartbeats::LOOK_EVERY;
 use super::takeover::AGAIN_AFTER;
 use crate::clock::Timestamp;
@@ -9,10 +15,6 @@ use crate::runtime::run::Run;
 use crate::store::{Claim, Claimed, StoreError};
 use crate::worker::launch::{adopt, generations};
 use crate::worker::quarantine::Quarantine;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
-use tokio::time::Instant;
 
 /// When it is seen whether a claim has left something because of its bytes.
 const NEXT_CLAIM_AFTER: Duration = Duration::from_millis(5);

@@ -1,5 +1,12 @@
 //! The heartbeats of a worker: they renew the registration and report what concerns the worker.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use tokio::sync::MutexGuard;
+use tokio::time::Instant;
+
 use crate::clock::since_boot;
 use crate::failure::Failure;
 use crate::key::Key;
@@ -8,11 +15,6 @@ use crate::runtime::run::Interrupt;
 use crate::store::{Changed, EXPIRED, Look, Record, RequestKind, Seen};
 use crate::worker::launch::{adopt, generations};
 use crate::worker::lost_claims::Strays;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
-use tokio::sync::MutexGuard;
-use tokio::time::Instant;
 
 /// How often the worker looks, whatever happens, and renews.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);

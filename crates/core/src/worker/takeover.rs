@@ -1,7 +1,8 @@
 //! Taking over what dead workers have left.
 
-use crate::runtime::inner::Core;
 use std::time::Duration;
+
+use crate::runtime::inner::Core;
 
 /// Pause after a claim that failed, or a takeover.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(100);

@@ -1,8 +1,9 @@
 //! [`RetryPolicy`] and [`StepOptions`]: how a step is carried out.
 
-use crate::error::Error;
-use crate::failure::{Failure, IntoFailure};
 use std::time::Duration;
+
+use crate::error::Error;
+use crate::failure::Failure;
 
 /// When and how a failed attempt of a step is followed by another.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,12 @@
 //! Durable sleeps.
 
+use std::time::Duration;
+
 use crate::payload::Payload;
 use crate::runtime::run::call::Call;
 use crate::runtime::run::replay::CallKind;
 use crate::store::CheckpointKind;
 use crate::workflow::context::Context;
-use std::time::Duration;
 
 impl Context {
     /// Waits, durably, for `duration`. Never shorter, judged by the database's clock; after a crash the

@@ -1,14 +1,13 @@
 //! The children that a run waits for, when it ends without them.
 
+use std::sync::Arc;
+
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::run::{ChildState, Interrupt, Run};
 use crate::store::{Execution, Filter, Request, RequestKind, Status, Write};
-use futures_util::FutureExt;
-use futures_util::stream::StreamExt;
-use std::sync::Arc;
 
 /// Returns the children that a run waits for and that are not known to have ended.
 pub(super) fn unended_children(run: &Run) -> Vec<Key> {

@@ -1,12 +1,11 @@
 //! Runs whose caller does not poll them: in a task of their own, or, once they only wait for their end, without one.
 
-use super::task::RunTask;
-use crate::payload::Payload;
-use futures_util::FutureExt;
-use futures_util::stream::StreamExt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Wake, Waker};
+
+use super::task::RunTask;
+use crate::payload::Payload;
 
 /// A run in a task of its own.
 pub(super) struct Detached {

@@ -1,5 +1,8 @@
 //! [`RunState`]: what a run's lock guards.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::task::Waker;
+
 use super::{Interrupt, Stopped};
 use crate::clock::Timestamp;
 use crate::commit::{Lsn, Slot};
@@ -9,8 +12,6 @@ use crate::runtime::run::call::CallState;
 use crate::runtime::run::quiescence::Waits;
 use crate::runtime::run::replay::{Attempts, Replay};
 use crate::store::{Armed, Start, Status};
-use std::collections::{BTreeMap, VecDeque};
-use std::task::Waker;
 
 #[allow(clippy::struct_excessive_bools)] // each says something of its own
 pub(crate) struct RunState {

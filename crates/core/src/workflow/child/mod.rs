@@ -3,6 +3,8 @@
 mod start;
 mod wait;
 
+pub(crate) use start::start_recorded;
+
 use std::future::IntoFuture;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -10,6 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
+use start::start;
+use wait::{recorded, until_end};
 
 use crate::failure::Failure;
 use crate::key::Key;
@@ -21,10 +25,6 @@ use crate::runtime::run::call::Call;
 use crate::runtime::run::replay::CallKind;
 use crate::runtime::start_options::{Due, StartOptions, forward_options};
 use crate::store::CheckpointKind;
-use start::start;
-pub(crate) use start::start_recorded;
-use wait::{recorded, until_end};
-
 use crate::workflow::Workflow;
 use crate::workflow::context::Context;
 

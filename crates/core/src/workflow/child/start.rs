@@ -1,5 +1,8 @@
 //! Starting a child: as a call of its own, or within the call that awaits it.
 
+use std::future::poll_fn;
+use std::sync::Arc;
+
 use super::NewChild;
 use super::wait::recorded_key;
 use crate::commit::{Durable, Lsn, Slot};
@@ -18,8 +21,6 @@ use crate::runtime::run::{ChildState, Interrupt, NewRun, Run};
 use crate::runtime::runs::Expected;
 use crate::runtime::start_options::StartOptions;
 use crate::store::{self, CheckpointKind, Outcome, Parent};
-use std::future::poll_fn;
-use std::sync::Arc;
 
 /// Starts a child as a call of its own, and records that: a replay, also one of a later run of the
 /// execution, goes on with the same child.

@@ -1,5 +1,11 @@
 //! Waiting for the end of a child, here or elsewhere.
 
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::Poll;
+
+use futures_util::future::{Either, select};
+
 use crate::commit::Lsn;
 use crate::failure::Failure;
 use crate::key::Key;
@@ -7,10 +13,6 @@ use crate::payload::{FromPayload, Payload};
 use crate::runtime::run::call::{Call, WaitingFor};
 use crate::runtime::run::{ChildEnd, ChildState, Interrupt};
 use crate::store::{CheckpointKind, Detail, Execution, ExecutionId, Outcome, RequestKind, Status};
-use futures_util::future::{Either, select};
-use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::task::Poll;
 
 /// Waits for the end of a child and delivers it.
 pub(super) async fn until_end<O: FromPayload>(call: &Call, key: Key) -> Result<O, Failure> {
