@@ -7,13 +7,14 @@ use stepfast_core::store::{Durability, StoreError, WorkerId};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
 
-use crate::connect::{Connector, Role};
+use crate::conn::connector::{Connector, Role};
+use crate::conn::pipeline;
+use crate::conn::pipeline::{Answer, Job, one};
+use crate::conn::session::Part;
+use crate::conn::session::Session;
+use crate::conn::statements::Sql;
 use crate::error::{Trouble, damaged};
-use crate::pipeline::{self, Answer, Job, one};
 use crate::rows::Columns;
-use crate::session::Part;
-use crate::session::Session;
-use crate::statements::Sql;
 
 type Slot = Arc<Mutex<Option<Lane>>>;
 

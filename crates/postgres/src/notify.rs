@@ -14,8 +14,8 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::background::Background;
-use crate::connect::{Connector, Role, jittered};
+use crate::conn::background::Background;
+use crate::conn::connector::{Connector, Role, jittered};
 use crate::error::store_error;
 
 /// After each NOTIFY, which takes a lock of the whole server, a process rests this many times as long as it took, and
