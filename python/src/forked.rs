@@ -53,7 +53,7 @@ pub(crate) fn before_fork(py: Python<'_>) {
     // whoever has what is waited for here may wait for the interpreter itself
     detached(py, || {
         crate::runtime::before_fork();
-        stepfast::forked::before_fork();
+        stepfast::fork::before_fork();
         // last: who is waited for above may log
         crate::log::before_fork();
     });
@@ -63,7 +63,7 @@ pub(crate) fn before_fork(py: Python<'_>) {
 #[pyfunction]
 pub(crate) fn after_fork_in_parent() {
     crate::log::after_fork_in_parent();
-    stepfast::forked::after_fork_in_parent();
+    stepfast::fork::after_fork_in_parent();
     crate::runtime::after_fork_in_parent();
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn after_fork_in_child() {
     DEPTH.fetch_add(1, Relaxed);
     crate::exit::after_fork_in_child();
     crate::log::after_fork_in_child();
-    stepfast::forked::after_fork_in_child();
+    stepfast::fork::after_fork_in_child();
     crate::runtime::after_fork_in_child();
     crate::port::after_fork_in_child();
 }

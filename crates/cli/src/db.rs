@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{ContentArrangement, Table};
 use serde_json::{Value, json};
-use stepfast::store::{self, Migrated};
+use stepfast::schema::{self, Migrated};
 
 use crate::output::{self, Exit};
 

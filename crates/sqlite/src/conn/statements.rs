@@ -1,11 +1,30 @@
 //! [`Statements`]: the statements of one transaction. Each is looked up by its text once per transaction, not
 //! once per row, and keeps its bindings from row to row.
 
+use std::sync::LazyLock;
+
 use rusqlite::{CachedStatement, Connection, Params};
 use stepfast_core::store::counters::{Counters, Table};
 
 use crate::error::Tried;
-use crate::rows;
+
+/// Rows that one statement inserts where there are that many.
+pub(crate) const ROWS: usize = 16;
+
+/// The texts of the statements for [`ROWS`] rows.
+static START_RUNNING: LazyLock<String> =
+    LazyLock::new(|| many(include_str!("../../queries/start_running.sql")));
+static START_ENDED: LazyLock<String> = LazyLock::new(|| many(include_str!("../../queries/start_ended.sql")));
+static CHECKPOINT: LazyLock<String> = LazyLock::new(|| many(include_str!("../../queries/checkpoint.sql")));
+
+static PIECE: LazyLock<String> = LazyLock::new(|| many(include_str!("../../queries/piece.sql")));
+
+/// Repeats the line of values.
+fn many(one: &str) -> String {
+    let is_values = |line: &&str| line.trim_start().starts_with("(?");
+    let values = one.lines().find(is_values).unwrap_or_default();
+    one.replacen(values, &vec![values; ROWS].join(",\n"), 1)
+}
 
 /// Statements that writing uses; the text of those longer than three lines is in `queries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,18 +151,18 @@ impl Sql {
             Sql::HasNumber => {
                 "SELECT 1 FROM lanes WHERE worker_id = ?1 AND lane = ?2 AND last_number = ?3"
             }
-            Sql::StartRunning => include_str!("../queries/start_running.sql"),
-            Sql::StartEnded => include_str!("../queries/start_ended.sql"),
-            Sql::StartsRunning => &rows::START_RUNNING,
-            Sql::StartsEnded => &rows::START_ENDED,
-            Sql::Start => include_str!("../queries/start.sql"),
+            Sql::StartRunning => include_str!("../../queries/start_running.sql"),
+            Sql::StartEnded => include_str!("../../queries/start_ended.sql"),
+            Sql::StartsRunning => &START_RUNNING,
+            Sql::StartsEnded => &START_ENDED,
+            Sql::Start => include_str!("../../queries/start.sql"),
             Sql::Attribute => "INSERT INTO attributes (execution, name, value) VALUES (?1, ?2, ?3)",
             Sql::Attributes => "SELECT name, value FROM attributes WHERE execution = ?1",
-            Sql::Existing => include_str!("../queries/existing.sql"),
-            Sql::ExistingById => include_str!("../queries/existing_by_id.sql"),
-            Sql::Checkpoint => include_str!("../queries/checkpoint.sql"),
-            Sql::CheckpointMany => &rows::CHECKPOINT,
-            Sql::Checkpoints => include_str!("../queries/checkpoints.sql"),
+            Sql::Existing => include_str!("../../queries/existing.sql"),
+            Sql::ExistingById => include_str!("../../queries/existing_by_id.sql"),
+            Sql::Checkpoint => include_str!("../../queries/checkpoint.sql"),
+            Sql::CheckpointMany => &CHECKPOINT,
+            Sql::Checkpoints => include_str!("../../queries/checkpoints.sql"),
             Sql::SameCheckpoint => {
                 "SELECT run_no = ?3 AND order_no = ?4 AND recorded_at = ?5, outcome FROM checkpoints
                  WHERE execution = ?1 AND path = ?2"
@@ -168,8 +187,8 @@ impl Sql {
             }
             Sql::DeleteValue => "DELETE FROM chunks WHERE execution = ?1 AND value = ?2",
             Sql::NextPiece => "SELECT coalesce(max(id), 0) + 1 FROM payloads",
-            Sql::Piece => include_str!("../queries/piece.sql"),
-            Sql::PieceMany => &rows::PIECE,
+            Sql::Piece => include_str!("../../queries/piece.sql"),
+            Sql::PieceMany => &PIECE,
             Sql::Pieces => "SELECT bytes FROM payloads WHERE id >= ?1 AND id < ?2 ORDER BY id",
             Sql::DeletePieces => "DELETE FROM payloads WHERE id >= ?1 AND id < ?2",
             Sql::InputToMerge => {
@@ -177,41 +196,41 @@ impl Sql {
                  WHERE queue = ?1 AND dedup_id = ?2 AND dedup_id IS NOT NULL AND status = 0"
             }
             Sql::OutcomeOf => "SELECT outcome FROM executions WHERE key = ?1",
-            Sql::MoveEnded => include_str!("../queries/move_ended.sql"),
-            Sql::MoveEndedPlain => include_str!("../queries/move_ended_plain.sql"),
+            Sql::MoveEnded => include_str!("../../queries/move_ended.sql"),
+            Sql::MoveEndedPlain => include_str!("../../queries/move_ended_plain.sql"),
             Sql::MoveRunning => {
                 "UPDATE executions SET armed = ?3 WHERE key = ?1 AND owner = ?2 AND status = 2"
             }
-            Sql::Move => include_str!("../queries/move.sql"),
-            Sql::Wake => include_str!("../queries/wake.sql"),
-            Sql::Ready => include_str!("../queries/ready.sql"),
-            Sql::ReadyAs => include_str!("../queries/ready_as.sql"),
+            Sql::Move => include_str!("../../queries/move.sql"),
+            Sql::Wake => include_str!("../../queries/wake.sql"),
+            Sql::Ready => include_str!("../../queries/ready.sql"),
+            Sql::ReadyAs => include_str!("../../queries/ready_as.sql"),
             Sql::Unready => "DELETE FROM ready WHERE execution = ?1",
             Sql::Slot => {
                 "INSERT INTO slots (queue, queue_key, execution, worker_id) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT DO NOTHING"
             }
             Sql::Unslot => "DELETE FROM slots WHERE queue = ?1 AND queue_key = ?2 AND execution = ?3",
-            Sql::StraySlots => include_str!("../queries/stray_slots.sql"),
+            Sql::StraySlots => include_str!("../../queries/stray_slots.sql"),
             Sql::Slots => {
                 "SELECT count(*), count(*) FILTER (WHERE worker_id = ?2) FROM slots WHERE queue = ?1"
             }
             Sql::KeySlots => "SELECT count(*) FROM slots WHERE queue = ?1 AND queue_key = ?2",
-            Sql::RunningIn => include_str!("../queries/running_in.sql"),
-            Sql::SetQueue => include_str!("../queries/set_queue.sql"),
-            Sql::Queue => include_str!("../queries/queue.sql"),
+            Sql::RunningIn => include_str!("../../queries/running_in.sql"),
+            Sql::SetQueue => include_str!("../../queries/set_queue.sql"),
+            Sql::Queue => include_str!("../../queries/queue.sql"),
             Sql::DepthBound => "SELECT depth_bound FROM queues WHERE name = ?1",
             Sql::SetDepthBound => "UPDATE queues SET depth_bound = ?2 WHERE name = ?1",
-            Sql::CountDepth => include_str!("../queries/count_depth.sql"),
+            Sql::CountDepth => include_str!("../../queries/count_depth.sql"),
             Sql::ForgetRates => "DELETE FROM rates WHERE queue = ?1",
-            Sql::Used => include_str!("../queries/used.sql"),
+            Sql::Used => include_str!("../../queries/used.sql"),
             Sql::ForgetStarts => {
                 "DELETE FROM rates WHERE queue = ?1 AND is_key = ?2 AND queue_key = ?3 AND at <= ?4"
             }
-            Sql::EnterStarts => include_str!("../queries/enter_starts.sql"),
+            Sql::EnterStarts => include_str!("../../queries/enter_starts.sql"),
             Sql::HasWoken => "SELECT 1 FROM ready WHERE workflow = ?1 AND queue = ?2 AND is_woken = 1",
-            Sql::WokenOf => include_str!("../queries/woken_of.sql"),
-            Sql::ReadyNow => include_str!("../queries/ready_now.sql"),
+            Sql::WokenOf => include_str!("../../queries/woken_of.sql"),
+            Sql::ReadyNow => include_str!("../../queries/ready_now.sql"),
             Sql::NextQueue => {
                 "SELECT queue FROM ready WHERE workflow = ?1 AND queue > ?2 ORDER BY queue LIMIT 1"
             }
@@ -235,14 +254,14 @@ impl Sql {
                  AND (app_version = ?4 OR app_version IS NULL OR ?4 IS NULL)"
             }
             Sql::Admit => "UPDATE executions SET status = 1 WHERE key = ?1 AND status = 3",
-            Sql::AdmitNew => include_str!("../queries/admit_new.sql"),
-            Sql::Merge => include_str!("../queries/merge.sql"),
-            Sql::Inbox => include_str!("../queries/inbox.sql"),
-            Sql::LetterAttributes => include_str!("../queries/letter_attributes.sql"),
-            Sql::Receive => include_str!("../queries/receive.sql"),
-            Sql::ReceiveAttributes => include_str!("../queries/receive_attributes.sql"),
-            Sql::Taken => include_str!("../queries/taken.sql"),
-            Sql::Bury => include_str!("../queries/bury.sql"),
+            Sql::AdmitNew => include_str!("../../queries/admit_new.sql"),
+            Sql::Merge => include_str!("../../queries/merge.sql"),
+            Sql::Inbox => include_str!("../../queries/inbox.sql"),
+            Sql::LetterAttributes => include_str!("../../queries/letter_attributes.sql"),
+            Sql::Receive => include_str!("../../queries/receive.sql"),
+            Sql::ReceiveAttributes => include_str!("../../queries/receive_attributes.sql"),
+            Sql::Taken => include_str!("../../queries/taken.sql"),
+            Sql::Bury => include_str!("../../queries/bury.sql"),
             Sql::KeepPlace => "SAVEPOINT letter",
             Sql::GoBack => "ROLLBACK TO letter",
             Sql::GoOn => "RELEASE letter",
@@ -259,9 +278,9 @@ impl Sql {
                 "SELECT key, status FROM executions WHERE parent = ?1 AND is_detached = 0 AND status < 4
                  ORDER BY key"
             }
-            Sql::Cancel => include_str!("../queries/cancel.sql"),
-            Sql::Resume => include_str!("../queries/resume.sql"),
-            Sql::LastFailures => include_str!("../queries/last_failures.sql"),
+            Sql::Cancel => include_str!("../../queries/cancel.sql"),
+            Sql::Resume => include_str!("../../queries/resume.sql"),
+            Sql::LastFailures => include_str!("../../queries/last_failures.sql"),
             Sql::Untry => {
                 "DELETE FROM attempts
                  WHERE execution = ?1
@@ -279,21 +298,21 @@ impl Sql {
             Sql::AnyAsked => "SELECT 1 FROM requests",
             Sql::Answer => "DELETE FROM requests WHERE execution = ?1",
             Sql::Asked => "SELECT kind FROM requests WHERE execution = ?1 ORDER BY n",
-            Sql::Due => include_str!("../queries/due.sql"),
-            Sql::ReadyOf => include_str!("../queries/ready_of.sql"),
-            Sql::ExistingByDedupId => include_str!("../queries/existing_by_dedup_id.sql"),
-            Sql::Execution => include_str!("../queries/execution.sql"),
-            Sql::ExecutionById => include_str!("../queries/execution_by_id.sql"),
+            Sql::Due => include_str!("../../queries/due.sql"),
+            Sql::ReadyOf => include_str!("../../queries/ready_of.sql"),
+            Sql::ExistingByDedupId => include_str!("../../queries/existing_by_dedup_id.sql"),
+            Sql::Execution => include_str!("../../queries/execution.sql"),
+            Sql::ExecutionById => include_str!("../../queries/execution_by_id.sql"),
             Sql::Begin => "UPDATE executions SET deadline_at = ?2, run_timeout_ms = NULL WHERE key = ?1",
             Sql::Take => "UPDATE executions SET status = 2, owner = ?2, is_alone = NULL WHERE key = ?1",
             Sql::TakeAlone => "UPDATE executions SET is_alone = 1 WHERE key = ?1",
-            Sql::Requeue => include_str!("../queries/requeue.sql"),
-            Sql::Recorded => include_str!("../queries/recorded.sql"),
+            Sql::Requeue => include_str!("../../queries/requeue.sql"),
+            Sql::Recorded => include_str!("../../queries/recorded.sql"),
             Sql::Judge => {
                 "UPDATE executions SET strikes = ?2, progress = ?3, is_alone = NULL WHERE key = ?1"
             }
-            Sql::Quarantine => include_str!("../queries/quarantine.sql"),
-            Sql::Quarantined => include_str!("../queries/quarantined.sql"),
+            Sql::Quarantine => include_str!("../../queries/quarantine.sql"),
+            Sql::Quarantined => include_str!("../../queries/quarantined.sql"),
             Sql::Unquarantine => "DELETE FROM quarantine WHERE execution = ?1",
             Sql::ForgetLanes => "DELETE FROM lanes WHERE worker_id = ?1",
             Sql::ForgetWorker => "DELETE FROM workers WHERE worker_id = ?1 RETURNING host, pid",

@@ -1,5 +1,8 @@
 //! Claiming: executions whose timer is due, then what is ready, queue by queue and key by key.
 
+pub(crate) mod inbox;
+pub(crate) mod queues;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -12,14 +15,15 @@ use stepfast_core::queue::rate::Which;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Claim, Claimed, Status, StoreError, WorkerId, is_same_version};
 
+use crate::claim::inbox::receive;
+use crate::claim::queues::Room;
+use crate::conn::statements::{Sql, Statements, Tally};
+use crate::database::{Inner, fence};
 use crate::error::Tried;
-use crate::inbox::receive;
-use crate::queue::{Room, ready_queues};
-use crate::row::{execution, key, key_of, maybe_text, status_of, text};
-use crate::shared::Shared;
-use crate::statements::{Sql, Statements, Tally};
-use crate::writer::{Inner, fence};
-use crate::{read, row};
+use crate::file_share::Shared;
+use crate::rows::queues::ready_queues;
+use crate::rows::{execution, key, key_of, maybe_text, status_of, text};
+use crate::{read, rows};
 
 /// Rows fetched at a time while looking for candidates.
 const PAGE: usize = 64;
@@ -290,7 +294,7 @@ impl Claiming<'_, '_> {
         execution.wake_at = None;
         let record =
             if has_begun { read::record(&mut self.sql, execution)? } else { read::row_only(execution) };
-        self.bytes += row::size(&record);
+        self.bytes += rows::size(&record);
         self.claimed.records.push(record);
         Ok(true)
     }

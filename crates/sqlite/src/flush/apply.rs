@@ -14,14 +14,15 @@ use stepfast_core::store::{
     cancel_outcome, encode_armed,
 };
 
+use crate::conn::statements::ROWS;
+use crate::conn::statements::{Sql, Statements};
 use crate::error::{Tried, Trouble};
-use crate::payloads::{Aside, Column, fetch};
-use crate::queue::Gate;
-use crate::resend::is_first_try;
-use crate::row::{blob, key, key_of, maybe_text, payload_of, status_of, text};
-use crate::rows::{ROWS, Rows, Shape};
-use crate::shared::Shared;
-use crate::statements::{Sql, Statements};
+use crate::file_share::Shared;
+use crate::flush::bulk_insert::{Rows, Shape};
+use crate::flush::depth::Gate;
+use crate::flush::resend::is_first_try;
+use crate::rows::payloads::{Aside, Column, fetch};
+use crate::rows::{blob, key, key_of, maybe_text, payload_of, status_of, text};
 
 /// One flush being applied, inside a transaction that holds the write lock.
 pub(crate) struct Apply<'c, 'f> {

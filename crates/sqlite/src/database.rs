@@ -10,19 +10,18 @@ use rusqlite::{Connection, OptionalExtension};
 use stepfast_core::clock::{Clock, Timestamp};
 use stepfast_core::queue::fairness::Turns;
 use stepfast_core::store::counters::{Counters, Spent};
-use stepfast_core::store::{About, Durability, Flush, Outcome, StoreError};
+use stepfast_core::store::{About, Durability, StoreError};
 use stepfast_core::sync::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::apply::Apply;
 use crate::companions::{Counted, Identity, beside};
-use crate::connect;
+use crate::conn;
+use crate::conn::statements::{Sql, Statements};
 use crate::error::{Tried, Trouble};
-use crate::forked::InSqlite;
+use crate::file_share::{Shared, Turn};
+use crate::fork::{Disconnect, InSqlite};
 use crate::notify::Listener;
-use crate::shared::{Shared, Turn};
-use crate::statements::{Sql, Statements, Tally};
 
 /// How long a transaction waits in line for those of other processes before it lets the next of this process try.
 pub(crate) const IN_LINE: Duration = Duration::from_secs(1);
@@ -35,8 +34,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) const LONGEST_LOG: u64 = 128 * 1024 * 1024;
 /// How long that waits for readers.
 const FOLDING: Duration = Duration::from_millis(500);
-/// Time between two flushes of a process that are counted.
-const COUNT_AFTER: Duration = Duration::from_millis(100);
 
 /// The connection that writes, and the files that it has open.
 pub(crate) struct Writer {
@@ -50,7 +47,7 @@ pub(crate) struct Writer {
 impl Writer {
     /// Opens the database; creates the file if there is none.
     pub(crate) fn open(path: &Path, vfs: Option<&str>, durability: Durability) -> Tried<Self> {
-        let conn = connect::writer(path, vfs, durability)?;
+        let conn = conn::writer(path, vfs, durability)?;
         let missing = |error: std::io::Error| {
             let reason = format!("opening {}: it cannot be found ({error})", path.display());
             StoreError::Unavailable(reason)
@@ -101,9 +98,6 @@ pub(crate) struct Inner {
     pub(crate) turns: Mutex<Turns>,
 }
 
-/// What became of a flush: the outcomes that are not `Applied`, by index; its rows; and the count, if it was counted.
-type Applied = (Vec<(usize, Outcome)>, Tally, Option<Counted>);
-
 impl Drop for Inner {
     fn drop(&mut self) {
         let _in_sqlite = InSqlite::enter();
@@ -114,6 +108,14 @@ impl Drop for Inner {
             self.shared.leave(worker);
         }
         self.shared.wakes.forget(self.listener.id);
+    }
+}
+
+impl Disconnect for Inner {
+    fn disconnect(&self) {
+        let writer = self.writer.lock().take().map(|writer| writer.conn);
+        let readers = std::mem::take(&mut *self.readers.lock());
+        writer.into_iter().chain(readers).for_each(conn::close_for_now);
     }
 }
 
@@ -128,51 +130,8 @@ impl Inner {
         *self.database.lock() = None;
     }
 
-    /// Closes all connections, while none is in use; the next use opens others.
-    pub(crate) fn disconnect(&self) {
-        let writer = self.writer.lock().take().map(|writer| writer.conn);
-        let readers = std::mem::take(&mut *self.readers.lock());
-        writer.into_iter().chain(readers).for_each(connect::close_for_now);
-    }
-
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
-    }
-
-    /// Applies one flush in one transaction, on the calling thread.
-    pub(crate) fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
-        let mut applied = self.apply(flush, false);
-        if let Err(Trouble::OneByOne) = applied {
-            applied = self.apply(flush, true);
-        }
-        let (outcomes, tally, counted) =
-            applied.map_err(|trouble| trouble.into_store(&self.path, "committing a flush"))?;
-        if let Some(counted) = counted {
-            *self.counted_at.lock() = Some(Instant::now());
-            let _ = self.shared.companions.if_open().map(|used| used.count(counted));
-        }
-        tally.add_to(&self.counters);
-        self.counters.flushed(flush.writes.len() as u64);
-        stepfast_core::crash_point!("sqlite flush not announced");
-        self.shared.announce(self.listener.id);
-        Ok(outcomes)
-    }
-
-    fn apply(&self, flush: &Flush, is_single: bool) -> Tried<Applied> {
-        self.try_write(IN_LINE, |conn| {
-            let mut sql = Statements::new(conn);
-            fence(&mut sql, flush.worker.0, flush.lane, flush.epoch)?;
-            let mut apply = Apply::new(sql, flush, self.now(), &self.shared, is_single);
-            let outcomes = if flush.is_resent { apply.again()? } else { apply.all()? };
-            let counted = if self.counts_now() { Some(connect::count(conn)?) } else { None };
-            Ok((outcomes, apply.sql.tally, counted))
-        })
-    }
-
-    /// True if this flush is to be counted. Without a sync at its end nobody knows whether it stays.
-    fn counts_now(&self) -> bool {
-        let is_due = self.counted_at.lock().is_none_or(|at| at.elapsed() >= COUNT_AFTER);
-        is_due && self.about.durability == Durability::Full
     }
 
     /// Does `work` in one durable transaction, when it is this thread's turn. `doing` says what, for errors.
@@ -265,7 +224,7 @@ impl Inner {
         let writer = Writer::open(&self.path, self.vfs, self.about.durability)?;
         self.database.lock().get_or_insert(writer.database).check(&self.path)?;
         if self.shared.is_log_doubtful() {
-            if !connect::renew_log(&writer.conn, deadline.saturating_duration_since(Instant::now()))? {
+            if !conn::renew_log(&writer.conn, deadline.saturating_duration_since(Instant::now()))? {
                 return Err(Trouble::Busy);
             }
             self.shared.trust_log();
@@ -319,7 +278,7 @@ impl Inner {
         if len < self.longest_log.load(SeqCst) {
             return;
         }
-        let is_empty = connect::empty_log(conn, FOLDING);
+        let is_empty = conn::empty_log(conn, FOLDING);
         let is_empty = matches!(is_empty, Ok(true));
         self.longest_log.store(if is_empty { LONGEST_LOG } else { len + len / 2 }, SeqCst);
         if !is_empty {
@@ -344,7 +303,7 @@ impl Inner {
 
     /// Refuses a database that has become another one, or has less than was counted.
     pub(crate) fn check_count(&self, copy: Option<Counted>, conn: &Connection) -> Tried<()> {
-        let found = connect::counted(conn)?;
+        let found = conn::counted(conn)?;
         if found.nonce != self.nonce {
             let path = self.path.display();
             return Err(Trouble::damaged(&format!("{path} has become another database")));

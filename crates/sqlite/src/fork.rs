@@ -12,11 +12,16 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::shared;
-use crate::writer::Inner;
+use crate::file_share;
 
 /// Longest time that a fork waits for transactions that are under way.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A store that can close its connections.
+pub(crate) trait Disconnect: Send + Sync {
+    /// Closes all connections, while none is in use; the next use opens others.
+    fn disconnect(&self);
+}
 
 static WORK: Mutex<Work> = Mutex::new(Work { in_sqlite: 0, is_fork_wanted: false, stores: Vec::new() });
 static CHANGED: Condvar = Condvar::new();
@@ -29,14 +34,14 @@ thread_local! {
 }
 
 /// The lock is held over the fork, so that the child does not get it from somebody whom it does not have.
-type Forking = (MutexGuard<'static, Work>, Vec<Arc<Inner>>);
+type Forking = (MutexGuard<'static, Work>, Vec<Arc<dyn Disconnect>>);
 
 struct Work {
     /// Threads that are in SQLite.
     in_sqlite: usize,
     is_fork_wanted: bool,
     /// All that are open, and some that were.
-    stores: Vec<Weak<Inner>>,
+    stores: Vec<Weak<dyn Disconnect>>,
 }
 
 fn work() -> MutexGuard<'static, Work> {
@@ -68,10 +73,11 @@ impl Drop for InSqlite {
 }
 
 /// Keeps a store that has connections.
-pub(crate) fn keep(store: &Arc<Inner>) {
+pub(crate) fn keep(store: &Arc<impl Disconnect + 'static>) {
+    let store: Weak<dyn Disconnect> = Arc::downgrade(store) as Weak<dyn Disconnect>;
     let mut work = work();
     work.stores.retain(|store| store.strong_count() > 0);
-    work.stores.push(Arc::downgrade(store));
+    work.stores.push(store);
 }
 
 /// True in a child that must not use SQLite.
@@ -93,7 +99,7 @@ pub fn before_fork() {
         CHANGED.notify_all();
         return;
     }
-    let stores: Vec<Arc<Inner>> = work.stores.iter().filter_map(Weak::upgrade).collect();
+    let stores: Vec<Arc<dyn Disconnect>> = work.stores.iter().filter_map(Weak::upgrade).collect();
     for store in &stores {
         store.disconnect();
     }
@@ -117,5 +123,5 @@ pub fn after_fork_in_child() {
         return;
     };
     std::mem::forget((stores, std::mem::take(&mut work.stores)));
-    shared::forget_all();
+    file_share::forget_all();
 }

@@ -1,37 +1,15 @@
 //! Inserting many rows with one statement. A flush of thousands is mostly rows of three shapes, and opening
 //! the tables once for [`ROWS`] of them saves a third of the time that a row takes.
 
-use std::sync::LazyLock;
-
 use rusqlite::CachedStatement;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Checkpoint, Outcome, Start, State};
 
-use crate::apply::Apply;
+use crate::conn::statements::{ROWS, Sql};
 use crate::error::{Tried, Trouble};
-use crate::payloads::Column;
-use crate::row::key;
-use crate::statements::Sql;
-
-/// Rows that one statement inserts where there are that many.
-pub(crate) const ROWS: usize = 16;
-
-/// The texts of the statements for [`ROWS`] rows.
-pub(crate) static START_RUNNING: LazyLock<String> =
-    LazyLock::new(|| many(include_str!("../queries/start_running.sql")));
-pub(crate) static START_ENDED: LazyLock<String> =
-    LazyLock::new(|| many(include_str!("../queries/start_ended.sql")));
-pub(crate) static CHECKPOINT: LazyLock<String> =
-    LazyLock::new(|| many(include_str!("../queries/checkpoint.sql")));
-
-pub(crate) static PIECE: LazyLock<String> = LazyLock::new(|| many(include_str!("../queries/piece.sql")));
-
-/// Repeats the line of values.
-fn many(one: &str) -> String {
-    let is_values = |line: &&str| line.trim_start().starts_with("(?");
-    let values = one.lines().find(is_values).unwrap_or_default();
-    one.replacen(values, &vec![values; ROWS].join(",\n"), 1)
-}
+use crate::flush::apply::Apply;
+use crate::rows::key;
+use crate::rows::payloads::Column;
 
 /// The shapes of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,9 @@
 //! Reading: `load`, `value` and `list`, on connections of their own that neither wait for the writer nor make
 //! it wait.
 
+pub(crate) mod queues;
+pub(crate) mod workers;
+
 use std::sync::atomic::Ordering::SeqCst;
 
 use bytes::{Bytes, BytesMut};
@@ -11,13 +14,13 @@ use stepfast_core::key::Key;
 use stepfast_core::payload::{CHUNK_SIZE, ChunkRef, DEFAULT_VALUE_LIMIT};
 use stepfast_core::store::{Detail, Execution, ExecutionId, Filter, Page, Record, StoreError};
 
-use crate::connect;
+use crate::conn;
+use crate::conn::statements::{Sql, Statements};
+use crate::database::Inner;
 use crate::error::{Tried, Trouble};
-use crate::forked::InSqlite;
-use crate::payloads::fetch;
-use crate::row::{attempt, blob, checkpoint, execution, key, request_kind, text};
-use crate::statements::{Sql, Statements};
-use crate::writer::Inner;
+use crate::fork::InSqlite;
+use crate::rows::payloads::fetch;
+use crate::rows::{attempt, blob, checkpoint, execution, key, request_kind, text};
 
 /// Connections that are kept for reading.
 pub(crate) const READERS: usize = 4;
@@ -37,7 +40,7 @@ impl Inner {
         let kept = self.readers.lock().pop();
         let done = match kept {
             Some(conn) => Ok(conn),
-            None => connect::reader(&self.path, self.vfs),
+            None => conn::reader(&self.path, self.vfs),
         }
         .and_then(|conn| {
             let done = snapshot(&conn, work);
@@ -121,7 +124,7 @@ impl Inner {
                 conditions.add(&format!("{place} < ?"), [Value::Blob(after.as_bytes().to_vec())]);
             }
             let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
-            let list = include_str!("../queries/list.sql");
+            let list = include_str!("../../queries/list.sql");
             let sql = format!("{list}{from}{} ORDER BY {place} DESC LIMIT {limit}", conditions.text());
             let mut statement = conn.prepare(&sql)?;
             let mut rows = statement.query(params_from_iter(conditions.values))?;

@@ -7,9 +7,9 @@ use stepfast_core::store::{
     Answer, Flush, Outcome, Request, RequestKind, Start, State, Status, UNKNOWN_STATUS, Write,
 };
 
-use crate::apply::Apply;
+use crate::conn::statements::Sql;
 use crate::error::Tried;
-use crate::statements::Sql;
+use crate::flush::apply::Apply;
 
 impl Apply<'_, '_> {
     /// Finds out whether the flush was applied; applies it if not.

@@ -1,5 +1,7 @@
 //! Registrations, and the look once a second: who is lost, and what concerns the worker that looks.
 
+pub(crate) mod queues;
+
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -14,12 +16,12 @@ use stepfast_core::store::{
     is_same_version, quarantine_delay, strikes_after,
 };
 
+use crate::conn::statements::{Sql, Statements};
+use crate::database::{IN_LINE, Inner};
 use crate::error::Tried;
-use crate::queue::{next_key, ready_queues, stored_queue};
-use crate::row::{key, key_of, maybe_text, request_kind, text};
-use crate::statements::{Sql, Statements};
-use crate::writer::{IN_LINE, Inner};
-use crate::{migrate, read};
+use crate::rows::queues::{next_key, ready_queues, stored_queue};
+use crate::rows::{key, key_of, maybe_text, request_kind, text};
+use crate::{read, schema};
 
 /// Executions that one transaction of a takeover makes claimable; others get their turn in between.
 const TAKEOVER: u64 = 1000;
@@ -37,7 +39,7 @@ impl Inner {
         let mut entered = None;
         let registered = self.try_write(IN_LINE, |conn| {
             // the schema may have been changed since the store was opened
-            if let Some((found, supported)) = migrate::newer(conn)? {
+            if let Some((found, supported)) = schema::newer(conn)? {
                 return Err(StoreError::NewerSchema { found, supported }.into());
             }
             let worker: i64 = conn.query_row(
@@ -185,7 +187,7 @@ impl Inner {
     /// Wakes what waits for a child that has ended: a worker may have ended between the end and the Wake.
     /// Whoever is interrupted before it gets here does it at its next look, or the next process at its first.
     fn wake_called(&self) -> Result<(), StoreError> {
-        let called = include_str!("../queries/called.sql");
+        let called = include_str!("../../queries/called.sql");
         if !self.read("looking whom to wake", |conn| Ok(conn.prepare_cached(called)?.exists([1])?))? {
             return Ok(());
         }
@@ -310,9 +312,9 @@ impl Inner {
             .query_row([worker], |row| row.get(0))
             .optional()?;
         seen.is_fenced = epoch != Some(look.epoch);
-        seen.newer_schema = migrate::newer(conn)?;
+        seen.newer_schema = schema::newer(conn)?;
 
-        let mut statement = conn.prepare_cached(include_str!("../queries/asked.sql"))?;
+        let mut statement = conn.prepare_cached(include_str!("../../queries/asked.sql"))?;
         let mut rows = statement.query([worker])?;
         while let Some(row) = rows.next()? {
             let key = key_of(row, 0)?;
@@ -365,19 +367,19 @@ impl Inner {
         drop(rows);
 
         let now = seen.now.as_micros();
-        let mut expired = conn.prepare_cached(include_str!("../queries/expired.sql"))?;
+        let mut expired = conn.prepare_cached(include_str!("../../queries/expired.sql"))?;
         let mut rows = expired.query((now, EXPIRED as i64))?;
         while let Some(row) = rows.next()? {
             seen.expired.push(key_of(row, 0)?);
         }
         drop(rows);
         let next = conn
-            .prepare_cached(include_str!("../queries/next_deadline.sql"))?
+            .prepare_cached(include_str!("../../queries/next_deadline.sql"))?
             .query_row([now], |row| row.get(0))
             .optional()?;
         seen.next_deadline = next.map(Timestamp::from_micros);
 
-        let mut due = conn.prepare_cached(include_str!("../queries/due.sql"))?;
+        let mut due = conn.prepare_cached(include_str!("../../queries/due.sql"))?;
         let mut rows = due.query((i64::MIN, key(&Key::default()), i64::MAX, i64::MAX))?;
         while let Some(row) = rows.next()? {
             let queue = maybe_text(row, 4)?.unwrap_or_else(|| DEFAULT_QUEUE.into());

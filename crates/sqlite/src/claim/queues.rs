@@ -1,175 +1,21 @@
-//! Queues: how they are stored, what of them is ready, and what their limits leave room for.
+//! [`Room`]: what the limits of a queue leave room for.
 
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
-use stepfast_core::queue::depth::{Depth, Entry};
 use stepfast_core::queue::fairness::Candidate;
 use stepfast_core::queue::rate::{Rate, Used, Which};
-use stepfast_core::queue::{Limits, QueueChange, QueueRow, left};
+use stepfast_core::queue::{Limits, left};
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{Start, StoreError};
 
+use crate::conn::statements::{Sql, Statements};
 use crate::error::Tried;
-use crate::row::{key, queue, text};
-use crate::statements::{Sql, Statements};
-use crate::writer::Inner;
+use crate::rows::key;
+use crate::rows::queues::{next_key, stored_queue};
 
 /// Most keys of a queue that one claim looks at.
 const KEYS: usize = 1_000;
-
-impl Inner {
-    /// See [`Store::change_queue`](stepfast_core::Store::change_queue).
-    pub(crate) fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
-        let QueueChange { queue, is_paused, seen_version } = change.clone();
-        let row = QueueRow { queue, is_paused, version: seen_version + 1, changed_at: self.now() };
-        let (is_changed, tally) = self.write_patiently("changing a queue", |conn| {
-            let mut sql = Statements::new(conn);
-            let before =
-                stored_queue(&mut sql, &row.queue.name)?.map(|row| row.queue.limits).unwrap_or_default();
-            let Limits {
-                concurrency,
-                worker_concurrency,
-                key_concurrency,
-                rate,
-                key_rate,
-                max_depth,
-                key_weights,
-            } = row.queue.limits.clone();
-            if (before.rate, before.key_rate) != (rate, key_rate) {
-                // another rate begins anew
-                sql.run(Sql::ForgetRates, [&*row.queue.name])?;
-            }
-            let params = params![
-                &*row.queue.name,
-                row.version,
-                row.changed_at.as_micros(),
-                is_paused,
-                concurrency,
-                worker_concurrency,
-                key_concurrency,
-                rate.map(|rate| rate.starts),
-                rate.map(|rate| rate.period_ms() as i64),
-                rate.and_then(|rate| rate.burst),
-                key_rate.map(|rate| rate.starts),
-                key_rate.map(|rate| rate.period_ms() as i64),
-                key_rate.and_then(|rate| rate.burst),
-                max_depth,
-                key_weights.to_json(),
-            ];
-            let changed = sql.run(Sql::SetQueue, params)?;
-            if changed > 0 && row.queue.limits.has_slots() && !before.has_slots() {
-                sql.insert(Table::Slots, Sql::RunningIn, [&*row.queue.name])?;
-            }
-            Ok((changed > 0, sql.tally))
-        })?;
-        tally.add_to(&self.counters);
-        self.shared.announce(self.listener.id);
-        Ok(is_changed.then_some(row))
-    }
-
-    /// See [`Store::queues`](stepfast_core::Store::queues).
-    pub(crate) fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
-        self.counters.read();
-        self.read("listing queues", |conn| {
-            let mut statement = conn.prepare_cached(include_str!("../queries/queues.sql"))?;
-            let mut rows = statement.query([])?;
-            let mut found = Vec::new();
-            while let Some(row) = rows.next()? {
-                let row = queue(row)?;
-                if names.is_none_or(|names| names.contains(&row.queue.name)) {
-                    found.push(row);
-                }
-            }
-            Ok(found)
-        })
-    }
-}
-
-/// What a flush has to know of a queue that something is put into.
-#[derive(Clone, Copy)]
-pub(crate) struct Gate {
-    /// What is put into it may begin at once.
-    pub(crate) lets_begin: bool,
-    /// How many wait in it, where that is limited; as it was when the flush began, and as it is now.
-    depth: Option<(Depth, Depth)>,
-}
-
-impl Gate {
-    /// Of the queue of this name.
-    pub(crate) fn of(sql: &mut Statements<'_>, name: &str) -> Tried<Self> {
-        let Some(row) = stored_queue(sql, name)? else { return Ok(Self { lets_begin: false, depth: None }) };
-        let mut depth = None;
-        if let Some(max) = row.queue.limits.max_depth {
-            let bound: i64 = sql.get(Sql::DepthBound)?.query_row([name], |row| row.get(0))?;
-            let stored = Depth::new(max, bound.unsigned_abs());
-            depth = Some((stored, stored));
-        }
-        Ok(Self { lets_begin: row.lets_begin(), depth })
-    }
-
-    /// One more is put into it; false if it is full.
-    pub(crate) fn enter(&mut self, sql: &mut Statements<'_>, start: &Start, name: &str) -> Tried<bool> {
-        let Some((_, depth)) = &mut self.depth else { return Ok(true) };
-        if !start.is_refusable() {
-            depth.enter_anyway();
-            return Ok(true);
-        }
-        let mut entry = depth.enter();
-        if entry == Entry::Count {
-            let waiting: i64 = sql.get(Sql::CountDepth)?.query_row([name], |row| row.get(0))?;
-            depth.counted(waiting.unsigned_abs());
-            entry = depth.enter();
-        }
-        Ok(entry == Entry::Admitted)
-    }
-
-    /// What is to be stored of it, where that has changed.
-    pub(crate) fn bound(&self) -> Option<i64> {
-        let (stored, depth) = self.depth?;
-        (stored.bound() != depth.bound()).then(|| i64::try_from(depth.bound()).unwrap_or(i64::MAX))
-    }
-}
-
-/// A queue as it is stored, if it was declared.
-pub(crate) fn stored_queue(sql: &mut Statements<'_>, name: &str) -> Tried<Option<QueueRow>> {
-    sql.get(Sql::Queue)?.query_row([name], |row| Ok(queue(row))).optional()?.transpose()
-}
-
-/// The queues in which executions of a workflow are ready; goes from one to the next, however many each has.
-pub(crate) fn ready_queues(sql: &mut Statements<'_>, workflow: &str) -> Tried<Vec<Arc<str>>> {
-    let mut found: Vec<Arc<str>> = Vec::new();
-    loop {
-        let after = found.last().map_or("", |last| &**last);
-        let next = sql.get(Sql::NextQueue)?.query_row((workflow, after), |row| Ok(text(row, 0)));
-        match next.optional()?.transpose()? {
-            Some(queue) => found.push(queue),
-            None => return Ok(found),
-        }
-    }
-}
-
-/// The key after this one of which executions of a workflow are ready in a queue; the first of all for `None`. Only of
-/// those that have waited, where it says so.
-pub(crate) fn next_key(
-    sql: &mut Statements<'_>,
-    workflow: &str,
-    queue: &str,
-    after: Option<&str>,
-    which: Which,
-) -> Tried<Option<Arc<str>>> {
-    let (first, next) = match which {
-        Which::Woken => (Sql::FirstWokenKey, Sql::NextWokenKey),
-        Which::All | Which::Starts => (Sql::FirstKey, Sql::NextKey),
-    };
-    let next = match after {
-        None => sql.get(first)?.query_row((workflow, queue), |row| Ok(text(row, 0))),
-        Some(after) => sql.get(next)?.query_row((workflow, queue, after), |row| Ok(text(row, 0))),
-    };
-    next.optional()?.transpose()
-}
 
 /// How many more of a queue may run, and at most how many of any one key.
 pub(crate) struct Room {

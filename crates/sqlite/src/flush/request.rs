@@ -5,10 +5,10 @@ use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Answer, Outcome, Request, RequestKind, Status, UNKNOWN_STATUS};
 
-use crate::apply::Apply;
+use crate::conn::statements::Sql;
 use crate::error::Tried;
-use crate::row::{blob, key, key_of, maybe_time, status_of};
-use crate::statements::Sql;
+use crate::flush::apply::Apply;
+use crate::rows::{blob, key, key_of, maybe_time, status_of};
 
 /// What a request needs to know of its target.
 pub(crate) struct Target {

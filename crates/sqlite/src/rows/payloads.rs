@@ -7,10 +7,10 @@
 use rusqlite::Params;
 use stepfast_core::payload::{INLINE_LIMIT, Payload};
 
+use crate::conn::statements::ROWS;
+use crate::conn::statements::{Sql, Statements};
 use crate::error::Tried;
-use crate::row::blob;
-use crate::rows::ROWS;
-use crate::statements::{Sql, Statements};
+use crate::rows::blob;
 
 /// Longest payload that stands in the row that refers to it. Two of them and the short columns of an execution are less
 /// than a quarter of a page.

@@ -1,5 +1,7 @@
 //! Connections: how they are set up, and proof that the settings took.
 
+pub(crate) mod statements;
+
 use std::path::Path;
 use std::time::Duration;
 

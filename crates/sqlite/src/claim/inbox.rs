@@ -8,10 +8,10 @@ use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::store::counters::Table;
 
+use crate::conn::statements::{Sql, Statements};
 use crate::error::Tried;
-use crate::row::{foreign_text, key, key_of};
-use crate::shared::Shared;
-use crate::statements::{Sql, Statements};
+use crate::file_share::Shared;
+use crate::rows::{foreign_text, key, key_of};
 
 /// Most rows that one claim receives.
 const RECEIVED: i64 = 1_000;

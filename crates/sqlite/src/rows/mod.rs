@@ -1,5 +1,8 @@
 //! Columns to words and back. What no program of ours can have written is `Corrupt`.
 
+pub(crate) mod payloads;
+pub(crate) mod queues;
+
 use std::sync::Arc;
 use std::time::Duration;
 

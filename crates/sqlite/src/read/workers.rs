@@ -3,9 +3,9 @@
 use rusqlite::Row;
 use stepfast_core::store::{DeadLetter, StoreError, Survey, Waiting, WorkerId, WorkerInfo, WorkerRow};
 
+use crate::database::Inner;
 use crate::error::Tried;
-use crate::row::{foreign_text, key_of, maybe_text, text, time};
-use crate::writer::Inner;
+use crate::rows::{foreign_text, key_of, maybe_text, text, time};
 
 impl Inner {
     /// See [`Store::survey`](stepfast_core::Store::survey).
@@ -13,13 +13,13 @@ impl Inner {
         self.counters.read();
         self.read("looking who is there", |conn| {
             let mut survey = Survey::default();
-            let mut statement = conn.prepare_cached(include_str!("../queries/workers.sql"))?;
+            let mut statement = conn.prepare_cached(include_str!("../../queries/workers.sql"))?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
                 survey.workers.push(self.worker(row)?);
             }
             drop(rows);
-            let mut statement = conn.prepare_cached(include_str!("../queries/waiting.sql"))?;
+            let mut statement = conn.prepare_cached(include_str!("../../queries/waiting.sql"))?;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
             let mut rows = statement.query((self.now().as_micros(), most))?;
             while let Some(row) = rows.next()? {
@@ -35,7 +35,7 @@ impl Inner {
     pub(crate) fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
         self.counters.read();
         self.read("listing dead letters", |conn| {
-            let mut statement = conn.prepare_cached(include_str!("../queries/dead_letters.sql"))?;
+            let mut statement = conn.prepare_cached(include_str!("../../queries/dead_letters.sql"))?;
             let mut rows = statement.query([i64::try_from(most).unwrap_or(i64::MAX)])?;
             let mut letters = Vec::new();
             while let Some(row) = rows.next()? {
