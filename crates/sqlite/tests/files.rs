@@ -207,7 +207,7 @@ async fn a_schema_is_not_changed_beneath_processes_of_an_older_program() {
         panic!()
     };
     assert!(
-        reason.contains("processes of an older program") && reason.contains("end them first"),
+        reason.contains("processes of an older program") && reason.contains("end them, then open it again"),
         "{reason}"
     );
 }
