@@ -178,6 +178,8 @@ async fn rolling(mut site: Site) -> Site {
         let words =
             ["refused", "SF-0013", "workers of an older program use it: ", "(pid ", "stepfast db migrate"];
         expect_ends(&mut site, &[early], &words).await;
+        let named = ended(&mut site, early).await.matches("(pid ").count();
+        site.expect(named == workers, || format!("{named} of {workers} workers are named"));
         site.ends_of_each(3).await;
     }
     migrate(&mut site);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::schema::Migrated;
-use stepfast_core::shown::printable;
+use stepfast_core::shown::listed;
 use stepfast_core::store::StoreError;
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
@@ -17,7 +17,7 @@ use crate::error::unanswered;
 use crate::notify::hint_channel;
 use crate::options::PostgresOptions;
 use crate::prepare::{prepare, printed};
-use crate::proxy::{first_row, pools_transactions};
+use crate::proxy::{first_row, pools_transactions, rows};
 use crate::schema::{
     FIRST_WITH_CLIENTS, FIRST_WITH_SHARD, NOT_OURS, VERSIONS, applying, granting, is_ours, newest, pending,
 };
@@ -271,14 +271,12 @@ pub(crate) async fn make_way(
 ) -> Result<Result<(), String>, Error> {
     let (schema, hint) = (quoted(schema), hint(schema));
     let ask = format!(
-        "SELECT string_agg(host || ' (pid ' || pid || ')', ', ') FROM ( \
-             SELECT host, pid FROM {schema}.workers WHERE {} ORDER BY worker_id LIMIT {SHOWN_WORKERS} \
-         ) AS shown",
+        "SELECT host || ' (pid ' || pid || ')' FROM {schema}.workers WHERE {} ORDER BY worker_id",
         live_workers(found)
     );
     let living = async || {
-        let row = first_row(client, &ask).await?.unwrap_or_default();
-        Ok::<_, Error>(row.into_iter().flatten().next().map(|workers| printable(&workers)))
+        let living: Vec<String> = rows(client, &ask).await?.into_iter().flatten().flatten().collect();
+        Ok::<_, Error>((!living.is_empty()).then(|| listed(living.iter().map(String::as_str))))
     };
     let Some(mut workers) = living().await? else { return Ok(Ok(())) };
     if found < FIRST_WITH_SHARD {
@@ -312,9 +310,6 @@ pub(crate) async fn make_way(
         WAY_WITHIN.as_secs()
     )))
 }
-
-/// Maximum number of workers that an error names.
-const SHOWN_WORKERS: usize = 10;
 
 /// Returns the condition on rows of `workers` that live workers meet, in a schema of version `found`. Clients are no workers.
 fn live_workers(found: i64) -> &'static str {
