@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast::queue::Queue;
-use stepfast::rate::Rate;
+use stepfast::queue::rate::Rate;
 use stepfast::{Engine, Error};
 
 use crate::measure::Samples;

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use rusqlite::Connection;
 use stepfast::clock::{Clock, SystemClock};
-use stepfast::counters::{Counters, Spent};
 use stepfast::key::Key;
+use stepfast::store::counters::{Counters, Spent};
 use stepfast::{Context, Engine, Error, Failure, Workflow};
 use tokio::time::Instant;
 use uuid::Uuid;

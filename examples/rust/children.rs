@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout)]
 
 use stepfast::prelude::*;
-use stepfast::record::Filter;
+use stepfast::store::Filter;
 
 async fn pack(mut cx: Context, item: String) -> Result<usize, Failure> {
     cx.step("weigh", async || match item.as_str() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stepfast::prelude::*;
 use stepfast::queue::{OnDuplicate, Queue};
-use stepfast::record::Filter;
+use stepfast::store::Filter;
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {

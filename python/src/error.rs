@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning};
 use pyo3::prelude::*;
-use stepfast::shown::{printable, quoted};
+use stepfast::text::{printable, quoted};
 use stepfast::{Error, Failure};
 
 use crate::exit::Inside;
@@ -20,7 +20,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     };
     let failure =
         failure.map(|failure| (failure.kind.clone(), failure.message.clone(), failure.detail.to_vec()));
-    let made = py.import("stepfast.failure").and_then(|errors| {
+    let made = py.import("stepfast._runtime.failures").and_then(|errors| {
         let kind = format!("{:?}", error.kind());
         let message = match error {
             // as Python calls it
@@ -88,7 +88,8 @@ pub(crate) fn warn_unawaited(py: Python<'_>, what: &str) {
 /// What unwinds code that is to go on later.
 pub(crate) fn suspended(py: Python<'_>) -> PyErr {
     let _inside = Inside::enter(py);
-    let made = py.import("stepfast.branch").and_then(|branch| branch.getattr("unwinding")?.call1((1,)));
+    let made =
+        py.import("stepfast._runtime.branch").and_then(|branch| branch.getattr("unwinding")?.call1((1,)));
     made.map_or_else(|error| error, PyErr::from_value)
 }
 

@@ -10,10 +10,10 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use stepfast::lock::Condvar;
+use stepfast::sync::Condvar;
 
 use crate::lock::Mutex;
-use crate::runtime::thread_here;
+use crate::thread::thread_here;
 
 /// The end waits no longer for a thread that native code has let into Python code, unless threads come to their end
 /// meanwhile.

@@ -1,39 +1,20 @@
 //! `stepfast._native`: what the Python package is built on. Bytes in, bytes out; everything that people import
 //! is in the package beside it.
 
-mod branch;
-mod call;
-mod caller_code;
-mod carried;
-mod code;
-mod dead_letters;
-mod ending;
-mod engine;
+mod bridge;
+mod convert;
 mod error;
 mod exit;
-mod filter;
-mod forked;
-mod handle;
-mod inline;
+mod fork;
 mod interpreter;
-mod letter;
 mod lock;
 mod log;
-mod order;
-mod package;
-mod port;
-mod queue;
-mod record;
-mod reply;
-mod running;
+mod outcome_slot;
+mod poll_state;
+mod python_functions;
 mod runtime;
-mod signature;
-mod slot;
-mod step_settings;
-mod survey;
-mod turn;
-mod value;
-mod waiter;
+mod thread;
+mod unwinding;
 
 use pyo3::prelude::*;
 
@@ -43,31 +24,31 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::branch::{Branch, Join};
+    use crate::bridge::branch::{Branch, Join};
     #[pymodule_export]
-    use crate::call::Call;
+    use crate::bridge::call::Call;
     #[pymodule_export]
-    use crate::code::Code;
+    use crate::bridge::engine::Engine;
     #[pymodule_export]
-    use crate::engine::Engine;
+    use crate::bridge::fork_hooks::{after_fork_in_child, after_fork_in_parent, before_fork};
+    #[pymodule_export]
+    use crate::bridge::handle::Handle;
+    #[pymodule_export]
+    use crate::bridge::port::Port;
+    #[pymodule_export]
+    use crate::bridge::task_code::Code;
+    #[pymodule_export]
+    use crate::convert::outbox::{hint_channel, letter};
+    #[pymodule_export]
+    use crate::convert::signature::Signature;
+    #[pymodule_export]
+    use crate::convert::start_options::Order;
+    #[pymodule_export]
+    use crate::convert::step_settings::StepSettings;
     #[pymodule_export]
     use crate::exit::end_threads;
     #[pymodule_export]
-    use crate::forked::{after_fork_in_child, after_fork_in_parent, before_fork};
-    #[pymodule_export]
-    use crate::handle::Handle;
-    #[pymodule_export]
-    use crate::letter::{hint_channel, letter};
-    #[pymodule_export]
     use crate::log::{close_log, next_log_lines};
-    #[pymodule_export]
-    use crate::order::Order;
-    #[pymodule_export]
-    use crate::port::Port;
-    #[pymodule_export]
-    use crate::signature::Signature;
-    #[pymodule_export]
-    use crate::step_settings::StepSettings;
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

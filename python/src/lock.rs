@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pyo3::PyTraverseError;
 use pyo3::prelude::*;
-use stepfast::lock::{Condvar, Mutex as Inner};
+use stepfast::sync::{Condvar, Mutex as Inner};
 
 /// A lock around a value, which only closures see that cannot call Python.
 #[derive(Debug, Default)]

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pyo3::prelude::*;
 use stepfast::clock::{Clock, SystemClock};
+
 // whoever holds it runs no Python code: the thread that forks keeps its guard
 #[allow(clippy::disallowed_types)]
-use stepfast::lock::{Condvar, Mutex};
+use stepfast::sync::{Condvar, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};

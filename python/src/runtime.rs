@@ -1,24 +1,22 @@
 //! The one tokio runtime of the process.
 
 use std::cell::{Cell, RefCell};
+
 // whoever holds it runs no Python code: the thread that forks keeps its guard
 #[allow(clippy::disallowed_types)]
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::ThreadId;
 
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 
 use crate::exit::{Inside, detached};
-use crate::forked::Process;
+use crate::fork::Process;
 
 /// The runtime, and whose it is: a forked child has no threads of its parent's, and needs another.
 #[allow(clippy::disallowed_types)]
 static RUNTIME: Mutex<Option<(Process, &'static Runtime)>> = Mutex::new(None);
 
 thread_local! {
-    /// Asked at every call: the standard library counts a reference for it.
-    static THREAD: ThreadId = std::thread::current().id();
     static IS_ENTERED: Cell<bool> = const { Cell::new(false) };
     /// The same as `RUNTIME`, without a lock.
     static RUNTIME_HERE: Cell<Option<(Process, &'static Runtime)>> = const { Cell::new(None) };
@@ -111,9 +109,4 @@ pub(crate) fn is_main(py: Python<'_>) -> bool {
     let is_main = is_main().unwrap_or(true);
     IS_MAIN.set(Some((Process::current(), is_main)));
     is_main
-}
-
-/// The thread that runs.
-pub(crate) fn thread_here() -> ThreadId {
-    THREAD.with(|thread| *thread)
 }

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from stepfast import AsyncEngine, Engine, Handle, Unavailable, step, workflow
-from stepfast.threads import Threads
+from stepfast._runtime.threads.pool import Threads
 
 _begun = threading.Semaphore(0)
 _released = threading.Event()

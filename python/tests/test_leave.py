@@ -14,9 +14,9 @@ import bodies
 import pytest
 
 from stepfast import AsyncEngine, Client, Engine, Workflow, step, workflow
-from stepfast.processes.pool import Processes
-from stepfast.processes.step import begun
-from stepfast.step import carry_out_here
+from stepfast._processes.pool import Processes
+from stepfast._processes.process_step import begun
+from stepfast._workflow.step import carry_out_here
 
 BODIES: list[str] = []
 

@@ -13,7 +13,7 @@ import pytest
 from watched import HANGS, Pipe, Watched, children
 
 from stepfast import AsyncEngine, Current, Engine, Invalid, ProcessDied, Workflow, WorkflowCancelled, step
-from stepfast.processes import child
+from stepfast._processes import child
 from stepfast.values import EncodeError, RemoteError
 
 

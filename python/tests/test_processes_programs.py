@@ -116,7 +116,10 @@ def test_a_program_without_a_file_is_refused(command: list[str], tmp_path: pathl
     [
         ("import nowhere", "raised ModuleNotFoundError: No module named 'nowhere'"),
         ("raise SystemExit(3)", "raised SystemExit: 3"),
-        ("del sys.modules['stepfast.processes.place'].steps[process_of.place]", "has no step process_of"),
+        (
+            "del sys.modules['stepfast._processes.step_location'].steps[process_of.place]",
+            "has no step process_of",
+        ),
     ],
 )
 def test_a_program_that_is_another_one_in_the_child_is_an_error(
@@ -245,7 +248,7 @@ def test_without_the_help_of_the_system_a_child_ends_with_its_connection(tmp_pat
 
     ours, theirs = socket.socketpair()
     watching = (
-        "import sys, threading\nfrom stepfast.processes.surroundings import end_with\n"
+        "import sys, threading\nfrom stepfast._processes.child_setup import end_with\n"
         "threading.Thread(target=end_with, args=(int(sys.argv[1]),), daemon=True).start()\n"
         "print('busy', flush=True)\nwhile True: pass\n"
     )

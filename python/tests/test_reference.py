@@ -34,12 +34,17 @@ def test_every_name_is_in_it() -> None:
 @pytest.mark.parametrize(
     ("file", "before", "after", "missing"),
     [
-        ("waits.py", "        days: Days to add.\n", "", "sleep: its argument days"),
-        ("waits.py", "        days: Days to add.\n", "        weeks: Weeks to add.\n", "Parameter 'weeks'"),
-        ("records.py", "        ended_at: When it ended.\n", "", "Execution: its attribute ended_at"),
+        ("_workflow/sleep.py", "        days: Days to add.\n", "", "sleep: its argument days"),
+        (
+            "_workflow/sleep.py",
+            "        days: Days to add.\n",
+            "        weeks: Weeks to add.\n",
+            "Parameter 'weeks'",
+        ),
+        ("_engine/records.py", "        ended_at: When it ended.\n", "", "Execution: its attribute ended_at"),
         ("errors.py", '    """What is recorded cannot be read."""', "    ...", "Corrupt: a docstring"),
         (
-            "handle.py",
+            "_engine/handle.py",
             '        """The execution\'s workflow_id."""\n',
             "",
             "Handle: its attribute workflow_id",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepfast.values import codes, registry
+from stepfast._values import codes, registry
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "values.md"
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from test_values import Box
 
-from stepfast.values import DecodeError, decode, encode, references
+import stepfast
+from stepfast._values import references
+from stepfast.values import DecodeError, decode, encode
 
 SCRIPT = """
     import dataclasses, enum, sys
@@ -206,3 +208,16 @@ def test_a_hint_never_changes_a_type() -> None:
     for hint in hints:
         assert decode(encode({"content": 1}), hint) == {"content": 1}
         assert decode(encode(Box((1,))), hint) == Box((1,))
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"),
+    [
+        ("stepfast.values.errors:EncodeError", stepfast.EncodeError),
+        ("stepfast.records:Execution", stepfast.Execution),
+        ("stepfast.queue:Rate", stepfast.Rate),
+    ],
+)
+def test_names_of_earlier_programs_are_found(name: str, cls: type) -> None:
+    assert references.find(name) is cls
+    assert references.find(references.name_of(cls)) is cls

@@ -16,16 +16,8 @@ from typing import Any
 import pytest
 from test_values import Box, Colour, Frozen, Point
 
-from stepfast.values import (
-    DecodeError,
-    EncodeError,
-    codec,
-    decode,
-    encode,
-    references,
-    register,
-    registry,
-)
+from stepfast._values import codec, references, registry
+from stepfast.values import DecodeError, EncodeError, decode, encode, register
 
 
 class UserId(str):

@@ -8,8 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use stepfast_core::record::{Detail, ExecutionId, Record};
-use stepfast_core::write::CheckpointKind;
+use stepfast_core::store::{CheckpointKind, Detail, ExecutionId, Record};
 use stepfast_core::{Context, Failure, Key, Store, Workflow};
 
 /// Something that a workflow does.

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use stepfast::clock::{Clock, SystemClock};
-use stepfast::record::{Detail, ExecutionId, Filter, Record};
-use stepfast::write::{Checkpoint, CheckpointKind};
+use stepfast::store::{Checkpoint, CheckpointKind, Detail, ExecutionId, Filter, Record};
 use stepfast::{Key, Status, Store};
 
 use crate::chaos::load;
@@ -95,7 +94,7 @@ impl Told {
     pub async fn check(&mut self, store: &Arc<dyn Store>, is_done: bool) -> u64 {
         let filter = Filter { limit: 1_000_000, ..Filter::default() };
         let all = store.list(&filter).await.unwrap().executions;
-        let ids: HashSet<String> = all.iter().map(stepfast::record::Execution::workflow_id).collect();
+        let ids: HashSet<String> = all.iter().map(stepfast::store::Execution::workflow_id).collect();
         for id in self.started.clone() {
             self.expect(ids.contains(&id), || format!("{id} was acknowledged and is gone"));
         }

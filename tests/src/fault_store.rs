@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use stepfast_core::counters::Counters;
 use stepfast_core::key::Key;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
-use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
-use stepfast_core::store::{About, Changed, Claim, Claimed, Look, Registration, Seen, Store, StoreError};
-use stepfast_core::survey::{DeadLetter, Survey, WorkerInfo};
-use stepfast_core::write::{Flush, Outcome, WorkerId, Write};
+use stepfast_core::store::counters::Counters;
+use stepfast_core::store::{
+    About, Changed, Claim, Claimed, DeadLetter, Detail, ExecutionId, Filter, Flush, Look, Outcome, Page,
+    Record, Registration, Seen, Store, StoreError, Survey, WorkerId, WorkerInfo, Write,
+};
 use tokio::sync::watch;
 
 /// A method of the store.

@@ -14,8 +14,7 @@ use crate::clock::TestClock;
 use crate::pooler::Pooler;
 use crate::postgres_server::PostgresServer;
 use stepfast_core::clock::{Clock, Timestamp};
-use stepfast_core::store::Store;
-use stepfast_core::write::WorkerId;
+use stepfast_core::store::{Store, WorkerId};
 
 /// Midnight of the first of January 2026: where the clocks of tests begin.
 pub const EPOCH: Timestamp = Timestamp::from_micros(1_767_225_600_000_000);

@@ -7,8 +7,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use stepfast_core::record::Status;
-use stepfast_core::write::RequestKind;
+use stepfast_core::store::{RequestKind, Status};
 
 /// How many executions a history is about.
 pub const SLOTS: usize = 8;

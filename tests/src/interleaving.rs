@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use stepfast_core::record::{Detail, Execution, ExecutionId, Filter, Record, Status};
-use stepfast_core::write::Answer;
+use stepfast_core::store::{Answer, Detail, Execution, ExecutionId, Filter, Record, Status};
 use stepfast_core::{Engine, EngineBuilder, Error, Key, Store};
 use tokio::task::JoinHandle;
 

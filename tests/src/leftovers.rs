@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OpenFlags};
 use stepfast::Status;
-use stepfast::record::Filter;
+use stepfast::store::Filter;
 
 /// What to count, and what it is called. All are zero when every execution has ended.
 const QUESTIONS: &[(&str, &str)] = &[

@@ -27,6 +27,7 @@ pub mod power;
 pub mod program;
 pub mod queueing;
 pub mod rig;
+pub mod rooms;
 pub mod scenarios;
 pub mod standing_proxy;
 pub mod twins;

@@ -9,9 +9,9 @@ use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::queue::Ticket;
-use stepfast_core::record::{Armed, Status};
-use stepfast_core::write::{
-    Attempt, Checkpoint, CheckpointKind, Chunk, Move, Parent, Request, RequestKind, Start, State, Write,
+use stepfast_core::store::{
+    Armed, Attempt, Checkpoint, CheckpointKind, Chunk, Move, Parent, Request, RequestKind, Start, State,
+    Status, Write,
 };
 
 use crate::fixture::EPOCH;

@@ -9,10 +9,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
+use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{Limits, Queue, QueueChange};
-use stepfast_core::rate::Rate;
-use stepfast_core::record::QUARANTINE;
-use stepfast_core::write::{Move, Outcome, Start, Write};
+use stepfast_core::store::{Move, Outcome, QUARANTINE, Start, Write};
 
 use crate::make::{cancel, completed, queued, running, scheduled, sleeping, start, ticket, write};
 use crate::{StoreFixture, Worker};

@@ -8,10 +8,9 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use stepfast_core::key::Key;
 use stepfast_core::payload::{ChunkRef, Payload};
-use stepfast_core::record::{Detail, Execution, ExecutionId, Filter, Record, Status};
-use stepfast_core::store::{Look, Seen, StoreError};
-use stepfast_core::write::{
-    Discard, Flush, Outcome, Parent, Request, RequestKind, Start, State, WorkerId, Write,
+use stepfast_core::store::{
+    Detail, Discard, Execution, ExecutionId, Filter, Flush, Look, Outcome, Parent, Record, Request,
+    RequestKind, Seen, Start, State, Status, StoreError, WorkerId, Write,
 };
 
 use crate::history::{Aimed, Draft, DraftState, Op, PARENTS, SLOTS, WORKERS};

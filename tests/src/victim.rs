@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use stepfast::clock::{Clock, SystemClock};
-use stepfast::record::Filter;
-use stepfast::write::Answer;
+use stepfast::store::{Answer, Filter};
 use stepfast::{Context, Engine, Error, Failure, Store, Workflow};
 use tokio::sync::{Notify, watch};
 

@@ -4,10 +4,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::record::{Detail, Execution, ExecutionId, Filter, Record};
-use stepfast_core::store::{Claim, Claimed, Look, Seen, Store, StoreError};
-use stepfast_core::survey::WorkerInfo;
-use stepfast_core::write::{Flush, Outcome, WorkerId, Write};
+use stepfast_core::store::{
+    Claim, Claimed, Detail, Execution, ExecutionId, Filter, Flush, Look, Outcome, Record, Seen, Store,
+    StoreError, WorkerId, WorkerInfo, Write,
+};
 
 use crate::make::WORKFLOW;
 

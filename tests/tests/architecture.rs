@@ -8,6 +8,7 @@ use std::process::Command;
 
 use cargo_metadata::MetadataCommand;
 use stepfast_tests::crash_points::{ENGINE, POSTGRES, SQLITE};
+use stepfast_tests::rooms::ModuleGraph;
 
 /// Every edge that is allowed between packages of ours: who, on whom.
 const ALLOWED: &[(&str, &str)] = &[
@@ -25,6 +26,57 @@ const ALLOWED: &[(&str, &str)] = &[
     ("stepfast-tests", "stepfast-core"),
     ("stepfast-tests", "stepfast-sqlite"),
     ("stepfast-tests", "stepfast-postgres"),
+];
+
+/// The rooms of a package, and the rooms that each may use directly.
+type Rooms = &'static [(&'static str, &'static [&'static str])];
+
+/// The rooms of the packages that have them. What a room may use, may in turn be used through it; the files beside
+/// `lib.rs` are the room "", which every room may use.
+const ROOMS: &[(&str, Rooms)] = &[
+    (
+        "crates/core",
+        &[
+            ("", &[]),
+            ("queue", &[]),
+            ("store", &["queue"]),
+            ("memory", &["store"]),
+            ("commit", &["store"]),
+            ("runtime", &["commit"]),
+            ("workflow", &["runtime"]),
+            ("worker", &["runtime"]),
+            ("engine", &["memory", "workflow", "worker"]),
+            ("guest", &["engine"]),
+        ],
+    ),
+    // what is not bound to a room stands beside `lib.rs`, and depends on the rooms below it
+    (
+        "crates/sqlite",
+        &[
+            ("", &["conn", "rows"]),
+            ("conn", &[""]),
+            ("rows", &["conn"]),
+            ("flush", &["rows"]),
+            ("read", &["rows"]),
+            ("claim", &["read"]),
+            ("control", &["read"]),
+            ("admin", &["rows"]),
+        ],
+    ),
+    (
+        "crates/postgres",
+        &[
+            ("", &["conn"]),
+            ("rows", &[""]),
+            ("conn", &["rows"]),
+            ("flush", &["conn"]),
+            ("claim", &["conn"]),
+            ("read", &["conn"]),
+            ("control", &["read"]),
+            ("admin", &["conn"]),
+        ],
+    ),
+    ("python", &[("", &[]), ("convert", &[]), ("bridge", &["convert"])]),
 ];
 
 /// Longest file of code, in lines.
@@ -90,6 +142,17 @@ fn packages_depend_only_downwards() {
         }
     }
     assert!(forbidden.is_empty(), "not allowed (see ALLOWED in this file): {forbidden:?}");
+}
+
+#[test]
+fn rooms_depend_only_downwards() {
+    for (package, rooms) in ROOMS {
+        let forbidden = ModuleGraph::of_crate(&home().join(package).join("src")).forbidden(rooms);
+        assert!(
+            forbidden.is_empty(),
+            "{package}, imports that ROOMS in this file does not allow: {forbidden:#?}"
+        );
+    }
 }
 
 #[test]

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
-use stepfast::record::Status;
-use stepfast::write::Answer;
+use stepfast::store::{Answer, Status};
 use stepfast::{Context, Engine, EngineBuilder, Error, Failure, Workflow};
 use stepfast_tests::rig::fresh_database;
 use stepfast_tests::scenarios::kit::{Count, Latch, Returns, fresh_number, stop_here};

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stepfast::record::Filter;
-use stepfast::write::Answer;
+use stepfast::store::{Answer, Filter};
 use stepfast::{Context, Engine, Error, ErrorKind, Handle, PostgresOptions, PostgresStore, Workflow};
 use stepfast_tests::clock::TestClock;
 use stepfast_tests::fault_store::{Call, FaultStore};

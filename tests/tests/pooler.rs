@@ -10,8 +10,7 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Failed, Trial};
 use stepfast::{PostgresOptions, PostgresStore};
 use stepfast_core::Store;
-use stepfast_core::record::Filter;
-use stepfast_core::store::StoreError;
+use stepfast_core::store::{Filter, StoreError};
 use stepfast_tests::fixture::{POOLED, POOLED_GOING};
 use stepfast_tests::pooler::Pooler;
 use stepfast_tests::postgres_server::PostgresServer;
@@ -89,14 +88,14 @@ async fn hints() {
     // the first is that it listens
     hearing.changed().await;
     let worker = deaf.register(1, &stepfast_tests::worker::info(&[])).await.unwrap();
-    let flush = stepfast_core::write::Flush {
+    let flush = stepfast_core::store::Flush {
         worker: worker.worker,
         lane: 0,
         epoch: worker.epoch,
         number: 1,
         is_resent: false,
         is_bisecting: false,
-        writes: vec![stepfast_core::write::Write::Wake(stepfast_core::Key::mint(0))],
+        writes: vec![stepfast_core::store::Write::Wake(stepfast_core::Key::mint(0))],
     };
     deaf.commit(&flush).await.unwrap();
     hearing.changed().await;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::Signal;
-use stepfast::record::Filter;
+use stepfast::store::Filter;
 use stepfast_tests::chaos::Form;
 use stepfast_tests::chaos::hand::{Fate, Heard, MayEnd, Terms};
 use stepfast_tests::chaos::pace::Dent;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepfast::Store;
-use stepfast::counters::{Counters, Spent};
+use stepfast::store::counters::{Counters, Spent};
 
 use super::{Share, shares};
 

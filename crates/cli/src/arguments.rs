@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::error::{ContextValue, ErrorKind};
 use clap::{Error, Parser};
-use stepfast::shown::{plain, quoted};
+use stepfast::text::{plain, quoted};
 
 /// Returns the command line as it is parsed; ends the program if that is wrong.
 pub(crate) fn parsed<P: Parser>() -> P {

@@ -5,7 +5,7 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{ContentArrangement, Table};
 use serde_json::{Value, json};
 use stepfast::Error;
-use stepfast::survey::DeadLetter;
+use stepfast::store::DeadLetter;
 
 use crate::output::{self, Exit, plain};
 use crate::workflow::{At, at_least_one};
@@ -15,7 +15,7 @@ pub(crate) struct DeadLetters {
     #[command(flatten)]
     at: At,
     /// At most this many.
-    #[arg(long, default_value_t = stepfast::record::DEFAULT_LIMIT, value_parser = at_least_one)]
+    #[arg(long, default_value_t = stepfast::store::DEFAULT_LIMIT, value_parser = at_least_one)]
     limit: usize,
 }
 

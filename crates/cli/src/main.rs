@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::{Parser, Subcommand};
-use stepfast::shown::quoted;
+use stepfast::text::quoted;
 use tracing_subscriber::EnvFilter;
 
 use crate::output::Exit;

@@ -8,9 +8,8 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::clock::Timestamp;
 use stepfast::queue::Ticket;
-use stepfast::record::{Execution, Record};
-use stepfast::shown::printable;
-use stepfast::write::{Attempt, Checkpoint, CheckpointKind, WorkerId};
+use stepfast::store::{Attempt, Checkpoint, CheckpointKind, Execution, Record, WorkerId};
+use stepfast::text::printable;
 use stepfast::{Error, ErrorKind, Failure, Key, Payload, Status};
 
 use crate::value::payload_json;

@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
+use stepfast::queue::rate::Rate;
 use stepfast::queue::{DEFAULT_QUEUE, Limits, QueueRow};
-use stepfast::rate::Rate;
-use stepfast::shown::listed;
+use stepfast::text::listed;
 use stepfast::{Client, Error};
 
 use crate::dead_letters::DeadLetters;

@@ -1,6 +1,6 @@
 //! Why executions wait for a worker that is not there.
 
-use stepfast::survey::Unclaimable;
+use stepfast::store::Unclaimable;
 
 /// Why nobody can run that, and what to do.
 pub(crate) fn why(it: &Unclaimable) -> String {

@@ -5,7 +5,7 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::Error;
-use stepfast::survey::{Survey, Unclaimable, WorkerRow};
+use stepfast::store::{Survey, Unclaimable, WorkerRow};
 
 use crate::output::{self, Exit};
 use crate::unclaimable::why;

@@ -7,13 +7,10 @@ use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use stepfast::bulk::Answers;
 use stepfast::clock::{Clock, SystemClock, Timestamp};
-use stepfast::record::{Detail, Execution, ExecutionId, Filter, Record};
-use stepfast::shown::{plain, quoted};
-use stepfast::survey::Waiting;
-use stepfast::write::Answer;
-use stepfast::{Client, Error, Key, Status, Store};
+use stepfast::store::{Answer, Detail, Execution, ExecutionId, Filter, Record, Waiting};
+use stepfast::text::{plain, quoted};
+use stepfast::{Answers, Client, Error, Key, Status, Store};
 
 use crate::output::{self, Exit, Lost};
 use crate::unclaimable;
@@ -83,7 +80,7 @@ pub(crate) struct List {
     #[command(flatten)]
     matching: Matching,
     /// At most this many.
-    #[arg(long, default_value_t = stepfast::record::DEFAULT_LIMIT, value_parser = at_least_one)]
+    #[arg(long, default_value_t = stepfast::store::DEFAULT_LIMIT, value_parser = at_least_one)]
     limit: usize,
     /// Only count them.
     #[arg(long)]

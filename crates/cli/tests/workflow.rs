@@ -171,8 +171,7 @@ async fn children_are_shown_with_id_status_and_outcome() {
     assert!(text.contains("failed: too light"), "{text}");
     assert!(text.contains("completed: \"hammer, packed\""), "{text}");
     let parent = engine.show("order-7").await.unwrap().execution.key;
-    let children =
-        engine.list(&stepfast::record::Filter { parent: Some(parent), ..Default::default() }).await;
+    let children = engine.list(&stepfast::store::Filter { parent: Some(parent), ..Default::default() }).await;
     for child in children.unwrap().executions {
         assert!(text.contains(&child.workflow_id()), "{text}");
         assert!(printed(&store, &["show", &child.workflow_id()]).contains("pack"));

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::shown::quoted;
-use crate::workflow::check_text;
+use crate::text::{check_text, quoted};
 
 /// Longest name of an attribute, in bytes.
 pub const NAME_LIMIT: usize = 128;

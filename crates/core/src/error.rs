@@ -3,8 +3,7 @@
 use std::fmt;
 
 use crate::failure::Failure;
-use crate::shown::{printable, quoted};
-use crate::store::StoreError;
+use crate::text::{printable, quoted};
 
 /// What a caller can do about an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,22 +282,6 @@ impl Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {self}", self.code())
-    }
-}
-
-impl From<StoreError> for Error {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Unavailable(reason) => Error::Unavailable(reason),
-            StoreError::NewerSchema { found, supported } => Error::NewerSchema { found, supported },
-            StoreError::Denied(reason) => Error::Denied(reason),
-            StoreError::Corrupt(reason) => Error::Corrupt(reason),
-            StoreError::Open { store, reason } => Error::Open { store, reason },
-            StoreError::Unreachable { store, reason } => Error::Unreachable { store, reason },
-            error @ (StoreError::Fenced | StoreError::Rejected(_) | StoreError::Blocked(_)) => {
-                Error::Unavailable(error.to_string())
-            }
-        }
     }
 }
 

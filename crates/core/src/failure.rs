@@ -1,5 +1,6 @@
 //! [`Failure`]: an error as it is recorded, so that every replay sees the same one.
 
+use std::any::Any;
 use std::fmt;
 
 use bytes::Bytes;
@@ -74,6 +75,34 @@ impl Failure {
     /// `.map_err(|error| Failure::from_dyn(&*error))?`.
     pub fn from_dyn(error: &(dyn std::error::Error + 'static)) -> Self {
         Self { causes: causes_of(error), ..Self::new(error.to_string()) }
+    }
+
+    /// Returns the failure of an execution that reached its deadline.
+    pub(crate) fn deadline_reached() -> Self {
+        Self::of_kind(DEADLINE_REACHED, "the execution reached its deadline").permanent()
+    }
+
+    /// Returns the failure of an execution that was cancelled on request.
+    pub(crate) fn cancelled() -> Self {
+        Self::of_kind(CANCELLED, "cancelled on request").permanent()
+    }
+
+    /// Returns the failure that parks an execution whose record cannot be read.
+    pub(crate) fn unreadable_record(reason: &str) -> Self {
+        let message = format!(
+            "its record cannot be read: {reason}; run it by the version that wrote it, or mend the row, then resume it"
+        );
+        Self::of_kind(UNREADABLE, message).permanent()
+    }
+
+    /// Returns the failure of code that panicked with this payload.
+    pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> Self {
+        let message = panic
+            .downcast_ref::<&str>()
+            .map(ToString::to_string)
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "of unknown cause".to_owned());
+        Self::of_kind(PANICKED, format!("panicked: {message}"))
     }
 
     /// The same failure, which no retry policy retries.

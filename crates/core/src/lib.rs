@@ -3,76 +3,31 @@
 //!
 //! This crate is the engine and the [`Store`] contract; it knows no SQL and no network.
 
-mod adopt;
 pub mod attributes;
-mod branch;
-mod builder;
-pub mod bulk;
-mod call;
-mod child;
-mod client;
 pub mod clock;
 mod commit;
-mod context;
-pub mod counters;
 #[cfg(feature = "crash-points")]
 #[doc(hidden)]
-pub mod crash;
-pub mod debounce;
-mod delivery;
-pub mod depth;
-mod disagreement;
-mod ear;
+pub mod crash_point;
 mod engine;
 pub mod error;
 pub mod failure;
 pub mod guest;
-mod handle;
-mod id_claim;
-mod inquiry;
 pub mod key;
-mod lease;
-#[doc(hidden)]
-pub mod lock;
 pub mod memory;
 mod name;
-mod order;
 pub mod path;
 pub mod payload;
-mod put_off;
-mod quarantine;
 pub mod queue;
-mod queues;
-pub mod rate;
-mod read_ahead;
-pub mod record;
-mod replay;
-mod rest;
-mod run;
-mod runs;
-pub mod schema;
-#[doc(hidden)]
-pub mod shown;
-mod shutdown;
-mod signals;
-mod start;
-mod start_options;
-mod step;
-mod step_call;
+mod runtime;
 pub mod store;
-mod store_time;
-mod stranded;
-mod strays;
-pub mod survey;
-mod task;
-pub mod turns;
-mod value;
-mod watch;
-pub mod weights;
+#[doc(hidden)]
+pub mod sync;
+#[doc(hidden)]
+pub mod text;
+mod thread;
 mod worker;
-mod worker_signals;
 mod workflow;
-pub mod write;
 
 /// A point at which tests may kill the process: `STEPFAST_CRASH=name:n` does so at the n-th passage. Without
 /// the feature `crash-points` it is nothing at all.
@@ -81,7 +36,7 @@ pub mod write;
 #[macro_export]
 macro_rules! crash_point {
     ($name:literal) => {
-        $crate::crash::pass($name)
+        $crate::crash_point::pass($name)
     };
 }
 
@@ -93,24 +48,25 @@ macro_rules! crash_point {
     ($name:literal) => {};
 }
 
-pub use branch::{Branch, Either, Elapsed};
-pub use builder::EngineBuilder;
-pub use child::{Child, ChildHandle, StartChild, StartDetached};
-pub use client::Client;
 pub use commit::LaneLoad;
-pub use context::Context;
 pub use engine::Engine;
+pub use engine::builder::EngineBuilder;
+pub use engine::bulk::Answers;
+pub use engine::client::Client;
+pub use engine::handle::Handle;
+pub use engine::start::{RunToEnd, Start, StartMany};
 pub use error::{Error, ErrorKind};
 pub use failure::{Failure, IntoFailure};
-pub use handle::Handle;
 pub use key::Key;
 pub use memory::MemoryStore;
 pub use name::Name;
 pub use path::Path;
 pub use payload::Payload;
-pub use record::Status;
-pub use start::{RunToEnd, Start, StartMany};
-pub use start_options::Due;
-pub use step::{RetryPolicy, Step, StepOptions};
-pub use store::Store;
+pub use runtime::start_options::Due;
+pub use store::{Status, Store};
 pub use workflow::Workflow;
+pub use workflow::branch::{Branch, Either, Elapsed};
+pub use workflow::child::{Child, ChildHandle, StartChild, StartDetached};
+pub use workflow::context::Context;
+pub use workflow::retry::{RetryPolicy, StepOptions};
+pub use workflow::step::Step;

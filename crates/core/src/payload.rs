@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Error;
+use crate::failure::Failure;
 
 /// Header of a value encoded as MessagePack.
 const MESSAGE_PACK: u8 = 0x01;
@@ -148,6 +149,18 @@ impl Payload {
             Some((&MESSAGE_PACK, bytes)) => Some(bytes),
             _ => None,
         }
+    }
+
+    /// Returns the encoded failure; an empty payload if it cannot be encoded.
+    pub(crate) fn of_failure(failure: &Failure) -> Self {
+        Self::encode(failure).unwrap_or_default()
+    }
+
+    /// Returns the failure that the payload holds, or one that says why the payload cannot be read as a failure.
+    pub(crate) fn to_failure(&self) -> Failure {
+        self.decode().unwrap_or_else(|error| {
+            Failure::new(error.of_value(|| "what was recorded as an error".to_owned()).to_string())
+        })
     }
 
     /// The payload from the bytes of a row.

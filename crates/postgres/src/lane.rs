@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
-use stepfast_core::store::{Durability, StoreError};
-use stepfast_core::write::WorkerId;
+use stepfast_core::store::{Durability, StoreError, WorkerId};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
 
-use crate::connect::{Connector, Role, Session};
+use crate::conn::connector::{Connector, Role};
+use crate::conn::pipeline;
+use crate::conn::pipeline::{Answer, Job, one};
+use crate::conn::session::Part;
+use crate::conn::session::Session;
+use crate::conn::statements::Sql;
 use crate::error::{Trouble, damaged};
-use crate::pipeline::{self, Answer, Job, Part, one};
 use crate::rows::Columns;
-use crate::statements::Sql;
 
 type Slot = Arc<Mutex<Option<Lane>>>;
 

@@ -2,73 +2,47 @@
 //! acts, and a thousand of them share one flush.
 //!
 //! This crate keeps its executions in Postgres, for any number of workers on any number of machines:
-//! [`PostgresStore`] implements the [`Store`] contract. `connect` makes connections, `pipeline` sends a
-//! transaction in one round trip, `writer` and `apply` turn a flush into one, `claim`, `look`, `takeover`
-//! and `read` do the rest; the SQL is in `queries/`.
+//! [`PostgresStore`] implements the [`Store`] contract. Its rooms: `conn` makes connections, and sends a transaction in
+//! one round trip; `flush` turns a flush into one; `claim`, `control` (heartbeats, takeovers, changes of queues), `read`
+//! and `admin` (the schema) do the rest; `rows` has the contract's types as columns. The SQL is in `queries/`.
 
-mod applied;
-mod apply;
-mod background;
-mod check;
+mod admin;
 mod claim;
-mod connect;
-mod continuity;
-mod depths;
-mod dial;
+mod conn;
+mod control;
 mod error;
-mod heads;
+mod flush;
 mod lane;
-mod look;
-mod migrate;
 mod notify;
-mod options;
-mod outcome;
-mod parameters;
-mod pipeline;
-mod prepare;
-mod privileges;
-mod proxy;
-mod queue;
+mod ownership;
+mod quoting;
 mod read;
-mod readers;
-mod request;
 mod rows;
 mod schema;
-mod session;
-mod standing;
-mod starts;
-#[doc(hidden)]
-pub mod statements;
-mod survey;
-mod takeover;
-mod tls;
-mod types;
-mod url;
-mod window;
-mod writer;
 
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use stepfast_core::counters::Counters;
-use stepfast_core::lock::Mutex;
 use stepfast_core::payload::ChunkRef;
+use stepfast_core::queue::fairness::Turns;
 use stepfast_core::queue::{QueueChange, QueueRow};
-use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
-use stepfast_core::schema::{Finding, Migrated};
-use stepfast_core::store::{About, Changed, Claim, Claimed, Look, Registration, Seen, StoreError};
-use stepfast_core::survey::{DeadLetter, Survey, WorkerInfo};
-use stepfast_core::turns::Turns;
-use stepfast_core::write::{Flush, Outcome, WorkerId};
+use stepfast_core::store::counters::Counters;
+use stepfast_core::store::{
+    About, Changed, Claim, Claimed, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, Look, Migrated,
+    Outcome, Page, Record, Registration, Seen, StoreError, Survey, WorkerId, WorkerInfo,
+};
+use stepfast_core::sync::Mutex;
 use stepfast_core::{Key, Store};
 
+pub use crate::conn::options::{Pooling, PostgresOptions};
+#[doc(hidden)]
+pub use crate::conn::statements;
+pub use crate::conn::tls::SslMode;
 pub use crate::notify::hint_channel;
-pub use crate::options::{Pooling, PostgresOptions};
 #[doc(hidden)]
 pub use crate::schema::add_migration;
-pub use crate::tls::SslMode;
 
 /// A [`Store`] in a Postgres database (13 or newer).
 ///
@@ -91,17 +65,18 @@ pub struct PostgresStore {
     hints: Arc<Hints>,
 }
 
-use crate::background::Background;
+use crate::admin::{check, migrate};
+use crate::claim::cursors::Heads;
 use crate::claim::{Inbox, Remembered};
-use crate::connect::{Connector, Role};
-use crate::depths::Depths;
-use crate::dial::Target;
-use crate::heads::Heads;
+use crate::conn::background::Background;
+use crate::conn::connector::{Connector, Role};
+use crate::conn::dial::Target;
+use crate::control::Control;
+use crate::flush::depth::Depths;
 use crate::lane::Lanes;
-use crate::look::Control;
 use crate::notify::{Hints, READY};
+use crate::ownership::Windows;
 use crate::read::Reader;
-use crate::window::Windows;
 
 impl PostgresStore {
     /// Opens the database at `url` (`postgres://user:password@host:5432/database`) with the default options, and
@@ -265,7 +240,7 @@ impl Store for PostgresStore {
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
         let outcomes =
-            writer::commit(&self.connector, &self.lanes, &self.windows, &self.depths, &self.counters, flush)
+            flush::commit(&self.connector, &self.lanes, &self.windows, &self.depths, &self.counters, flush)
                 .await?;
         self.hints.tell(&self.background, notify::of_concern(flush, &outcomes));
         Ok(outcomes)

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-use stepfast_core::lock::Mutex;
-use stepfast_core::store::{Changed, StoreError};
-use stepfast_core::write::{Flush, Outcome, State, Write};
+use stepfast_core::store::{Changed, Flush, Outcome, State, StoreError, Write};
+use stepfast_core::sync::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -15,8 +14,8 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::background::Background;
-use crate::connect::{Connector, Role, jittered};
+use crate::conn::background::Background;
+use crate::conn::connector::{Connector, Role, jittered};
 use crate::error::store_error;
 
 /// After each NOTIFY, which takes a lock of the whole server, a process rests this many times as long as it took, and

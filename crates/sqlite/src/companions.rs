@@ -13,8 +13,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stepfast_core::lock::Mutex;
 use stepfast_core::store::StoreError;
+use stepfast_core::sync::Mutex;
 
 /// The companions of one database.
 pub(crate) struct Companions {

@@ -7,29 +7,21 @@
 //! Do not open the database from a second copy of SQLite in the same process (another library that brings
 //! its own): closing a file drops all `fcntl` locks that a process has on it, also those of the first copy.
 
-mod apply;
+mod admin;
 mod claim;
 mod companions;
-mod connect;
+mod conn;
+mod control;
+mod database;
 mod error;
+mod file_share;
+mod flush;
 #[doc(hidden)]
-pub mod forked;
-mod inbox;
-mod look;
-mod migrate;
+pub mod fork;
 mod notify;
-mod payloads;
-mod queue;
 mod read;
-mod request;
-mod resend;
-mod row;
 mod rows;
 mod schema;
-mod shared;
-mod statements;
-mod survey;
-mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,28 +31,27 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use stepfast_core::clock::{Clock, SystemClock};
-use stepfast_core::counters::Counters;
 use stepfast_core::key::Key;
-use stepfast_core::lock::Mutex;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
-use stepfast_core::record::{Detail, ExecutionId, Filter, Page, Record};
-use stepfast_core::shown::plain;
+use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    About, Changed, Claim, Claimed, Durability, Look, Registration, Seen, Store, StoreError,
+    About, Changed, Claim, Claimed, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Look,
+    Outcome, Page, Record, Registration, Seen, Store, StoreError, Survey, WorkerId, WorkerInfo,
 };
-use stepfast_core::survey::{DeadLetter, Survey, WorkerInfo};
-use stepfast_core::write::{Flush, Outcome, WorkerId};
+use stepfast_core::sync::Mutex;
+use stepfast_core::text::plain;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 #[doc(hidden)]
-pub use crate::migrate::add_migration;
+pub use crate::schema::add_migration;
 
+use crate::admin::migrate;
 use crate::companions::beside;
-use crate::forked::InSqlite;
-use crate::shared::{FORKED, Shared};
-use crate::writer::{Inner, LONGEST_LOG, Writer};
+use crate::database::{Inner, LONGEST_LOG, Writer};
+use crate::file_share::{FORKED, Shared};
+use crate::fork::InSqlite;
 
 /// Longest path of a database, in bytes: no system opens a longer one.
 const PATH_LIMIT: usize = 4_096;
@@ -109,7 +100,7 @@ impl SqliteStore {
     /// Opens a database as `open` does; with `is_asked`, its schema is brought up to date whatever its size.
     fn open_any(path: &Path, options: SqliteOptions, is_asked: bool) -> Result<Self, StoreError> {
         let path = resolve(path)?;
-        if forked::is_spoilt() {
+        if fork::is_spoilt() {
             return Err(StoreError::Open { store: path.display().to_string(), reason: FORKED.into() });
         }
         let _in_sqlite = InSqlite::enter();
@@ -119,13 +110,13 @@ impl SqliteStore {
             if !path.exists() {
                 return Err(refuse("there is no such file; is the path right?".to_owned()));
             }
-            let version = connect::reader(&path, options.vfs).and_then(|conn| {
-                let version = migrate::version(&conn);
-                connect::close_for_now(conn);
+            let version = conn::reader(&path, options.vfs).and_then(|conn| {
+                let version = schema::version(&conn);
+                conn::close_for_now(conn);
                 version
             });
             let (version, newest) =
-                (version.map_err(|trouble| connect::explain(&path, trouble))?, migrate::newest());
+                (version.map_err(|trouble| conn::explain(&path, trouble))?, schema::newest());
             if version == 0 {
                 return Err(refuse(
                     "it has no executions: it belongs to another program, or is empty".to_owned(),
@@ -148,11 +139,11 @@ impl SqliteStore {
             refuse("another process keeps opening it; look for a stopped process on this file".to_owned())
         })?;
         let has_log = std::fs::metadata(beside(&path, "-wal")).is_ok_and(|log| log.len() > 0);
-        let explain = |trouble| connect::explain(&path, trouble);
+        let explain = |trouble| conn::explain(&path, trouble);
         let mut writer = Writer::open(&path, options.vfs, options.durability).map_err(explain)?;
         if migrate::is_outdated(&writer.conn).map_err(explain)? {
             if !is_asked && let Some(bytes) = migrate::many_bytes(&writer.conn).map_err(explain)? {
-                let (version, newest) = (migrate::version(&writer.conn).map_err(explain)?, migrate::newest());
+                let (version, newest) = (schema::version(&writer.conn).map_err(explain)?, schema::newest());
                 return Err(refuse(format!(
                     "its schema has version {version}, this program needs version {newest}, and the database has {:.1} GiB: \
                      an engine brings only a small schema up to date by itself; run stepfast db migrate",
@@ -165,22 +156,22 @@ impl SqliteStore {
         }
         let is_migrated = migrate::migrate(&mut writer.conn).map_err(explain)?;
         stepfast_core::crash_point!("sqlite migrated");
-        let (store_id, shard) = migrate::identity(&writer.conn).map_err(explain)?;
-        if let Some((found, supported)) = migrate::newer(&writer.conn).map_err(explain)? {
+        let (store_id, shard) = schema::identity(&writer.conn).map_err(explain)?;
+        if let Some((found, supported)) = schema::newer(&writer.conn).map_err(explain)? {
             return Err(StoreError::NewerSchema { found, supported });
         }
         // before the database: the copy is never ahead of it, and other processes go on counting
         let copy = companions.counted();
-        let counted = connect::counted(&writer.conn).map_err(explain)?;
+        let counted = conn::counted(&writer.conn).map_err(explain)?;
         if let Some(Err(error)) = copy.map(|copy| counted.check(&path, copy)) {
             // what there is stays as it is
-            connect::close_for_now(writer.conn);
+            conn::close_for_now(writer.conn);
             return Err(refuse(error.to_string()));
         }
         // Processes that were killed after a failed sync leave a log that can be read and is not on the disk. And a new database
         // says in its own file which one it is: where its log is lost, it is not taken for another.
         if (has_log || is_migrated) && shared.is_nobody_there() {
-            connect::renew_log(&writer.conn, OPENING_LOG).map_err(explain)?;
+            conn::renew_log(&writer.conn, OPENING_LOG).map_err(explain)?;
         }
         drop(opening);
         let about = About {
@@ -217,7 +208,7 @@ impl SqliteStore {
             turns: Mutex::default(),
         };
         let inner = Arc::new(inner);
-        forked::keep(&inner);
+        fork::keep(&inner);
         Ok(Self { inner })
     }
 
@@ -289,7 +280,7 @@ impl Store for SqliteStore {
     }
 
     async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
-        let last = Instant::now() + writer::PATIENCE;
+        let last = Instant::now() + database::PATIENCE;
         loop {
             match self.inner.register(lanes, info) {
                 // an engine that ends meanwhile gives up here

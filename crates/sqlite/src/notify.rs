@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use stepfast_core::lock::Mutex;
+use stepfast_core::sync::Mutex;
 use tokio::sync::Notify;
 
 use crate::companions::Companions;

@@ -1,125 +1,86 @@
-//! The schema of a file, looked at or brought up to date without opening a store.
+//! The schema that this program knows, and the version that a file has.
 
-use std::path::Path;
+use std::sync::{LazyLock, OnceLock};
 
-use stepfast_core::schema::{Finding, Migrated};
+use refinery::Migration;
+use rusqlite::Connection;
 use stepfast_core::store::StoreError;
 
-use crate::connect::{close_for_now, explain, reader};
-use crate::forked::InSqlite;
-use crate::{SqliteOptions, SqliteStore, migrate, resolve};
+use crate::error::{Tried, detail};
 
-impl SqliteStore {
-    /// Makes the database at `path` or brings its schema up to date, whatever its size. If `is_dry`, only says what would be
-    /// executed.
-    pub fn migrate(path: impl AsRef<Path>, is_dry: bool) -> Result<Migrated, StoreError> {
-        let path = resolve(path.as_ref())?;
-        let found = version(&path)?;
-        let all = migrate::all();
-        let newest = all.last().map_or(0, |(version, ..)| *version);
-        if let Some(found) = found.filter(|found| *found > newest) {
-            return Err(StoreError::NewerSchema { found, supported: newest });
-        }
-        let pending: Vec<_> = all.into_iter().filter(|(version, ..)| *version > found.unwrap_or(0)).collect();
-        let mut migrated = Migrated {
-            database: path.display().to_string(),
-            found,
-            version: newest,
-            applied: pending.iter().map(|(_, name, _)| name.clone()).collect(),
-            ..Migrated::default()
-        };
-        if is_dry {
-            let texts = pending.iter().map(|(.., sql)| format!("{}\n", sql.trim_end()));
-            migrated.sql = if pending.is_empty() {
-                String::new()
-            } else {
-                format!("BEGIN IMMEDIATE;\n{}COMMIT;", texts.collect::<String>())
-            };
-        } else if !pending.is_empty() {
-            drop(Self::open_any(&path, SqliteOptions::default(), true)?);
-        }
-        Ok(migrated)
-    }
-
-    /// Looks at whether the file at `path` is fit for engines, and changes nothing.
-    pub fn check(path: impl AsRef<Path>) -> Result<Vec<Finding>, StoreError> {
-        let path = resolve(path.as_ref())?;
-        let advice = "run: stepfast db migrate --store URL, or let an engine make it";
-        if !path.exists() {
-            let state = format!("there is no {}", path.display());
-            return Ok(vec![Finding::wrong("file", state, advice)]);
-        }
-        let _in_sqlite = InSqlite::enter();
-        let newest = migrate::all().last().map_or(0, |(version, ..)| *version);
-        let conn = match reader(&path, None) {
-            Ok(conn) => conn,
-            Err(trouble) => return Ok(vec![refused(explain(&path, trouble))?]),
-        };
-        let found = match migrate::version(&conn) {
-            Ok(found) => found,
-            Err(trouble) => return Ok(vec![refused(explain(&path, trouble))?]),
-        };
-        let mut findings = vec![Finding::well("file", path.display().to_string())];
-        findings.push(if found == newest {
-            Finding::well("schema", format!("version {found}"))
-        } else if found > newest {
-            let state = format!("version {found}, this program knows up to {newest}");
-            Finding::wrong("schema", state, "update this program")
-        } else if found == 0 {
-            Finding::wrong("schema", "it has no executions", advice)
-        } else {
-            Finding::wrong("schema", format!("version {found}, this program needs {newest}"), advice)
-        });
-        if found == newest {
-            let (store_id, shard) = migrate::identity(&conn).map_err(|trouble| explain(&path, trouble))?;
-            findings.extend(Finding::of_store(&store_id, shard));
-        }
-        let mode = conn.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
-        findings.push(match mode.as_deref() {
-            Ok("wal") => Finding::well("journal", "wal"),
-            Ok(mode) => Finding::wrong("journal", mode, "open an engine on it once: it sets wal"),
-            Err(error) => return Err(StoreError::Unavailable(format!("reading the journal mode: {error}"))),
-        });
-        let beside = path.parent().unwrap_or(&path);
-        findings.push(match tempfile_in(beside) {
-            Ok(()) => Finding::well("directory", "writable"),
-            Err(error) => Finding::wrong(
-                "directory",
-                format!("{} cannot be written ({error})", beside.display()),
-                "make it writable: SQLite and the engine keep files beside the database",
-            ),
-        });
-        findings.push(Finding::well("SQLite", rusqlite::version()));
-        close_for_now(conn);
-        Ok(findings)
-    }
+mod embedded {
+    refinery::embed_migrations!("migrations");
 }
 
-/// Makes a file in `folder`, and removes it.
-fn tempfile_in(folder: &Path) -> std::io::Result<()> {
-    let path = folder.join(format!(".stepfast-check-{}", std::process::id()));
-    std::fs::File::create_new(&path)?;
-    std::fs::remove_file(path)
+/// The table that says which migrations were applied.
+pub(crate) const HISTORY: &str = "schema_version";
+
+/// The migration that makes this process one of a later version.
+static LATER: OnceLock<Migration> = OnceLock::new();
+
+/// Adds a migration to those of this process, which becomes one of a later version of the program: for tests, before any
+/// store is opened.
+///
+/// # Panics
+///
+/// If the name is none of a migration (`V99__later`), or if there is such a migration already.
+pub fn add_migration(name: &str, sql: &str) {
+    let later = Migration::unapplied(name, sql);
+    let later = later.unwrap_or_else(|error| panic!("{name:?} is no migration: {error}"));
+    assert!(LATER.set(later).is_ok(), "there is such a migration already");
 }
 
-fn refused(error: StoreError) -> Result<Finding, StoreError> {
-    match error {
-        StoreError::Open { reason, .. } => {
-            let (state, advice) = reason.split_once("; ").unwrap_or((&reason, "restore it from a backup"));
-            Ok(Finding::wrong("file", state, advice))
+/// All migrations, in their order.
+pub(crate) fn migrations() -> Vec<Migration> {
+    let mut all = embedded::migrations::runner().get_migrations().clone();
+    all.extend(LATER.get().cloned());
+    all.sort_by_key(Migration::version);
+    all
+}
+
+/// All migrations: version, name, and text.
+pub(crate) fn all() -> Vec<(i64, String, String)> {
+    let text = |it: Migration| (it.version().into(), it.to_string(), it.sql().unwrap_or_default().to_owned());
+    migrations().into_iter().map(text).collect()
+}
+
+/// The schema's version; 0 for an empty database.
+pub(crate) fn version(conn: &Connection) -> Tried<i64> {
+    let exists: bool = conn.query_row(
+        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1)",
+        [HISTORY],
+        |row| row.get(0),
+    )?;
+    if !exists {
+        return Ok(0);
+    }
+    let version: rusqlite::Result<Option<i64>> =
+        conn.query_row("SELECT max(version) FROM schema_version", [], |row| row.get(0));
+    version.map(|version| version.unwrap_or(0)).map_err(|error| match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::Unknown) => StoreError::Open {
+            store: String::new(),
+            reason: format!("its table {HISTORY} is not ours ({}); use another file", detail(&error)),
         }
-        error => Err(error),
-    }
+        .into(),
+        _ => error.into(),
+    })
 }
 
-/// The version of the file's schema; `None` if there is no file, or nothing in it.
-fn version(path: &Path) -> Result<Option<i64>, StoreError> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let _in_sqlite = InSqlite::enter();
-    let conn = reader(path, None).map_err(|trouble| explain(path, trouble))?;
-    let found = migrate::version(&conn).map_err(|trouble| explain(path, trouble))?;
-    close_for_now(conn);
-    Ok((found > 0).then_some(found))
+/// Which store it is, and the number of its shard.
+pub(crate) fn identity(conn: &Connection) -> Tried<(String, u16)> {
+    Ok(conn.query_row("SELECT store_id, number FROM shard", [], |row| Ok((row.get(0)?, row.get(1)?)))?)
+}
+
+/// The newest schema that this program knows.
+pub(crate) fn newest() -> i64 {
+    static NEWEST: LazyLock<i64> = LazyLock::new(|| migrations().last().map_or(0, |it| it.version().into()));
+    *NEWEST
+}
+
+/// Where the schema is, or is about to be, one that this program does not know: its version, and the newest that the program
+/// knows.
+pub(crate) fn newer(conn: &Connection) -> Tried<Option<(i64, i64)>> {
+    let ask = "SELECT max(oldest_engine, (SELECT max(version) FROM schema_version)) FROM shard";
+    let oldest: i64 = conn.prepare_cached(ask)?.query_row([], |row| row.get(0))?;
+    Ok((oldest > newest()).then(|| (oldest, newest())))
 }

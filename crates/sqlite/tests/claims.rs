@@ -11,9 +11,7 @@ use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
-use stepfast_core::record::Status;
-use stepfast_core::store::Store;
-use stepfast_core::write::{Start, Write};
+use stepfast_core::store::{Start, Status, Store, Write};
 
 fn of(key: Key, workflow: &str) -> Write {
     let mut start = start(key, queued());

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use kit::*;
 use stepfast_core::key::Key;
-use stepfast_core::store::{Store, StoreError};
-use stepfast_core::survey::WorkerInfo;
+use stepfast_core::store::{Store, StoreError, WorkerInfo};
 use stepfast_core::{Context, Engine, Failure, Workflow};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 

@@ -10,9 +10,7 @@ use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::queue::{Queue, QueueChange, Ticket};
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::store::Store;
-use stepfast_core::write::{Outcome, Start};
+use stepfast_core::store::{Filter, Outcome, Start, Status, Store};
 
 /// Puts a start there that is to stand in queue `a`, and may not begin before this time.
 fn post(conn: &Connection, key: Key, id: Option<&str>, dedup_id: Option<&str>, due_at: Option<i64>) {

@@ -11,9 +11,9 @@ use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::queue::Ticket;
-use stepfast_core::record::{Detail, ExecutionId, Status};
-use stepfast_core::store::Store;
-use stepfast_core::write::{Attempt, CheckpointKind, Flush, Outcome, Start, State, Write};
+use stepfast_core::store::{
+    Attempt, CheckpointKind, Detail, ExecutionId, Flush, Outcome, Start, State, Status, Store, Write,
+};
 
 /// A payload of this length, header included.
 fn payload(len: usize) -> Payload {

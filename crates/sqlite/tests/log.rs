@@ -13,7 +13,7 @@ use bytes::Bytes;
 use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
-use stepfast_core::write::{Chunk, Write};
+use stepfast_core::store::{Chunk, Write};
 use tokio::time::Instant;
 
 const MIB: u64 = 1 << 20;

@@ -12,9 +12,7 @@ use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::queue::{Queue, QueueChange, Ticket};
-use stepfast_core::record::Status;
-use stepfast_core::store::{Look, Store, StoreError};
-use stepfast_core::write::{Start, Write};
+use stepfast_core::store::{Look, Start, Status, Store, StoreError, Write};
 
 #[tokio::test]
 async fn two_engines_of_one_process_know_each_other_to_be_alive() {

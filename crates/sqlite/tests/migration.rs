@@ -12,9 +12,7 @@ use refinery::{Migration, Runner};
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
-use stepfast_core::record::{Detail, ExecutionId, Status};
-use stepfast_core::store::{Store, StoreError};
-use stepfast_core::write::{State, Write};
+use stepfast_core::store::{Detail, ExecutionId, State, Status, Store, StoreError, Write};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
 use kit::{Worker, change, later, place, resume};

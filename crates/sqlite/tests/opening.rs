@@ -13,8 +13,7 @@ use std::time::Duration;
 use kit::{Worker, place, put, queued, running, start};
 use rusqlite::Connection;
 use stepfast_core::key::Key;
-use stepfast_core::record::Filter;
-use stepfast_core::store::{Durability, Store, StoreError};
+use stepfast_core::store::{Durability, Filter, Store, StoreError};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
 fn refusal(path: &std::path::Path) -> String {

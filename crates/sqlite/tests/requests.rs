@@ -7,8 +7,7 @@ mod kit;
 use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
-use stepfast_core::record::Status;
-use stepfast_core::write::{Answer, Outcome, RequestKind, Write};
+use stepfast_core::store::{Answer, Outcome, RequestKind, Status, Write};
 
 fn done(parent: Option<Key>) -> Outcome {
     Outcome::Answered(Answer::Done, parent)

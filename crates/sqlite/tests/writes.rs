@@ -11,15 +11,16 @@ use bytes::Bytes;
 use kit::*;
 use rusqlite::Connection;
 use smallvec::smallvec;
-use stepfast_core::counters::Table;
 use stepfast_core::failure::Failure;
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::{ChunkRef, Payload};
 use stepfast_core::queue::Ticket;
-use stepfast_core::record::{Armed, Detail, ExecutionId, Filter, Status};
-use stepfast_core::store::{Store, StoreError};
-use stepfast_core::write::{Attempt, Chunk, Discard, Flush, Move, Outcome, Start, State, Write};
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{
+    Armed, Attempt, Chunk, Detail, Discard, ExecutionId, Filter, Flush, Move, Outcome, Start, State, Status,
+    Store, StoreError, Write,
+};
 
 fn attempt(execution: Key, attempt: u32) -> Attempt {
     let failure = Payload::encode(&Failure::new("boom")).unwrap();
@@ -456,7 +457,7 @@ async fn lists_are_filtered_paged_and_counted() {
     starts[3].state = parked("why");
     starts[4].created_at = later(7);
     starts[4].state = completed("done");
-    starts[5].parent = Some(stepfast_core::write::Parent { key: keys[0], is_detached: false });
+    starts[5].parent = Some(stepfast_core::store::Parent { key: keys[0], is_detached: false });
     worker.commit(starts.into_iter().map(put).collect()).await;
     let store = &worker.store;
     let list = async |filter: Filter| -> Vec<usize> {

@@ -79,7 +79,7 @@ pub use stepfast_sqlite::{SqliteOptions, SqliteStore};
 /// For bindings to languages whose programs fork.
 #[cfg(feature = "sqlite")]
 #[doc(hidden)]
-pub use stepfast_sqlite::forked;
+pub use stepfast_sqlite::fork;
 
 /// What most programs need.
 pub mod prelude {

@@ -1,8 +1,8 @@
 //! The schema of a database: brought up to date, or looked at, without an engine.
 
-use stepfast_core::Error;
-pub use stepfast_core::schema::{Finding, Migrated};
+pub use stepfast_core::store::{Finding, Migrated};
 
+use stepfast_core::Error;
 #[cfg(feature = "postgres")]
 use stepfast_postgres::{PostgresOptions, PostgresStore};
 #[cfg(feature = "sqlite")]

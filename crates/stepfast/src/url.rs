@@ -4,10 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stepfast_core::shown::quoted;
-use stepfast_core::store::Durability;
+use stepfast_core::store::{Durability, StoreError};
 #[cfg(feature = "sqlite")]
-use stepfast_core::store::StoreError;
+use stepfast_core::text::quoted;
 use stepfast_core::{Error, MemoryStore, Store};
 
 /// Longest URL, in bytes.

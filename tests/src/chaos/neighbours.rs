@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use fastrand::Rng;
-use stepfast::write::Outcome;
+use stepfast::store::Outcome;
 use stepfast::{Key, Store};
 use tokio::time::Instant;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use futures_util::future::join_all;
+use stepfast::queue::rate::Rate;
 use stepfast::queue::{Limits, OnConflict, Queue, QueueRow};
-use stepfast::rate::Rate;
 use stepfast::{Client, Engine, Error};
 use tokio::time::Instant;
 

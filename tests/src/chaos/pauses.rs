@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use stepfast::queue::Limits;
-use stepfast::store::StoreError;
-use stepfast::write::{Move, Outcome, Write};
+use stepfast::store::{Move, Outcome, StoreError, Write};
 use tokio::time::Instant;
 
 use crate::Worker;

@@ -3,8 +3,7 @@
 use stepfast_core::attributes::Attributes;
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
-use stepfast_core::record::{Filter, Page, Status};
-use stepfast_core::write::{Answer, Flush, Outcome, Start, State};
+use stepfast_core::store::{Answer, Filter, Flush, Outcome, Page, Start, State, Status};
 
 use super::queue::set;
 use crate::make::{

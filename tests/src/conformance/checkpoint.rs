@@ -3,8 +3,7 @@
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Attempt, Checkpoint, CheckpointKind, Write};
+use stepfast_core::store::{Attempt, Checkpoint, CheckpointKind, StoreError, Write};
 
 use crate::make::{at, attempt, checkpoint, keys, nasty_texts, payload, start_running, step};
 use crate::{StoreFixture, Worker};

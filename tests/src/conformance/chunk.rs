@@ -3,8 +3,7 @@
 use smallvec::SmallVec;
 use stepfast_core::key::Key;
 use stepfast_core::payload::ChunkRef;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Discard, Write};
+use stepfast_core::store::{Discard, StoreError, Write};
 
 use crate::make::{chunk, keys, start_running};
 use crate::{StoreFixture, Worker};

@@ -6,9 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
-use stepfast_core::record::Status;
-use stepfast_core::store::{Claim, StoreError};
-use stepfast_core::write::{RequestKind, Start, State, Write};
+use stepfast_core::store::{Claim, RequestKind, Start, State, Status, StoreError, Write};
 
 use crate::make::{
     armed, at, attempt, awaiting, cancel, checkpoint, completed, keys, move_to, parked, payload, queued,

@@ -6,9 +6,9 @@ use stepfast_core::Payload;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
-use stepfast_core::record::Status;
-use stepfast_core::store::Look;
-use stepfast_core::write::{Answer, Outcome, Parent, Request, RequestKind, Start, State, Write};
+use stepfast_core::store::{
+    Answer, Look, Outcome, Parent, Request, RequestKind, Start, State, Status, Write,
+};
 
 use super::queue::declare;
 use crate::make::{

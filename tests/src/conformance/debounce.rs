@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use stepfast_core::debounce::debounce_id;
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
-use stepfast_core::record::Status;
-use stepfast_core::write::{Flush, Outcome, Start, Write};
+use stepfast_core::queue::debounce::debounce_id;
+use stepfast_core::store::{Flush, Outcome, Start, Status, Write};
 
 use super::queue::{end, set};
 use crate::make::{at, cancel, enqueue, keys, payload, scheduled, start, ticket, write};

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::record::Status;
-use stepfast_core::write::{Existing, Flush, Outcome, Start, Write};
+use stepfast_core::store::{Existing, Flush, Outcome, Start, Status, Write};
 
 use super::queue::end;
 use crate::make::{
@@ -216,7 +215,7 @@ async fn it_is_shown_until_the_end(fixture: &dyn StoreFixture) {
     let record = worker.claim(9).await.remove(0);
     assert_eq!(record.execution.dedup_id.as_deref(), Some("x"));
     let listed =
-        worker.store.list(&stepfast_core::record::Filter { limit: 9, ..Default::default() }).await.unwrap();
+        worker.store.list(&stepfast_core::store::Filter { limit: 9, ..Default::default() }).await.unwrap();
     assert_eq!(listed.executions[0].dedup_id.as_deref(), Some("x"));
     end(&mut worker, key, "a", "").await;
     assert_eq!(worker.execution(key).await.dedup_id, None);

@@ -3,8 +3,7 @@
 use futures_util::future::join_all;
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
-use stepfast_core::record::Status;
-use stepfast_core::write::{Flush, Outcome, Start, Write};
+use stepfast_core::store::{Flush, Outcome, Start, Status, Write};
 
 use super::queue::{end, set};
 use crate::make::{

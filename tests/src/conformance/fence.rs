@@ -1,8 +1,7 @@
 //! The fence: who is not (or no longer) registered writes nothing.
 
 use stepfast_core::key::Key;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::Flush;
+use stepfast_core::store::{Flush, StoreError};
 
 use crate::make::{cancel, chunk, keys, start_queued};
 use crate::worker::CLAIMS;

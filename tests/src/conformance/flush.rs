@@ -1,10 +1,8 @@
 //! Flushes: sizes, and what is counted.
 
-use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
-use stepfast_core::record::Status;
-use stepfast_core::store::Durability;
-use stepfast_core::write::{State, Write};
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{Durability, State, Status, Write};
 
 use crate::make::{
     at, attempt, checkpoint, chunk, completed, keys, move_to, queued, sleeping, start_in, start_queued,

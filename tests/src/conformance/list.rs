@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::record::{Filter, Page, Status};
-use stepfast_core::write::{Parent, Start, State};
+use stepfast_core::store::{Filter, Page, Parent, Start, State, Status};
 
 use crate::make::{
     armed, at, child_of, completed, ended, keys, nasty_texts, parked, queued, running, sleeping, start,

@@ -2,8 +2,7 @@
 
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
-use stepfast_core::record::{Detail, ExecutionId, Record};
-use stepfast_core::write::{Start, Write};
+use stepfast_core::store::{Detail, ExecutionId, Record, Start, Write};
 
 use crate::make::{
     attempt, cancel, checkpoint, completed, keys, parked, queued, running, start, start_in, start_queued,

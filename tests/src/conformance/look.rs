@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::key::Key;
-use stepfast_core::record::Status;
-use stepfast_core::store::Look;
-use stepfast_core::write::{RequestKind, Start, State, Write};
+use stepfast_core::store::{Look, RequestKind, Start, State, Status, Write};
 
 use crate::make::{
     at, awaiting, cancel, checkpoint, completed, ended, keys, move_to, parked, queued, running, sleeping,

@@ -2,8 +2,7 @@
 
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
-use stepfast_core::record::Status;
-use stepfast_core::write::{Outcome, RequestKind, State, Write};
+use stepfast_core::store::{Outcome, RequestKind, State, Status, Write};
 
 use crate::make::{
     armed, at, awaiting, cancel, checkpoint, completed, ended, keys, move_to, parked, payload, queued,

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::key::Key;
-use stepfast_core::record::{QUARANTINE, Status, quarantine_delay, strikes_after};
-use stepfast_core::store::{Claim, Look};
-use stepfast_core::write::{Start, Write};
+use stepfast_core::store::{Claim, Look, QUARANTINE, Start, Status, Write, quarantine_delay, strikes_after};
 
 use crate::make::{
     attempt, cancel, checkpoint, completed, ended, keys, move_to, resume, start, start_queued, write,

@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::counters::Table;
 use stepfast_core::key::Key;
+use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{DEFAULT_QUEUE, Queue, QueueChange, QueueRow};
-use stepfast_core::rate::Rate;
-use stepfast_core::record::Status;
-use stepfast_core::store::{Claim, Look, Store};
-use stepfast_core::write::{Outcome, Start, Write};
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{Claim, Look, Outcome, Start, Status, Store, Write};
 
 use crate::make::{
     at, awaiting, cancel, completed, enqueue, keys, move_of, parked, queued, resume, scheduled, sleeping,

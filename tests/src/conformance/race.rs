@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::record::Status;
-use stepfast_core::store::{Store, StoreError};
-use stepfast_core::write::{Answer, Outcome, Start, Write};
+use stepfast_core::store::{Answer, Outcome, Start, Status, Store, StoreError, Write};
 
 use crate::make::{
     at, awaiting, cancel, child_of, completed, move_to, queued, running, sleeping, start, start_in,

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use stepfast_core::key::Key;
+use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
-use stepfast_core::rate::Rate;
-use stepfast_core::store::Claim;
-use stepfast_core::write::{Start, Write};
+use stepfast_core::store::{Claim, Start, Write};
 
 use super::queue::{claim_all, declare, end, put};
 use crate::make::{

@@ -2,10 +2,9 @@
 
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
-use stepfast_core::record::{Detail, Execution, ExecutionId, Status};
-use stepfast_core::write::{
-    Answer, Checkpoint, CheckpointKind, Outcome, Parent, Request, RequestKind, Start, State, Write,
-    cancel_outcome,
+use stepfast_core::store::{
+    Answer, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Outcome, Parent, Request,
+    RequestKind, Start, State, Status, Write, cancel_outcome,
 };
 
 use super::resend::resent;

@@ -1,9 +1,7 @@
 //! Resending: a flush whose reply was lost is applied once, and its outcomes are told again.
 
 use stepfast_core::key::Key;
-use stepfast_core::record::Status;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Flush, Outcome, Start, Write};
+use stepfast_core::store::{Flush, Outcome, Start, Status, StoreError, Write};
 
 use crate::make::{
     at, attempt, cancel, checkpoint, chunk, completed, ended, keys, move_to, queued, resume, running,
@@ -112,7 +110,7 @@ async fn every_kind_of_write_can_be_resent(fixture: &dyn StoreFixture) {
         Write::Wake(waits),
         cancel(runs),
         Write::Answer(runs),
-        Write::Discard(stepfast_core::write::Discard { execution: runs, keep: smallvec::SmallVec::new() }),
+        Write::Discard(stepfast_core::store::Discard { execution: runs, keep: smallvec::SmallVec::new() }),
         start_running(fresh),
         move_to(fresh, completed()),
     ];

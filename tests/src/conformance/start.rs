@@ -7,9 +7,9 @@ use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
-use stepfast_core::record::{Detail, ExecutionId, Status};
-use stepfast_core::store::{Look, StoreError};
-use stepfast_core::write::{Existing, Outcome, Parent, Start, State};
+use stepfast_core::store::{
+    Detail, ExecutionId, Existing, Look, Outcome, Parent, Start, State, Status, StoreError,
+};
 
 use crate::make::{
     armed, at, awaiting, child_of, completed, ended, keys, move_to, nasty_texts, noise, parked, payload,

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::survey::{Survey, Waiting, WorkerInfo, WorkerRow};
-use stepfast_core::write::Start;
+use stepfast_core::store::{Start, Survey, Waiting, WorkerInfo, WorkerRow};
 
 use crate::make::{
     WORKFLOW, at, completed, keys, parked, queued, running, sleeping, start, start_in, start_queued,

@@ -2,9 +2,7 @@
 
 use stepfast_core::clock::Clock;
 use stepfast_core::key::Key;
-use stepfast_core::record::Status;
-use stepfast_core::store::{Look, StoreError};
-use stepfast_core::write::{State, WorkerId, Write};
+use stepfast_core::store::{Look, State, Status, StoreError, WorkerId, Write};
 
 use crate::make::{
     armed, at, attempt, awaiting, checkpoint, child_of, completed, keys, move_to, parked, queued, running,

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use stepfast_core::clock::{LONGEST, Timestamp};
 use stepfast_core::key::Key;
-use stepfast_core::record::Filter;
-use stepfast_core::write::{Start, State};
+use stepfast_core::store::{Filter, Start, State};
 
 use crate::make::{at, keys, move_of, queued, running, scheduled, sleeping, start, ticket, write};
 use crate::{StoreFixture, Worker};

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::record::Record;
-use stepfast_core::store::{Claim, Look};
-use stepfast_core::write::{Start, State, Write};
+use stepfast_core::store::{Claim, Look, Record, Start, State, Write};
 
 use crate::make::{
     at, awaiting, child_of, completed, keys, move_to, queued, running, sleeping, start, write,

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::key::Key;
-use stepfast_core::record::Status;
-use stepfast_core::write::{Outcome, State, Write};
+use stepfast_core::store::{Outcome, State, Status, Write};
 
 use crate::make::{
     at, awaiting, child_of, completed, ended, keys, move_to, parked, queued, running, sleeping, start_in,

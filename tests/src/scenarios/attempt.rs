@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepfast_core::write::{CheckpointKind, Write};
+use stepfast_core::store::{CheckpointKind, Write};
 use stepfast_core::{Context, Engine, Error, Failure, RetryPolicy, Workflow};
 
 use super::kit::{Count, Latch, Returns, deliveries, engine, record, row, second_engine, shut_down};

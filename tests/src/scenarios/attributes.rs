@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use stepfast_core::attributes::{Attributes, COUNT_LIMIT, NAME_LIMIT, VALUE_LIMIT};
-use stepfast_core::bulk::Answers;
 use stepfast_core::queue::Queue;
-use stepfast_core::record::{Execution, Filter, Status};
-use stepfast_core::{Context, Engine, EngineBuilder, Error, Failure, Workflow};
+use stepfast_core::store::{Execution, Filter, Status};
+use stepfast_core::{Answers, Context, Engine, EngineBuilder, Error, Failure, Workflow};
 
 use super::kit::{Count, Latch, engine, noop, row, second_engine, shut_down, waiting};
 use crate::StoreFixture;

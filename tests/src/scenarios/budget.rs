@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::counters::{Counted, Table};
+use stepfast_core::store::counters::{Counted, Table};
 use stepfast_core::{Context, Engine, Failure, Workflow};
 
 use super::kit::{Returns, engine, noop, shut_down, steps};

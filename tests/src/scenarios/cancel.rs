@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use stepfast_core::record::Status;
-use stepfast_core::write::Answer;
+use stepfast_core::store::{Answer, Status};
 use stepfast_core::{Context, Engine, Error, Handle, Workflow};
 
 use super::kit::{Count, Latch, Returns, ends, engine, record, second_engine, shut_down, waiting};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::write::Answer;
+use stepfast_core::store::{Answer, Filter, Status};
 use stepfast_core::{Context, Engine, Error, Handle, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, open, record, second_engine, shut_down, suspends};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::write::Answer;
+use stepfast_core::store::{Answer, Filter, Status};
 use stepfast_core::{Context, Engine, EngineBuilder, Error, ErrorKind, Failure, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, record, row, shut_down, stop_here, suspends};

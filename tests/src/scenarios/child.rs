@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::write::{CheckpointKind, Outcome, Write};
+use stepfast_core::store::{CheckpointKind, Filter, Outcome, Status, Write};
 use stepfast_core::{Context, Workflow};
 
 use super::kit::{Count, Latch, Returns, deliveries, ends, engine, open, record, second_engine, shut_down};

@@ -2,8 +2,7 @@
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::survey::WorkerRow;
+use stepfast_core::store::{Filter, Status, WorkerRow};
 use stepfast_core::{Client, Error, Workflow};
 
 use super::kit::{Count, GRACE, Latch, engine, noop, row, shut_down, waiting};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
-use stepfast_core::record::Status;
+use stepfast_core::store::Status;
 use stepfast_core::{Context, Engine, EngineBuilder, Error, Workflow};
 
 use super::kit::{Count, GRACE, Latch, engine, noop, row, second_engine, shut_down, waiting};

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::failure::REFUSED;
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Answer, Outcome, State, Write};
+use stepfast_core::store::{Answer, Filter, Outcome, State, Status, StoreError, Write};
 use stepfast_core::{Context, Engine, Error, ErrorKind, Failure, Workflow};
 
 use super::kit::{

@@ -4,9 +4,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::store::StoreError;
-use stepfast_core::write::Write;
+use stepfast_core::store::{Filter, Status, StoreError, Write};
 use stepfast_core::{Context, Engine, Error, ErrorKind, Handle, Key, Workflow};
 
 use super::kit::{

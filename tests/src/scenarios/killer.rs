@@ -2,8 +2,7 @@
 
 use stepfast_core::failure::KILLS_WORKERS;
 use stepfast_core::key::Key;
-use stepfast_core::record::{QUARANTINE, Status};
-use stepfast_core::write::Start;
+use stepfast_core::store::{QUARANTINE, Start, Status};
 use stepfast_core::{Error, Payload, Workflow};
 
 use super::kit::{Count, Latch, engine, noop, row, second_engine, shut_down, waiting};

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use stepfast_core::key::Key;
-use stepfast_core::record::{Execution, Record};
-use stepfast_core::write::{CheckpointKind, State, Write};
+use stepfast_core::store::{CheckpointKind, Execution, Record, State, Write};
 use stepfast_core::{Context, Engine, EngineBuilder, Failure, Store, Workflow};
 use tokio::sync::watch;
 

@@ -5,8 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use stepfast_core::queue::Queue;
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::write::Answer;
+use stepfast_core::store::{Answer, Filter, Status};
 use stepfast_core::{Client, Context, Engine, Error, Handle, Workflow};
 use tokio::time::Instant;
 

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use stepfast_core::key::Key;
 use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::write::{CheckpointKind, Write};
+use stepfast_core::store::{CheckpointKind, Filter, Status, Write};
 use stepfast_core::{Context, Engine, Error, Workflow};
 
 use super::kit::{
@@ -44,7 +43,7 @@ fn parent_of(child: &Workflow<i64, i64>) -> Workflow<i64, Vec<i64>> {
     })
 }
 
-async fn children_of(engine: &Engine, parent: Key) -> Vec<stepfast_core::record::Execution> {
+async fn children_of(engine: &Engine, parent: Key) -> Vec<stepfast_core::store::Execution> {
     let filter = Filter { parent: Some(parent), limit: 100, ..Filter::default() };
     engine.list(&filter).await.unwrap().executions
 }
@@ -57,7 +56,7 @@ async fn children_wait_in_a_queue_and_heed_its_limits(fixture: &dyn StoreFixture
     let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent).queue(queue)).await;
     let handle = engine.start(&parent, 10).await.unwrap();
     count.reaches(2).await;
-    let states = |children: &[stepfast_core::record::Execution], status| {
+    let states = |children: &[stepfast_core::store::Execution], status| {
         children.iter().filter(|child| child.status == status).count()
     };
     let children = loop {

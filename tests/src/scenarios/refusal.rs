@@ -2,8 +2,7 @@
 
 use stepfast_core::failure::REFUSED;
 use stepfast_core::queue::Queue;
-use stepfast_core::record::Status;
-use stepfast_core::write::{Answer, State, Write};
+use stepfast_core::store::{Answer, State, Status, Write};
 use stepfast_core::{Context, Error, Failure, Workflow};
 
 use super::kit::{Count, GRACE, engine, noop, record, row, shut_down, steps};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::write::{Answer, Write};
+use stepfast_core::store::{Answer, Filter, Status, Write};
 use stepfast_core::{Context, Engine, Error, ErrorKind, Failure, Handle, Key, Workflow};
 
 use super::kit::{

@@ -8,8 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, join_all};
 use stepfast_core::payload::CHUNK_SIZE;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{State, Write};
+use stepfast_core::store::{State, StoreError, Write};
 use stepfast_core::{Context, Either, Engine, EngineBuilder, Error, ErrorKind, Handle, Payload, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, row, second_engine, shut_down, waiting};

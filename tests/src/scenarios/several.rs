@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use stepfast_core::guest::GuestWorkflow;
 use stepfast_core::queue::Queue;
-use stepfast_core::record::{Filter, Status};
+use stepfast_core::store::{Filter, Status};
 use stepfast_core::{Engine, EngineBuilder, Error, ErrorKind, Payload};
 
 use super::kit::{

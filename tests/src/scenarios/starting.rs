@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use stepfast_core::record::Filter;
-use stepfast_core::write::Write;
+use stepfast_core::store::{Filter, Write};
 use stepfast_core::{Context, Error, ErrorKind, Status, Workflow};
 
 use super::kit::{
@@ -220,7 +219,7 @@ async fn strange_ids_are_found_again(fixture: &dyn StoreFixture) {
         let filter = Filter { id_prefix: Some(id.into()), limit: 9, ..Filter::default() };
         let page = engine.list(&filter).await.unwrap();
         let found: Vec<String> =
-            page.executions.iter().map(stepfast_core::record::Execution::workflow_id).collect();
+            page.executions.iter().map(stepfast_core::store::Execution::workflow_id).collect();
         assert_eq!(found, [id]);
         let again = engine.start(&noop, n).workflow_id(id).await.unwrap();
         assert_eq!(again.key(), handle.key());

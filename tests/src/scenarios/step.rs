@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use stepfast_core::payload::INLINE_LIMIT;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{CheckpointKind, Write};
+use stepfast_core::store::{CheckpointKind, StoreError, Write};
 use stepfast_core::{Context, Error, Failure, RetryPolicy, Workflow};
 
 use super::kit::{

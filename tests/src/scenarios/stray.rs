@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::write::Write;
+use stepfast_core::store::Write;
 use stepfast_core::{Context, Engine, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, shut_down, sleeper, stop_here, suspends, waiting};

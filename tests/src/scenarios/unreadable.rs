@@ -1,7 +1,6 @@
 //! Rows that this version of the program cannot read: they park their own execution, and stop nothing else.
 
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::write::Answer;
+use stepfast_core::store::{Answer, Filter, Status};
 use stepfast_core::{Context, Error, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, row, second_engine, shut_down, stop_here};

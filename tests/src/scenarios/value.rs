@@ -1,8 +1,8 @@
 //! Values too large for a row.
 
-use stepfast_core::counters::Table;
 use stepfast_core::payload::ChunkRef;
-use stepfast_core::write::Write;
+use stepfast_core::store::Write;
+use stepfast_core::store::counters::Table;
 use stepfast_core::{Context, Error, ErrorKind, Failure, Key, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, open, record, row, second_engine, shut_down};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::record::{Filter, Status};
-use stepfast_core::write::{State, Write};
+use stepfast_core::store::{Filter, State, Status, Write};
 use stepfast_core::{Context, Elapsed, Error, Failure, Workflow};
 
 use super::kit::{

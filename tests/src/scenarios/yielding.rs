@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use futures_util::future::join_all;
 use stepfast_core::queue::Queue;
-use stepfast_core::record::Status;
-use stepfast_core::write::{Outcome, Write};
+use stepfast_core::store::{Outcome, Status, Write};
 
 use super::kit::{Count, GRACE, Latch, ends, engine, noop, row, second_engine, shut_down, waiting};
 use crate::StoreFixture;

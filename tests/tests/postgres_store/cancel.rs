@@ -1,8 +1,7 @@
 //! Requests: cancelling, with what is below, and resuming.
 
 use stepfast_core::Key;
-use stepfast_core::record::Status;
-use stepfast_core::write::{Answer, Outcome, RequestKind, Write};
+use stepfast_core::store::{Answer, Outcome, RequestKind, Status, Write};
 
 use super::support::*;
 

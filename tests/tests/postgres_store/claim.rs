@@ -4,11 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{Queue, QueueChange, Ticket};
-use stepfast_core::rate::Rate;
-use stepfast_core::record::Status;
-use stepfast_core::store::{Claim, StoreError};
-use stepfast_core::write::{RequestKind, Start, Write};
+use stepfast_core::store::{Claim, RequestKind, Start, Status, StoreError, Write};
 use stepfast_core::{Key, Store};
 
 use super::support::*;

@@ -3,8 +3,7 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use stepfast_core::record::Status;
-use stepfast_core::store::{Look, StoreError};
+use stepfast_core::store::{Look, Status, StoreError};
 use stepfast_core::{Key, Store};
 
 use super::proxy::Proxy;

@@ -5,8 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use stepfast_core::record::Filter;
-use stepfast_core::store::StoreError;
+use stepfast_core::store::{Filter, StoreError};
 use stepfast_core::{Context, Store, Workflow};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_tests::postgres_server::PostgresServer;
@@ -104,7 +103,7 @@ async fn a_reader_that_is_given_up_leaves_its_connection_usable() {
     locked.batch_execute("LOCK TABLE checkpoints IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let store = db.store.clone();
     let given_up = tokio::spawn(async move {
-        store.load(&[stepfast_core::record::ExecutionId::Key(key)], stepfast_core::record::Detail::Full).await
+        store.load(&[stepfast_core::store::ExecutionId::Key(key)], stepfast_core::store::Detail::Full).await
     });
     let query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'checkpoints'::regclass";
     while db.sql.query_one(query, &[]).await.unwrap().get::<_, i64>(0) == 0 {}
@@ -113,7 +112,7 @@ async fn a_reader_that_is_given_up_leaves_its_connection_usable() {
     locked.rollback().await.unwrap();
     // no transaction of the one before is open on what comes now
     db.write(vec![moved(key, QUEUED)]).await;
-    assert_eq!(db.status(key).await, stepfast_core::record::Status::Queued);
+    assert_eq!(db.status(key).await, stepfast_core::store::Status::Queued);
 }
 
 /// The warnings of this process so far.

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepfast_core::record::Status;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Flush, Write};
+use stepfast_core::store::{Flush, Status, StoreError, Write};
 use stepfast_core::{Context, Key, Workflow};
 use stepfast_tests::scenarios::kit::{Returns, engine_on, noop, shut_down};
 use stepfast_tests::scenarios::within;
@@ -30,7 +28,7 @@ async fn calm(db: &Fixture) {
 }
 
 fn odd(key: Key) -> Write {
-    Write::Start(Box::new(stepfast_core::write::Start { workflow: "odd".into(), ..start_of(key, RUNNING) }))
+    Write::Start(Box::new(stepfast_core::store::Start { workflow: "odd".into(), ..start_of(key, RUNNING) }))
 }
 
 #[tokio::test]

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use stepfast_core::queue::Ticket;
-use stepfast_core::record::Status;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Answer, Chunk, Discard, Flush, Move, Outcome, Write};
+use stepfast_core::store::{Answer, Chunk, Discard, Flush, Move, Outcome, Status, StoreError, Write};
 use stepfast_core::{Key, Store};
 use tokio_postgres::IsolationLevel;
 

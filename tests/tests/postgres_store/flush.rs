@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::payload::ChunkRef;
-use stepfast_core::record::{Armed, Detail, ExecutionId, Filter, Status};
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Chunk, Discard, Outcome, Start, State, Write};
+use stepfast_core::store::{
+    Armed, Chunk, Detail, Discard, ExecutionId, Filter, Outcome, Start, State, Status, StoreError, Write,
+};
 use stepfast_core::{Key, Path, Payload, Store};
 
 use super::support::*;
@@ -59,7 +59,7 @@ async fn a_row_comes_back_as_it_was_written() {
     ];
     let start = Start {
         root,
-        parent: Some(stepfast_core::write::Parent { key: root, is_detached: true }),
+        parent: Some(stepfast_core::store::Parent { key: root, is_detached: true }),
         workflow_id: Some("Bestellung \u{1f980} '\"\\".into()),
         fingerprint: Some(u64::MAX - 5),
         input: payload(&vec![0u8; 100_000]),
@@ -122,12 +122,12 @@ async fn a_move_needs_a_running_row_of_its_own() {
     let other = db.store.register(1, &info(&[])).await.unwrap();
     let (mine, theirs, queued) = (Key::mint(0), Key::mint(0), Key::mint(0));
     db.write(vec![start(mine, RUNNING), start(queued, QUEUED)]).await;
-    let flush = stepfast_core::write::Flush {
+    let flush = stepfast_core::store::Flush {
         worker: other.worker,
         epoch: other.epoch,
         ..db.flush(vec![start(theirs, RUNNING)])
     };
-    db.store.commit(&stepfast_core::write::Flush { number: 1, ..flush }).await.unwrap();
+    db.store.commit(&stepfast_core::store::Flush { number: 1, ..flush }).await.unwrap();
     let end = || ended(Status::Completed);
     let outcomes = db
         .write(vec![

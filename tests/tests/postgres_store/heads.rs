@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stepfast_core::Key;
 use stepfast_core::queue::Ticket;
-use stepfast_core::write::{Start, Write};
+use stepfast_core::store::{Start, Write};
 
 use super::support::*;
 

@@ -2,9 +2,7 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use stepfast_core::record::Status;
-use stepfast_core::store::{Claim, Look, Registration, StoreError};
-use stepfast_core::write::{Flush, Write};
+use stepfast_core::store::{Claim, Flush, Look, Registration, Status, StoreError, Write};
 use stepfast_core::{Key, Store};
 
 use super::proxy::Proxy;

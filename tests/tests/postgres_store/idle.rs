@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use stepfast_core::queue::{Queue, QueueChange, Ticket};
-use stepfast_core::record::Status;
-use stepfast_core::write::{Move, Start, Write};
+use stepfast_core::store::{Move, Start, Status, Write};
 use stepfast_core::{Key, Store};
 
 use super::proxy::Proxy;

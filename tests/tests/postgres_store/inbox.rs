@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::queue::{Queue, QueueChange};
-use stepfast_core::record::Status;
-use stepfast_core::store::Claim;
-use stepfast_core::write::Outcome;
+use stepfast_core::store::{Claim, Outcome, Status};
 use stepfast_core::{Key, Store};
 use tokio_postgres::Client;
 
@@ -97,7 +95,7 @@ async fn it_enters_a_full_queue_and_counts() {
     let more = || {
         let ticket = stepfast_core::queue::Ticket { queue: "a".into(), key: "".into(), priority: 0 };
         let mut start = start(Key::mint(0), QUEUED);
-        if let stepfast_core::write::Write::Start(start) = &mut start {
+        if let stepfast_core::store::Write::Start(start) = &mut start {
             start.ticket = Some(ticket.into());
         }
         start

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::queue::{Queue, QueueChange};
-use stepfast_core::record::Status;
-use stepfast_core::store::{Look, StoreError};
-use stepfast_core::write::{Flush, RequestKind};
+use stepfast_core::store::{Flush, Look, RequestKind, Status, StoreError};
 use stepfast_core::{Key, Store};
 use tokio::time::Instant;
 
@@ -248,7 +246,7 @@ async fn readers_work_from_any_runtime() {
             runtime.block_on(async {
                 assert!(
                     store
-                        .list(&stepfast_core::record::Filter { limit: 5, ..Default::default() })
+                        .list(&stepfast_core::store::Filter { limit: 5, ..Default::default() })
                         .await
                         .is_ok()
                 );

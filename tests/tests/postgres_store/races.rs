@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::{Queue, QueueChange, QueueRow, Ticket};
-use stepfast_core::record::Status;
-use stepfast_core::store::{Claim, Claimed, StoreError};
-use stepfast_core::write::{Move, Outcome, Start, State, Write};
+use stepfast_core::store::{Claim, Claimed, Move, Outcome, Start, State, Status, StoreError, Write};
 use stepfast_core::{Key, Store};
 use tokio_postgres::Client;
 

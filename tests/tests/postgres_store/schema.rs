@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
-use stepfast_core::record::{Detail, ExecutionId, Filter, Status};
-use stepfast_core::store::{Claim, Durability, StoreError};
+use stepfast_core::store::{Claim, Detail, Durability, ExecutionId, Filter, Status, StoreError};
 use stepfast_core::{Context, Error, Key, Store, Workflow};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_tests::postgres_server::PostgresServer;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use stepfast_core::store::StoreError;
-use stepfast_core::write::{Flush, Outcome};
+use stepfast_core::store::{Flush, Outcome, StoreError};
 use stepfast_core::{Key, Store};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_tests::postgres_server::PostgresServer;

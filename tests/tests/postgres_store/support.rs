@@ -7,11 +7,9 @@ use std::time::Duration;
 use serde::Serialize;
 use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::{ManualClock, Timestamp};
-use stepfast_core::record::{Detail, ExecutionId, Record, Status};
-use stepfast_core::store::{Claim, Look, Registration, StoreError};
-use stepfast_core::write::{
-    Attempt, Checkpoint, CheckpointKind, Flush, Move, Outcome, Parent, Request, RequestKind, Start, State,
-    WorkerId, Write,
+use stepfast_core::store::{
+    Attempt, Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Look, Move, Outcome, Parent,
+    Record, Registration, Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write,
 };
 use stepfast_core::{Key, Path, Payload, Store};
 use stepfast_postgres::{PostgresOptions, PostgresStore};

@@ -121,7 +121,7 @@ impl Place {
 async fn encryption(store: &PostgresStore, server: &str, name: &str) -> bool {
     let worker = store.register(2, &info(&[])).await.unwrap();
     let key = Key::mint(0);
-    let flush = stepfast_core::write::Flush {
+    let flush = stepfast_core::store::Flush {
         worker: worker.worker,
         lane: 0,
         epoch: worker.epoch,
@@ -133,7 +133,7 @@ async fn encryption(store: &PostgresStore, server: &str, name: &str) -> bool {
     store.commit(&flush).await.unwrap();
     assert!(
         store
-            .load(&[stepfast_core::record::ExecutionId::Key(key)], stepfast_core::record::Detail::Outcome)
+            .load(&[stepfast_core::store::ExecutionId::Key(key)], stepfast_core::store::Detail::Outcome)
             .await
             .unwrap()[0]
             .is_some()

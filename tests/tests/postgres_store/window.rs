@@ -3,9 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use stepfast_core::record::Status;
-use stepfast_core::store::StoreError;
-use stepfast_core::write::Outcome;
+use stepfast_core::store::{Outcome, Status, StoreError};
 use stepfast_core::{Key, Store};
 
 use super::proxy::Proxy;

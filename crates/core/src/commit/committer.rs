@@ -1,24 +1,20 @@
 //! The committer of a lane: takes what is staged, commits it as numbered flushes, publishes outcomes.
 
-use std::collections::{HashSet, VecDeque};
-use std::panic::AssertUnwindSafe;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 
+use super::flush_sender::FlushSender;
+use super::lane::Lane;
 use super::segment::{Entry, Segment};
+use super::slow_lane;
 use super::staging::{Outcomes, Taken};
-use super::{Lane, Lsn, Settled, Sink};
+use super::{Lsn, Settled, Sink};
 use crate::error::Error;
-use crate::store::{Registration, Store, StoreError};
-use crate::task::panicked;
-use crate::write::{Flush, Outcome, Write};
-
-/// Pause before an unanswered flush is sent again: doubles from the first to the second, with jitter.
-const RESEND_AFTER: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+use crate::store::{Outcome, Registration, Store, StoreError, Write};
+use crate::thread::spawn_on_thread;
 
 /// So many waiters are woken by the lane's own thread, which takes the shortest way.
 const FEW: usize = 16;
@@ -38,9 +34,9 @@ pub(super) fn spawn(
     lane.staging().bind(registration);
     let (done, ended) = oneshot::channel();
     let name = format!("stepfast-lane-{}", lane.number());
-    on_thread(name, async move {
-        go_first();
-        let numbered = Numbered { lane: lane.clone(), number: lane.number(), store, sent: None };
+    spawn_on_thread(name, async move {
+        raise_priority();
+        let numbered = FlushSender { lane: lane.clone(), number: lane.number(), store, sent: None };
         let mut committer = Committer { lane, sink, numbered, slow: None };
         committer.run().await;
         let _ = done.send(());
@@ -52,9 +48,9 @@ pub(super) fn spawn(
 #[cfg(target_os = "linux")]
 const PRECEDENCE: i32 = 5;
 
-/// Lets this thread have a core before those that run workflow code, where the system permits that: all of
-/// them wait for it, and it for none of them. Without the right to do so (`CAP_SYS_NICE`) nothing changes.
-fn go_first() {
+/// Gives this thread precedence over the threads that run workflow code, which all wait for it. Without the right to do
+/// so (`CAP_SYS_NICE`) nothing changes.
+fn raise_priority() {
     // elsewhere than on Linux a priority is the whole process's
     #[cfg(target_os = "linux")]
     if let Ok(nice) = rustix::process::getpriority_process(None) {
@@ -62,21 +58,10 @@ fn go_first() {
     }
 }
 
-/// Runs `future` on a new thread with a runtime of its own.
-pub(crate) fn on_thread(
-    name: String,
-    future: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), Error> {
-    let fail = |error: std::io::Error| Error::Unavailable(format!("cannot start thread: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
-    std::thread::Builder::new().name(name).spawn(move || runtime.block_on(future)).map_err(fail)?;
-    Ok(())
-}
-
 struct Committer {
     lane: Lane,
     sink: Arc<dyn Sink>,
-    numbered: Numbered,
+    numbered: FlushSender,
     /// Takes Writes that wait for somebody else's transaction; started when the first one does.
     slow: Option<mpsc::UnboundedSender<(Entry, u32)>>,
 }
@@ -194,7 +179,7 @@ impl Committer {
         }
     }
 
-    fn tell(&self, write: &Write, tree: crate::Key, lsn: Lsn, outcome: &Outcome) {
+    fn tell(&self, write: &Write, tree: crate::key::Key, lsn: Lsn, outcome: &Outcome) {
         let execution = write.execution();
         self.sink.settled(self.lane.number(), Settled { execution, tree, lsn, write, outcome });
     }
@@ -207,7 +192,7 @@ impl Committer {
                 (staging.block(segment, &self.lane.0.watermark), staging.generation())
             };
             let (lane, store, sink) = (&self.lane, &self.numbered.store, &self.sink);
-            let slow = self.slow.get_or_insert_with(|| slow_lane(lane, store.clone(), sink.clone()));
+            let slow = self.slow.get_or_insert_with(|| slow_lane::spawn(lane, store.clone(), sink.clone()));
             if let Err(mpsc::error::SendError((entry, _))) = slow.send((entry, generation)) {
                 self.drop_all(&[entry]);
             }
@@ -286,166 +271,4 @@ impl Landed {
             lsns.filter(|lsn| !noted.contains(lsn)).map(|&lsn| (lsn, Outcome::Applied)).collect();
         self.outcomes.extend(applied);
     }
-}
-
-/// Numbers the flushes of a lane of a registration, and finds out what becomes of each.
-struct Numbered {
-    lane: Lane,
-    /// The lane's number in the registration.
-    number: u16,
-    store: Arc<dyn Store>,
-    /// The registration whose flushes are being numbered, and the last number.
-    sent: Option<(Registration, i64)>,
-}
-
-impl Numbered {
-    /// Commits `writes` as the next flush. Returns `Unavailable` only when the lane is giving up.
-    async fn commit(
-        &mut self,
-        registration: Registration,
-        writes: &mut Vec<Write>,
-        is_bisecting: bool,
-    ) -> Result<Vec<(usize, Outcome)>, StoreError> {
-        let last = match self.sent {
-            Some((sent, last)) if sent.worker == registration.worker => last,
-            _ => 0,
-        };
-        let mut flush = Flush {
-            worker: registration.worker,
-            lane: self.number,
-            epoch: registration.epoch,
-            number: last + 1,
-            is_resent: false,
-            is_bisecting,
-            writes: std::mem::take(writes),
-        };
-        let mut pause = RESEND_AFTER.0;
-        let result = loop {
-            let result = tokio::select! {
-                biased;
-                answer = AssertUnwindSafe(self.store.commit(&flush)).catch_unwind() => {
-                    // nobody knows what a store that panics has left behind
-                    answer.unwrap_or_else(|panic| {
-                        Err(StoreError::Corrupt(format!("the store failed: {}", panicked(&*panic).message)))
-                    })
-                }
-                () = self.lane.gave_up() => Err(StoreError::Unavailable("the database does not answer".into())),
-            };
-            match result {
-                Err(StoreError::Unavailable(reason)) => {
-                    if self.lane.is_giving_up() {
-                        break Err(StoreError::Unavailable(reason));
-                    }
-                    if !flush.is_resent {
-                        tracing::warn!(
-                            lane = self.number,
-                            reason,
-                            "the database does not answer; trying again"
-                        );
-                    }
-                    flush.is_resent = true;
-                    tokio::select! {
-                        () = tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())) => {}
-                        () = self.lane.gave_up() => {}
-                    }
-                    pause = (pause * 2).min(RESEND_AFTER.1);
-                }
-                result => {
-                    if flush.is_resent {
-                        tracing::info!(lane = self.number, "the database answers again");
-                    }
-                    break result;
-                }
-            }
-        };
-        *writes = flush.writes;
-        self.sent = Some((registration, if result.is_ok() { last + 1 } else { last }));
-        result
-    }
-}
-
-/// Starts the lane's slow lane: it commits Writes that wait for somebody else's transaction, each alone and in turn,
-/// for as long as it takes, while the lane itself goes on.
-fn slow_lane(lane: &Lane, store: Arc<dyn Store>, sink: Arc<dyn Sink>) -> mpsc::UnboundedSender<(Entry, u32)> {
-    let (send, mut entries) = mpsc::unbounded_channel::<(Entry, u32)>();
-    let lane = lane.clone();
-    let name = format!("stepfast-slow-{}", lane.number());
-    let number = lane.0.slow_number;
-    let run = async move {
-        let mut numbered = Numbered { lane: lane.clone(), number, store, sent: None };
-        let mut waiting = VecDeque::new();
-        let (mut pause, mut blocked) = (RESEND_AFTER.0, 0);
-        loop {
-            if waiting.is_empty() {
-                waiting.extend(entries.recv().await);
-            }
-            while let Ok(entry) = entries.try_recv() {
-                waiting.push_back(entry);
-            }
-            let Some((Entry { write, meta }, generation)) = waiting.pop_front() else { break };
-            let mut writes = vec![write];
-            let registration = {
-                let staging = lane.staging();
-                staging.registration().filter(|_| staging.generation() == generation)
-            };
-            let outcome = match registration {
-                None => Outcome::Fenced,
-                Some(registration) => match numbered.commit(registration, &mut writes, false).await {
-                    Ok(mut outcomes) => outcomes.pop().map_or(Outcome::Applied, |(_, outcome)| outcome),
-                    Err(StoreError::Blocked(_)) if !lane.is_giving_up() => {
-                        // the others first: none waits for what another one waits for
-                        waiting.extend(writes.pop().map(|write| (Entry { write, meta }, generation)));
-                        blocked += 1;
-                        if blocked >= waiting.len() {
-                            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
-                            (pause, blocked) = ((pause * 2).min(RESEND_AFTER.1), 0);
-                        }
-                        continue;
-                    }
-                    Err(StoreError::Rejected(reason)) => Outcome::Refused(reason.into()),
-                    Err(StoreError::Fenced) => {
-                        sink.fenced(registration.worker);
-                        Outcome::Fenced
-                    }
-                    Err(error @ (StoreError::Corrupt(_) | StoreError::NewerSchema { .. })) => {
-                        sink.poisoned(error);
-                        Outcome::Dropped
-                    }
-                    Err(_) => Outcome::Dropped,
-                },
-            };
-            (pause, blocked) = (RESEND_AFTER.0, 0);
-            let Some(write) = writes.pop() else { continue };
-            let entry = Entry { write, meta };
-            if outcome == Outcome::Fenced && !entry.write.is_owned() {
-                let outcomes = lane.staging().stage_again(entry, &lane.0.watermark);
-                lane.0.watermark.publish(None, [], outcomes);
-                lane.0.staged.notify_one();
-                continue;
-            }
-            let is_applied = matches!(outcome, Outcome::Applied | Outcome::CancelAsked);
-            let mut outcomes = lane.staging().unblock(&entry, &outcome);
-            let lsns = entry.meta.lsns.iter().copied();
-            let (execution, tree, lsn) = (entry.write.execution(), entry.meta.tree, entry.meta.lsns[0]);
-            let settled = Settled { execution, tree, lsn, write: &entry.write, outcome: &outcome };
-            if is_applied {
-                if outcome == Outcome::CancelAsked {
-                    sink.settled(lane.number(), settled);
-                }
-                lane.0.watermark.publish(None, lsns, outcomes);
-            } else {
-                outcomes.extend(lsns.map(|lsn| (lsn, outcome.clone())));
-                lane.0.watermark.publish(None, [], outcomes);
-                sink.settled(lane.number(), settled);
-            }
-            let freed = lane.staging().take_freed();
-            lane.0.room.add_permits(entry.meta.room as usize + freed);
-            sink.landed(std::slice::from_ref(&entry.write));
-            lane.0.staged.notify_one();
-        }
-    };
-    if let Err(error) = on_thread(name, run) {
-        tracing::error!(%error, "cannot start the slow lane");
-    }
-    send
 }

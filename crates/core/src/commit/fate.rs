@@ -37,16 +37,16 @@ impl Fate {
 
 #[cfg(test)]
 mod tests {
-    use super::super::durable::Watermark;
     use super::super::staging::{Slot, Staged, Staging, Taken};
+    use super::super::watermark::Watermark;
     use super::*;
     use crate::attributes::Attributes;
     use crate::clock::Timestamp;
     use crate::key::Key;
     use crate::payload::Payload;
-    use crate::record::Status;
     use crate::store::Registration;
-    use crate::write::{Discard, Existing, Outcome, Start, State, WorkerId, Write};
+    use crate::store::Status;
+    use crate::store::{Discard, Existing, Outcome, Start, State, WorkerId, Write};
 
     fn start(key: Key) -> Write {
         let (workflow_id, is_guarded) = (Some("id".into()), true);

@@ -6,36 +6,30 @@
 //! stage(Write) -> segments (fold, hold) -> committer: take, Store::commit, publish -> waiters
 //! ```
 //!
-//! - `staging.rs`, `segment.rs`: what is staged; where Writes are **folded** and **held**.
-//! - `committer.rs`: one thread per lane; where flushes are numbered, resent and bisected, and what happens
-//!   when the store has **fenced** one.
-//! - `durable.rs`: watermark and waiters; where Writes are **acknowledged**.
+//! - `lane.rs`, `staging.rs`, `segment.rs`: what is staged; where Writes are **folded** and **held**.
+//! - `committer.rs`, `flush_sender.rs`: one thread per lane; where flushes are numbered, resent and bisected, and what
+//!   happens when the store has **fenced** one.
+//! - `slow_lane.rs`: Writes that wait for locks of other transactions.
+//! - `watermark.rs`, `durable.rs`: the watermark and its waiters; where Writes are **acknowledged**.
 
 mod committer;
 mod durable;
 mod fate;
+mod flush_sender;
+mod lane;
 mod segment;
+mod slow_lane;
 mod staging;
+mod watermark;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::thread::ThreadId;
-
-use tokio::runtime;
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
-
-pub(crate) use committer::on_thread;
 pub(crate) use durable::{Durable, OnLane};
 pub(crate) use fate::Fate;
+pub use lane::LaneLoad;
+pub(crate) use lane::{DEFAULT_STAGED_BYTES, Lane};
 pub(crate) use staging::{Slot, Staged};
 
-use crate::error::Error;
 use crate::key::Key;
-use crate::queue::Ticket;
-use crate::store::{About, Registration, Store, StoreError};
-use crate::write::{Outcome, WorkerId, Write};
-use durable::Watermark;
-use staging::Staging;
+use crate::store::{Outcome, StoreError, WorkerId, Write};
 
 /// A position in a lane: later Writes of an execution tree have larger ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -61,255 +55,4 @@ pub(crate) struct Settled<'a> {
     pub(crate) lsn: Lsn,
     pub(crate) write: &'a Write,
     pub(crate) outcome: &'a Outcome,
-}
-
-/// An ordered log of staged Writes with its own committer thread. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct Lane(Arc<Shared>);
-
-/// Apart from the count of its references, which changes all the time.
-#[repr(align(128))]
-struct Shared {
-    number: u16,
-    /// Number of its slow lane in the registration.
-    slow_number: u16,
-    staging: std::sync::Mutex<Staging>,
-    generation: Arc<AtomicU32>,
-    watermark: Watermark,
-    /// Wakes the committer.
-    staged: Notify,
-    /// Room for staged bytes; given back when they are settled.
-    room: Semaphore,
-    /// All of the room there is.
-    bound: usize,
-    /// Where those who wait run.
-    runtime: runtime::Handle,
-    /// True when the committer may give up on a database that does not answer.
-    give_up: watch::Sender<bool>,
-}
-
-/// How much may be staged, in bytes, before callers wait.
-pub(crate) const DEFAULT_STAGED_BYTES: usize = 64 * 1024 * 1024;
-
-impl Lane {
-    /// Starts lane `number` of the registration, with a committer thread of its own. Writes that wait for
-    /// somebody else's transaction go through the registration's lane `slow_number`.
-    pub(crate) fn open(
-        number: u16,
-        slow_number: u16,
-        store: Arc<dyn Store>,
-        registration: Registration,
-        staged_bytes: usize,
-        runtime: runtime::Handle,
-        sink: Arc<dyn Sink>,
-    ) -> Result<(Self, oneshot::Receiver<()>), Error> {
-        let About { flush_writes, flush_bytes, .. } = *store.about();
-        let staging = Staging::new(flush_writes, flush_bytes);
-        let bound = staged_bytes.min(Semaphore::MAX_PERMITS);
-        let lane = Self(Arc::new(Shared {
-            number,
-            slow_number,
-            generation: staging.shared_generation(),
-            staging: staging.into(),
-            watermark: Watermark::default(),
-            staged: Notify::new(),
-            room: Semaphore::new(bound),
-            bound,
-            runtime,
-            give_up: watch::Sender::new(false),
-        }));
-        let done = committer::spawn(lane.clone(), store, registration, sink)?;
-        Ok((lane, done))
-    }
-
-    /// Its number.
-    pub(crate) fn number(&self) -> u16 {
-        self.0.number
-    }
-
-    /// The generation that owned Writes must be staged under; a fence ends it.
-    pub(crate) fn generation(&self) -> u32 {
-        self.0.generation.load(SeqCst)
-    }
-
-    /// Stages a Write; its effect is durable when its [`Lsn`] is. Never blocks.
-    ///
-    /// `slot` is where the caller's last Write to the same `executions` row went: while it has not left,
-    /// a Move folds into it. `None` if the lane is closed or, for an owned Write, the generation is over.
-    pub(crate) fn stage(&self, staged: Staged, slot: &mut Slot) -> Option<Lsn> {
-        let (lsn, is_idle) = self.stage_and(staged, slot, Staging::note_staged)?;
-        if is_idle {
-            self.0.staged.notify_one();
-        }
-        Some(lsn)
-    }
-
-    /// Stages a Write that more will follow at once; also whether [`Lane::wake`] must come after the last.
-    pub(crate) fn stage_quietly(&self, staged: Staged, slot: &mut Slot) -> Option<(Lsn, bool)> {
-        self.stage_and(staged, slot, |staging| staging.is_idle())
-    }
-
-    /// Lets an idle committer see what was staged quietly.
-    pub(crate) fn wake(&self) {
-        if self.staging().note_staged() {
-            self.0.staged.notify_one();
-        }
-    }
-
-    /// What this thread stages from now on waits for [`Lane::end_burst`]; false if it does already.
-    pub(crate) fn begin_burst(&self) -> bool {
-        self.staging().begin_burst()
-    }
-
-    /// What the thread has staged in its burst goes out.
-    pub(crate) fn end_burst(&self, thread: ThreadId) {
-        if self.staging().end_burst(thread) {
-            self.0.staged.notify_one();
-        }
-    }
-
-    fn stage_and(
-        &self,
-        staged: Staged,
-        slot: &mut Slot,
-        is_idle: impl FnOnce(&mut Staging) -> bool,
-    ) -> Option<(Lsn, bool)> {
-        let room = staged.room;
-        let staged = {
-            let mut staging = self.staging();
-            match staging.stage(staged, slot, &self.0.watermark) {
-                Some(lsn) => (lsn, is_idle(&mut staging)),
-                None => {
-                    drop(staging);
-                    self.give_back(room);
-                    return None;
-                }
-            }
-        };
-        crate::crash_point!("lane staged");
-        Some(staged)
-    }
-
-    /// Waits for room for a Write of `bytes` bytes under the bound on staged bytes; one that is larger than
-    /// the bound takes all of it. The room belongs to the Write that is staged with it.
-    pub(crate) async fn room(&self, bytes: usize) -> u32 {
-        let bytes = self.within_bound(bytes);
-        if let Ok(permit) = self.0.room.try_acquire_many(bytes) {
-            permit.forget();
-            return bytes;
-        }
-        match self.0.room.acquire_many(bytes).await {
-            Ok(permit) => {
-                permit.forget();
-                bytes
-            }
-            Err(_) => 0,
-        }
-    }
-
-    /// Room that can be had without waiting; 0 bytes of it if there is none, for Writes that cannot wait.
-    pub(crate) fn room_now(&self, bytes: usize) -> u32 {
-        let bytes = self.within_bound(bytes);
-        self.0.room.try_acquire_many(bytes).map_or(0, |permit| {
-            permit.forget();
-            bytes
-        })
-    }
-
-    fn within_bound(&self, bytes: usize) -> u32 {
-        u32::try_from(bytes.min(self.0.bound)).unwrap_or(u32::MAX)
-    }
-
-    /// Gives back room that no Write has taken with it.
-    pub(crate) fn give_back(&self, room: u32) {
-        self.0.room.add_permits(room as usize);
-    }
-
-    /// True if `lsn` is settled.
-    pub(crate) fn is_settled(&self, lsn: Lsn) -> bool {
-        self.0.watermark.is_settled(lsn)
-    }
-
-    /// A future that resolves when `lsn` is durable, or settled otherwise, with its outcome.
-    pub(crate) fn durable(&self, lsn: Lsn) -> Durable<&Lane> {
-        Durable::new(self, lsn)
-    }
-
-    /// Stages `write` in the place of the refused Write `lsn`, and lets its tree go on. Writes that the execution
-    /// had staged behind the refused one are dropped; returns the ticket of a dropped Move, whose slot the next
-    /// Move has to free.
-    pub(crate) fn replace(
-        &self,
-        tree: Key,
-        refused: Lsn,
-        execution: Key,
-        write: Option<Write>,
-    ) -> Option<Arc<Ticket>> {
-        let ((ticket, dropped), freed) = {
-            let mut staging = self.staging();
-            (staging.replace(tree, refused, execution, write), staging.take_freed())
-        };
-        self.0.room.add_permits(freed);
-        self.0.watermark.publish(None, [], dropped);
-        self.0.staged.notify_one();
-        ticket
-    }
-
-    /// Ends the generation of a registration that is over, whether the lane has noticed or not.
-    pub(crate) fn end_generation(&self, worker: WorkerId) {
-        let (outcomes, freed) = {
-            let mut staging = self.staging();
-            (staging.fence(worker, Vec::new(), &self.0.watermark), staging.take_freed())
-        };
-        self.0.room.add_permits(freed);
-        self.0.watermark.publish(None, [], outcomes);
-    }
-
-    /// Goes on under a new registration after a fence.
-    pub(crate) fn rebind(&self, registration: Registration) {
-        self.staging().bind(registration);
-        self.0.staged.notify_one();
-    }
-
-    /// Refuses further Writes and ends the committer when all that is staged has been flushed.
-    pub(crate) fn close(&self) {
-        self.staging().close();
-        self.0.staged.notify_one();
-    }
-
-    /// Lets a closed lane end although the database does not answer; what is staged is refused.
-    pub(crate) fn give_up(&self) {
-        self.0.give_up.send_replace(true);
-    }
-
-    fn is_giving_up(&self) -> bool {
-        *self.0.give_up.borrow()
-    }
-
-    /// Resolves when the lane gives up.
-    async fn gave_up(&self) {
-        let _ = self.0.give_up.subscribe().wait_for(|is_giving_up| *is_giving_up).await;
-    }
-
-    /// Writes held aside at the moment, and waiters.
-    pub(crate) fn load(&self) -> LaneLoad {
-        let (staged, held) = self.staging().counts();
-        LaneLoad { staged, held, waiters: self.0.watermark.waiters() }
-    }
-
-    fn staging(&self) -> std::sync::MutexGuard<'_, Staging> {
-        // a panic while it was held would be a bug in plain data handling; the data is still whole
-        self.0.staging.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-/// What a lane holds at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LaneLoad {
-    /// Writes staged and not yet taken by a flush.
-    pub staged: usize,
-    /// Writes held aside.
-    pub held: usize,
-    /// Callers that wait for an Lsn.
-    pub waiters: usize,
 }

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use smallvec::{SmallVec, smallvec};
 
 use super::Lsn;
-use super::durable::Watermark;
+use super::watermark::Watermark;
 use crate::key::Key;
-use crate::write::Write;
+use crate::store::Write;
 
 /// What is known of a Write beside its contents.
 #[derive(Clone, Debug)]

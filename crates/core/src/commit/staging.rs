@@ -15,14 +15,12 @@ use std::thread::ThreadId;
 use smallvec::smallvec;
 
 use super::Lsn;
-use super::durable::Watermark;
 use super::fate::Fate;
 use super::segment::{Entry, Meta, Segment, touched};
+use super::watermark::Watermark;
 use crate::key::Key;
 use crate::queue::Ticket;
-use crate::record::Status;
-use crate::store::Registration;
-use crate::write::{Outcome, State, WorkerId, Write};
+use crate::store::{Outcome, Registration, State, Status, WorkerId, Write};
 
 /// A Write on its way into a lane.
 pub(crate) struct Staged {

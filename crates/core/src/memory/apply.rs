@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use super::tables::Tables;
 use crate::clock::{LONGEST, Timestamp};
-use crate::counters::{Counters, Table};
 use crate::key::Key;
-use crate::record::{Execution, Status};
-use crate::store::StoreError;
-use crate::write::{
-    Answer, Attempt, Checkpoint, CheckpointKind, Chunk, Discard, Existing, Flush, Move, Outcome, Request,
-    RequestKind, Start, State, WorkerId, Write, cancel_outcome,
+use crate::store::counters::{Counters, Table};
+use crate::store::{
+    Answer, Attempt, Checkpoint, CheckpointKind, Chunk, Discard, Execution, Existing, Flush, Move, Outcome,
+    Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write, cancel_outcome,
 };
 
 /// What a row is to a Start that lost against it.

@@ -5,12 +5,9 @@ use std::sync::Arc;
 
 use super::tables::Tables;
 use crate::clock::Timestamp;
-use crate::counters::Counters;
 use crate::key::Key;
-use crate::record::{Detail, Record};
-use crate::store::{Claim, Claimed, StoreError, is_served};
-use crate::survey::is_same_version;
-use crate::write::State;
+use crate::store::counters::Counters;
+use crate::store::{Claim, Claimed, Detail, Record, State, StoreError, is_same_version, is_served};
 
 impl Tables {
     /// Takes due sleepers by due time, then ready ones; or what may be tried of the quarantine.

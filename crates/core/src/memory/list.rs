@@ -2,7 +2,7 @@
 
 use super::tables::Tables;
 use crate::payload::Payload;
-use crate::record::{Execution, Filter, Page};
+use crate::store::{Execution, Filter, Page};
 
 impl Tables {
     pub(super) fn list(&self, filter: &Filter) -> Page {

@@ -4,11 +4,9 @@ use std::collections::BTreeSet;
 
 use super::tables::Tables;
 use crate::clock::Timestamp;
-use crate::counters::Counters;
 use crate::key::Key;
-use crate::record::Detail;
-use crate::store::{EXPIRED, Look, Seen};
-use crate::write::WorkerId;
+use crate::store::counters::Counters;
+use crate::store::{Detail, EXPIRED, Look, Seen, WorkerId};
 
 impl Tables {
     pub(super) fn look(&self, look: &Look, now: Timestamp) -> Seen {

@@ -17,19 +17,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use tables::{Lane, Tables, Worker};
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::clock::{Clock, SystemClock};
-use crate::counters::Counters;
 use crate::key::Key;
 use crate::payload::ChunkRef;
 use crate::queue::{QueueChange, QueueRow};
-use crate::record::{Detail, ExecutionId, Filter, Page, Record};
-use crate::store::{About, Changed, Claim, Claimed, Durability, Look, Registration, Seen, Store, StoreError};
-use crate::survey::{DeadLetter, Survey, WorkerInfo};
-use crate::write::{Flush, Outcome, WorkerId};
-use tables::{Lane, Tables, Worker};
+use crate::store::counters::Counters;
+use crate::store::{
+    About, Changed, Claim, Claimed, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Look,
+    Outcome, Page, Record, Registration, Seen, Store, StoreError, Survey, WorkerId, WorkerInfo,
+};
 
 /// Every registration starts in this epoch; a takeover or a close ends it.
 const FIRST_EPOCH: i64 = 1;

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use super::tables::Tables;
 use crate::clock::Timestamp;
-use crate::counters::{Counters, Table};
 use crate::key::Key;
+use crate::queue::fairness::Candidate;
+use crate::queue::rate::{Allowance, Rate, Used};
 use crate::queue::{Limits, QueueChange, QueueRow, left};
-use crate::rate::{Allowance, Rate, Used};
-use crate::record::{Execution, Status};
-use crate::turns::Candidate;
-use crate::write::WorkerId;
+use crate::store::counters::{Counters, Table};
+use crate::store::{Execution, Status, WorkerId};
 
 /// What a claim may take.
 #[derive(Default)]

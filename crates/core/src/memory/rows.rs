@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::key::Key;
 use crate::path::Path;
-use crate::write::Write;
+use crate::store::Write;
 
 /// A row that a Write changes. Those of `ready`, `timers` and `waits` go with their execution's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

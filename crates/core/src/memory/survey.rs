@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::tables::Tables;
 use crate::clock::Timestamp;
-use crate::survey::{Survey, Waiting, WorkerRow};
+use crate::store::{Survey, Waiting, WorkerRow};
 
 impl Tables {
     pub(super) fn survey(&self, most: u64, now: Timestamp) -> Survey {

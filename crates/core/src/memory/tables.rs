@@ -6,17 +6,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::clock::Timestamp;
-use crate::counters::{Counters, Table};
-use crate::debounce::debounce_id;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
+use crate::queue::debounce::debounce_id;
+use crate::queue::fairness::Turns;
 use crate::queue::{DEFAULT_QUEUE, QueueRow, Ticket};
-use crate::record::{Detail, Execution, QUARANTINE, Record, Status, quarantine_delay, strikes_after};
-use crate::store::StoreError;
-use crate::survey::WorkerInfo;
-use crate::turns::Turns;
-use crate::write::{Attempt, Checkpoint, Outcome, RequestKind, State, WorkerId};
+use crate::store::counters::{Counters, Table};
+use crate::store::{
+    Attempt, Checkpoint, Detail, Execution, Outcome, QUARANTINE, Record, RequestKind, State, Status,
+    StoreError, WorkerId, WorkerInfo, quarantine_delay, strikes_after,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Tables {

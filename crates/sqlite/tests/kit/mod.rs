@@ -11,11 +11,9 @@ use stepfast_core::clock::{Clock, ManualClock, Timestamp};
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
-use stepfast_core::record::{Detail, ExecutionId, Record, Status};
-use stepfast_core::store::{Claim, Look, Registration, Seen, Store, StoreError};
-use stepfast_core::survey::WorkerInfo;
-use stepfast_core::write::{
-    Checkpoint, CheckpointKind, Flush, Move, Outcome, Parent, Request, RequestKind, Start, State, Write,
+use stepfast_core::store::{
+    Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Look, Move, Outcome, Parent, Record,
+    Registration, Request, RequestKind, Seen, Start, State, Status, Store, StoreError, WorkerInfo, Write,
 };
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 

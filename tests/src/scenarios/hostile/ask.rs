@@ -1,6 +1,6 @@
 //! Ids and filters of questions.
 
-use stepfast_core::record::{Filter, Status};
+use stepfast_core::store::{Filter, Status};
 use stepfast_core::{Error, Key};
 
 use super::stage::Stage;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfast_core::clock::LONGEST;
-use stepfast_core::record::Execution;
+use stepfast_core::store::Execution;
 use stepfast_core::{Context, Error, Workflow};
 
 use super::stage::{QUEUE, Stage};

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use stepfast_core::record::{Filter, Status};
+use stepfast_core::store::{Filter, Status};
 use stepfast_core::{Engine, Error, Key, Workflow};
 
 use super::stage::{QUEUE, Stage};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stepfast_core::Error;
 use stepfast_core::queue::Queue;
-use stepfast_core::rate::Rate;
+use stepfast_core::queue::rate::Rate;
 
 use super::stage::Stage;
 use super::values::{COUNTS, durations, texts};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use stepfast_core::queue::Queue;
-use stepfast_core::record::Execution;
+use stepfast_core::store::Execution;
 use stepfast_core::{Engine, EngineBuilder, Error, ErrorKind, Workflow};
 
 use crate::StoreFixture;

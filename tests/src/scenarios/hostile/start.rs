@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::clock::{LONGEST, Timestamp};
-use stepfast_core::record::{Execution, Status};
+use stepfast_core::store::{Execution, Status};
 use stepfast_core::{Error, Start};
 
 use super::stage::{QUEUE, Stage};

@@ -1,0 +1,244 @@
+//! Acknowledging: the watermark of a lane, and those who wait for it.
+//!
+//! An Lsn is settled when it is at or below the watermark and not held. All but a few outcomes are
+//! `Applied`, so only the others are kept.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use crossbeam_utils::CachePadded;
+
+use super::Lsn;
+use crate::store::Outcome;
+
+/// So many outcomes other than `Applied` are kept for those who ask late. Who waits already gets the outcome
+/// put aside, however late the poll comes.
+const KEPT: usize = 1 << 16;
+
+#[derive(Default)]
+pub(super) struct Watermark {
+    /// Apart: who reads the others does not wait for who locks this.
+    inner: CachePadded<Mutex<Inner>>,
+    lsn: AtomicU64,
+    /// Lsns at or below the watermark that are not settled.
+    held: AtomicUsize,
+    /// Outcomes other than `Applied` that are kept.
+    exceptions: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Inner {
+    held: HashSet<Lsn>,
+    outcomes: HashMap<Lsn, Outcome>,
+    /// The Lsns of `outcomes`, as they were noted.
+    noted: VecDeque<Lsn>,
+    waiters: Vec<Waiter>,
+    next_waiter: u64,
+    /// Lsns held, and waiters registered, since they were last counted.
+    uncounted: (u64, u64),
+    /// Outcomes other than `Applied` for waiters, by id, that have been woken and have not come for them.
+    answers: HashMap<u64, Outcome>,
+}
+
+struct Waiter {
+    id: u64,
+    lsn: Lsn,
+    waker: Waker,
+}
+
+impl Inner {
+    /// The outcome of `lsn` if it is settled, for the waiter with this id.
+    fn settled(&mut self, watermark: Lsn, lsn: Lsn, waiter: Option<u64>) -> Option<Outcome> {
+        if let Some(outcome) = waiter.and_then(|id| self.answers.remove(&id)) {
+            return Some(outcome);
+        }
+        if let Some(outcome) = self.outcomes.get(&lsn) {
+            return Some(outcome.clone());
+        }
+        (lsn <= watermark && !self.held.contains(&lsn)).then_some(Outcome::Applied)
+    }
+}
+
+impl Watermark {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lsn(&self) -> Lsn {
+        Lsn(self.lsn.load(SeqCst))
+    }
+
+    pub(super) fn is_settled(&self, lsn: Lsn) -> bool {
+        self.peek(lsn, None).is_some()
+    }
+
+    /// The outcome of `lsn` if it is settled; takes no lock in the common case.
+    fn peek(&self, lsn: Lsn, waiter: Option<u64>) -> Option<Outcome> {
+        // an Lsn enters `held` and an outcome is noted before the watermark passes it, so this order of
+        // loads never misses one
+        let watermark = self.lsn();
+        let is_held_empty = self.held.load(SeqCst) == 0;
+        if self.exceptions.load(SeqCst) == 0 {
+            if lsn > watermark {
+                return None;
+            }
+            if is_held_empty {
+                return Some(Outcome::Applied);
+            }
+        }
+        self.inner().settled(watermark, lsn, waiter)
+    }
+
+    /// Keeps `lsns` unsettled although the watermark passes them.
+    pub(super) fn hold(&self, lsns: &[Lsn]) {
+        let mut inner = self.inner();
+        inner.uncounted.0 += lsns.len() as u64;
+        inner.held.extend(lsns);
+        self.held.store(inner.held.len(), SeqCst);
+    }
+
+    /// How many Lsns have been held, and how many waits were not over at once, since this was last asked.
+    pub(super) fn take_uncounted(&self) -> (u64, u64) {
+        std::mem::take(&mut self.inner().uncounted)
+    }
+
+    /// True if anything is held.
+    pub(super) fn has_held(&self) -> bool {
+        self.held.load(SeqCst) > 0
+    }
+
+    /// Notes the outcomes other than `Applied`, ends holds, moves the watermark, and wakes whoever waited
+    /// for what is settled now.
+    pub(super) fn publish(
+        &self,
+        watermark: Option<Lsn>,
+        released: impl IntoIterator<Item = Lsn>,
+        outcomes: impl IntoIterator<Item = (Lsn, Outcome)>,
+    ) {
+        for waker in self.settle(watermark, released, outcomes) {
+            waker.wake();
+        }
+    }
+
+    /// The same, but returns whoever has to be woken.
+    pub(super) fn settle(
+        &self,
+        watermark: Option<Lsn>,
+        released: impl IntoIterator<Item = Lsn>,
+        outcomes: impl IntoIterator<Item = (Lsn, Outcome)>,
+    ) -> Vec<Waker> {
+        let mut wake = Vec::new();
+        {
+            let mut inner = self.inner();
+            let inner = &mut *inner;
+            if !inner.held.is_empty() {
+                for lsn in released {
+                    inner.held.remove(&lsn);
+                }
+            }
+            for (lsn, outcome) in outcomes {
+                inner.held.remove(&lsn);
+                if inner.outcomes.insert(lsn, outcome).is_none() {
+                    inner.noted.push_back(lsn);
+                }
+            }
+            let now = watermark.map_or_else(|| self.lsn(), |lsn| lsn.max(self.lsn()));
+            let (held, outcomes, answers) = (&inner.held, &inner.outcomes, &mut inner.answers);
+            inner.waiters.retain_mut(|waiter| {
+                let outcome = if outcomes.is_empty() { None } else { outcomes.get(&waiter.lsn) };
+                let is_settled = outcome.is_some()
+                    || (waiter.lsn <= now && (held.is_empty() || !held.contains(&waiter.lsn)));
+                if let Some(outcome) = outcome {
+                    answers.insert(waiter.id, outcome.clone());
+                }
+                if is_settled {
+                    wake.push(std::mem::replace(&mut waiter.waker, Waker::noop().clone()));
+                }
+                !is_settled
+            });
+            while inner.noted.len() > KEPT
+                && let Some(oldest) = inner.noted.pop_front()
+            {
+                inner.outcomes.remove(&oldest);
+            }
+            // in the order opposite to `peek`
+            self.exceptions.store(inner.outcomes.len() + inner.answers.len(), SeqCst);
+            self.held.store(inner.held.len(), SeqCst);
+            self.lsn.store(now.0, SeqCst);
+        }
+        wake
+    }
+
+    /// The outcome of `lsn` when it is settled; until then `waker` waits for it, under the id in `waiter`.
+    pub(super) fn poll(&self, lsn: Lsn, waiter: &mut Option<u64>, waker: &Waker) -> Poll<Outcome> {
+        if let Some(outcome) = self.peek(lsn, *waiter) {
+            *waiter = None;
+            return Poll::Ready(outcome);
+        }
+        let mut inner = self.inner();
+        // once more under the lock: a flush between the look and the registration would be missed
+        if let Some(outcome) = inner.settled(self.lsn(), lsn, *waiter) {
+            *waiter = None;
+            return Poll::Ready(outcome);
+        }
+        if let Some(id) = *waiter
+            && let Ok(i) = inner.waiters.binary_search_by_key(&id, |waiter| waiter.id)
+        {
+            inner.waiters[i].waker.clone_from(waker);
+            return Poll::Pending;
+        }
+        let id = inner.next_waiter;
+        inner.next_waiter += 1;
+        inner.uncounted.1 += 1;
+        inner.waiters.push(Waiter { id, lsn, waker: waker.clone() });
+        *waiter = Some(id);
+        Poll::Pending
+    }
+
+    /// A waiter goes away.
+    pub(super) fn forget(&self, id: u64) {
+        let mut inner = self.inner();
+        inner.answers.remove(&id);
+        // waiters are in order of id: retain keeps it
+        if let Ok(i) = inner.waiters.binary_search_by_key(&id, |waiter| waiter.id) {
+            inner.waiters.remove(i);
+        }
+    }
+
+    pub(super) fn waiters(&self) -> usize {
+        self.inner().waiters.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_hears_the_outcome_however_late_it_comes() {
+        let watermark = Watermark::default();
+        let (mut early, mut given_up) = (None, None);
+        assert!(watermark.poll(Lsn(1), &mut early, Waker::noop()).is_pending());
+        assert!(watermark.poll(Lsn(2), &mut given_up, Waker::noop()).is_pending());
+        let others = (1..KEPT as u64 * 2).map(|n| (Lsn(n), Outcome::Dropped));
+        watermark.publish(Some(Lsn(KEPT as u64 * 2)), [], others);
+        assert_eq!(watermark.poll(Lsn(1), &mut early, Waker::noop()), Poll::Ready(Outcome::Dropped));
+        watermark.forget(given_up.unwrap());
+        let inner = watermark.inner();
+        assert!(inner.answers.is_empty() && inner.waiters.is_empty() && inner.outcomes.len() == KEPT);
+    }
+
+    #[test]
+    fn what_is_held_is_not_settled_by_the_watermark() {
+        let watermark = Watermark::default();
+        let mut waiter = None;
+        watermark.hold(&[Lsn(3)]);
+        watermark.publish(Some(Lsn(5)), [], []);
+        assert_eq!(watermark.peek(Lsn(4), None), Some(Outcome::Applied));
+        assert!(watermark.poll(Lsn(3), &mut waiter, Waker::noop()).is_pending());
+        watermark.publish(None, [Lsn(3)], []);
+        assert_eq!(watermark.poll(Lsn(3), &mut waiter, Waker::noop()), Poll::Ready(Outcome::Applied));
+    }
+}

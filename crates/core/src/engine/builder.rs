@@ -1,0 +1,280 @@
+//! [`EngineBuilder`]: what an engine is told before it opens.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::commit::{DEFAULT_STAGED_BYTES, Lane};
+use crate::engine::Engine;
+use crate::engine::queues::declare;
+use crate::error::Error;
+use crate::payload::DEFAULT_VALUE_LIMIT;
+use crate::queue::{OnConflict, Queue, check_queue_name};
+use crate::runtime::commit_observer::Ear;
+use crate::runtime::definition::Definitions;
+use crate::runtime::inner::{Core, Options};
+use crate::store::{Store, StoreError, WorkerInfo};
+use crate::text::{check_text, quoted};
+use crate::workflow::Workflow;
+
+/// Longest app_version, in bytes.
+const APP_VERSION_LIMIT: usize = 255;
+
+/// Collects what an engine needs, then [opens](EngineBuilder::open) it.
+pub struct EngineBuilder {
+    store: Arc<dyn Store>,
+    options: Options,
+    definitions: Definitions,
+    info: WorkerInfo,
+    queues: Vec<(Queue, OnConflict)>,
+    error: Option<Error>,
+}
+
+impl Engine {
+    /// A builder for an engine on `store`.
+    pub fn builder(store: Arc<dyn Store>) -> EngineBuilder {
+        EngineBuilder {
+            store,
+            options: Options {
+                max_running: 10_000,
+                threads: None,
+                max_recoveries: 10,
+                suspend_after: Duration::from_secs(5),
+                value_limit: DEFAULT_VALUE_LIMIT,
+                staged_bytes: DEFAULT_STAGED_BYTES,
+            },
+            definitions: Definitions::default(),
+            info: WorkerInfo { host: host(), pid: std::process::id(), ..WorkerInfo::default() },
+            queues: Vec::new(),
+            error: None,
+        }
+    }
+}
+
+/// The name of this machine.
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+impl EngineBuilder {
+    /// Registers a workflow: the engine can start it, and claims executions of it.
+    #[must_use]
+    pub fn register<I, O>(mut self, workflow: &Workflow<I, O>) -> Self {
+        if let Err(error) = self.definitions.register(&workflow.definition) {
+            self.error.get_or_insert(error);
+        }
+        self
+    }
+
+    /// Declares a queue: it is stored when the engine opens, for all processes; where it is stored already, with these
+    /// limits from then on.
+    #[must_use]
+    pub fn queue(self, queue: Queue) -> Self {
+        self.declare_queue(queue, OnConflict::default())
+    }
+
+    /// Declares a queue, and says what to do where it is stored already with other limits.
+    #[must_use]
+    pub fn declare_queue(mut self, queue: Queue, on_conflict: OnConflict) -> Self {
+        self.queues.push((queue, on_conflict));
+        self
+    }
+
+    /// The queues from which this engine takes executions to run; all of them unless this is called. What has no queue,
+    /// which is also what is continued without one, is in [`DEFAULT_QUEUE`](crate::queue::DEFAULT_QUEUE).
+    #[must_use]
+    pub fn serve<S: AsRef<str>>(mut self, queues: impl IntoIterator<Item = S>) -> Self {
+        let queues: Vec<Arc<str>> = queues.into_iter().map(|name| name.as_ref().into()).collect();
+        if let Some(error) = queues.iter().find_map(|name| check_queue_name(name).err()) {
+            self.error.get_or_insert(error);
+        }
+        self.info.queues = Some(queues.into());
+        self
+    }
+
+    /// Most executions that run at a time in this process; what is started beyond waits in the database.
+    /// 10,000 by default.
+    #[must_use]
+    pub fn max_running(mut self, executions: usize) -> Self {
+        self.options.max_running = executions;
+        self
+    }
+
+    /// The version of the program's code. What this engine starts is then run only by workers of the same
+    /// version, and this engine runs only what has this version or none. Unset by default, and then everything
+    /// matches: a deploy continues what the code before it began.
+    #[must_use]
+    pub fn app_version(mut self, version: impl AsRef<str>) -> Self {
+        match check_text("app_version", version.as_ref(), APP_VERSION_LIMIT) {
+            Ok(()) => self.info.app_version = Some(version.as_ref().into()),
+            Err(error) => {
+                self.error.get_or_insert(error);
+            }
+        }
+        self
+    }
+
+    /// Makes it a client: it runs nothing.
+    #[must_use]
+    pub(crate) fn run_nothing(mut self) -> Self {
+        self.info.is_client = true;
+        self
+    }
+
+    /// How often an execution whose worker died several times in a row, without a new checkpoint of it, is tried
+    /// alone before it ends as failed. 10 by default.
+    #[must_use]
+    pub fn max_recoveries(mut self, recoveries: u32) -> Self {
+        self.options.max_recoveries = recoveries;
+        self
+    }
+
+    /// How many executions of workflows that hold a thread run at a time, at least 1, for bindings whose code runs in threads
+    /// ([`of_guest`](crate::Workflow::of_guest)). The worker claims no more of them than its threads can begin soon, and
+    /// leaves the others to other workers. No limit by default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.options.threads = Some(threads);
+        self
+    }
+
+    /// An execution all of whose branches wait longer than this gives up its memory. 5 s by default.
+    #[must_use]
+    pub fn suspend_after(mut self, wait: Duration) -> Self {
+        self.options.suspend_after = wait;
+        self
+    }
+
+    /// Largest input, step value or output, in encoded bytes. 256 MiB by default.
+    #[must_use]
+    pub fn value_limit(mut self, bytes: usize) -> Self {
+        self.options.value_limit = bytes;
+        self
+    }
+
+    /// How many bytes may be staged, per lane, before callers and steps wait. 64 MiB by default.
+    /// What is larger than that by itself waits until nothing else is staged. Inputs, values and outputs count; attributes,
+    /// failed attempts and requests do not.
+    #[must_use]
+    pub fn staged_bytes(mut self, bytes: usize) -> Self {
+        self.options.staged_bytes = bytes;
+        self
+    }
+
+    /// Opens the engine: registers its worker and recovers what lost workers left. Must be called in a
+    /// tokio runtime, which then runs the workflows.
+    ///
+    /// The worker claims at once what is ready or due of the registered workflows, whoever started it. With
+    /// none registered it claims nothing: an engine to look, to cancel and to resume.
+    pub async fn open(self) -> Result<Engine, Error> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        self.options.check()?;
+        check_queues(&self.queues)?;
+        let Self { store, options, definitions, mut info, queues: declared, .. } = self;
+        info.engine = env!("CARGO_PKG_VERSION").to_owned();
+        info.workflows = definitions.names();
+        let lanes = store.about().lanes.max(1);
+        for (queue, on_conflict) in &declared {
+            declare(&*store, queue, *on_conflict).await?;
+        }
+        // lanes, their slow lanes, and one for claims
+        let claim_lane = lanes * 2;
+        let registering_at = tokio::time::Instant::now();
+        let registering = store.clone();
+        let told = info.clone();
+        let registration =
+            on_own_thread(async move { registering.register(claim_lane + 1, &told).await }).await?;
+        let registration = registration.map_err(|error| match error {
+            // no caller's wish was on its way: nothing is unknown
+            StoreError::Unavailable(reason) => Error::Unreachable { store: "the database".into(), reason },
+            error => error.into(),
+        })?;
+        let runtime = tokio::runtime::Handle::current();
+        let core = Core::new(
+            store.clone(),
+            options,
+            definitions,
+            info,
+            registration,
+            registering_at,
+            runtime.clone(),
+        );
+        for (queue, _) in &declared {
+            core.queues.learn(&queue.name);
+        }
+        let mut opened = Vec::new();
+        let mut ended = Vec::new();
+        crate::crash_point!("engine registered");
+        for number in 0..lanes {
+            let ear = Arc::new(Ear(Arc::downgrade(&core)));
+            let (lane, end) = Lane::open(
+                number,
+                lanes + number,
+                store.clone(),
+                registration,
+                options.staged_bytes,
+                runtime.clone(),
+                ear,
+            )?;
+            opened.push(lane);
+            ended.push(end);
+        }
+        let _ = core.lanes.set(opened);
+        let (shutdown, receiver) = oneshot::channel();
+        core.keep_shutdown(shutdown);
+        crate::worker::spawn(core.clone(), claim_lane, ended, receiver)?;
+        tracing::info!(
+            store = store.about().version,
+            database = store.about().place,
+            worker = registration.worker.0,
+            workflows = core.info.workflows.len(),
+            app_version = core.info.app_version.as_deref(),
+            "the {} is open",
+            core.info.noun()
+        );
+        Ok(Engine::of(core))
+    }
+}
+
+impl Options {
+    /// Returns an error for options that no engine can have.
+    fn check(&self) -> Result<(), Error> {
+        let Self { max_running, threads, value_limit, .. } = *self;
+        let least =
+            [("max_running", Some(max_running)), ("threads", threads), ("value_limit", Some(value_limit))];
+        match least.into_iter().find(|(_, given)| *given == Some(0)) {
+            None => Ok(()),
+            Some((what, _)) => Err(Error::Invalid { what, reason: "must be at least 1".into() }),
+        }
+    }
+}
+
+/// Returns an error for a queue that is declared twice, and not in the same way.
+fn check_queues(declared: &[(Queue, OnConflict)]) -> Result<(), Error> {
+    let mut seen: HashMap<&str, &(Queue, OnConflict)> = HashMap::new();
+    for each in declared {
+        if seen.insert(&each.0.name, each).is_some_and(|other| other != each) {
+            let reason = format!(
+                "{} is declared twice, and not in the same way; declare it once",
+                quoted(&each.0.name)
+            );
+            return Err(Error::Invalid { what: "queue name", reason });
+        }
+    }
+    Ok(())
+}
+
+/// Runs something that may block on a thread of its own.
+async fn on_own_thread<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Error> {
+    let (send, receive) = oneshot::channel();
+    crate::thread::spawn_on_thread("stepfast-open".into(), async move {
+        let _ = send.send(future.await);
+    })?;
+    receive.await.map_err(|_| Error::Unavailable("the store panicked while it was opened".into()))
+}

@@ -1,0 +1,165 @@
+//! [`Handle`]: a reference to an execution, wherever it runs.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::task::Poll;
+
+use serde::de::DeserializeOwned;
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::payload::{FromPayload, Payload};
+use crate::runtime::inner::Core;
+use crate::runtime::run::{Conclusion, Run};
+use crate::store::{Answer, Detail, ExecutionId, RequestKind, Status};
+
+/// A reference to an execution whose output is an `O`.
+pub struct Handle<O> {
+    key: Key,
+    given_id: Option<Arc<str>>,
+    place: Place,
+    output: PhantomData<fn() -> O>,
+}
+
+/// Where the execution was when the handle was made; either leads to the engine.
+#[derive(Clone)]
+enum Place {
+    Here(Arc<Run>),
+    Elsewhere(Arc<Core>),
+}
+
+impl<O> Handle<O> {
+    /// Waits for the run here if that is the one of which the database tells: one that has ended here, and not heard of
+    /// it, may have been resumed since.
+    pub(crate) fn of(
+        core: Arc<Core>,
+        key: Key,
+        given_id: Option<Arc<str>>,
+        is_it: impl FnOnce(&Run) -> bool,
+    ) -> Self {
+        let run = core.runs.get(key).filter(|run| is_it(run));
+        let place = run.map_or_else(|| Place::Elsewhere(core), Place::Here);
+        Self { key, given_id, place, output: PhantomData }
+    }
+
+    pub(crate) fn running(run: Arc<Run>, given_id: Option<Arc<str>>) -> Self {
+        Self { key: run.key, given_id, place: Place::Here(run), output: PhantomData }
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        match &self.place {
+            Place::Here(run) => &run.core,
+            Place::Elsewhere(core) => core,
+        }
+    }
+
+    /// The execution's workflow_id.
+    pub fn workflow_id(&self) -> String {
+        self.key.workflow_id(self.given_id.as_deref())
+    }
+
+    /// The execution's key.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Its status now, from the database.
+    pub async fn status(&self) -> Result<Status, Error> {
+        self.core().check_open()?;
+        let record = self.core().load(ExecutionId::Key(self.key), Detail::Outcome).await?;
+        record
+            .map(|record| record.execution.status)
+            .ok_or_else(|| Error::NotFound { workflow_id: self.workflow_id() })
+    }
+
+    /// Cancels it; see [`Engine::cancel`](crate::Engine::cancel).
+    pub async fn cancel(&self) -> Result<Answer, Error> {
+        self.core().request(&self.key.to_string(), RequestKind::Cancel).await
+    }
+
+    /// Continues it; see [`Engine::resume`](crate::Engine::resume).
+    pub async fn resume(&self) -> Result<Answer, Error> {
+        self.core().request(&self.key.to_string(), RequestKind::Resume).await
+    }
+}
+
+impl<O: DeserializeOwned> Handle<O> {
+    /// Waits for its end and returns its output, which is then durable.
+    ///
+    /// [`Error::Failed`] if the workflow failed, [`Error::Cancelled`] if it was cancelled,
+    /// [`Error::Parked`] if it is parked, [`Error::Decode`] if its output is not an `O`.
+    pub async fn result(&self) -> Result<O, Error> {
+        self.output().await
+    }
+}
+
+impl<O> Handle<O> {
+    pub(crate) async fn output<V: FromPayload>(&self) -> Result<V, Error> {
+        if let Place::Here(run) = &self.place {
+            let conclusion = poll_fn(|cx| match run.concluded(cx.waker()) {
+                Some(conclusion) => Poll::Ready(conclusion),
+                None => Poll::Pending,
+            })
+            .await;
+            if let Conclusion::Ended(status, outcome) = conclusion {
+                let decoded = decode(self.core(), self.key, status, outcome).await;
+                return decoded.map_err(|error| self.unreadable(error, &run.definition.name));
+            }
+        }
+        let execution = Box::pin(self.core().until_ended(self.key)).await?;
+        if execution.is_paused {
+            let (workflow_id, failure) = (execution.workflow_id(), execution.outcome.to_failure().into());
+            return Err(Error::Parked { workflow_id, failure });
+        }
+        decode(self.core(), self.key, execution.status, execution.outcome)
+            .await
+            .map_err(|error| self.unreadable(error, &execution.workflow))
+    }
+
+    fn unreadable(&self, error: Error, workflow: &str) -> Error {
+        error.of_value(|| format!("the output of execution {:?}, workflow {workflow:?},", self.workflow_id()))
+    }
+}
+
+/// The output of an execution that ended, or the error it ended with.
+pub(crate) async fn decode<O: FromPayload>(
+    core: &Core,
+    key: Key,
+    status: Status,
+    outcome: Payload,
+) -> Result<O, Error> {
+    if outcome.chunks().is_none() {
+        return decode_here(status, &outcome);
+    }
+    decode_here(status, &Box::pin(crate::runtime::run::chunks::fetch(core, key, outcome)).await?)
+}
+
+/// The same for an outcome that is not stored aside.
+pub(crate) fn decode_here<O: FromPayload>(status: Status, outcome: &Payload) -> Result<O, Error> {
+    match status {
+        Status::Completed => {
+            O::from_payload(outcome).map_err(|error| error.of_value(|| "the output".to_owned()))
+        }
+        Status::Cancelled => Err(Error::Cancelled(outcome.to_failure())),
+        _ => Err(Error::Failed(outcome.to_failure())),
+    }
+}
+
+impl<O> fmt::Debug for Handle<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle({:?})", self.workflow_id())
+    }
+}
+
+impl<O> Clone for Handle<O> {
+    fn clone(&self) -> Self {
+        Self {
+            key: self.key,
+            given_id: self.given_id.clone(),
+            place: self.place.clone(),
+            output: PhantomData,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Queues of a store: how an engine declares, changes, pauses and lists them.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::queue::{DEFAULT_QUEUE, Limits, OnConflict, Queue, QueueChange, QueueRow, check_queue_name};
+use crate::store::{Store, StoreError};
+
+/// Stores a queue that code declares.
+pub(crate) async fn declare(store: &dyn Store, queue: &Queue, on_conflict: OnConflict) -> Result<(), Error> {
+    queue.check()?;
+    let wanted = |row: Option<&QueueRow>| match row {
+        None => Ok(Some((queue.limits.clone(), false))),
+        Some(row) if row.queue == *queue => Ok(None),
+        Some(row) => match on_conflict {
+            OnConflict::Update => Ok(Some((queue.limits.clone(), row.is_paused))),
+            OnConflict::Keep => {
+                tracing::info!(queue = &*queue.name, "its limits in the database are not those of the code");
+                Ok(None)
+            }
+            OnConflict::Refuse => Err(Error::QueueConflict { name: queue.name.to_string() }),
+        },
+    };
+    change(store, &queue.name, wanted).await?;
+    Ok(())
+}
+
+/// Changes a queue to what `wanted` says, given what is stored: `None` to leave it. What is stored in the end.
+async fn change(
+    store: &dyn Store,
+    name: &Arc<str>,
+    wanted: impl Fn(Option<&QueueRow>) -> Result<Option<(Limits, bool)>, Error>,
+) -> Result<Option<QueueRow>, Error> {
+    loop {
+        let seen = store.queues(Some(std::slice::from_ref(name))).await?.pop();
+        let Some((limits, is_paused)) = wanted(seen.as_ref())? else { return Ok(seen) };
+        let queue = Queue { name: name.clone(), limits };
+        let change = QueueChange { queue, is_paused, seen_version: seen.map_or(0, |row| row.version) };
+        match store.change_queue(&change).await {
+            // somebody else was faster
+            Ok(None) | Err(StoreError::Blocked(_)) => {}
+            Ok(stored) => return Ok(stored),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+impl Engine {
+    /// The queues that there are, by name.
+    pub async fn queues(&self) -> Result<Vec<QueueRow>, Error> {
+        Ok(self.core.store.queues(None).await?)
+    }
+
+    /// Creates a queue, or gives one that is there these limits. They hold for all processes from when this returns on;
+    /// what runs already beyond them runs on.
+    pub async fn set_queue(&self, queue: &Queue) -> Result<QueueRow, Error> {
+        self.change_queue(&queue.name, |_| queue.limits.clone()).await
+    }
+
+    /// Creates a queue, or changes one that is there, to what `change` makes of its limits, whoever else changes it. Of
+    /// one that is not there it has none. See [`set_queue`](Engine::set_queue).
+    pub async fn change_queue(
+        &self,
+        name: &str,
+        change: impl Fn(Limits) -> Limits,
+    ) -> Result<QueueRow, Error> {
+        check_queue_name(name)?;
+        let name: Arc<str> = name.into();
+        let wanted = |row: Option<&QueueRow>| {
+            let limits = change(row.map(|row| row.queue.limits.clone()).unwrap_or_default());
+            let queue = Queue { name: name.clone(), limits };
+            queue.check()?;
+            let is_same = row.is_some_and(|row| row.queue == queue);
+            Ok((!is_same).then(|| (queue.limits, row.is_some_and(|row| row.is_paused))))
+        };
+        self.changed(&name, wanted).await
+    }
+
+    /// Stops a queue: what waits in it stays there, and what is put into it, until it is resumed. What runs runs on.
+    pub async fn pause_queue(&self, name: &str) -> Result<QueueRow, Error> {
+        self.set_paused(name, true).await
+    }
+
+    /// Lets a queue that was paused go on.
+    pub async fn resume_queue(&self, name: &str) -> Result<QueueRow, Error> {
+        self.set_paused(name, false).await
+    }
+
+    async fn set_paused(&self, name: &str, is_paused: bool) -> Result<QueueRow, Error> {
+        if name == DEFAULT_QUEUE {
+            let reason =
+                format!("{DEFAULT_QUEUE:?} is what has no queue, and cannot be paused: name another");
+            return Err(Error::Invalid { what: "queue", reason });
+        }
+        check_queue_name(name)?;
+        let name: Arc<str> = name.into();
+        self.core.queues.check(&*self.core.store, &name).await?;
+        let wanted = |row: Option<&QueueRow>| {
+            let row = row.filter(|row| row.is_paused != is_paused);
+            Ok(row.map(|row| (row.queue.limits.clone(), is_paused)))
+        };
+        self.changed(&name, wanted).await
+    }
+
+    async fn changed(
+        &self,
+        name: &Arc<str>,
+        wanted: impl Fn(Option<&QueueRow>) -> Result<Option<(Limits, bool)>, Error>,
+    ) -> Result<QueueRow, Error> {
+        let row = change(&*self.core.store, name, wanted).await?;
+        // there may be room now, for what waits in it and for what waits outside
+        self.core.wake_worker(true);
+        self.core.queues.has_left();
+        row.ok_or_else(|| Error::Corrupt(format!("queue {name:?} is gone")))
+    }
+}

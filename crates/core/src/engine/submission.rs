@@ -1,0 +1,541 @@
+//! [`Order`]: what is to be started: checked, prepared, staged, and what comes of it.
+
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context as TaskContext, Poll};
+
+use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
+
+use crate::clock::LONGEST;
+use crate::commit::{Durable, Fate, Lsn, Slot, Staged};
+use crate::engine::handle::{Handle, decode};
+use crate::error::Error;
+use crate::key::Key;
+use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
+use crate::queue::debounce::held_as;
+use crate::queue::{OnDuplicate, OnFull, Ticket};
+use crate::runtime::definition::Definition;
+use crate::runtime::id_locks::{IdLock, IdLockUntilSettled};
+use crate::runtime::inner::Core;
+use crate::runtime::run::chunks::Place;
+use crate::runtime::run::task::RunTask;
+use crate::runtime::run::{Conclusion, NewRun, Run};
+use crate::runtime::start_options::StartOptions;
+use crate::store::{self, Detail, Execution, ExecutionId, Existing, Outcome, Status, Write};
+use crate::text::{ID_LIMIT, check_name, check_text};
+
+/// Something shared that whoever starts an execution has: for as long as that takes, or his own.
+pub(crate) enum Held<'e, T> {
+    Lent(&'e Arc<T>),
+    Own(Arc<T>),
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = Arc<T>;
+
+    fn deref(&self) -> &Arc<T> {
+        match self {
+            Held::Lent(lent) => lent,
+            Held::Own(own) => own,
+        }
+    }
+}
+
+/// What is to be started.
+pub(crate) struct Order<'e> {
+    pub(crate) core: Held<'e, Core>,
+    pub(crate) definition: Held<'e, Definition>,
+    pub(crate) input: Payload,
+    /// What tells the input apart, if that is not the input's own fingerprint.
+    pub(crate) fingerprint: Option<u64>,
+    /// `None` for the defaults.
+    pub(crate) options: Option<Box<StartOptions>>,
+    /// True while its queue is full.
+    waits_for_room: AtomicBool,
+}
+
+/// A run whose caller may go away: dropped before its conclusion, it goes on in a task of its own.
+pub(crate) struct Attended {
+    pub(crate) task: Option<RunTask>,
+    pub(crate) input: Payload,
+    pub(crate) id_lock: Option<IdLock>,
+}
+
+impl Attended {
+    /// The conclusion, polled in the caller's own task.
+    pub(crate) fn poll_conclusion(&mut self, cx: &mut TaskContext<'_>) -> Poll<Conclusion> {
+        let Some(task) = &mut self.task else { return Poll::Ready(Conclusion::Gone) };
+        let conclusion = std::task::ready!(task.poll_conclusion(cx, &self.input));
+        self.task = None;
+        Poll::Ready(conclusion)
+    }
+}
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.detach(std::mem::take(&mut self.input), self.id_lock.take());
+        }
+    }
+}
+
+/// A start that has been checked and encoded.
+pub(crate) struct Prepared {
+    pub(crate) start: Box<store::Start>,
+    pub(crate) room: u32,
+    id_lock: Option<IdLock>,
+    /// True if there is a place for it to run here.
+    is_local: bool,
+}
+
+/// What has become of a start.
+enum Started<O> {
+    /// It runs here, polled by whoever has this.
+    Here(Attended, Arc<Run>),
+    /// It was there before, or somebody else runs it.
+    Elsewhere(Handle<O>),
+}
+
+/// Why a start has to be tried once more.
+enum Obstacle {
+    /// What stood in its way has ended since.
+    Gone,
+    /// Its queue is full: when there may be room.
+    Full,
+}
+
+/// Why something cannot be prepared at once.
+pub(crate) enum TryNow {
+    Later,
+    Never(Error),
+}
+
+impl<'e> Order<'e> {
+    pub(crate) fn new(
+        core: Held<'e, Core>,
+        definition: Held<'e, Definition>,
+        input: Payload,
+        options: Option<Box<StartOptions>>,
+    ) -> Self {
+        Self { core, definition, input, fingerprint: None, options, waits_for_room: AtomicBool::new(false) }
+    }
+}
+
+impl Order<'_> {
+    fn check(&self) -> Result<(), Error> {
+        let Self { core, definition, input, .. } = self;
+        core.check_open()?;
+        if core.info.is_client {
+            check_name("workflow name", &definition.name)?;
+        } else if core.definitions.get(&definition.name).is_none() {
+            return Err(core.definitions.unknown(&definition.name));
+        }
+        let limit = core.options.value_limit;
+        if input.len() > limit {
+            let what = format!("the input of workflow {:?}", &*definition.name);
+            return Err(Error::TooLarge { what, size: input.len(), limit });
+        }
+        Ok(())
+    }
+
+    /// Prepares a start with nothing special about it.
+    pub(crate) fn try_now(&self) -> Result<Prepared, TryNow> {
+        self.check().map_err(TryNow::Never)?;
+        let bytes = self.input.len() + 256;
+        if self.options.is_some() || self.input.len() > INLINE_LIMIT || !self.core.take_slot() {
+            return Err(TryNow::Later);
+        }
+        let key = Key::mint(self.core.shard);
+        let room = self.core.lane_of(key).room_now(bytes);
+        if room == 0 {
+            self.core.slot_freed();
+            return Err(TryNow::Later);
+        }
+        let start = self.start_of(key, None, None, self.input.clone(), true);
+        Ok(Prepared { start, room, id_lock: None, is_local: true })
+    }
+
+    /// Prepares any start, waiting for what it needs.
+    async fn prepare(&self) -> Result<Prepared, Error> {
+        self.check()?;
+        let (core, options) = (&*self.core, self.told());
+        let ticket = options.ticket()?;
+        options.check_debounce(&self.definition.name, &self.input)?;
+        options.attributes.check()?;
+        if let Some(ticket) = &ticket {
+            core.await_queue(&ticket.queue).await?;
+        }
+        let key = Key::mint(core.shard);
+        let mut id_lock = None;
+        let id = self.id();
+        if let Some(id) = &id {
+            check_text("workflow_id", id, ID_LIMIT)?;
+            id_lock = Some(core.id_locks.lock(id).await);
+        }
+        let lane = core.lane_of(key);
+        let generation = lane.generation();
+        let place = Place { lane, generation, execution: key, tree: key, is_free: true, fate: None };
+        let (input, room) = crate::runtime::run::chunks::store(place, self.input.clone()).await;
+        let is_local = self.may_begin(ticket.as_deref(), id.is_some()) && core.take_slot();
+        if !is_local {
+            core.note_full();
+        }
+        Ok(Prepared { start: self.start_of(key, id, ticket, input, is_local), room, id_lock, is_local })
+    }
+
+    /// True if it may begin here at once, as far as is known here.
+    fn may_begin(&self, ticket: Option<&Ticket>, has_id: bool) -> bool {
+        let options = self.told();
+        let is_timed = options.timeout.is_some() || options.run_timeout.is_some();
+        let is_plain = !has_id && !is_timed && options.dedup_id.is_none();
+        options.due.is_none() && ticket.is_none_or(|ticket| is_plain && self.core.may_begin_in(&ticket.queue))
+    }
+
+    fn start_of(
+        &self,
+        key: Key,
+        id: Option<Arc<str>>,
+        ticket: Option<Arc<Ticket>>,
+        input: Payload,
+        is_local: bool,
+    ) -> Box<store::Start> {
+        let (created_at, options) = (self.core.now(), self.told());
+        let (dedup_id, merge_within) = match &options.debounce {
+            Some(id) => (
+                Some(held_as(&self.definition.name, id)),
+                Some(options.max_delay.unwrap_or(LONGEST).min(LONGEST)),
+            ),
+            None => (options.dedup_id.clone(), None),
+        };
+        let (deadline_at, run_timeout) = options.time_limits(created_at, is_local);
+        Box::new(store::Start {
+            key,
+            root: key,
+            parent: None,
+            fingerprint: id.is_some().then(|| self.fingerprint.unwrap_or_else(|| self.input.fingerprint())),
+            is_guarded: id.is_some() || dedup_id.is_some(),
+            workflow_id: id,
+            workflow: self.definition.name.clone(),
+            app_version: self.core.info.app_version.clone(),
+            yields: is_local && ticket.is_some(),
+            ticket,
+            dedup_id,
+            merge_within,
+            input,
+            created_at,
+            deadline_at,
+            run_timeout,
+            attributes: options.attributes.clone(),
+            has_begun: false,
+            state: options.state(created_at, is_local),
+        })
+    }
+}
+
+fn text(option: Option<&str>) -> String {
+    option.unwrap_or_default().to_owned()
+}
+
+/// The run of a Start that is carried out here and staged by itself.
+pub(crate) fn local_run(
+    core: &Arc<Core>,
+    definition: &Arc<Definition>,
+    start: &store::Start,
+    fate: Option<Fate>,
+) -> Arc<Run> {
+    let first = NewRun::first(start.key, start.root, start.created_at, core.lane_of(start.root).generation());
+    let (given_id, ticket) = (start.workflow_id.clone(), start.ticket.clone());
+    let new = NewRun { deadline_at: start.deadline_at, given_id, ticket, fate, ..first };
+    Run::new(core.clone(), definition.clone(), new)
+}
+
+/// The run of a Start that is staged when something depends on it.
+pub(crate) fn local_run_of(
+    core: &Arc<Core>,
+    definition: &Arc<Definition>,
+    start: Box<store::Start>,
+    room: u32,
+) -> Arc<Run> {
+    // somebody else may have its id
+    let fate = start.is_guarded.then(Fate::default);
+    let run = local_run(core, definition, &start, fate);
+    run.keep_start(start, room);
+    run
+}
+
+impl Order<'_> {
+    pub(crate) async fn start<O>(self) -> Result<Handle<O>, Error> {
+        self.patiently(self.start_in_time()).await
+    }
+
+    async fn start_in_time<O>(&self) -> Result<Handle<O>, Error> {
+        match self.started(self.prepare().await?).await? {
+            Started::Here(attended, run) => {
+                // the run goes on in a task of its own
+                drop(attended);
+                Ok(Handle::running(run, self.id()))
+            }
+            Started::Elsewhere(handle) => Ok(handle),
+        }
+    }
+
+    /// Starts it, as often as it has to be.
+    async fn started<O>(&self, mut prepared: Prepared) -> Result<Started<O>, Error> {
+        loop {
+            // from before the queue is found full: what leaves it meanwhile is heard of
+            let room = self.waits_if_full().then(|| self.core.queues.room());
+            match self.start_prepared(prepared).await? {
+                Ok(started) => return Ok(started),
+                Err(Obstacle::Gone) => {}
+                Err(Obstacle::Full) => {
+                    self.waits_for_room.store(true, Relaxed);
+                    OptionFuture::from(room).await;
+                    self.waits_for_room.store(false, Relaxed);
+                }
+            }
+            prepared = self.prepare().await?;
+        }
+    }
+
+    fn told(&self) -> &StartOptions {
+        self.options.as_deref().unwrap_or(StartOptions::PLAIN)
+    }
+
+    fn waits_if_full(&self) -> bool {
+        self.told().on_full == OnFull::Wait
+    }
+
+    /// Does `work`, for as long as its caller waits.
+    async fn patiently<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let Some(patience) = self.told().patience else {
+            return work.await;
+        };
+        tokio::time::timeout(patience, work).await.unwrap_or_else(|_| {
+            Err(if self.waits_for_room.load(Relaxed) {
+                self.full()
+            } else {
+                Error::Unavailable(format!("the database did not answer within {patience:?}"))
+            })
+        })
+    }
+
+    fn full(&self) -> Error {
+        Error::QueueFull { queue: text(self.told().queue.as_deref()) }
+    }
+
+    fn id(&self) -> Option<Arc<str>> {
+        self.told().workflow_id.clone()
+    }
+
+    async fn start_prepared<O>(&self, prepared: Prepared) -> Result<Result<Started<O>, Obstacle>, Error> {
+        let (core, definition) = (&*self.core, &*self.definition);
+        let Prepared { start, room, id_lock, is_local } = prepared;
+        let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
+        if !is_local {
+            let outcome = queue(core, start, room, id_lock).await?;
+            return self.came_to(outcome, key, id, fingerprint);
+        }
+        let run = local_run(core, definition, &start, None);
+        run.register();
+        let Some(lsn) = run.stage_start(start, room) else {
+            core.runs.remove(&run);
+            core.slot_freed();
+            return Err(core.why_dropped());
+        };
+        let task = Some(RunTask::starting(run.clone(), lsn));
+        let mut attended = Attended { task, input: self.input.clone(), id_lock };
+        let outcome = poll_fn(|cx| match &mut attended.task {
+            Some(task) => task.poll_started(cx, &self.input),
+            None => Poll::Ready(Outcome::Dropped),
+        })
+        .await;
+        attended.id_lock = None;
+        if outcome != Outcome::Applied {
+            attended.task = None;
+            return self.came_to(outcome, key, id, fingerprint);
+        }
+        Ok(Ok(Started::Here(attended, run)))
+    }
+
+    /// What a start that does not run here has come to.
+    fn came_to<O>(
+        &self,
+        outcome: Outcome,
+        key: Key,
+        id: Option<Arc<str>>,
+        fingerprint: Option<u64>,
+    ) -> Result<Result<Started<O>, Obstacle>, Error> {
+        let handle = match outcome {
+            Outcome::Deduplicated(None) if self.told().debounce.is_some() => Err(Error::Unavailable(
+                "an answer of the database was lost; what was started has begun since, or was put into what has".into(),
+            )),
+            Outcome::Deduplicated(None) => return Ok(Err(Obstacle::Gone)),
+            Outcome::Full if self.waits_if_full() => return Ok(Err(Obstacle::Full)),
+            Outcome::Full => Err(self.full()),
+            Outcome::Deduplicated(Some(existing)) => self.deduplicated(*existing),
+            outcome => settled(&self.core, outcome, &self.definition, key, id, fingerprint),
+        };
+        handle.map(|handle| Ok(Started::Elsewhere(handle)))
+    }
+
+    /// Another one has its dedup_id.
+    fn deduplicated<O>(&self, existing: Existing) -> Result<Handle<O>, Error> {
+        let options = self.told();
+        let is_same = *existing.workflow == *self.definition.name;
+        if is_same && options.on_duplicate == OnDuplicate::ReturnExisting {
+            let is_running = existing.status == Status::Running;
+            return Ok(Handle::of((*self.core).clone(), existing.key, existing.given_id, |_| is_running));
+        }
+        Err(Error::Deduplicated {
+            queue: text(options.queue.as_deref()),
+            dedup_id: text(options.dedup_id.as_deref()),
+            workflow_id: existing.workflow_id(),
+        })
+    }
+
+    pub(crate) async fn run_to_end<O: FromPayload>(self) -> Result<O, Error> {
+        self.patiently(self.run_to_end_in_time()).await
+    }
+
+    async fn run_to_end_in_time<O: FromPayload>(&self) -> Result<O, Error> {
+        let (core, definition) = (&*self.core, &*self.definition);
+        let prepared = self.prepare().await?;
+        if !prepared.is_local || prepared.start.yields {
+            return match self.started::<O>(prepared).await? {
+                // its code may be the caller's to run: who waits polls it to its end
+                Started::Here(mut attended, run) => match poll_fn(|cx| attended.poll_conclusion(cx)).await {
+                    Conclusion::Ended(status, outcome) => decode(core, run.key, status, outcome).await,
+                    Conclusion::Gone => {
+                        core.check_open()?;
+                        Handle::<O>::of(core.clone(), run.key, self.id(), |_| true).output().await
+                    }
+                },
+                Started::Elsewhere(handle) => handle.output().await,
+            };
+        }
+        let Prepared { start, room, id_lock, .. } = prepared;
+        let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
+        let run = local_run_of(core, definition, start, room);
+        let task = Some(RunTask::executing(run.clone(), &self.input));
+        let mut attended = Attended { task, input: Payload::empty(), id_lock };
+        let mut landing = None;
+        let conclusion = poll_fn(|cx| {
+            let polled = attended.poll_conclusion(cx);
+            // whoever waits for the id hears that it landed, whatever the code waits for
+            if attended.id_lock.is_some()
+                && let Some(lsn) = run.start_lsn()
+                && landing.get_or_insert_with(|| Durable::new(run.clone(), lsn)).poll_unpin(cx).is_ready()
+            {
+                attended.id_lock = None;
+            }
+            polled
+        })
+        .await;
+        // after a fence the run is gone, and its Start is staged again: nobody else may start the id yet
+        let id_lock = attended.id_lock.take();
+        drop(attended);
+        if let Conclusion::Ended(status, outcome) = conclusion {
+            return decode(core, key, status, outcome).await;
+        }
+        core.check_open()?;
+        started(core, key, run.start_lsn()).await.or_else(|error| match error {
+            // somebody else has the id
+            Error::NotFound { .. } => Ok(()),
+            error => Err(error),
+        })?;
+        drop(id_lock);
+        // suspended, handed on, or the id was taken: the database knows by whom
+        let existing = match &id {
+            None => None,
+            Some(id) => core.load(ExecutionId::Given(id.clone()), Detail::Outcome).await?,
+        };
+        let Some(Execution {
+            key: existing_key, workflow, fingerprint: print, parent, status, run_no, ..
+        }) = existing.map(|record| record.execution)
+        else {
+            return Handle::<O>::of(core.clone(), key, id, |_| true).output().await;
+        };
+        let existing = Existing {
+            key: existing_key,
+            given_id: id.clone(),
+            workflow,
+            fingerprint: print,
+            parent: parent.map(|parent| parent.key),
+            status,
+        };
+        check_same(&existing, definition, id.as_deref(), fingerprint)?;
+        Handle::<O>::of(core.clone(), existing_key, id, |run| run.run_no == run_no).output().await
+    }
+}
+
+/// Waits until the Start of a run that went away has landed.
+pub(crate) async fn started(core: &Arc<Core>, key: Key, lsn: Option<Lsn>) -> Result<(), Error> {
+    let Some(lsn) = lsn else { return Ok(()) };
+    match core.lane_of(key).durable(lsn).await {
+        // staged again after a fence, and there already: itself
+        Outcome::Duplicate(existing) if existing.key == key => Ok(()),
+        Outcome::Duplicate(_) => Err(Error::NotFound { workflow_id: key.to_string() }),
+        Outcome::Refused(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
+        Outcome::Dropped | Outcome::Fenced => Err(core.why_dropped()),
+        _ => Ok(()),
+    }
+}
+
+/// Stages a Start that does not run here, and waits for its outcome.
+async fn queue(
+    core: &Arc<Core>,
+    start: Box<store::Start>,
+    room: u32,
+    id_lock: Option<IdLock>,
+) -> Result<Outcome, Error> {
+    let key = start.key;
+    let lane = core.lane_of(key);
+    let generation = lane.generation();
+    let staged = Staged { generation, tree: key, write: Write::Start(start), room, fate: None };
+    let Some(lsn) = lane.stage(staged, &mut Slot::default()) else { return Err(core.why_dropped()) };
+    let held = IdLockUntilSettled { lock: id_lock, lane: lane.clone(), lsn };
+    Ok(held.lane.durable(lsn).await)
+}
+
+/// The handle that a Start which does not run here, or lost, leads to.
+pub(crate) fn settled<O>(
+    core: &Arc<Core>,
+    outcome: Outcome,
+    definition: &Definition,
+    key: Key,
+    id: Option<Arc<str>>,
+    fingerprint: Option<u64>,
+) -> Result<Handle<O>, Error> {
+    match outcome {
+        Outcome::Applied | Outcome::Queued => Ok(Handle::of(core.clone(), key, id, |_| true)),
+        Outcome::Duplicate(existing) => {
+            check_same(&existing, definition, id.as_deref(), fingerprint)?;
+            let is_running = existing.status == Status::Running;
+            Ok(Handle::of(core.clone(), existing.key, id, |_| is_running))
+        }
+        Outcome::Refused(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
+        _ => Err(core.why_dropped()),
+    }
+}
+
+fn check_same(
+    existing: &Existing,
+    definition: &Definition,
+    id: Option<&str>,
+    fingerprint: Option<u64>,
+) -> Result<(), Error> {
+    let reason = if *existing.workflow != *definition.name {
+        format!(
+            "it belongs to an execution of workflow {:?}, not {:?}",
+            &*existing.workflow, &*definition.name
+        )
+    } else if existing.fingerprint.is_some() && existing.fingerprint != fingerprint {
+        format!("it belongs to an execution of {:?} with another input", &*definition.name)
+    } else {
+        return Ok(());
+    };
+    Err(Error::Conflict { workflow_id: id.unwrap_or_default().to_owned(), reason })
+}

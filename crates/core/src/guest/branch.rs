@@ -1,0 +1,158 @@
+//! [`Branch`]: a branch of the code of a guest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Gate, GuestInput, GuestWorkflow};
+use crate::failure::Failure;
+use crate::guest::step::StepCall;
+use crate::key::Key;
+use crate::name::Name;
+use crate::path::Path;
+use crate::payload::Payload;
+use crate::runtime::run::Run;
+use crate::runtime::start_options::StartOptions;
+use crate::workflow::branch::Leaf;
+use crate::workflow::child::NewChild;
+use crate::workflow::context::Context;
+use crate::workflow::retry::StepOptions;
+use crate::workflow::sleep::sleep_for;
+use crate::workflow::step::begin;
+
+/// A branch of a guest's code. Calls are numbered when they are made, one after the other.
+pub struct Branch {
+    pub(super) cx: Context,
+    /// The first branch counts without one.
+    pub(super) leaf: Option<Leaf>,
+}
+
+impl Branch {
+    /// A branch that goes on beside this one, until it is dropped.
+    #[must_use]
+    pub fn fork(&mut self) -> Self {
+        let path = self.cx.next_path();
+        let cx = self.cx.branch(&path, 0);
+        let leaf = Leaf::new(&cx.run);
+        Self { cx, leaf: Some(leaf) }
+    }
+
+    /// A branch that is to begin: it has its place, and does not count yet.
+    #[must_use]
+    pub fn reserve(&mut self) -> Self {
+        let path = self.cx.next_path();
+        Self { cx: self.cx.branch(&path, 0), leaf: None }
+    }
+
+    /// Begins a branch that was reserved.
+    pub fn begin(&mut self) {
+        self.leaf = Some(Leaf::new(&self.cx.run));
+    }
+
+    /// While it lives, this branch only waits for branches of its own.
+    #[must_use]
+    pub fn join(&self) -> Join {
+        self.cx.run.add_leaves(-1);
+        Join(self.cx.run.clone())
+    }
+
+    /// The path that the next call will have.
+    pub fn coming_path(&self) -> Path {
+        self.cx.coming_path()
+    }
+
+    /// The key that the next child of this branch gets.
+    pub fn next_child_key(&self) -> Key {
+        Key::derived(self.cx.run.key, self.cx.run.run_no, &self.cx.coming_path())
+    }
+
+    /// The output of a child that was started; see [`ChildHandle::result`](crate::ChildHandle::result).
+    pub fn child_result(
+        &mut self,
+        workflow: &GuestWorkflow,
+        key: Key,
+    ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<> {
+        let path = self.cx.next_path();
+        let call = crate::workflow::child::begin_result(&self.cx.run, path, &workflow.definition.name);
+        crate::workflow::child::result(call, key)
+    }
+
+    /// A step; see [`Context::step`]. Whoever polls it runs its body.
+    pub fn step(
+        &mut self,
+        name: &Name,
+        options: Option<Box<StepOptions>>,
+        fingerprint: Option<u64>,
+    ) -> StepCall {
+        let path = self.cx.next_path();
+        let begun = begin(&self.cx.run, path, name, fingerprint.map(Ok), options.as_deref());
+        StepCall::new(begun, options)
+    }
+
+    /// A durable sleep; see [`Context::sleep`].
+    pub fn sleep(&mut self, duration: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let call = self.cx.begin_sleep();
+        async move { sleep_for(&call, duration).await }
+    }
+
+    /// A child, run to its output; see [`Context::child`].
+    pub fn child(
+        &mut self,
+        workflow: &GuestWorkflow,
+        input: GuestInput,
+        options: Option<Box<StartOptions>>,
+    ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<> {
+        let path = self.cx.next_path();
+        let definition = workflow.definition.clone();
+        let fingerprint = input.fingerprint();
+        let call = crate::workflow::child::begin(&self.cx.run, path, &definition, fingerprint);
+        let input = input.payload;
+        crate::workflow::child::run_to_end(
+            call,
+            NewChild { definition, input, fingerprint, options, is_detached: false },
+        )
+    }
+
+    /// Starts a child; see [`Context::start_child`] and [`Context::start_detached`].
+    pub fn start_child(
+        &mut self,
+        workflow: &GuestWorkflow,
+        input: GuestInput,
+        options: Option<Box<StartOptions>>,
+        is_detached: bool,
+    ) -> impl Future<Output = Result<Key, Failure>> + Send + use<> {
+        let path = self.cx.next_path();
+        let (run, definition) = (self.cx.run.clone(), workflow.definition.clone());
+        let (fingerprint, input) = (input.fingerprint(), input.payload);
+        let child = NewChild { definition, input, fingerprint, options, is_detached };
+        async move { crate::workflow::child::start_recorded(&run, path, child).await }
+    }
+
+    /// What tells whether the code has to unwind.
+    pub fn gate(&self) -> Gate {
+        Gate(self.cx.run.clone())
+    }
+
+    /// The execution's key.
+    pub fn key(&self) -> Key {
+        self.cx.run.key
+    }
+
+    /// The path of the branch, as people write it.
+    pub fn path(&self) -> String {
+        self.cx.path.to_string()
+    }
+
+    /// True if an earlier run of the execution may have come further than this one has yet.
+    pub fn is_replaying(&self) -> bool {
+        self.cx.run.state().replay.is_some()
+    }
+}
+
+/// A branch that waits for branches of its own.
+pub struct Join(Arc<Run>);
+
+impl Drop for Join {
+    fn drop(&mut self) {
+        self.0.add_leaves(1);
+    }
+}

@@ -1,0 +1,91 @@
+//! [`Definition`]: a registered workflow with its types erased.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::failure::Failure;
+use crate::payload::Payload;
+use crate::runtime::run::Run;
+use crate::text::{check_name, listed};
+
+/// The future of a workflow's body, from encoded input to encoded output.
+pub(crate) type BodyFuture = Pin<Box<dyn Future<Output = Result<Payload, Failure>> + Send>>;
+
+/// A workflow's body with its types erased: decodes the input and makes the future.
+pub(crate) type Body = dyn Fn(Arc<Run>, &Payload) -> Result<BodyFuture, Failure> + Send + Sync;
+
+/// Where the code of a workflow is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CodeIn {
+    /// In the run's task, which polls it.
+    Task,
+    /// In another language, polled on a loop of that.
+    Loop,
+    /// In another language, where it holds a thread of a pool while it runs.
+    Thread,
+    /// In another program.
+    Elsewhere,
+}
+
+/// A workflow with its types erased.
+pub(crate) struct Definition {
+    pub(crate) name: Arc<str>,
+    pub(crate) is_eager: bool,
+    pub(crate) code: CodeIn,
+    /// How its language limits durable calls in time, in words.
+    pub(crate) time_limit: &'static str,
+    pub(crate) body: Box<Body>,
+}
+
+impl Definition {
+    /// True if its code is polled by a binding, not by the run's task.
+    pub(crate) fn is_guest(&self) -> bool {
+        matches!(self.code, CodeIn::Loop | CodeIn::Thread)
+    }
+
+    /// True if its code holds a thread of a pool while it runs.
+    pub(crate) fn is_in_thread(&self) -> bool {
+        self.code == CodeIn::Thread
+    }
+}
+
+/// The workflows an engine knows, by name.
+#[derive(Default)]
+pub(crate) struct Definitions(HashMap<Arc<str>, Arc<Definition>, foldhash::fast::RandomState>);
+
+impl Definitions {
+    pub(crate) fn register(&mut self, definition: &Arc<Definition>) -> Result<(), Error> {
+        check_name("workflow name", &definition.name)?;
+        if definition.code == CodeIn::Elsewhere {
+            let reason =
+                format!("{:?} has no code in this program; only a client can start it", definition.name);
+            return Err(Error::Invalid { what: "workflow", reason });
+        }
+        match self.0.insert(definition.name.clone(), definition.clone()) {
+            Some(other) if !Arc::ptr_eq(&other, definition) => Err(Error::Invalid {
+                what: "workflow name",
+                reason: format!("{:?} is registered twice; give one of them another name", definition.name),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Definition>> {
+        self.0.get(name)
+    }
+
+    /// Returns the error for a workflow that is not registered.
+    pub(crate) fn unknown(&self, name: &str) -> Error {
+        let known = listed(self.names().iter().map(|it| &**it));
+        Error::UnknownWorkflow { name: name.to_owned(), known }
+    }
+
+    /// Returns the names of all workflows, sorted.
+    pub(crate) fn names(&self) -> Arc<[Arc<str>]> {
+        let mut names: Vec<Arc<str>> = self.0.keys().cloned().collect();
+        names.sort();
+        names.into()
+    }
+}

@@ -1,0 +1,79 @@
+//! [`IdLocks`]: one start at a time, in a process, of each id that a caller has given.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime;
+use tokio::sync::watch;
+
+use crate::commit::{Durable, Lane, Lsn};
+
+/// The ids given by callers whose starts in this process have no known outcome yet.
+pub(crate) struct IdLocks {
+    held: Mutex<HashMap<Arc<str>, watch::Receiver<()>>>,
+    runtime: runtime::Handle,
+}
+
+/// The right to start an id given by a caller; dropped, it lets the next start of the id go on.
+pub(crate) struct IdLock {
+    locks: Arc<IdLocks>,
+    id: Arc<str>,
+    _released: watch::Sender<()>,
+}
+
+impl IdLocks {
+    pub(crate) fn new(runtime: runtime::Handle) -> Arc<Self> {
+        Arc::new(Self { held: Mutex::default(), runtime })
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Receiver<()>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other start of this id is under way in this process.
+    pub(crate) async fn lock(self: &Arc<Self>, id: &Arc<str>) -> IdLock {
+        loop {
+            let mut other = {
+                let mut held = self.held();
+                match held.get(id) {
+                    Some(other) => other.clone(),
+                    None => {
+                        let (released, receiver) = watch::channel(());
+                        held.insert(id.clone(), receiver);
+                        return IdLock { locks: self.clone(), id: id.clone(), _released: released };
+                    }
+                }
+            };
+            // resolves, with an error, when the other lock is dropped
+            let _ = other.changed().await;
+        }
+    }
+}
+
+impl Drop for IdLock {
+    fn drop(&mut self) {
+        self.locks.held().remove(&self.id);
+    }
+}
+
+/// A lock of an id that is kept until the outcome of the Start is known, also if no caller waits for the outcome.
+pub(crate) struct IdLockUntilSettled {
+    pub(crate) lock: Option<IdLock>,
+    pub(crate) lane: Lane,
+    pub(crate) lsn: Lsn,
+}
+
+impl Drop for IdLockUntilSettled {
+    fn drop(&mut self) {
+        if let Some(lock) = self.lock.take()
+            && !self.lane.is_settled(self.lsn)
+        {
+            let settled = Durable::new(self.lane.clone(), self.lsn);
+            let runtime = lock.locks.runtime.clone();
+            runtime.spawn(async move {
+                settled.await;
+                drop(lock);
+            });
+        }
+    }
+}

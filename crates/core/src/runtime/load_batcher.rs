@@ -1,0 +1,83 @@
+//! [`LoadBatcher`]: loads of executions share queries, as Writes share flushes.
+//!
+//! While one query is under way, the keys of the next one gather; there is no timer.
+
+use std::sync::Arc;
+
+use tokio::runtime;
+use tokio::sync::oneshot;
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::store::{Detail, Execution, ExecutionId, Store};
+use crate::sync::Mutex;
+
+/// Maximum number of executions in one query.
+const MAX_KEYS: usize = 1_000;
+
+type Loaded = Result<Option<Execution>, Error>;
+
+/// The keys that the next query loads.
+pub(crate) struct LoadBatcher {
+    store: Arc<dyn Store>,
+    runtime: runtime::Handle,
+    pending: Mutex<Pending>,
+}
+
+#[derive(Default)]
+struct Pending {
+    keys: Vec<(Key, oneshot::Sender<Loaded>)>,
+    /// True while a task sends queries; the task loads these keys too.
+    is_loading: bool,
+}
+
+impl LoadBatcher {
+    pub(crate) fn new(store: Arc<dyn Store>, runtime: runtime::Handle) -> Arc<Self> {
+        Arc::new(Self { store, runtime, pending: Mutex::default() })
+    }
+
+    /// Returns the execution with its outcome, without its input. Shares the query with other callers.
+    pub(crate) async fn load(self: &Arc<Self>, key: Key) -> Loaded {
+        let (reply, loaded) = oneshot::channel();
+        let is_first = {
+            let mut pending = self.pending.lock();
+            pending.keys.push((key, reply));
+            !std::mem::replace(&mut pending.is_loading, true)
+        };
+        if is_first {
+            // in a task of its own: a caller may go away, and must not leave the others without a reply
+            self.runtime.spawn(self.clone().load_pending());
+        }
+        loaded.await.unwrap_or_else(|_| Err(Error::Unavailable("the load was dropped".into())))
+    }
+
+    /// Sends queries until no keys are pending.
+    async fn load_pending(self: Arc<Self>) {
+        loop {
+            let batch = {
+                let mut pending = self.pending.lock();
+                let count = pending.keys.len().min(MAX_KEYS);
+                let batch: Vec<_> = pending.keys.drain(..count).collect();
+                pending.is_loading = !batch.is_empty();
+                batch
+            };
+            if batch.is_empty() {
+                return;
+            }
+            let ids: Vec<ExecutionId> = batch.iter().map(|(key, _)| ExecutionId::Key(*key)).collect();
+            match self.store.load(&ids, Detail::Outcome).await {
+                Ok(records) => {
+                    for ((_, reply), record) in batch.into_iter().zip(records) {
+                        let _ = reply.send(Ok(record.map(|record| record.execution)));
+                    }
+                }
+                Err(error) => {
+                    let error = Error::from(error);
+                    for (_, reply) in batch {
+                        let _ = reply.send(Err(error.clone()));
+                    }
+                }
+            }
+        }
+    }
+}

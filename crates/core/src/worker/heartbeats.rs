@@ -1,0 +1,264 @@
+//! The heartbeats of a worker: they renew the registration and report what concerns the worker.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use tokio::sync::MutexGuard;
+use tokio::time::Instant;
+
+use crate::clock::since_boot;
+use crate::failure::Failure;
+use crate::key::Key;
+use crate::runtime::inner::Core;
+use crate::runtime::run::Interrupt;
+use crate::store::{Changed, EXPIRED, Look, Record, RequestKind, Seen};
+use crate::worker::launch::{adopt, generations};
+use crate::worker::lost_claims::Strays;
+
+/// How often the worker looks, whatever happens, and renews.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The same for a client that nobody waits with: its lease is a day.
+const CLIENT_LOOKS_EVERY: Duration = Duration::from_hours(1);
+/// A worker looks for strays at every so many renewals, although it knows of none.
+const RENEWALS_PER_AUDIT: u32 = 60;
+/// Of its time a worker spends at most one part in so many on looks that others have caused.
+const LOOK_SHARE: u32 = 4;
+/// So many who wait for executions elsewhere ask whenever something may have changed.
+const FEW: usize = 64;
+/// How often they do, at most.
+const ASK_EVERY: Duration = Duration::from_millis(2);
+/// When the look comes that tells whether there is anything else.
+const LOOK_AFTER_ASKING: Duration = Duration::from_millis(5);
+/// A look for a deadline comes so long after it, by any estimate.
+const EXACTNESS: Duration = Duration::from_millis(1);
+
+/// The looks under one registration.
+pub(super) struct Looks {
+    core: Arc<Core>,
+    strays: Strays,
+    /// A search for strays waits for the end of a claim.
+    is_search_put_off: bool,
+    /// The last look got no answer.
+    is_unanswered: bool,
+    /// How often it has renewed, and when it did last, or tried.
+    renewals: u32,
+    renewed_at: Option<Instant>,
+    /// When a worker counts as lost unless it renews.
+    judge_at: Option<Instant>,
+    /// When a look comes because others have changed something.
+    look_again_at: Option<Instant>,
+    /// When a look that others cause may come.
+    may_look_at: Instant,
+    /// When those who wait may ask because of what others have changed.
+    may_ask_at: Instant,
+}
+
+impl Looks {
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        Self {
+            core,
+            strays: Strays::default(),
+            is_search_put_off: false,
+            is_unanswered: false,
+            renewals: 0,
+            renewed_at: None,
+            judge_at: None,
+            look_again_at: None,
+            may_look_at: Instant::now(),
+            may_ask_at: Instant::now(),
+        }
+    }
+
+    pub(super) async fn run(&mut self) {
+        let core = self.core.clone();
+        let signals = &core.worker;
+        loop {
+            self.strays.heed(&signals.lost_claims);
+            let is_idle_client = core.info.is_client && !core.watch.is_used();
+            let every = if is_idle_client { CLIENT_LOOKS_EVERY } else { LOOK_EVERY };
+            let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
+            let is_renewal = self.renewed_at.is_none_or(|at| at.elapsed() >= every) || is_over(self.judge_at);
+            // a deadline is judged by a look
+            let is_due = is_over(self.look_again_at) | signals.take_deadline(core.now());
+            if is_renewal || is_due || signals.is_look_wanted.swap(false, SeqCst) {
+                // a look never waits for a claim: it renews the registration
+                self.look(is_renewal, signals.claiming.try_lock().ok()).await;
+            }
+            if signals.is_look_wanted.load(SeqCst) {
+                continue;
+            }
+            let next = self.renewed_at.map_or_else(Instant::now, |at| at + every);
+            let next = [self.judge_at, self.look_again_at].into_iter().flatten().fold(next, Instant::min);
+            let deadline_in =
+                signals.deadline_at.load(SeqCst).saturating_sub(core.now().as_micros()).max(0) as u64;
+            let next = next.min(Instant::now() + Duration::from_micros(deadline_in).min(every) + EXACTNESS);
+            tokio::select! {
+                () = signals.look.notified() => {}
+                () = tokio::time::sleep_until(next) => {}
+                guard = signals.claiming.lock(), if self.is_search_put_off => self.look(false, Some(guard)).await,
+                changed = core.store.changed() => self.heed(&changed, next).await,
+            }
+        }
+    }
+
+    /// Something may have changed elsewhere.
+    async fn heed(&mut self, changed: &Changed, next: Instant) {
+        let core = &self.core;
+        if changed.has_ready {
+            core.wake_worker(true);
+        }
+        if !changed.has_more {
+            return;
+        }
+        core.queues.has_left();
+        if core.watch.count() > FEW {
+            // thousands of waiters make a look long: the rest of the time is for what else there is to do
+            tokio::time::sleep_until(self.may_look_at.min(next)).await;
+            core.worker.is_look_wanted.store(true, SeqCst);
+            return;
+        }
+        // a few ask by themselves, and together; what a look can tell beside that must not be in their way
+        tokio::time::sleep_until(self.may_ask_at).await;
+        core.watch.notify_all();
+        let now = Instant::now();
+        self.may_ask_at = now + ASK_EVERY;
+        let look_at = self.may_look_at.max(now + LOOK_AFTER_ASKING);
+        self.look_again_at = Some(self.look_again_at.map_or(look_at, |at| at.min(look_at)));
+    }
+
+    /// The look: passes on what is asked for, and renews if that is due. Searches for strays if that is due and, as
+    /// `no_claim` says, no claim is under way.
+    async fn look(&mut self, is_renewal: bool, no_claim: Option<MutexGuard<'_, ()>>) {
+        let core = self.core.clone();
+        let (asked_at, asked_since_boot) = (Instant::now(), since_boot());
+        self.look_again_at = None;
+        if is_renewal {
+            self.renewed_at = Some(asked_at);
+            self.judge_at = None;
+            self.renewals = self.renewals.wrapping_add(1);
+        }
+        if core.is_poisoned() {
+            return;
+        }
+        if is_renewal && self.renewals.is_multiple_of(RENEWALS_PER_AUDIT) {
+            self.strays.seek([]);
+        }
+        let registration = core.registration();
+        let no_claim = no_claim.filter(|_| self.strays.are_sought());
+        self.is_search_put_off = self.strays.are_sought() && no_claim.is_none();
+        let holds = no_claim.as_ref().map(|_| core.runs.held());
+        let generations = generations(&core);
+        let look = Look {
+            worker: registration.worker,
+            epoch: registration.epoch,
+            is_renewal,
+            watch: core.watch.keys(),
+            holds,
+            workflows: core.info.workflows.clone(),
+            app_version: core.info.app_version.clone(),
+            queues: core.info.queues.clone(),
+        };
+        let seen = match core.store.look(&look).await {
+            Ok(seen) => seen,
+            Err(error) => {
+                let Some(error) = core.end_by(error) else { return };
+                if !std::mem::replace(&mut self.is_unanswered, true) {
+                    tracing::warn!(%error, "the worker's look failed; trying again");
+                }
+                return;
+            }
+        };
+        if std::mem::take(&mut self.is_unanswered) {
+            tracing::info!("the worker's looks succeed again");
+        }
+        self.may_look_at = Instant::now() + asked_at.elapsed() * LOOK_SHARE;
+        core.store_time.correct(asked_at, seen.now);
+        if seen.is_fenced {
+            core.fenced();
+            return;
+        }
+        // before the renewal, with which bodies begin that have waited for it
+        for (key, kind) in &seen.requests {
+            if let (RequestKind::Cancel, Some(run)) = (kind, core.runs.get(*key)) {
+                run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
+            }
+        }
+        if is_renewal {
+            core.lease.renew(asked_since_boot);
+        }
+        self.pass_on(seen, &look, &generations);
+    }
+
+    fn pass_on(&mut self, seen: Seen, look: &Look, generations: &[u32]) {
+        let core = self.core.clone();
+        for key in seen.ended {
+            core.watch.notify(key);
+        }
+        if let Some(versions) = seen.newer_schema {
+            core.outdate(versions);
+        }
+        if let Some(held) = &look.holds {
+            self.adopt_strays(held, seen.strays, generations);
+        }
+        if seen.has_lost {
+            core.worker.take_over.notify_one();
+        }
+        if let Some(at) = seen.judge_at {
+            // after that time by any estimate, and not all workers at once
+            let pause = at.since(seen.now) + Duration::from_millis(20 + fastrand::u64(..80));
+            self.judge_at = Some(Instant::now() + pause);
+        }
+        if let Some(at) = seen.next_deadline {
+            core.worker.deadline_at.fetch_min(at.as_micros(), SeqCst);
+        }
+        if !seen.expired.is_empty() {
+            if seen.expired.len() >= EXPIRED {
+                // there may be more
+                core.worker.is_look_wanted.store(true, SeqCst);
+            }
+            core.runtime.spawn(expire(core.clone(), seen.expired));
+        }
+        for (signal, time) in
+            [(&core.worker.due_at, seen.next_due), (&core.worker.quarantined_until, seen.quarantined_until)]
+        {
+            if let Some(time) = time {
+                signal.fetch_min(time.as_micros(), SeqCst);
+                core.wake_worker(false);
+            }
+        }
+        if seen.has_ready {
+            core.wake_worker(true);
+        }
+    }
+
+    /// Adopts what a claim has taken whose answer was lost. The store has listed `seen`: owned, and not `held`.
+    fn adopt_strays(&mut self, held: &[Key], seen: Vec<Record>, generations: &[u32]) {
+        let core = self.core.clone();
+        let seen: Vec<Record> =
+            seen.into_iter().filter(|record| !core.runs.holds(record.execution.key)).collect();
+        let strays = self.strays.confirm(held, seen.iter().map(|record| record.execution.key));
+        for record in seen.into_iter().filter(|record| strays.contains(&record.execution.key)) {
+            tracing::info!(execution = %record.execution.key, "adopted after a claim whose outcome was unknown");
+            core.add_running(1);
+            adopt(&core, record, generations);
+        }
+        if self.strays.are_suspected() {
+            core.worker.is_look_wanted.store(true, SeqCst);
+        }
+    }
+}
+
+/// Ends what nobody runs although its deadline has passed. What fails is seen again by a later look.
+async fn expire(core: Arc<Core>, expired: Vec<Key>) {
+    let ends = expired.into_iter().map(|key| {
+        let core = &core;
+        async move {
+            if let Err(error) = core.request_of(key, RequestKind::Expire).await {
+                tracing::debug!(execution = %key, %error, "cannot end an execution whose deadline has passed");
+            }
+        }
+    });
+    futures_util::future::join_all(ends).await;
+}

@@ -1,0 +1,248 @@
+//! Branches: parts of a workflow that go on side by side, each with a context of its own.
+//!
+//! All branches are polled inside the execution's own task, so they may borrow from the code around them,
+//! and the task can see when all of them are at rest.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{Either as Selected, join, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::oneshot;
+
+use crate::failure::Failure;
+use crate::runtime::run::Run;
+use crate::workflow::context::Context;
+
+/// The one of two branches that was first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Either<A, B> {
+    /// The first branch.
+    First(A),
+    /// The second branch.
+    Second(B),
+}
+
+/// A branch that was given up because its time was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the time is up")]
+pub struct Elapsed;
+
+/// Counts the branches of one call for the run: what of them is at rest can be seen only from the count.
+struct Fork {
+    run: Arc<Run>,
+    branches: AtomicI32,
+}
+
+impl Fork {
+    /// The branch that forks waits from now on.
+    fn new(run: &Arc<Run>) -> Self {
+        run.add_leaves(-1);
+        Self { run: run.clone(), branches: AtomicI32::new(0) }
+    }
+
+    fn begin(&self) {
+        self.branches.fetch_add(1, Relaxed);
+        self.run.add_leaves(1);
+    }
+
+    fn end(&self) {
+        self.branches.fetch_sub(1, Relaxed);
+        self.run.add_leaves(-1);
+    }
+}
+
+impl Drop for Fork {
+    fn drop(&mut self) {
+        self.run.add_leaves(1 - self.branches.load(Relaxed));
+    }
+}
+
+impl Context {
+    /// Runs two branches side by side and waits for both.
+    pub async fn join<'a, A, B, FA, FB>(&mut self, first: A, second: B) -> (FA::Output, FB::Output)
+    where
+        A: FnOnce(Context) -> FA,
+        B: FnOnce(Context) -> FB,
+        FA: Future + Send + 'a,
+        FB: Future + Send + 'a,
+    {
+        let path = self.next_path();
+        let fork = &Fork::new(&self.run);
+        fork.begin();
+        fork.begin();
+        let (first, second) = (first(self.branch(&path, 0)), second(self.branch(&path, 1)));
+        join(
+            first.map(|output| {
+                fork.end();
+                output
+            }),
+            second.map(|output| {
+                fork.end();
+                output
+            }),
+        )
+        .await
+    }
+
+    /// Runs one branch per closure, all side by side, and waits for all; outputs in their order.
+    pub async fn join_all<F, Fut>(&mut self, branches: impl IntoIterator<Item = F>) -> Vec<Fut::Output>
+    where
+        F: FnOnce(Context) -> Fut,
+        Fut: Future + Send,
+    {
+        self.map(branches, usize::MAX, |cx, branch| branch(cx)).await
+    }
+
+    /// Runs `body` for every item, at most `limit` at a time; outputs in the order of the items.
+    pub async fn map<I, F, Fut>(&mut self, items: I, limit: usize, mut body: F) -> Vec<Fut::Output>
+    where
+        I: IntoIterator,
+        F: FnMut(Context, I::Item) -> Fut,
+        Fut: Future + Send,
+    {
+        let path = self.next_path();
+        let fork = Fork::new(&self.run);
+        let mut items = items.into_iter();
+        let mut running = FuturesUnordered::new();
+        let mut outputs: Vec<Option<Fut::Output>> = Vec::new();
+        loop {
+            while running.len() < limit.max(1)
+                && let Some(item) = items.next()
+            {
+                let n = outputs.len();
+                outputs.push(None);
+                fork.begin();
+                running.push(body(self.branch(&path, n as u32), item).map(move |output| (n, output)));
+            }
+            let Some((n, output)) = running.next().await else { break };
+            fork.end();
+            outputs[n] = Some(output);
+        }
+        outputs.into_iter().flatten().collect()
+    }
+
+    /// Runs two branches side by side until one of them is done; the other is given up.
+    pub async fn race<'a, A, B, FA, FB>(&mut self, first: A, second: B) -> Either<FA::Output, FB::Output>
+    where
+        A: FnOnce(Context) -> FA,
+        B: FnOnce(Context) -> FB,
+        FA: Future + Send + 'a,
+        FB: Future + Send + 'a,
+    {
+        let path = self.next_path();
+        let fork = Fork::new(&self.run);
+        fork.begin();
+        fork.begin();
+        let first = Box::pin(first(self.branch(&path, 0)));
+        let second = Box::pin(second(self.branch(&path, 1)));
+        // the loser is dropped here, before the workflow goes on: that it was given up is recorded first
+        match select(first, second).await {
+            Selected::Left((output, loser)) => {
+                drop(loser);
+                Either::First(output)
+            }
+            Selected::Right((output, loser)) => {
+                drop(loser);
+                Either::Second(output)
+            }
+        }
+    }
+
+    /// Runs one branch per closure until one of them is done: its number and output. The others are given
+    /// up, in their order. `None` if there are no branches.
+    pub async fn race_all<F, Fut>(
+        &mut self,
+        branches: impl IntoIterator<Item = F>,
+    ) -> Option<(usize, Fut::Output)>
+    where
+        F: FnOnce(Context) -> Fut,
+        Fut: Future + Send,
+    {
+        let path = self.next_path();
+        let fork = Fork::new(&self.run);
+        let mut running = Vec::new();
+        for (n, branch) in branches.into_iter().enumerate() {
+            fork.begin();
+            running.push(Box::pin(branch(self.branch(&path, n as u32))));
+        }
+        if running.is_empty() {
+            return None;
+        }
+        let (output, n, losers) = futures_util::future::select_all(running).await;
+        drop(losers);
+        Some((n, output))
+    }
+
+    /// Runs a branch for at most `limit`, durably: a replay comes to the same result.
+    pub async fn timeout<'a, A, FA>(&mut self, limit: Duration, branch: A) -> Result<FA::Output, Elapsed>
+    where
+        A: FnOnce(Context) -> FA,
+        FA: Future + Send + 'a,
+    {
+        match self.race(branch, async move |mut cx: Context| cx.sleep(limit).await).await {
+            Either::First(output) => Ok(output),
+            Either::Second(()) => Err(Elapsed),
+        }
+    }
+
+    /// Starts a branch that goes on beside this one. It ends with the workflow, if not before.
+    pub fn spawn<F, Fut>(&mut self, branch: F) -> Branch<Fut::Output>
+    where
+        F: FnOnce(Context) -> Fut,
+        Fut: Future + Send + 'static,
+        Fut::Output: Send + 'static,
+    {
+        let path = self.next_path();
+        let run = self.run.clone();
+        let (send, output) = oneshot::channel();
+        let future = branch(self.branch(&path, 0));
+        let leaf = Leaf::new(&run);
+        let spawned = Box::pin(async move {
+            let result = AssertUnwindSafe(future).catch_unwind().await;
+            drop(leaf);
+            let _ = send.send(result.map_err(|panic| Failure::from_panic(&*panic)));
+        });
+        run.state().spawned.push(spawned);
+        run.poke();
+        Branch { run, output }
+    }
+}
+
+/// A branch that nobody waits for counts as long as it lives.
+pub(crate) struct Leaf(Arc<Run>);
+
+impl Leaf {
+    pub(crate) fn new(run: &Arc<Run>) -> Self {
+        run.add_leaves(1);
+        Self(run.clone())
+    }
+}
+
+impl Drop for Leaf {
+    fn drop(&mut self) {
+        self.0.add_leaves(-1);
+    }
+}
+
+/// A branch that was spawned.
+#[must_use = "a branch goes on without being awaited, but it ends with the workflow"]
+pub struct Branch<T> {
+    run: Arc<Run>,
+    output: oneshot::Receiver<Result<T, Failure>>,
+}
+
+impl<T> Branch<T> {
+    /// Waits for the branch's output; an error if it panicked.
+    pub async fn output(self) -> Result<T, Failure> {
+        // while this branch waits for another one, it is not one that could make a call
+        let _fork = Fork::new(&self.run);
+        match self.output.await {
+            Ok(result) => result,
+            Err(_) => std::future::pending().await,
+        }
+    }
+}

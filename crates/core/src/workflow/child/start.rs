@@ -1,0 +1,233 @@
+//! Starting a child: as a call of its own, or within the call that awaits it.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use super::NewChild;
+use super::wait::recorded_key;
+use crate::commit::{Durable, Lsn, Slot};
+use crate::error::Error;
+use crate::failure::Failure;
+use crate::key::Key;
+use crate::path::Path;
+use crate::payload::Payload;
+use crate::queue::Ticket;
+use crate::runtime::definition::Definition;
+use crate::runtime::run::call::Call;
+use crate::runtime::run::chunks::Place;
+use crate::runtime::run::replay::CallKind;
+use crate::runtime::run::task::RunTask;
+use crate::runtime::run::{ChildState, Interrupt, NewRun, Run};
+use crate::runtime::runs::Expected;
+use crate::runtime::start_options::StartOptions;
+use crate::store::{self, CheckpointKind, Outcome, Parent};
+
+/// Starts a child as a call of its own, and records that: a replay, also one of a later run of the
+/// execution, goes on with the same child.
+pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) -> Result<Key, Failure> {
+    let fingerprint = Some(child.fingerprint);
+    let name = child.definition.name.clone().into();
+    // no delivery comes before the call has begun
+    let moment = run.state().delivered_at;
+    let call = Call::begin(run, path, &name, CallKind::ChildStart, fingerprint);
+    if let Some(delivery) = call.recorded().await {
+        if delivery.kind == CheckpointKind::Failed {
+            return Err(delivery.outcome.to_failure());
+        }
+        let key = recorded_key(&call, &delivery.outcome).await;
+        if !child.is_detached {
+            let state =
+                if run.core.runs.get(key).is_some() { ChildState::Local } else { ChildState::Elsewhere };
+            run.state().children.insert(key, state);
+        }
+        return Ok(key);
+    }
+    let key = Key::started(run.key, run.run_no, &call.path, moment);
+    match start(&call, child, key).await {
+        Ok(key) => {
+            crate::crash_point!("child started and not recorded");
+            call.deliver(CheckpointKind::Started, Payload::encode(&key.to_string())?, 0).await;
+            Ok(key)
+        }
+        Err(failure) => {
+            call.deliver(CheckpointKind::Failed, Payload::of_failure(&failure), 0).await;
+            Err(failure)
+        }
+    }
+}
+
+/// Starts the child of a call, or attaches to it if a run before this one has started it.
+pub(super) async fn start(call: &Call, child: NewChild, key: Key) -> Result<Key, Failure> {
+    let NewChild { definition, input, options, is_detached, .. } = child;
+    let run = &call.run;
+    let core = &run.core;
+    if core.definitions.get(&definition.name).is_none() {
+        let mut failure = core.definitions.unknown(&definition.name).recorded();
+        failure.message =
+            format!("workflow {:?} cannot start a child: {}", &*run.definition.name, failure.message);
+        return Err(failure);
+    }
+    let limit = core.options.value_limit;
+    if input.len() > limit {
+        let what = format!("the input of child {:?}", &*definition.name);
+        return Err(Error::TooLarge { what, size: input.len(), limit }.recorded());
+    }
+    let options = options.as_deref().unwrap_or(StartOptions::PLAIN);
+    let ticket = place(call, options).await?;
+    let (stored, room) = crate::runtime::run::chunks::store(Place::of(run, key), input.clone()).await;
+    let is_local = ticket.is_none() && options.due.is_none() && core.take_slot();
+    if !is_detached {
+        let state = if is_local { ChildState::Local } else { ChildState::Elsewhere };
+        run.state().children.insert(key, state);
+    }
+    let parent = Parent { key: run.key, is_detached };
+    let created_at = core.now();
+    let (deadline_at, run_timeout) = options.time_limits(created_at, is_local);
+    let new = store::Start {
+        key,
+        root: run.root,
+        parent: Some(parent.clone()),
+        workflow_id: None,
+        workflow: definition.name.clone(),
+        app_version: core.info.app_version.clone(),
+        ticket,
+        fingerprint: None,
+        input: stored,
+        created_at,
+        deadline_at,
+        is_guarded: run.is_replayed,
+        has_begun: false,
+        yields: false,
+        dedup_id: None,
+        merge_within: None,
+        run_timeout,
+        attributes: options.attributes.clone(),
+        state: options.state(created_at, is_local),
+    };
+    let child = is_local.then(|| run_of_child(run, &new, &definition, parent));
+    let outcome = if run.is_replayed {
+        start_guarded(run, new, room, child, input).await
+    } else {
+        // never claimed before: it cannot have started the child before
+        start_new(run, new, room, child, &input)
+    };
+    match outcome {
+        Outcome::Applied => Ok(key),
+        Outcome::Duplicate(existing) if existing.parent == Some(run.key) => {
+            // whether it runs here, or has ended a moment ago, the database knows
+            if let Some(child @ ChildState::Local) = run.state().children.get_mut(&key) {
+                *child = ChildState::Elsewhere;
+            }
+            Ok(key)
+        }
+        Outcome::Duplicate(existing) => Err(Failure::new(format!(
+            "the child's key {key} belongs to an execution of {:?} that this one has not started",
+            &*existing.workflow
+        ))
+        .permanent()),
+        Outcome::Refused(reason) => Err(Failure::of_kind(
+            crate::failure::REFUSED,
+            format!("the child could not be started: {reason}"),
+        )
+        .permanent()),
+        // this run is over
+        _ => std::future::pending().await,
+    }
+}
+
+/// Starts a child that cannot be there already. It runs at once; its bodies wait for its Start.
+fn start_new(run: &Run, new: store::Start, room: u32, child: Option<Arc<Run>>, input: &Payload) -> Outcome {
+    if let Some(child) = &child {
+        // its row is held before it is there
+        child.register();
+    }
+    let staged = run.stage_child(Box::new(new), room);
+    match (staged, child) {
+        (Some((lsn, slot)), Some(child)) => dispatch(child, input, lsn, slot),
+        (None, Some(child)) => {
+            run.core.runs.remove(&child);
+            run.core.slot_freed();
+        }
+        _ => {}
+    }
+    if staged.is_some() { Outcome::Applied } else { Outcome::Fenced }
+}
+
+/// Starts a child that an earlier run of its parent may have started: it runs here if that is not so.
+async fn start_guarded(
+    run: &Arc<Run>,
+    new: store::Start,
+    room: u32,
+    child: Option<Arc<Run>>,
+    input: Payload,
+) -> Outcome {
+    // its row is ours before its run begins
+    let expected = child.is_some().then(|| Expected::new(&run.core, new.key));
+    let staged = run.stage_child(Box::new(new), room);
+    let Some((lsn, _)) = staged else {
+        if child.is_some() {
+            run.core.slot_freed();
+        }
+        return Outcome::Fenced;
+    };
+    if let Some(child) = child {
+        // a task of its own: the branch that awaits us may be given up before the outcome is known
+        let started = Durable::new(run.clone(), lsn);
+        run.core.runtime.spawn(async move {
+            let _expected = expected;
+            match started.await {
+                Outcome::Applied => {
+                    child.register();
+                    dispatch(child, &input, lsn, Slot::default());
+                }
+                _ => child.core.slot_freed(),
+            }
+        });
+    }
+    run.lane().durable(lsn).await
+}
+
+/// Where a child is to stand whenever it is queued, as its options say.
+async fn place(call: &Call, options: &StartOptions) -> Result<Option<Arc<Ticket>>, Failure> {
+    options.check_child().and_then(|()| options.attributes.check()).map_err(|error| error.recorded())?;
+    let Some(ticket) = options.ticket().map_err(|error| error.recorded())? else { return Ok(None) };
+    let core = &call.run.core;
+    let unknown = call.ask(async || match core.queues.check(&*core.store, &ticket.queue).await {
+        Err(error @ (Error::UnknownQueue { .. } | Error::Invalid { .. })) => Ok(Some(error)),
+        checked => checked.map(|()| None),
+    });
+    match unknown.await {
+        None => Ok(Some(ticket)),
+        Some(error) => Err(error.recorded()),
+    }
+}
+
+/// The run of a child that is started here.
+fn run_of_child(
+    parent_run: &Arc<Run>,
+    start: &store::Start,
+    definition: &Arc<Definition>,
+    parent: Parent,
+) -> Arc<Run> {
+    if let Some(fate) = &parent_run.fate {
+        fate.add_child();
+    }
+    let first = NewRun::first(start.key, parent_run.root, start.created_at, parent_run.generation);
+    let (parent, fate) = (Some(parent), parent_run.fate.clone());
+    let new = NewRun { parent, fate, deadline_at: start.deadline_at, ..first };
+    Run::new(parent_run.core.clone(), definition.clone(), new)
+}
+
+/// Runs a child, whose Start was staged as `lsn`, in a task of its own.
+fn dispatch(child: Arc<Run>, input: &Payload, lsn: Lsn, slot: Slot) {
+    child.depends_on(lsn);
+    child.started_at(lsn, slot);
+    if child.is_lost() {
+        // meanwhile: whoever stopped its tree may not have found it
+        child.interrupt(Interrupt::Lost);
+    }
+    let runtime = child.core.runtime.clone();
+    let mut task = RunTask::executing(child, input);
+    let input = Payload::empty();
+    runtime.spawn(async move { poll_fn(|cx| task.poll_conclusion(cx, &input)).await });
+}

@@ -1,0 +1,40 @@
+//! Durable sleeps.
+
+use std::time::Duration;
+
+use crate::payload::Payload;
+use crate::runtime::run::call::Call;
+use crate::runtime::run::replay::CallKind;
+use crate::store::CheckpointKind;
+use crate::workflow::context::Context;
+
+impl Context {
+    /// Waits, durably, for `duration`. Never shorter, judged by the database's clock; after a crash the
+    /// time that has passed counts. While all branches wait long, the execution takes no memory.
+    pub async fn sleep(&mut self, duration: Duration) {
+        let call = self.begin_sleep();
+        sleep_for(&call, duration).await;
+    }
+
+    pub(crate) fn begin_sleep(&mut self) -> Call {
+        let path = self.next_path();
+        Call::begin(&self.run, path, &"sleep".into(), CallKind::Sleep, None)
+    }
+}
+
+/// Sleeps, as the call that has begun.
+pub(crate) async fn sleep_for(call: &Call, duration: Duration) {
+    if call.recorded().await.is_some() {
+        return;
+    }
+    let run = &call.run;
+    let path = call.path.clone();
+    let armed = { run.state().armed.iter().find(|armed| armed.path == path).map(|armed| armed.due_at) };
+    if let Some(due_at) = armed {
+        // so that what is recorded says how long it slept, also after a suspension
+        run.began_at(call.id(), due_at.minus(duration));
+    }
+    let due_at = armed.unwrap_or_else(|| run.core.now().plus(duration));
+    call.until(due_at).await;
+    call.deliver(CheckpointKind::Timer, Payload::empty(), 0).await;
+}

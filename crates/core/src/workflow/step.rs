@@ -1,0 +1,414 @@
+//! Steps: bodies whose outcome is recorded once, and their retries.
+
+use std::future::IntoFuture;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::error::Error;
+use crate::failure::{ATTEMPT_TIMED_OUT, Failure, IntoFailure};
+use crate::name::Name;
+use crate::path::Path;
+use crate::payload::{FromPayload, INLINE_LIMIT, Payload, ToPayload};
+use crate::runtime::run::call::{Call, Delivery};
+use crate::runtime::run::chunks::Place;
+use crate::runtime::run::replay::CallKind;
+use crate::runtime::run::{Interrupt, Run};
+use crate::store::{Attempt, CheckpointKind, Outcome, Write};
+use crate::text::check_name;
+use crate::workflow::context::Context;
+use crate::workflow::retry::{RetryPolicy, StepOptions};
+
+/// A step about to be carried out; `.await` it. Made by [`Context::step`].
+#[must_use = "a step does nothing until it is awaited"]
+pub struct Step<'c, F> {
+    cx: &'c mut Context,
+    name: Name,
+    body: F,
+    /// `None` for the defaults.
+    options: Option<Box<StepOptions>>,
+    fingerprint: Option<Result<u64, Error>>,
+}
+
+impl Context {
+    /// A step: runs `body` and records its outcome, once; a replay returns what was recorded.
+    ///
+    /// The body starts when every earlier Write of the execution is durable. It may run again only if a
+    /// crash came before its outcome was recorded.
+    ///
+    /// The body is a closure that returns a future, as it may be called once per attempt:
+    /// `async || call(&order).await`. Its value needs serde's `Serialize` and `Deserialize`; its error may be
+    /// a [`Failure`] or any `std::error::Error` ([`IntoFailure`]). Where the compiler cannot know which, write
+    /// `Ok::<_, Failure>(value)`. By default there is one attempt, without a limit in time; see
+    /// [`retries`](Step::retries), [`RetryPolicy`] and [`timeout`](Step::timeout).
+    pub fn step<F, Fut, T, E>(&mut self, name: impl Into<Name>, body: F) -> Step<'_, F>
+    where
+        // also said where it is awaited; here the compiler can point at the body
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        T: Serialize + DeserializeOwned,
+        E: IntoFailure,
+    {
+        Step { cx: self, name: name.into(), body, options: None, fingerprint: None }
+    }
+}
+
+impl<F> Step<'_, F> {
+    fn options(&mut self) -> &mut StepOptions {
+        self.options.get_or_insert_default()
+    }
+
+    /// Up to `retries` further attempts after a failed one, with exponential backoff.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.options().retry.retries = retries;
+        self
+    }
+
+    /// The pause before the second attempt (1 s), and the longest one (60 s).
+    pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
+        self.options().retry.backoff = first;
+        self.options().retry.max_backoff = longest;
+        self
+    }
+
+    /// The whole retry policy.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.options().retry = policy;
+        self
+    }
+
+    /// Retries only errors for which `retry_if` is true.
+    pub fn retry_if(mut self, retry_if: fn(&Failure) -> bool) -> Self {
+        self.options().retry.retry_if = Some(retry_if);
+        self
+    }
+
+    /// Fails an attempt that takes longer.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options().timeout = Some(timeout);
+        self
+    }
+
+    /// Lets the body run before the checkpoints of earlier steps are durable: for reads, pure computations
+    /// and idempotent calls. What a crash then takes back is always the end of what was recorded.
+    pub fn speculative(mut self) -> Self {
+        self.options().is_speculative = true;
+        self
+    }
+
+    /// Records a fingerprint of the step's arguments: a replay that passes others parks the execution
+    /// instead of using an outcome that belongs to something else.
+    pub fn args<A: Serialize + ?Sized>(mut self, args: &A) -> Self {
+        self.fingerprint = Some(Payload::encode(args).map(|payload| payload.fingerprint()));
+        self
+    }
+}
+
+impl<'c, F, Fut, T, E> IntoFuture for Step<'c, F>
+where
+    F: FnMut() -> Fut + Send + 'c,
+    Fut: Future<Output = Result<T, E>> + Send + 'c,
+    T: Serialize + DeserializeOwned + Send + 'c,
+    E: IntoFailure + Send + 'c,
+{
+    type Output = Result<T, Failure>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Step { cx, name, body, options, fingerprint } = self;
+        let path = cx.next_path();
+        match begin(&cx.run, path, &name, fingerprint, options.as_deref()) {
+            Ok(call) => Box::pin(carry_out(call, body, options)),
+            Err(failure) => Box::pin(std::future::ready(Err(failure))),
+        }
+    }
+}
+
+/// Begins the call of a step, unless something is wrong with what was said about it.
+pub(crate) fn begin(
+    run: &Arc<Run>,
+    path: Path,
+    name: &Name,
+    fingerprint: Option<Result<u64, Error>>,
+    options: Option<&StepOptions>,
+) -> Result<Call, Failure> {
+    let checked =
+        check_name("step name", name).and_then(|()| options.map_or(Ok(()), |options| options.retry.check()));
+    match (checked, fingerprint.transpose()) {
+        (Ok(()), Ok(fingerprint)) => Ok(Call::begin(run, path, name, CallKind::Step, fingerprint)),
+        (Err(error), _) | (_, Err(error)) => Err(error.recorded()),
+    }
+}
+
+/// What is rare is boxed, and arguments are used where they are (an `async fn` keeps them twice): a step that
+/// waits takes little more memory than its body.
+#[allow(clippy::manual_async_fn)]
+pub(crate) fn carry_out<F, Fut, T, E>(
+    call: Call,
+    mut body: F,
+    options: Option<Box<StepOptions>>,
+) -> impl Future<Output = Result<T, Failure>> + Send
+where
+    F: FnMut() -> Fut + Send,
+    Fut: Future<Output = Result<T, E>> + Send,
+    T: ToPayload + FromPayload + Send,
+    E: IntoFailure,
+{
+    async move {
+        let call = &call;
+        if let Some(delivery) = call.recorded().await {
+            return Box::pin(replayed(call, delivery)).await;
+        }
+        let (is_speculative, timeout) =
+            options.as_ref().map_or((false, None), |options| (options.is_speculative, options.timeout));
+        let mut attempt = 1;
+        if call.run.is_replayed {
+            let policy = options.as_ref().map(|options| options.retry).unwrap_or_default();
+            attempt = Box::pin(after_crash(call, policy)).await?;
+        }
+        loop {
+            before_body(call, is_speculative).await;
+            body_begins();
+            let result = match timeout {
+                None => attempt_once(&mut body).await,
+                Some(timeout) => Box::pin(attempt_within(&mut body, timeout)).await,
+            };
+            body_is_over();
+            match result.and_then(|value| Ok((checked(call, &value)?, value))) {
+                Ok((payload, value)) => {
+                    let (payload, room) = match room_for(call, &payload) {
+                        Some(room) => (payload, room),
+                        None => Box::pin(stored(call, payload)).await,
+                    };
+                    let at_once = call.run.complete(call.id(), CheckpointKind::Step, payload, room);
+                    call.delivered(at_once).await;
+                    return Ok(value);
+                }
+                Err(failure) => {
+                    let policy = options.as_ref().map(|options| options.retry).unwrap_or_default();
+                    Box::pin(after_failure(call, attempt, failure, policy)).await?;
+                }
+            }
+            attempt += 1;
+        }
+    }
+}
+
+/// The encoded value of a step, if it can be recorded.
+pub(crate) fn checked<T: ToPayload>(call: &Call, value: &T) -> Result<Payload, Failure> {
+    let payload = value.to_payload().and_then(|payload| check_size(call, payload));
+    payload.map_err(|error| error.recorded())
+}
+
+/// Records a failed attempt and waits until it is time for the next; or records the failure as the outcome,
+/// and returns it, if there is to be no other.
+pub(crate) async fn after_failure(
+    call: &Call,
+    attempt: u32,
+    failure: Failure,
+    policy: RetryPolicy,
+) -> Result<(), Failure> {
+    if !policy.allows(attempt, &failure) {
+        return give_up(call, failure).await;
+    }
+    record_attempt(call, attempt, &failure);
+    crate::crash_point!("attempt staged");
+    // nothing the run could suspend for, nothing recorded
+    tokio::time::sleep(policy.jittered(attempt)).await;
+    Ok(())
+}
+
+/// The outcome that was recorded.
+pub(crate) async fn replayed<T: FromPayload>(call: &Call, delivery: Delivery) -> Result<T, Failure> {
+    let payload = call.fetch(delivery.outcome).await;
+    match delivery.kind {
+        CheckpointKind::Failed => match payload.decode::<Failure>() {
+            Ok(failure) => Err(failure),
+            Err(error) => call.park(error.to_string()).await,
+        },
+        _ => match T::from_payload(&payload) {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                let name = call.run.name_of(call.id());
+                call.park(error.of_value(|| format!("the value of step {name:?}")).to_string()).await
+            }
+        },
+    }
+}
+
+/// Attempts may have failed before a crash: were there to be more, and is some of the pause left? The number
+/// of the next one.
+pub(crate) async fn after_crash(call: &Call, policy: RetryPolicy) -> Result<u32, Failure> {
+    let failed = call.run.take_attempts(&call.path);
+    let attempt = failed.len() as u32 + 1;
+    let Some(last) = failed.last() else { return Ok(attempt) };
+    let failure = last.failure.decode::<Failure>().unwrap_or_else(Failure::from);
+    if !policy.allows(attempt - 1, &failure) {
+        return give_up(call, failure).await;
+    }
+    // never more than the whole of it, whatever time it was where the attempt failed
+    let whole = policy.pause_after(attempt - 1);
+    let left = last.at.plus(whole).since(call.run.core.now());
+    tokio::time::sleep(left.min(whole)).await;
+    Ok(attempt)
+}
+
+/// The body starts only now: all that came before it is durable.
+async fn before_body(call: &Call, is_speculative: bool) {
+    let run = &call.run;
+    if let Some(barrier) = run.barrier(is_speculative)
+        && may_begin(run, &run.lane().durable(barrier).await)
+    {
+        in_time(run).await;
+        if run.lets_begin() {
+            return;
+        }
+        // cancelled, or its time is up: the task stops it
+        return std::future::pending().await;
+    }
+    // a Start that lost, a fence: there is no body to run any more
+    run.interrupt(Interrupt::Lost);
+    std::future::pending::<()>().await;
+}
+
+pub(crate) fn body_begins() {
+    crate::crash_point!("body begins");
+}
+
+pub(crate) fn body_is_over() {
+    crate::crash_point!("body over and not recorded");
+}
+
+/// True if a body may begin after the Write that it had to wait for has come to `outcome`.
+pub(crate) fn may_begin(run: &Run, outcome: &Outcome) -> bool {
+    !run.is_lost()
+        && match outcome {
+            Outcome::Applied | Outcome::Answered(..) => true,
+            // a child that a run before this one has started: it is there
+            Outcome::Duplicate(existing) => existing.parent == Some(run.key),
+            _ => false,
+        }
+}
+
+/// A worker that could not renew for a lease may have been taken over: no body begins before it has.
+pub(crate) async fn in_time(run: &Run) {
+    let lease = &run.core.lease;
+    if lease.is_held() {
+        return;
+    }
+    lease.held().await;
+    if run.is_lost() {
+        // it was taken over, and holds the lease of another registration by now
+        run.interrupt(Interrupt::Lost);
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn attempt_once<F, Fut, T, E>(body: &mut F) -> Result<T, Failure>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+    E: IntoFailure,
+{
+    let body =
+        std::panic::catch_unwind(AssertUnwindSafe(body)).map_err(|panic| Failure::from_panic(&*panic))?;
+    match AssertUnwindSafe(body).catch_unwind().await {
+        Ok(result) => result.map_err(IntoFailure::into_failure),
+        Err(panic) => Err(Failure::from_panic(&*panic)),
+    }
+}
+
+async fn attempt_within<F, Fut, T, E>(body: &mut F, timeout: Duration) -> Result<T, Failure>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+    E: IntoFailure,
+{
+    tokio::time::timeout(timeout, attempt_once(body)).await.unwrap_or_else(|_| {
+        Err(Failure::of_kind(ATTEMPT_TIMED_OUT, format!("the attempt took longer than {timeout:?}")))
+    })
+}
+
+fn check_size(call: &Call, payload: Payload) -> Result<Payload, Error> {
+    let limit = call.run.core.options.value_limit;
+    if payload.len() <= limit {
+        return Ok(payload);
+    }
+    let what = format!("the outcome of step {:?}", call.run.name_of(call.id()));
+    Err(Error::TooLarge { what, size: payload.len(), limit })
+}
+
+/// Room for a payload that goes into its row, if it can be had without waiting.
+pub(crate) fn room_for(call: &Call, payload: &Payload) -> Option<u32> {
+    if payload.len() > INLINE_LIMIT {
+        return None;
+    }
+    Some(call.run.lane().room_now(payload.len() + 256)).filter(|room| *room > 0)
+}
+
+pub(crate) async fn stored(call: &Call, payload: Payload) -> (Payload, u32) {
+    crate::runtime::run::chunks::store(Place::of(&call.run, call.run.key), payload).await
+}
+
+fn record_attempt(call: &Call, attempt: u32, failure: &Failure) {
+    let run = &call.run;
+    let path: Path = call.path.clone();
+    let (failure, at) = (Payload::of_failure(failure), run.core.now());
+    run.stage(Write::Attempt(Attempt { execution: run.key, path, attempt, failure, at }), 0);
+}
+
+/// Records the error as the step's outcome.
+async fn give_up<T>(call: &Call, failure: Failure) -> Result<T, Failure> {
+    let (payload, room) = stored(call, Payload::of_failure(&failure)).await;
+    call.deliver(CheckpointKind::Failed, payload, room).await;
+    Err(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_the_cap_and_jitter_only_shortens() {
+        let policy = RetryPolicy { retries: 9, ..RetryPolicy::default() };
+        let pauses: Vec<u64> = (1..9).map(|attempt| policy.pause_after(attempt).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(policy.pause_after(u32::MAX), Duration::from_secs(60));
+        for attempt in 1..9 {
+            let (pause, jittered) = (policy.pause_after(attempt), policy.jittered(attempt));
+            assert!(jittered <= pause && jittered >= pause / 2);
+        }
+        let endless =
+            RetryPolicy { backoff: Duration::MAX, max_backoff: Duration::MAX, jitter: 0.0, ..policy };
+        assert_eq!(endless.jittered(1), Duration::MAX);
+    }
+
+    #[test]
+    fn a_pause_of_zero_stays_zero_and_odd_numbers_are_refused() {
+        let policy = RetryPolicy { backoff: Duration::ZERO, factor: f64::INFINITY, ..RetryPolicy::default() };
+        assert_eq!((policy.pause_after(1), policy.pause_after(9)), (Duration::ZERO, Duration::ZERO));
+        assert!(policy.check().is_ok());
+        for factor in [f64::NAN, f64::NEG_INFINITY, -1.0, 0.5] {
+            let error = RetryPolicy { factor, ..policy }.check().unwrap_err().to_string();
+            assert!(error.starts_with("factor: is ") && error.contains("at least 1"), "{error}");
+        }
+        for jitter in [f64::NAN, f64::INFINITY, -0.5, 1.5] {
+            let error = RetryPolicy { jitter, ..policy }.check().unwrap_err().to_string();
+            assert!(error.starts_with("jitter: is ") && error.contains("0 to 1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_retried() {
+        let policy = RetryPolicy { retries: 2, ..RetryPolicy::default() };
+        let failure = Failure::new("x");
+        assert!(policy.allows(1, &failure) && policy.allows(2, &failure) && !policy.allows(3, &failure));
+        assert!(!policy.allows(1, &failure.clone().permanent()));
+        let picky = RetryPolicy { retry_if: Some(|failure| failure.message == "again"), ..policy };
+        assert!(picky.allows(1, &Failure::new("again")) && !picky.allows(1, &failure));
+    }
+}

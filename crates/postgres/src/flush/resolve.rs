@@ -1,0 +1,192 @@
+//! Outcomes that are read after the fact: of Starts that lost, and of a flush that proved to be applied.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use stepfast_core::Key;
+use stepfast_core::store::{
+    Answer as Answered, Existing, Flush, Move, Outcome, Request, RequestKind, Start, State, Status,
+    StoreError, UNKNOWN_STATUS, Write,
+};
+
+use crate::conn::pipeline;
+use crate::conn::pipeline::{Job, one};
+use crate::conn::session::Part;
+use crate::conn::session::Session;
+use crate::conn::statements::Sql;
+use crate::error::Trouble;
+use crate::flush::starts::held;
+use crate::rows::types::uuid;
+use crate::rows::{Columns, Found, found};
+
+/// Executions by key, by the caller's id, and by queue and dedup_id.
+#[derive(Default)]
+struct Known {
+    by_key: HashMap<Key, Found>,
+    by_id: HashMap<Arc<str>, Key>,
+    by_dedup_id: HashMap<(String, String), Key>,
+}
+
+impl Known {
+    fn of(&self, key: &Key) -> Option<&Existing> {
+        self.by_key.get(key).map(|found| &found.existing)
+    }
+
+    fn winner(&self, start: &Start) -> Option<&Existing> {
+        self.of(&start.key).or_else(|| self.of(self.by_id.get(start.workflow_id.as_deref()?)?))
+    }
+
+    /// What a Start has come to that was not inserted; `is_refused` if its queue is known to have been full.
+    fn loser(&self, start: &Start, is_refused: bool) -> Result<Outcome, StoreError> {
+        if let Some(winner) = self.winner(start) {
+            return Ok(Outcome::Duplicate(Box::new(winner.clone())));
+        }
+        let holder = held(start)
+            .and_then(|(queue, id)| self.by_dedup_id.get(&(queue.to_owned(), id.to_owned())))
+            .and_then(|key| self.of(key));
+        if let Some(holder) = holder.filter(|_| start.merge_within.is_some()) {
+            return Ok(Outcome::Duplicate(Box::new(holder.clone())));
+        }
+        if holder.is_some() || start.dedup_id.is_some() && !is_refused {
+            return Ok(Outcome::Deduplicated(holder.cloned().map(Box::new)));
+        }
+        if start.waits_in().is_some() && start.is_refusable() {
+            return Ok(Outcome::Full);
+        }
+        Err(StoreError::Corrupt(format!(
+            "execution {} could not be inserted, but nothing has its key or workflow_id",
+            start.key
+        )))
+    }
+}
+
+async fn known<'a>(
+    session: &Session,
+    keys: impl Iterator<Item = Key>,
+    starts: impl Iterator<Item = &'a Start> + Clone,
+) -> Result<Known, Trouble> {
+    let keys: Vec<_> = keys.map(uuid).collect();
+    let ids: Vec<&str> = starts.clone().filter_map(|start| start.workflow_id.as_deref()).collect();
+    let (queues, dedup_ids): (Vec<&str>, Vec<&str>) = starts.filter_map(held).unzip();
+    let params = vec![one(keys), one(ids), one(queues), one(dedup_ids)];
+    let job = Job { sql: Sql::Existing, what: "reading executions", params };
+    let answers = pipeline::run(session, Part::Apart, &[job]).await?;
+    let mut known = Known::default();
+    for row in answers.iter().flat_map(|answer| &answer.rows) {
+        let found = found(row)?;
+        let key = found.existing.key;
+        known.by_id.extend(found.existing.given_id.clone().map(|id| (id, key)));
+        known.by_dedup_id.extend(found.dedup.clone().map(|dedup| (dedup, key)));
+        known.by_key.insert(key, found);
+    }
+    Ok(known)
+}
+
+/// The outcomes of Starts that lost, by index.
+pub(crate) async fn losers(
+    session: &Session,
+    flush: &Flush,
+    losers: &[usize],
+    refused: &HashSet<usize>,
+) -> Result<Vec<(usize, Outcome)>, Trouble> {
+    let starts = || {
+        losers.iter().filter_map(|&i| match flush.writes.get(i) {
+            Some(Write::Start(start)) => Some((i, start.as_ref())),
+            _ => None,
+        })
+    };
+    let all = starts().map(|(_, start)| start);
+    let known = known(session, all.clone().map(|start| start.key), all).await?;
+    starts().map(|(i, start)| Ok((i, known.loser(start, refused.contains(&i))?))).collect()
+}
+
+/// The outcomes of a flush that was applied before, as far as its rows still show them.
+pub(crate) async fn applied_before(
+    session: &Session,
+    flush: &Flush,
+) -> Result<Vec<(usize, Outcome)>, Trouble> {
+    let is_of_interest = |write: &&Write| match write {
+        Write::Start(_) | Write::Wake(_) | Write::Request(_) => true,
+        Write::Move(change) => matches!(change.state, State::Ended { .. }),
+        _ => false,
+    };
+    let keys = flush.writes.iter().filter(is_of_interest).map(Write::execution);
+    let starts = flush.writes.iter().filter_map(|write| match write {
+        Write::Start(start) => Some(&**start),
+        _ => None,
+    });
+    let known = known(session, keys, starts).await?;
+    let asked = asked(session, flush).await?;
+    let mut outcomes = Vec::new();
+    for (i, write) in flush.writes.iter().enumerate() {
+        match write {
+            // its own row is known by its time; any other was there first
+            Write::Start(start) => match known.by_key.get(&start.key) {
+                Some(found) if found.created_at == start.created_at => {
+                    // it has begun, or somebody has claimed it meanwhile, who runs it
+                    if start.yields && found.owner != Some(flush.worker) {
+                        outcomes.push((i, Outcome::Queued));
+                    }
+                }
+                _ => outcomes.push((i, known.loser(start, false)?)),
+            },
+            // woken, and perhaps gone on since; still waiting means that there was no reason to wake it
+            Write::Wake(key) => match known.of(key) {
+                Some(existing) if existing.status != Status::Waiting => {}
+                _ => outcomes.push((i, Outcome::NotFound)),
+            },
+            Write::Move(Move { key, state: State::Ended { status, .. }, .. })
+                if *status != Status::Cancelled
+                    && known.of(key).is_some_and(|existing| existing.status == Status::Cancelled) =>
+            {
+                outcomes.push((i, Outcome::Cancelled));
+            }
+            Write::Request(request) => {
+                let found = known.by_key.get(&request.execution);
+                let is_asked = asked.contains(&(request.execution, request.n));
+                outcomes.push((i, answer(request, found, is_asked)));
+            }
+            _ => {}
+        }
+    }
+    Ok(outcomes)
+}
+
+async fn asked(session: &Session, flush: &Flush) -> Result<HashSet<(Key, Key)>, Trouble> {
+    let requests = flush.writes.iter().filter(|write| matches!(write, Write::Request(_)));
+    let keys: Vec<_> = requests.map(|write| uuid(write.execution())).collect();
+    if keys.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let job = Job { sql: Sql::Asked, what: "reading requests", params: vec![one(keys)] };
+    let answers = pipeline::run(session, Part::Apart, &[job]).await?;
+    let mut asked = HashSet::new();
+    for row in answers.iter().flat_map(|answer| &answer.rows) {
+        let mut row = Columns::of(row);
+        asked.insert((row.key()?, row.key()?));
+    }
+    Ok(asked)
+}
+
+/// How a request was answered, judged by what is there now.
+fn answer(request: &Request, found: Option<&Found>, is_asked: bool) -> Outcome {
+    let Some(Found { existing, has_known_status, .. }) = found else { return Outcome::NotFound };
+    if !has_known_status {
+        return Outcome::Refused(UNKNOWN_STATUS.into());
+    }
+    let status = existing.status;
+    match request.kind {
+        RequestKind::Cancel if is_asked => Outcome::Answered(Answered::Requested, None),
+        RequestKind::Cancel | RequestKind::Expire if status == Status::Cancelled => {
+            Outcome::Answered(Answered::Done, existing.parent)
+        }
+        RequestKind::Cancel if status.is_terminal() => Outcome::Answered(Answered::Declined(status), None),
+        RequestKind::Expire => Outcome::Answered(Answered::Declined(status), None),
+        // its row is gone: the owner has answered it
+        RequestKind::Cancel => Outcome::Answered(Answered::Requested, None),
+        RequestKind::Resume if status == Status::Completed => {
+            Outcome::Answered(Answered::Declined(status), None)
+        }
+        RequestKind::Resume => Outcome::Answered(Answered::Done, None),
+    }
+}

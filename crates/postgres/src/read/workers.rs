@@ -1,0 +1,84 @@
+//! Who is registered, and what waits: for people.
+
+use stepfast_core::clock::Timestamp;
+use stepfast_core::store::{DeadLetter, StoreError, Survey, Waiting, WorkerId, WorkerInfo, WorkerRow};
+use tokio_postgres::Row;
+
+use crate::conn::pipeline::{Job, one};
+use crate::conn::statements::Sql;
+use crate::read::Reader;
+use crate::rows::Columns;
+use crate::rows::types::Instant;
+
+impl Reader {
+    /// See [`Store::survey`](stepfast_core::Store::survey); by the time `now`, or the server's.
+    pub(crate) async fn survey(
+        &self,
+        most: u64,
+        now: Option<Timestamp>,
+        lease_micros: i64,
+    ) -> Result<Survey, StoreError> {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let now = now.map(Instant);
+        let what = "looking who is there";
+        let workers = Job { sql: Sql::Workers, what, params: vec![one(now), one(lease_micros)] };
+        let workers = self.ask(workers).await?;
+        let waiting = self.ask(Job { sql: Sql::Waiting, what, params: vec![one(now), one(most)] }).await?;
+        Ok(Survey {
+            workers: workers.iter().map(worker).collect::<Result<_, _>>()?,
+            waiting: waiting.iter().map(waits).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl Reader {
+    /// See [`Store::dead_letters`](stepfast_core::Store::dead_letters).
+    pub(crate) async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let job = Job { sql: Sql::DeadLetters, what: "listing dead letters", params: vec![one(most)] };
+        self.ask(job).await?.iter().map(dead_letter).collect()
+    }
+}
+
+fn dead_letter(row: &Row) -> Result<DeadLetter, StoreError> {
+    let mut row = Columns::of(row);
+    Ok(DeadLetter {
+        id: row.next()?,
+        put_at: row.time()?,
+        refused_at: row.time()?,
+        key: row.key()?,
+        reason: row.next()?,
+        workflow: row.next()?,
+        workflow_id: row.next()?,
+        queue: row.next()?,
+    })
+}
+
+fn worker(row: &Row) -> Result<WorkerRow, StoreError> {
+    let mut row = Columns::of(row);
+    Ok(WorkerRow {
+        worker: WorkerId(row.next()?),
+        info: WorkerInfo {
+            host: row.next()?,
+            pid: u32::try_from(row.next::<i64>()?).unwrap_or_default(),
+            engine: row.next()?,
+            app_version: row.next::<Option<&str>>()?.map(Into::into),
+            workflows: row.next::<Vec<&str>>()?.into_iter().map(Into::into).collect(),
+            queues: row.next::<Option<Vec<&str>>>()?.map(|names| names.into_iter().map(Into::into).collect()),
+            is_client: row.next()?,
+        },
+        registered_at: row.time()?,
+        lease_expires_at: row.opt_time()?,
+        is_alive: row.next()?,
+        running: row.next::<i64>()? as u64,
+    })
+}
+
+fn waits(row: &Row) -> Result<Waiting, StoreError> {
+    let mut row = Columns::of(row);
+    Ok(Waiting {
+        workflow: row.next::<&str>()?.into(),
+        app_version: row.next::<Option<&str>>()?.map(Into::into),
+        executions: row.next::<i64>()? as u64,
+    })
+}

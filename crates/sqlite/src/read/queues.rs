@@ -1,0 +1,28 @@
+//! Queues: how they are listed.
+
+use std::sync::Arc;
+
+use stepfast_core::queue::QueueRow;
+use stepfast_core::store::StoreError;
+
+use crate::database::Inner;
+use crate::rows::queue;
+
+impl Inner {
+    /// See [`Store::queues`](stepfast_core::Store::queues).
+    pub(crate) fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
+        self.counters.read();
+        self.read("listing queues", |conn| {
+            let mut statement = conn.prepare_cached(include_str!("../../queries/queues.sql"))?;
+            let mut rows = statement.query([])?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                let row = queue(row)?;
+                if names.is_none_or(|names| names.contains(&row.queue.name)) {
+                    found.push(row);
+                }
+            }
+            Ok(found)
+        })
+    }
+}

@@ -1,0 +1,221 @@
+//! Columns to words and back. What no program of ours can have written is `Corrupt`.
+
+pub(crate) mod payloads;
+pub(crate) mod queues;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Row;
+use rusqlite::types::ValueRef;
+use stepfast_core::attributes::Attributes;
+use stepfast_core::clock::Timestamp;
+use stepfast_core::key::Key;
+use stepfast_core::path::Path;
+use stepfast_core::payload::Payload;
+use stepfast_core::queue::rate::Rate;
+use stepfast_core::queue::weights::Weights;
+use stepfast_core::queue::{Limits, Queue, QueueRow, Ticket};
+use stepfast_core::store::{
+    Attempt, Checkpoint, CheckpointKind, Execution, Parent, Record, RequestKind, Status, WorkerId,
+    decode_armed,
+};
+
+use crate::error::{Tried, Trouble};
+
+/// A key as it is bound.
+pub(crate) fn key(key: &Key) -> &[u8] {
+    key.as_bytes()
+}
+
+pub(crate) fn blob<'r>(row: &'r Row<'_>, i: usize) -> Tried<Option<&'r [u8]>> {
+    match row.get_ref(i)? {
+        ValueRef::Null => Ok(None),
+        ValueRef::Blob(bytes) => Ok(Some(bytes)),
+        _ => Err(damaged(row, i)),
+    }
+}
+
+pub(crate) fn key_of(row: &Row<'_>, i: usize) -> Tried<Key> {
+    blob(row, i)?.and_then(Key::from_slice).ok_or_else(|| damaged(row, i))
+}
+
+pub(crate) fn text(row: &Row<'_>, i: usize) -> Tried<Arc<str>> {
+    row.get_ref(i)?.as_str().map(Arc::from).map_err(|_| damaged(row, i))
+}
+
+pub(crate) fn maybe_text(row: &Row<'_>, i: usize) -> Tried<Option<Arc<str>>> {
+    match row.get_ref(i)? {
+        ValueRef::Null => Ok(None),
+        _ => text(row, i).map(Some),
+    }
+}
+
+/// Returns a text of a foreign program, as far as it is UTF-8.
+pub(crate) fn foreign_text(row: &Row<'_>, i: usize) -> Tried<Option<String>> {
+    let bytes = row.get_ref(i)?.as_bytes_or_null().map_err(|_| damaged(row, i))?;
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
+}
+
+/// A status; `None` for a number that this version does not know.
+pub(crate) fn status_of(row: &Row<'_>, i: usize) -> Tried<Option<Status>> {
+    Ok(Status::from_number(row.get(i)?))
+}
+
+pub(crate) fn time(row: &Row<'_>, i: usize) -> Tried<Timestamp> {
+    Ok(Timestamp::from_micros(row.get(i)?))
+}
+
+pub(crate) fn maybe_time(row: &Row<'_>, i: usize) -> Tried<Option<Timestamp>> {
+    Ok(row.get::<_, Option<i64>>(i)?.map(Timestamp::from_micros))
+}
+
+pub(crate) fn payload_of(row: &Row<'_>, i: usize) -> Tried<Payload> {
+    Ok(blob(row, i)?.map_or_else(Payload::empty, Payload::from_slice))
+}
+
+fn path_of(row: &Row<'_>, i: usize) -> Tried<Option<Path>> {
+    Ok(blob(row, i)?.and_then(Path::from_bytes))
+}
+
+fn number<T: TryFrom<i64>>(row: &Row<'_>, i: usize) -> Tried<T> {
+    T::try_from(row.get::<_, i64>(i)?).map_err(|_| damaged(row, i))
+}
+
+fn fingerprint(row: &Row<'_>, i: usize) -> Tried<Option<u64>> {
+    Ok(row.get::<_, Option<i64>>(i)?.map(|fingerprint| fingerprint as u64))
+}
+
+/// What `queries/execution.sql` and `queries/list.sql` select. The input is skipped unless asked for.
+pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
+    let key = key_of(row, 0)?;
+    let root = if blob(row, 1)?.is_some() { key_of(row, 1)? } else { key };
+    let parent = match blob(row, 2)? {
+        Some(_) => Some(Parent { key: key_of(row, 2)?, is_detached: row.get(3)? }),
+        None => None,
+    };
+    let given_id = maybe_text(row, 4)?;
+    let status = status_of(row, 7)?;
+    let armed = decode_armed(blob(row, 15)?.unwrap_or_default());
+    let is_armed_damaged = armed.is_none();
+    let mut execution = Execution {
+        key,
+        root,
+        parent,
+        given_id,
+        workflow: text(row, 5)?,
+        fingerprint: fingerprint(row, 6)?,
+        status: status.unwrap_or(Status::Queued),
+        is_paused: row.get(8)?,
+        input: if with_input { payload_of(row, 18)? } else { Payload::empty() },
+        outcome: payload_of(row, 17)?,
+        owner: row.get::<_, Option<i64>>(9)?.map(WorkerId),
+        run_no: number(row, 10)?,
+        recoveries: number(row, 11)?,
+        created_at: time(row, 12)?,
+        ended_at: maybe_time(row, 13)?,
+        deadline_at: maybe_time(row, 14)?,
+        wake_at: maybe_time(row, 16)?,
+        strikes: row.get::<_, Option<u32>>(19)?.unwrap_or_default(),
+        app_version: maybe_text(row, 20)?,
+        ticket: ticket(row, 21)?,
+        dedup_id: maybe_text(row, 24)?,
+        run_timeout: row.get::<_, Option<i64>>(25)?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        attributes: Attributes::NONE,
+        armed: armed.unwrap_or_default(),
+        unreadable: None,
+    };
+    if status.is_none() {
+        execution.note_unknown_status();
+    }
+    if is_armed_damaged {
+        execution.note_unreadable("armed of executions");
+    }
+    Ok(execution)
+}
+
+/// Where an execution stands: its queue, its key there, its priority.
+fn ticket(row: &Row<'_>, i: usize) -> Tried<Option<Arc<Ticket>>> {
+    let Some(queue) = maybe_text(row, i)? else { return Ok(None) };
+    let key = maybe_text(row, i + 1)?.unwrap_or_default();
+    let priority = row.get::<_, Option<i32>>(i + 2)?.unwrap_or_default();
+    Ok(Some(Arc::new(Ticket { queue, key, priority })))
+}
+
+/// A rate: starts, period, burst.
+fn rate(row: &Row<'_>, i: usize) -> Tried<Option<Rate>> {
+    let Some(starts) = row.get(i)? else { return Ok(None) };
+    let period = Duration::from_millis(number(row, i + 1)?);
+    Ok(Some(Rate { starts, period, burst: row.get(i + 2)? }))
+}
+
+/// Weights of keys; NULL for none.
+fn weights(row: &Row<'_>, i: usize) -> Tried<Weights> {
+    Ok(row.get::<_, Option<String>>(i)?.map_or_else(Weights::default, |json| Weights::stored(&json)))
+}
+
+/// A row of `queues`.
+pub(crate) fn queue(row: &Row<'_>) -> Tried<QueueRow> {
+    Ok(QueueRow {
+        queue: Queue {
+            name: text(row, 0)?,
+            limits: Limits {
+                concurrency: row.get(4)?,
+                worker_concurrency: row.get(5)?,
+                key_concurrency: row.get(6)?,
+                rate: rate(row, 7)?,
+                key_rate: rate(row, 10)?,
+                max_depth: row.get(13)?,
+                key_weights: weights(row, 14)?,
+            },
+        },
+        version: row.get(1)?,
+        changed_at: time(row, 2)?,
+        is_paused: row.get(3)?,
+    })
+}
+
+/// What `queries/checkpoints.sql` selects; the name of a column if that has a value that this version does not know.
+pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> Tried<Result<Checkpoint, &'static str>> {
+    let Some(path) = path_of(row, 0)? else { return Ok(Err("path of checkpoints")) };
+    let Ok(run_no) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("run_no of checkpoints")) };
+    let Ok(order) = u32::try_from(row.get::<_, i64>(2)?) else { return Ok(Err("order_no of checkpoints")) };
+    let kind = u8::try_from(row.get::<_, i64>(3)?).ok().and_then(CheckpointKind::from_number);
+    let Some(kind) = kind else { return Ok(Err("kind of checkpoints")) };
+    Ok(Ok(Checkpoint {
+        execution,
+        path,
+        run_no,
+        order,
+        kind,
+        name: text(row, 4)?.into(),
+        fingerprint: fingerprint(row, 5)?,
+        at: time(row, 6)?,
+        took_ms: row.get(7)?,
+        outcome: payload_of(row, 8)?,
+    }))
+}
+
+/// A row of `attempts`: path, attempt, failed_at, failure; or the name of a column as of a checkpoint.
+pub(crate) fn attempt(row: &Row<'_>, execution: Key) -> Tried<Result<Attempt, &'static str>> {
+    let Some(path) = path_of(row, 0)? else { return Ok(Err("path of attempts")) };
+    let Ok(attempt) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("attempt of attempts")) };
+    Ok(Ok(Attempt { execution, path, attempt, at: time(row, 2)?, failure: payload_of(row, 3)? }))
+}
+
+/// The kind of a request; `None` if this version does not know it.
+pub(crate) fn request_kind(row: &Row<'_>, i: usize) -> Tried<Option<RequestKind>> {
+    Ok(RequestKind::from_number(row.get(i)?))
+}
+
+/// Bytes of the payloads of an execution.
+pub(crate) fn size(record: &Record) -> usize {
+    record.execution.input.len()
+        + record.checkpoints.iter().map(|checkpoint| checkpoint.outcome.len()).sum::<usize>()
+        + record.attempts.iter().map(|attempt| attempt.failure.len()).sum::<usize>()
+}
+
+fn damaged(row: &Row<'_>, i: usize) -> Trouble {
+    let column = row.as_ref().column_name(i).unwrap_or("?").to_owned();
+    Trouble::damaged(&format!("column {column} of a row is not as this program writes it"))
+}

@@ -1,0 +1,19 @@
+//! The classes that Python code holds, and the code of executions that runs in Python.
+//!
+//! The classes make each other: an engine makes calls and branches, a branch makes calls, a call offers branches, a
+//! port hands out branches. So the modules of this room may import each other; no other room imports this one.
+
+pub(crate) mod branch;
+pub(crate) mod call;
+mod caller_code;
+mod code_future;
+mod coroutine;
+pub(crate) mod engine;
+pub(crate) mod fork_hooks;
+pub(crate) mod handle;
+mod inline;
+mod mailbox;
+pub(crate) mod port;
+mod reply;
+pub(crate) mod task_code;
+mod waiter;

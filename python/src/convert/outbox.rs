@@ -1,0 +1,38 @@
+//! What an outbox writes: an execution that is to be.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use stepfast::Key;
+
+use crate::convert::signature::Signature;
+use crate::convert::value::encode_arguments;
+
+/// A fresh key as bytes and as text, the encoded arguments, and their fingerprint.
+type Letter<'py> = (Bound<'py, PyBytes>, String, Bound<'py, PyBytes>, i64);
+
+/// Returns the letter for these arguments, to a store that is this shard. `TypeError` if a function with this
+/// signature does not take them.
+#[pyfunction]
+#[pyo3(signature = (args, kwargs, shard, signature=None))]
+pub(crate) fn letter<'py>(
+    args: &Bound<'py, PyTuple>,
+    kwargs: &Bound<'py, PyDict>,
+    shard: u16,
+    signature: Option<&Bound<'py, Signature>>,
+) -> PyResult<Letter<'py>> {
+    let py = args.py();
+    if let Some(signature) = signature {
+        signature.get().check(args, kwargs)?;
+    }
+    let (input, key) = (encode_arguments(args, Some(kwargs))?, Key::mint(shard));
+    let respelled = signature.and_then(|signature| signature.get().fingerprint_if_respelled(args, kwargs));
+    let fingerprint = respelled.unwrap_or_else(|| input.fingerprint()).cast_signed();
+    let bytes = PyBytes::new(py, input.as_bytes());
+    Ok((PyBytes::new(py, key.as_bytes()), key.to_string(), bytes, fingerprint))
+}
+
+/// The channel on which workers of a schema of Postgres listen.
+#[pyfunction]
+pub(crate) fn hint_channel(schema: &str) -> String {
+    stepfast::hint_channel(schema)
+}

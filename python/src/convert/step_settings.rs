@@ -1,0 +1,94 @@
+//! [`StepSettings`]: what is the same for all calls of a step.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use stepfast::{Name, RetryPolicy, StepOptions};
+
+use crate::convert::signature::Signature;
+
+/// How a step is carried out; made once per step function. Limits in time are for who runs the body.
+#[pyclass(frozen)]
+pub(crate) struct StepSettings {
+    pub(crate) name: Name,
+    /// `None` for the defaults.
+    pub(crate) options: Option<StepOptions>,
+    /// What makes the coroutine of the body; it gets the step's arguments.
+    function: Py<PyAny>,
+    /// Whether an exception may be retried; `None` if all may.
+    #[pyo3(get)]
+    retry_if: Option<Py<PyAny>>,
+    shown_name: Py<PyString>,
+    /// The parameters of the step's function, if they are known.
+    signature: Option<Py<Signature>>,
+}
+
+impl StepSettings {
+    pub(crate) fn name(&self) -> String {
+        self.name.to_string()
+    }
+
+    pub(crate) fn shown_name<'py>(&self, py: Python<'py>) -> &Bound<'py, PyString> {
+        self.shown_name.bind(py)
+    }
+
+    pub(crate) fn signature<'py>(&'py self, py: Python<'py>) -> Option<&'py Signature> {
+        self.signature.as_ref().map(|signature| signature.bind(py).get())
+    }
+
+    pub(crate) fn function<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
+        self.function.bind(py)
+    }
+}
+
+#[pymethods]
+impl StepSettings {
+    #[new]
+    #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, is_speculative, function, retry_if, signature))]
+    #[allow(clippy::too_many_arguments)] // called by name, once per step function
+    fn new(
+        name: &Bound<'_, PyString>,
+        retries: u32,
+        backoff: f64,
+        factor: f64,
+        max_backoff: f64,
+        jitter: f64,
+        is_speculative: bool,
+        function: Py<PyAny>,
+        retry_if: Option<Py<PyAny>>,
+        signature: Option<Py<Signature>>,
+    ) -> PyResult<Self> {
+        let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let is_default = retries == 0 && !is_speculative;
+        let retry = RetryPolicy {
+            retries,
+            backoff: seconds(backoff),
+            factor,
+            max_backoff: seconds(max_backoff),
+            jitter,
+            retry_if: None,
+        };
+        let options = StepOptions { retry, timeout: None, is_speculative };
+        Ok(Self {
+            name: name.to_str()?.to_owned().into(),
+            options: (!is_default).then_some(options),
+            function,
+            retry_if,
+            shown_name: name.clone().unbind(),
+            signature,
+        })
+    }
+
+    /// The name of the step.
+    #[getter(name)]
+    fn text(&self) -> String {
+        self.name()
+    }
+
+    fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
+        visit.call(&self.function)?;
+        visit.call(&self.signature)?;
+        visit.call(&self.retry_if)
+    }
+}

@@ -1,0 +1,1 @@
+"""The names that programs hold: engines, clients, handles, and records of executions."""

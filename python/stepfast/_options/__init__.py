@@ -1,0 +1,1 @@
+"""Options of a start, and declarations of queues."""

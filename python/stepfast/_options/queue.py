@@ -1,0 +1,351 @@
+"""Queues: where executions wait, and under which limits they leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal, cast, get_args
+
+from stepfast._validation import bounds
+from stepfast._validation.text import shown
+from stepfast._validation.times import to_datetime
+from stepfast.errors import Invalid
+
+#: What is without a queue is called so where queues are served.
+DEFAULT: Final = "default"
+#: What may be done where a queue is stored with other limits.
+POLICIES: Final = ("update", "keep", "refuse")
+
+#: The largest weight of a key, and how many keys of a queue may have one.
+WEIGHT: Final = 1_000
+WEIGHTED_KEYS: Final = 1_000
+
+#: A rate as the engine takes it: starts, milliseconds, burst.
+ToldRate = tuple[int, int, int | None]
+#: A queue as the engine takes it: its name; its limits in all processes, in a worker, of a key; its rate,
+#: and that of a key; how many may wait in it; the weights of its keys.
+Told = tuple[
+    str,
+    int | None,
+    int | None,
+    int | None,
+    ToldRate | None,
+    ToldRate | None,
+    int | None,
+    dict[str, int],
+]
+#: What a start comes to whose dedup_id another execution of the queue has that has not ended.
+OnDuplicate = Literal["reject", "return_existing"]
+#: What a start comes to whose queue is full.
+OnFull = Literal["reject", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often executions begin: at most `starts` in any `per` seconds, as fast as they come; or, with a
+    `burst`, spaced evenly.
+
+    An execution begins when an engine takes it: for the first time, or again after its engine was lost, it
+    was handed on, or somebody resumed it. One that goes on after it has waited does not begin again.
+
+    Args:
+        starts: How many, at least 1.
+        per: In how many seconds, from 0.001 to a year.
+        burst: With it they are spaced evenly, one every `per / starts` seconds, and so many may begin at once
+            after a pause: 1 for none. Without it they come as fast as they can until there were `starts`.
+
+    Raises:
+        Invalid: One of them is out of its bounds.
+    """
+
+    starts: int
+    per: float
+    _: KW_ONLY
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        bounds.count("the starts of a rate", self.starts, 1, bounds.LIMIT)
+        bounds.number("the seconds of a rate", self.per, 0.001, 366 * 86_400)
+        if self.burst is not None:
+            bounds.count("the burst of a rate", self.burst, 1, bounds.LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue and its limits, as code declares it: `Engine(url, queues=[Queue("emails", concurrency=100)])`.
+    An execution that waits, for a time or a child, counts for no limit.
+
+    Args:
+        name: Its name, at most 255 bytes; `default` is what has no queue.
+        concurrency: Most executions of it that run at a time in all processes together, at least 1; no limit
+            by default.
+        worker_concurrency: Most that run at a time in any one engine; no limit by default.
+        key_concurrency: Most of any one key that run at a time in all processes together; no limit by
+            default.
+        rate: How often its executions begin, in all processes together; as often as they can by default.
+        key_rate: How often those of any one key begin.
+        max_depth: Most executions that wait in it for their beginning, delayed ones included, at least 1; no
+            limit by default. What more is started raises `QueueFull`, or waits for room, as its caller says;
+            what a workflow starts in it is never refused.
+        key_weights: Keys that have more turns than others, which have one, and how many, 1 to 1,000: where
+            places are short, so many times their share. At most 1,000 keys.
+        on_conflict: What happens where the queue is stored with other limits when an engine opens that
+            declares it: `update` stores these, for all processes at once; `keep` leaves what is stored;
+            `refuse` raises `Conflict`.
+
+    Raises:
+        Invalid: One of them is out of its bounds.
+    """
+
+    name: str
+    _: KW_ONLY
+    concurrency: int | None = None
+    worker_concurrency: int | None = None
+    key_concurrency: int | None = None
+    rate: Rate | None = None
+    key_rate: Rate | None = None
+    max_depth: int | None = None
+    key_weights: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    on_conflict: Literal["update", "keep", "refuse"] = "update"
+
+    def __post_init__(self) -> None:
+        bounds.name("the queue's name", self.name)
+        if self.name == DEFAULT:
+            raise Invalid(
+                f"the queue's name is {DEFAULT!r}, which is what has no queue and no limits: choose another"
+            )
+        for what in ("concurrency", "worker_concurrency", "key_concurrency", "max_depth"):
+            limit = getattr(self, what)
+            if limit is None:
+                continue
+            if limit == 0:
+                raise Invalid(
+                    f"{what} of queue {shown(self.name)} is {shown(limit)}, and must be at least 1: to stop "
+                    "a queue, pause it"
+                )
+            bounds.count(f"{what} of queue {shown(self.name)}", limit, 1, bounds.LIMIT)
+        for what in ("rate", "key_rate"):
+            given = getattr(self, what)
+            if given is not None and not isinstance(given, Rate):
+                raise Invalid(
+                    f"{what} of queue {shown(self.name)} is {shown(given)}, and must be a Rate: write "
+                    "Rate(100, per=60)"
+                )
+        # a copy, so that it stays as it was checked
+        object.__setattr__(self, "key_weights", weights_of(self.name, self.key_weights))
+        if self.on_conflict not in POLICIES:
+            raise Invalid(
+                f"on_conflict of queue {shown(self.name)} is {shown(self.on_conflict)}, and must be one of "
+                f"{', '.join(map(repr, POLICIES))}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue as it is stored.
+
+    Attributes:
+        name: Its name.
+        concurrency: Most executions of it that run at a time in all processes together; `None` for no limit.
+        worker_concurrency: Most that run at a time in any one engine.
+        key_concurrency: Most of any one key that run at a time in all processes together.
+        rate: How often its executions begin; `None` for as often as they can.
+        key_rate: How often those of any one key begin.
+        max_depth: Most executions that wait in it for their beginning; `None` for no limit.
+        key_weights: Keys that have more turns than others, and how many.
+        is_paused: True while nothing leaves it.
+        version: How often it was changed, its creation included.
+        changed_at: When it was changed last.
+    """
+
+    name: str
+    concurrency: int | None
+    worker_concurrency: int | None
+    key_concurrency: int | None
+    rate: Rate | None
+    key_rate: Rate | None
+    max_depth: int | None
+    key_weights: dict[str, int]
+    is_paused: bool
+    version: int
+    changed_at: datetime
+
+
+def weights_of(queue: str, given: Any) -> dict[str, int]:
+    """The weights of a queue's keys.
+
+    Raises:
+        Invalid: They are none.
+    """
+    if not isinstance(given, Mapping):
+        raise Invalid(
+            f"key_weights of queue {shown(queue)} is {shown(given)}, and must be a dict: write {{'ann': 5}}"
+        )
+    weights = dict(cast("Mapping[str, int]", given))
+    if len(weights) > WEIGHTED_KEYS:
+        raise Invalid(
+            f"key_weights of queue {shown(queue)} has {len(weights)} keys: give at most {WEIGHTED_KEYS} "
+            "a weight"
+        )
+    for key, weight in weights.items():
+        if key != "":
+            bounds.name(f"a key of key_weights of queue {shown(queue)}", key, bounds.KEY)
+        bounds.count(f"key_weights[{shown(key)}] of queue {shown(queue)}", weight, 1, WEIGHT)
+    return weights
+
+
+def info_of(row: Any) -> QueueInfo:
+    """The queue of a row of the engine."""
+    name, limits, is_paused, version, changed_at = row
+    concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, key_weights = limits
+    return QueueInfo(
+        name=name,
+        concurrency=concurrency,
+        worker_concurrency=worker_concurrency,
+        key_concurrency=key_concurrency,
+        rate=rate_of(rate),
+        key_rate=rate_of(key_rate),
+        max_depth=max_depth,
+        key_weights=key_weights,
+        is_paused=is_paused,
+        version=version,
+        changed_at=to_datetime(changed_at),
+    )
+
+
+def rate_of(told: ToldRate | None) -> Rate | None:
+    """The rate that the engine tells of."""
+    if told is None:
+        return None
+    starts, milliseconds, burst = told
+    return Rate(starts, milliseconds / 1000, burst=burst)
+
+
+def told_rate(rate: Rate | None) -> ToldRate | None:
+    """A rate for the engine."""
+    return None if rate is None else (rate.starts, round(rate.per * 1000), rate.burst)
+
+
+def told(queue: Any, where: str = "") -> Told:
+    """A queue for the engine.
+
+    Raises:
+        Invalid: It is none.
+    """
+    if not isinstance(queue, Queue):
+        example = f"Queue({shown(queue)})" if isinstance(queue, str) else "Queue('…')"
+        raise Invalid(f"{shown(queue)}{where} is no queue: write {example}")
+    return (
+        queue.name,
+        queue.concurrency,
+        queue.worker_concurrency,
+        queue.key_concurrency,
+        told_rate(queue.rate),
+        told_rate(queue.key_rate),
+        queue.max_depth,
+        dict(queue.key_weights),
+    )
+
+
+def declared(queues: Any) -> list[tuple[Told, str]]:
+    """The queues that an engine declares, each with what to do where it is stored with other limits.
+
+    Raises:
+        Invalid: They are no queues, or two of them have the same name.
+    """
+    given = each("queues", queues, "Queue('emails')")
+    listed = [(told(queue, " in queues"), queue.on_conflict) for queue in given]
+    names = [name for (name, *_), _ in listed]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise Invalid(f"queues has {shown(min(twice))} more than once: declare it once")
+    return listed
+
+
+def served(serve: Any) -> list[str] | None:
+    """The names of the queues that an engine serves; `None` for all.
+
+    Raises:
+        Invalid: They are no names.
+    """
+    if serve is None:
+        return None
+    return [name_of(queue, "a queue of serve") for queue in each("serve", serve, f"'emails', {DEFAULT!r}")]
+
+
+def each(what: str, given: Any, example: str) -> list[Any]:
+    """What is given as a list, or any other iterable.
+
+    Raises:
+        Invalid: It is one thing.
+    """
+    if isinstance(given, (str, Queue)) or not hasattr(given, "__iter__"):
+        raise Invalid(f"{what} is {shown(given)}, and must be a list, as in {what}=[{example}]")
+    return list(given)
+
+
+def name_of(queue: Any, what: str = "the queue's name") -> str:
+    """The name of a queue that is given by it, or as it was declared.
+
+    Raises:
+        Invalid: It is neither.
+    """
+    if isinstance(queue, Queue):
+        return queue.name
+    bounds.name(what, queue)
+    return cast("str", queue)
+
+
+def check_ticket(
+    queue: Any,
+    key: Any = None,
+    priority: Any = None,
+    dedup_id: Any = None,
+    on_duplicate: Any = "reject",
+    on_full: Any = "reject",
+    debounce: Any = None,
+    max_delay: Any = None,
+    *,
+    needs_queue: bool = True,
+) -> str | None:
+    """The name of the queue that an execution is to stand in; `None` where it has none. Unless it
+    `needs_queue`, the queue of the others comes later.
+
+    Raises:
+        Invalid: One of them is out of its bounds, or there is no queue for the others.
+    """
+    for what, given, policies in (
+        ("on_duplicate", on_duplicate, get_args(OnDuplicate)),
+        ("on_full", on_full, get_args(OnFull)),
+    ):
+        if given not in policies:
+            known = " or ".join(f'"{policy}"' for policy in policies)
+            raise Invalid(f"{what} is {shown(given)}, and must be {known}")
+    if on_duplicate != "reject" and dedup_id is None:
+        raise Invalid(
+            f"on_duplicate is {shown(on_duplicate)}, and there is no dedup_id for it: give dedup_id= too"
+        )
+    if queue is None and needs_queue:
+        beside = {"key": key, "priority": priority, "dedup_id": dedup_id, "debounce": debounce}
+        beside["on_full"] = None if on_full == "reject" else on_full
+        for what, given in beside.items():
+            if given is not None:
+                raise Invalid(f"{what} is {shown(given)}, and there is no queue for it: give queue= too")
+    name = None if queue is None else name_of(queue)
+    if name == DEFAULT:
+        raise Invalid(f"queue is {DEFAULT!r}, which is what has no queue: leave it out")
+    if key is not None:
+        bounds.name("key", key, bounds.KEY)
+    if priority is not None:
+        bounds.count("priority", priority, -(2**31), 2**31 - 1)
+    if dedup_id is not None:
+        bounds.name("dedup_id", dedup_id, bounds.KEY)
+    if debounce is not None:
+        bounds.name("debounce", debounce, bounds.KEY)
+    if max_delay is not None:
+        bounds.number("max_delay", max_delay, 0, 1e11)
+    return name
+
+
+__all__ = ["Queue", "QueueInfo", "Rate"]

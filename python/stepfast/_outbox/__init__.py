@@ -1,0 +1,1 @@
+"""Starts of executions within a transaction of the caller."""

@@ -1,0 +1,1 @@
+"""How the code of executions runs: branches, outcomes, waits."""

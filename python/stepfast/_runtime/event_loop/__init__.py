@@ -1,0 +1,1 @@
+"""Async workflows on an event loop of asyncio."""

@@ -1,0 +1,1 @@
+"""Sync workflows on threads."""

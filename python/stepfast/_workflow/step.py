@@ -1,0 +1,289 @@
+"""Steps: functions whose outcome is recorded once."""
+
+# a `BoundStep` is a part of its `Step`
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from threading import TIMEOUT_MAX
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    cast,
+    final,
+    overload,
+)
+
+from stepfast import _native
+from stepfast._runtime.branch import (
+    BODY,
+    DONE,
+    PENDING,
+    branch_here,
+    here_var,
+)
+from stepfast._runtime.failures import failure_in_step
+from stepfast._runtime.outcomes import is_outcome
+from stepfast._runtime.threads.time_limit import begun_in_thread, within, within_thread
+from stepfast._runtime.waiting import error_of
+from stepfast._validation import bounds
+from stepfast._validation.coroutine_function import CoroutineFunction
+from stepfast._validation.names import qualified
+from stepfast._validation.signature import signature_of
+from stepfast.errors import Invalid
+
+if TYPE_CHECKING:
+    pass
+
+P = ParamSpec("P")
+A = ParamSpec("A")
+S = TypeVar("S")
+T = TypeVar("T")
+R = TypeVar("R", covariant=True)
+
+
+@final
+class Nobody:
+    """A class of its own: only a parameter that takes anything takes one of these."""
+
+
+class Step(CoroutineFunction, Generic[P, R]):
+    """A step function. Called in a workflow, its outcome is recorded once; elsewhere it is a plain call.
+
+    Attributes:
+        name: The name under which its outcomes are recorded.
+    """
+
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[P, R]
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None,
+        retries: int,
+        backoff: float,
+        factor: float,
+        max_backoff: float,
+        jitter: float,
+        timeout: float | None,
+        speculative: bool,
+        retry_if: Callable[[Exception], bool] | None,
+    ) -> None:
+        bounds.function("step", function)
+        bounds.of_step(name, retries, backoff, factor, max_backoff, jitter, timeout, speculative, retry_if)
+        self.function = function
+        self.__stepfast__ = True
+        self.name: str = name or qualified(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
+        self.retry_if = retry_if
+        # what is longer than threads can wait is no limit
+        self.timeout: float | None = timeout if timeout is None or timeout < TIMEOUT_MAX else None
+        # what is awaited: of a sync step, which `in_thread` makes awaitable, a thread
+        body: Callable[..., Any] = function
+        if not self.is_async:
+            body = functools.partial(asyncio.to_thread, begun_in_thread, cast("Any", function))
+        if self.timeout is not None:
+            body = functools.partial(limited, self.timeout, body)
+        self.settings: _native.StepSettings = _native.StepSettings(
+            self.name,
+            retries,
+            backoff,
+            factor,
+            max_backoff,
+            jitter,
+            speculative,
+            body,
+            retry_if,
+            signature_of(function),
+        )
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        branch = here_var.get()
+        if type(branch) is not _native.Branch:
+            return self.function(*args, **kwargs)
+        if self.is_async:
+            # as in `_carried`, without a call more: this is the way that most steps take
+            carried: Any = branch.carry(self.settings, args, args, kwargs)
+            if carried is not None:
+                return carried  # type: ignore[no-any-return]
+        return self._carried(branch, args, args, kwargs)  # type: ignore[no-any-return]
+
+    def _carried(
+        self,
+        branch: _native.Branch,
+        recorded: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Carries the step out in a workflow; `recorded` tells this call apart from another one."""
+        if self.is_async:
+            carried = branch.carry(self.settings, recorded, args, kwargs)
+            if carried is None:
+                raise self._misplaced()
+            return carried
+        if branch.is_on_loop and branch.is_here:
+            raise self._misplaced()
+        call = branch.step(self.settings, recorded, kwargs, len(args) - len(recorded))
+        return carry_out_here(call, branch, self, args, kwargs)
+
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
+        """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
+        on meanwhile.
+
+        Raises:
+            Invalid: The step is async, or this is the code of a sync workflow.
+            Exception: What the body has raised.
+        """
+        return self._in_thread(args, args, kwargs)
+
+    def _in_thread(
+        self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[object, None, R]:
+        if self.is_async:
+            raise Invalid(f"step {self.name!r} is async: call it as it is, and await it")
+        branch = branch_here()
+        if branch is None:
+            return asyncio.to_thread(self.function, *args, **kwargs)
+        if not branch.is_on_loop:
+            raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
+        return cast("Coroutine[object, None, R]", branch.carry(self.settings, recorded, args, kwargs))
+
+    # Checkers drop @classmethod and @staticmethod above a decorated function, so the kind of method shows in
+    # its first parameter alone: a `type`, the instance, or neither. Of one that takes anything it cannot be
+    # told. mypy learns the first parameter of a Callable only, of which a Step is one, whatever it says.
+    @overload
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Nobody, A], R], instance: object, owner: type
+    ) -> Step[..., Any]: ...
+
+    @overload
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[type[T], A], R], instance: T | None, owner: type[T]
+    ) -> BoundStep[A, R]: ...
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Step[P, R]: ...
+
+    @overload
+    def __get__(self: Callable[Concatenate[S, A], R], instance: S, owner: type) -> BoundStep[A, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> Step[P, R]: ...
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else BoundStep(self, instance)
+
+    def _misplaced(self) -> Invalid:
+        if self.is_async:
+            return Invalid(
+                f"step {self.name!r} is async, but the workflow is not: make the workflow async, or the step "
+                "sync"
+            )
+        return Invalid(
+            f"step {self.name!r} is sync, and would block the event loop of an async workflow: make it "
+            f"async, or write await {self.function.__name__}.in_thread(...)"
+        )
+
+    def _returns_coroutine(self) -> bool:
+        return self.is_async
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.name
+
+
+class BoundStep(CoroutineFunction, Generic[P, R]):
+    """A step that is a method, with the object that it is called on. The object is not recorded, and may be
+    another one in a replay: whatever a step makes of it is recorded in its outcome."""
+
+    def __init__(self, step: Step[..., R], instance: object) -> None:
+        self.step: Step[..., R] = step
+        self.instance: object = instance
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        branch = here_var.get()
+        if type(branch) is not _native.Branch:
+            return self.step.function(self.instance, *args, **kwargs)
+        return self.step._carried(branch, args, (self.instance, *args), kwargs)  # type: ignore[no-any-return]
+
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
+        """See `Step.in_thread`."""
+        return self.step._in_thread(args, (self.instance, *args), kwargs)
+
+    def _returns_coroutine(self) -> bool:
+        return self.step.is_async
+
+    def __repr__(self) -> str:
+        return f"<step {self.step.name} of {self.instance!r}>"
+
+
+async def limited(timeout: float, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """The body of a step that has a limit in time, as it is awaited."""
+    return await within(timeout, function(*args, **kwargs))
+
+
+def carry_out_here(
+    call: _native.Call,
+    branch: _native.Branch,
+    step: Step[Any, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Carries the call of a step out in this thread."""
+    value: Any = None
+    error: BaseException | None = None
+    is_run = False
+    try:
+        turn = call.poll()
+        while True:
+            if turn == DONE:
+                return value if is_run else call.value()
+            if turn == BODY:
+                if not call.may_begin:
+                    # cancelled while this thread waited for the interpreter
+                    turn = call.wait()
+                    continue
+                token = here_var.set((branch, call, step.name))
+                try:
+                    if step.timeout is None:
+                        value = step.function(*args, **kwargs)
+                    else:
+                        value = within_thread(step.timeout, step.function, args, kwargs)
+                    turn = call.succeed(value)
+                    is_run = True
+                except BaseException as raised:
+                    if not is_outcome(raised):
+                        raise
+                    error = raised
+                    turn = call.fail(failure_in_step(step.name, raised, step.retry_if))
+                finally:
+                    here_var.reset(token)
+            elif turn == PENDING:
+                turn = call.wait()
+            else:
+                raise error_of(call, turn, error)
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
+        # the program is told to end: nothing more is recorded of the code, which unwinds
+        branch.put_off()
+        raise
+    finally:
+        call.close()
+        # its traceback has this frame
+        del error
+
+
+__all__ = ["BoundStep", "Step"]

@@ -1,0 +1,118 @@
+"""Limits in time that a replay repeats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NoReturn, Self, TypeVar
+
+from stepfast._runtime.branch import branch_here
+from stepfast._validation import bounds
+from stepfast._workflow.sleep import sleep
+from stepfast.errors import Invalid
+
+R = TypeVar("R")
+
+
+class timeout:
+    """Limits how long the code inside may wait: `async with stepfast.timeout(30): ...`.
+
+    In a workflow the limit is a durable timer: a replay after a crash times out at the same place, and time
+    that passed meanwhile counts. Elsewhere it is `asyncio.timeout`.
+
+    Args:
+        seconds: The limit, in seconds; None for no limit. One that is not above 0 has passed already.
+
+    Raises:
+        TimeoutError: The time was up; what was awaited then has been cancelled.
+        Invalid: The limit is no number; or this is a sync workflow: threads cannot be interrupted,
+            `@step(timeout=...)` limits a step.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        if seconds is not None:
+            bounds.number("seconds", seconds)
+        self._seconds = seconds
+        self._plain: asyncio.Timeout | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._is_expired = False
+
+    if not TYPE_CHECKING:
+        # checkers find it wrong, as it is
+
+        def __enter__(self) -> NoReturn:
+            raise Invalid(
+                "stepfast.timeout is for async code: `async with stepfast.timeout(...)`; in a sync workflow "
+                "@step(timeout=...) limits a step"
+            )
+
+        def __exit__(self, *_: object) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        branch = branch_here()
+        if branch is None:
+            self._plain = asyncio.timeout(self._seconds)
+            await self._plain.__aenter__()
+        elif not branch.is_on_loop:
+            raise Invalid("stepfast.timeout is for async workflows; @step(timeout=...) limits a step")
+        elif self._seconds is not None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._task, self._cancelling = task, task.cancelling()
+            self._timer = asyncio.get_running_loop().create_task(self._expire(self._seconds))
+        return self
+
+    async def _expire(self, seconds: float) -> None:
+        await sleep(seconds)
+        self._is_expired = True
+        self._task.cancel()
+
+    def expired(self) -> bool:
+        """True if the time was up."""
+        return self._plain.expired() if self._plain is not None else self._is_expired
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._plain is not None:
+            await self._plain.__aexit__(kind, error, trace)
+            return
+        if self._timer is None:
+            return
+        if not self._is_expired:
+            # that it was given up is recorded before the code goes on
+            self._timer.cancel()
+            return
+        is_ours = self._task.uncancel() <= self._cancelling
+        if is_ours and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise TimeoutError from error
+
+
+_limited: Final = timeout
+
+
+async def wait_for(awaitable: Awaitable[R], timeout: float | None) -> R:
+    """Awaits `awaitable` for so long, then cancels it. See `timeout`.
+
+    Args:
+        awaitable: A call, a coroutine or a task.
+        timeout: The limit, in seconds; None for no limit.
+
+    Returns:
+        What the awaitable comes to.
+
+    Raises:
+        TimeoutError: The time was up; the awaitable has been cancelled.
+        Invalid: As of `timeout`.
+    """
+    if timeout is not None:
+        bounds.number("timeout", timeout)
+    async with _limited(timeout):
+        return await awaitable
+
+
+__all__ = ["timeout", "wait_for"]

@@ -1,6 +1,0 @@
-"""Steps whose bodies run in processes of their own: a child that dies fails an attempt, and nothing else."""
-
-from stepfast.processes.pool import Processes
-from stepfast.processes.step import BoundProcessStep, ProcessStep
-
-__all__ = ["BoundProcessStep", "ProcessStep", "Processes"]
