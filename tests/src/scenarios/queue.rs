@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{DEFAULT_QUEUE, OnConflict, OnDuplicate, OnFull, Queue};
-use stepfast_core::rate::Rate;
-use stepfast_core::record::Status;
+use stepfast_core::store::Status;
 use stepfast_core::{Context, Engine, Error, Workflow};
 
 use super::kit::{
@@ -506,7 +506,14 @@ async fn a_full_queue_refuses_or_lets_wait(fixture: &dyn StoreFixture) {
 async fn many_are_started_in_one_call(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, store) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a").concurrency(50))).await;
-    let handles = engine.start_many(&noop, 0..500).queue("a").key("k").priority(2).await.unwrap();
+    // the first flush is held until all Starts are staged, however fast the store is
+    store.hold(&[Call::Commit]);
+    let starts = engine.start_many(&noop, 0..500).queue("a").key("k").priority(2).into_future();
+    let (handles, ()) = tokio::join!(starts, async {
+        store.until_hanging().await;
+        store.release();
+    });
+    let handles = handles.unwrap();
     assert_eq!(handles.len(), 500);
     for (x, handle) in (0..).zip(&handles) {
         assert_eq!(handle.result().await.unwrap(), x);
