@@ -146,7 +146,7 @@ impl Told {
     fn check_record(&mut self, record: &Record, children: &BTreeSet<Key>, is_done: bool) {
         let row = &record.execution;
         let (id, status) = (row.workflow_id(), row.status);
-        self.expect(!row.is_paused, || format!("{id} is parked: {:?}", row.outcome));
+        self.expect(!row.is_parked, || format!("{id} is parked: {:?}", row.outcome));
         let is_cancelled = self.cancelled.contains(&id);
         self.expect(!is_cancelled || status == Status::Cancelled, || {
             format!("{id} was acknowledged as cancelled and is {status:?}")

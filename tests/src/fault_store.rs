@@ -9,8 +9,8 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    About, Changed, Claim, Claimed, DeadLetter, Detail, ExecutionId, Filter, Flush, Look, Outcome, Page,
-    Record, Registration, Seen, Store, StoreError, Survey, WorkerId, WorkerInfo, Write,
+    StoreInfo, Hint, Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Flush, Heartbeat, Outcome, Page,
+    Record, Registration, HeartbeatReply, Store, StoreError, WorkerOverview, WorkerId, WorkerInfo, Write,
 };
 use tokio::sync::watch;
 
@@ -108,7 +108,7 @@ struct Rules {
 /// A store with faults in front of it.
 pub struct FaultStore {
     inner: Arc<dyn Store>,
-    about: About,
+    about: StoreInfo,
     rules: Mutex<Rules>,
     /// Counts everything that happens, for those who wait for something.
     events: watch::Sender<u64>,
@@ -122,18 +122,18 @@ impl FaultStore {
 
     /// The same, with at most so many Writes in a flush.
     pub fn flushing(inner: Arc<dyn Store>, flush_writes: usize) -> Arc<Self> {
-        let mut about = inner.about().clone();
+        let mut about = inner.info().clone();
         about.flush_writes = about.flush_writes.min(flush_writes);
         Self::saying(inner, about)
     }
 
     /// The same, for an engine with so many lanes.
     pub fn laned(inner: Arc<dyn Store>, lanes: u16) -> Arc<Self> {
-        let about = About { lanes, ..inner.about().clone() };
+        let about = StoreInfo { lanes, ..inner.info().clone() };
         Self::saying(inner, about)
     }
 
-    fn saying(inner: Arc<dyn Store>, about: About) -> Arc<Self> {
+    fn saying(inner: Arc<dyn Store>, about: StoreInfo) -> Arc<Self> {
         Arc::new(Self { inner, about, rules: Mutex::default(), events: watch::Sender::new(0) })
     }
 
@@ -383,7 +383,7 @@ fn leave<T>(call: Call, fault: Option<Fault>, answer: Result<T, StoreError>) -> 
 
 #[async_trait]
 impl Store for FaultStore {
-    fn about(&self) -> &About {
+    fn info(&self) -> &StoreInfo {
         &self.about
     }
 
@@ -443,7 +443,7 @@ impl Store for FaultStore {
         leave(Call::Commit, fault, answer)
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+    async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
         let fault = self.enter(Call::Claim).await?;
         let answer = self.inner.claim(claim).await;
         if answer.as_ref().is_ok_and(|it| !it.records.is_empty()) {
@@ -466,10 +466,10 @@ impl Store for FaultStore {
         leave(Call::Queues, fault, self.inner.queues(names).await)
     }
 
-    async fn look(&self, look: &Look) -> Result<Seen, StoreError> {
-        self.change(|rules| rules.renewals += usize::from(look.is_renewal));
+    async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
+        self.change(|rules| rules.renewals += usize::from(look.renews_lease));
         let fault = self.enter(Call::Look).await?;
-        leave(Call::Look, fault, self.inner.look(look).await)
+        leave(Call::Look, fault, self.inner.heartbeat(look).await)
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
@@ -477,9 +477,9 @@ impl Store for FaultStore {
         leave(Call::Load, fault, self.inner.load(ids, detail).await)
     }
 
-    async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
+    async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
         let fault = self.enter(Call::Value).await?;
-        leave(Call::Value, fault, self.inner.value(execution, chunks).await)
+        leave(Call::Value, fault, self.inner.load_value(execution, chunks).await)
     }
 
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
@@ -487,30 +487,30 @@ impl Store for FaultStore {
         leave(Call::List, fault, self.inner.list(filter).await)
     }
 
-    async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
-        self.inner.lost(workers).await
+    async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
+        self.inner.dead_workers(workers).await
     }
 
-    async fn recover(&self, worker: WorkerId) -> Result<u64, StoreError> {
+    async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
         let fault = self.enter(Call::Recover).await?;
-        leave(Call::Recover, fault, self.inner.recover(worker).await)
+        leave(Call::Recover, fault, self.inner.take_over(worker).await)
     }
 
     async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
         self.inner.dead_letters(most).await
     }
 
-    async fn survey(&self, most: u64) -> Result<Survey, StoreError> {
-        self.inner.survey(most).await
+    async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError> {
+        self.inner.workers(most).await
     }
 
-    async fn changed(&self) -> Changed {
+    async fn next_hint(&self) -> Hint {
         let elsewhere = self.rules().elsewhere;
         match elsewhere {
-            Elsewhere::AsItIs => self.inner.changed().await,
+            Elsewhere::AsItIs => self.inner.next_hint().await,
             Elsewhere::Busy => {
                 tokio::task::yield_now().await;
-                Changed { has_ready: false, has_more: true }
+                Hint { has_ready: false, has_other: true }
             }
             Elsewhere::Silent => std::future::pending().await,
         }

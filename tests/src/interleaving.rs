@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use stepfast_core::store::{Answer, Detail, Execution, ExecutionId, Filter, Record, Status};
+use stepfast_core::store::{RequestResult, Detail, Execution, ExecutionId, Filter, Record, Status};
 use stepfast_core::{Engine, EngineBuilder, Error, Key, Store};
 use tokio::task::JoinHandle;
 
@@ -32,9 +32,9 @@ enum Told {
     /// It has ended so.
     Ended(Status),
     /// A cancel was answered.
-    Cancel(Answer),
+    Cancel(RequestResult),
     /// A resume was answered.
-    Resume(Answer),
+    Resume(RequestResult),
     /// Nobody knows.
     Nothing,
 }
@@ -200,7 +200,7 @@ impl World<'_> {
             }
             let mut rows = all(&self.handles[0]).await;
             while let Some(row) = rows.iter().find(|row| !row.status.is_terminal()) {
-                assert!(!row.is_paused, "parked: {:?}", load(&self.handles[0], row.key).await);
+                assert!(!row.is_parked, "parked: {:?}", load(&self.handles[0], row.key).await);
                 let handle = engine.get::<Vec<u64>>(&row.key.to_string()).await.unwrap();
                 let _ = handle.result().await;
                 rows = all(&self.handles[0]).await;
@@ -301,10 +301,10 @@ impl World<'_> {
                     assert_eq!((*status, outcome.decode().unwrap()), (Status::Completed, values));
                 }
                 Told::Ended(ended) => assert!(!is_final || ended == *status, "{ended:?}, then {status:?}"),
-                Told::Cancel(Answer::Done) => assert!(!is_final || *status == Status::Cancelled),
-                Told::Cancel(Answer::Declined(ended)) => assert!(!is_final || ended == *status),
-                Told::Resume(Answer::Requested) => panic!("a resume is done or declined"),
-                Told::Cancel(Answer::Requested) | Told::Resume(_) | Told::Nothing => {}
+                Told::Cancel(RequestResult::Done) => assert!(!is_final || *status == Status::Cancelled),
+                Told::Cancel(RequestResult::NotApplicable(ended)) => assert!(!is_final || ended == *status),
+                Told::Resume(RequestResult::Pending) => panic!("a resume is done or declined"),
+                Told::Cancel(RequestResult::Pending) | Told::Resume(_) | Told::Nothing => {}
             }
         }
     }

@@ -8,9 +8,9 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
-use stepfast_core::queue::Ticket;
+use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Armed, Attempt, Checkpoint, CheckpointKind, Chunk, Move, Parent, Request, RequestKind, Start, State,
+    PendingSleep, Attempt, Checkpoint, CheckpointKind, Chunk, Move, Parent, Request, RequestKind, Start, State,
     Status, Write,
 };
 
@@ -48,16 +48,16 @@ pub fn start(key: Key, state: State) -> Start {
         workflow_id: None,
         workflow: WORKFLOW.into(),
         app_version: None,
-        ticket: None,
+        placement: None,
         fingerprint: None,
         input: payload("input"),
         created_at: at(0),
         deadline_at: None,
         is_guarded: false,
         has_begun: false,
-        yields: false,
+        self_claims: false,
         dedup_id: None,
-        merge_within: None,
+        debounce_window: None,
         run_timeout: None,
         attributes: Attributes::NONE,
         state,
@@ -71,18 +71,18 @@ pub fn write(start: Start) -> Write {
 
 /// A place in a queue.
 #[allow(clippy::unnecessary_wraps)] // as Starts and Moves have it
-pub fn ticket(queue: &str, key: &str, priority: i32) -> Option<Arc<Ticket>> {
-    Some(Arc::new(Ticket { queue: queue.into(), key: key.into(), priority }))
+pub fn ticket(queue: &str, key: &str, priority: i32) -> Option<Arc<Placement>> {
+    Some(Arc::new(Placement { queue: queue.into(), key: key.into(), priority }))
 }
 
 /// Starts a root execution that is ready to be claimed from a queue.
 pub fn enqueue(key: Key, queue: &str, of: &str, priority: i32) -> Write {
-    write(Start { ticket: ticket(queue, of, priority), ..start(key, queued()) })
+    write(Start { placement: ticket(queue, of, priority), ..start(key, queued()) })
 }
 
 /// Moves an execution of a queue to a state.
 pub fn move_of(key: Key, queue: &str, of: &str, state: State) -> Write {
-    Write::Move(Move { key, ticket: ticket(queue, of, 0), state })
+    Write::Transition(Move { key, ticket: ticket(queue, of, 0), state })
 }
 
 /// Starts a root execution that runs.
@@ -146,13 +146,13 @@ pub fn completed() -> State {
 }
 
 /// Due times of sleeps at these root steps.
-pub fn armed(sleeps: &[(u32, i64)]) -> Vec<Armed> {
-    sleeps.iter().map(|(n, micros)| Armed { path: step(*n), due_at: at(*micros) }).collect()
+pub fn armed(sleeps: &[(u32, i64)]) -> Vec<PendingSleep> {
+    sleeps.iter().map(|(n, micros)| PendingSleep { path: step(*n), due_at: at(*micros) }).collect()
 }
 
 /// Moves an execution to a state.
 pub fn move_to(key: Key, state: State) -> Write {
-    Write::Move(Move { key, ticket: None, state })
+    Write::Transition(Move { key, ticket: None, state })
 }
 
 /// A step's recorded value; `order` is its number.
@@ -178,7 +178,7 @@ pub fn attempt(execution: Key, n: u32, attempt: u32) -> Attempt {
 
 /// A piece of a large value.
 pub fn chunk(execution: Key, value: u64, n: u32, bytes: &[u8]) -> Write {
-    Write::Chunk(Chunk { execution, value, n, bytes: Bytes::copy_from_slice(bytes), is_free: false })
+    Write::Chunk(Chunk { execution, value, n, bytes: Bytes::copy_from_slice(bytes), is_unowned: false })
 }
 
 /// A request to cancel, with a number of its own.

@@ -352,7 +352,7 @@ pub async fn check(program: &Program, seed: u64, cuts: usize) {
 }
 
 fn is_end(write: &Write, execution: Key) -> bool {
-    matches!(write, Write::Move(Move { key, state: State::Ended { .. }, .. }) if *key == execution)
+    matches!(write, Write::Transition(Move { key, state: State::Ended { .. }, .. }) if *key == execution)
 }
 
 /// Continues from `writes` as after a crash.

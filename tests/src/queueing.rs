@@ -226,7 +226,7 @@ impl Model<'_> {
         let from = self.fixture.now().plus(Duration::from_millis(delay_ms));
         let state = if delay_ms > 0 { scheduled(from) } else { queued() };
         let ticket = ticket(QUEUES[queue], KEYS[key], priority);
-        let start = Start { ticket, created_at: self.fixture.now(), ..start(id, state) };
+        let start = Start { placement: ticket, created_at: self.fixture.now(), ..start(id, state) };
         let worker = self.items.len() % WORKERS;
         let outcome = self.workers[worker].commit_one(write(start)).await;
         assert_eq!(outcome, if self.is_full(queue) { Outcome::Full } else { Outcome::Applied });
@@ -255,7 +255,7 @@ impl Model<'_> {
     async fn put_yielding(&mut self, queue: usize, key: usize, worker: usize) {
         let (id, now) = (Key::mint(0), self.fixture.now());
         let ticket = ticket(QUEUES[queue], KEYS[key], 0);
-        let start = Start { yields: true, ticket, created_at: now, ..start(id, running()) };
+        let start = Start { self_claims: true, placement: ticket, created_at: now, ..start(id, running()) };
         let outcome = self.workers[worker].commit_one(write(start)).await;
         assert_eq!(outcome == Outcome::Full, self.is_full(queue));
         if outcome == Outcome::Full {
@@ -410,7 +410,7 @@ impl Model<'_> {
         let expected = if item.is_cancelled { Outcome::Cancelled } else { Outcome::Applied };
         let ticket = ticket(QUEUES[item.queue], KEYS[item.key], item.priority);
         let key = *key;
-        let outcome = self.workers[worker].commit_one(Write::Move(Move { key, ticket, state })).await;
+        let outcome = self.workers[worker].commit_one(Write::Transition(Move { key, ticket, state })).await;
         assert_eq!(outcome, expected);
     }
 
@@ -447,7 +447,7 @@ impl Model<'_> {
             item.place = Place::Over;
         }
         let outcome = self.workers[0].commit_one(cancel(key)).await;
-        assert!(matches!(outcome, Outcome::Answered(..)), "{outcome:?}");
+        assert!(matches!(outcome, Outcome::RequestHandled(..)), "{outcome:?}");
     }
 
     /// Without limits and pauses everything runs to its end, and no slot is left taken.

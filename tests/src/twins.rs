@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use stepfast_core::key::Key;
 use stepfast_core::payload::{ChunkRef, Payload};
 use stepfast_core::store::{
-    Detail, Discard, Execution, ExecutionId, Filter, Flush, Look, Outcome, Parent, Record, Request,
-    RequestKind, Seen, Start, State, Status, StoreError, WorkerId, Write,
+    Detail, DeleteChunks, Execution, ExecutionId, Filter, Flush, Heartbeat, Outcome, Parent, Record, Request,
+    RequestKind, HeartbeatReply, Start, State, Status, StoreError, WorkerId, Write,
 };
 
 use crate::history::{Aimed, Draft, DraftState, Op, PARENTS, SLOTS, WORKERS};
@@ -79,7 +79,7 @@ impl Side {
             for value in VALUES {
                 for count in 1..=3 {
                     let chunks = ChunkRef { value, len: u64::from(count) * 8, count };
-                    let bytes = store.value(key(slot), chunks).await;
+                    let bytes = store.load_value(key(slot), chunks).await;
                     values.extend(bytes.ok().map(|bytes| (key(slot), chunks, bytes)));
                 }
             }
@@ -223,7 +223,7 @@ impl Twins {
             };
             let mut waiting: Vec<Key> =
                 records.iter().map(|it| &it.execution).filter(|it| waits(it)).map(|it| it.key).collect();
-            let mut expired = worker.store.look(&worker.look_of()).await.unwrap().expired;
+            let mut expired = worker.store.heartbeat(&worker.look_of()).await.unwrap().expired;
             waiting.sort_unstable();
             expired.sort_unstable();
             assert_eq!(
@@ -281,10 +281,10 @@ impl Twins {
         let mut model = None;
         for side in &self.sides {
             let worker = &side.workers[worker];
-            let look = Look { watch: mask(watch), holds: holds.map(mask), ..worker.look_of() };
+            let look = Heartbeat { watched: mask(watch), held: holds.map(mask), ..worker.look_of() };
             let looked = crate::worker::look(&*worker.store, &look).await;
             let recovered = looked.recovered;
-            let Seen { now, is_fenced, mut requests, mut ended, strays, has_ready, next_due, .. } =
+            let HeartbeatReply { now, is_fenced, mut requests, finished: mut ended, unheld: strays, has_ready, next_due, .. } =
                 looked.seen;
             let quarantined_until = looked.seen.quarantined_until;
             requests.sort_unstable_by_key(|(key, kind)| (*key, *kind as u8));
@@ -451,7 +451,7 @@ impl Twins {
                     return None;
                 }
                 taken.changed.insert(family);
-                Write::Answer(key(*slot))
+                Write::ClearRequests(key(*slot))
             }
             Draft::Chunk { slot, value, n } => {
                 let nth = VALUES.iter().position(|it| it == value)? as u32;
@@ -465,7 +465,7 @@ impl Twins {
                 if taken.rows.contains(&(*slot, 1, 1)) || !taken.rows.insert((*slot, 1, 0)) {
                     return None;
                 }
-                Write::Discard(Discard { execution: key(*slot), keep: SmallVec::from_iter(*keep) })
+                Write::DeleteChunks(DeleteChunks { execution: key(*slot), keep: SmallVec::from_iter(*keep) })
             }
         })
     }

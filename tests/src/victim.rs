@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use stepfast::clock::{Clock, SystemClock};
-use stepfast::store::{Answer, Filter};
+use stepfast::store::{RequestResult, Filter};
 use stepfast::{Context, Engine, Error, Failure, Store, Workflow};
 use tokio::sync::{Notify, watch};
 
@@ -132,8 +132,8 @@ async fn cancel(
         let _ = tokio::time::timeout(patience, called.wait_for(|called| called.contains(&n))).await;
     }
     match engine.cancel(&id).await? {
-        Answer::Done => ear(&format!("cancelled {id}")),
-        Answer::Requested | Answer::Declined(_) => ear(&format!("asked {id}")),
+        RequestResult::Done => ear(&format!("cancelled {id}")),
+        RequestResult::Pending | RequestResult::NotApplicable(_) => ear(&format!("asked {id}")),
     }
     match handle.result().await {
         Err(error @ Error::Shutdown) => Err(error),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfast_core::key::Key;
 use stepfast_core::store::{
-    Claim, Claimed, Detail, Execution, ExecutionId, Filter, Flush, Look, Outcome, Record, Seen, Store,
+    Claim, ClaimReply, Detail, Execution, ExecutionId, Filter, Flush, Heartbeat, Outcome, Record, HeartbeatReply, Store,
     StoreError, WorkerId, WorkerInfo, Write,
 };
 
@@ -20,23 +20,23 @@ pub const CLAIMS: u16 = 1;
 #[derive(Clone, Debug)]
 pub struct Looked {
     /// What it saw; what was recovered after it counts as ready.
-    pub seen: Seen,
+    pub seen: HeartbeatReply,
     /// How many were recovered.
     pub recovered: u64,
 }
 
 impl Deref for Looked {
-    type Target = Seen;
+    type Target = HeartbeatReply;
 
-    fn deref(&self) -> &Seen {
+    fn deref(&self) -> &HeartbeatReply {
         &self.seen
     }
 }
 
 /// Looks, and takes over what it shows to be lost, as an engine does.
-pub async fn look(store: &dyn Store, look: &Look) -> Looked {
-    let mut seen = store.look(look).await.unwrap();
-    let recovered = if seen.has_lost { store.recover(look.worker).await.unwrap() } else { 0 };
+pub async fn look(store: &dyn Store, look: &Heartbeat) -> Looked {
+    let mut seen = store.heartbeat(look).await.unwrap();
+    let recovered = if seen.has_dead_workers { store.take_over(look.worker).await.unwrap() } else { 0 };
     seen.has_ready |= recovered > 0;
     Looked { seen, recovered }
 }
@@ -163,7 +163,7 @@ impl Worker {
     }
 
     /// The same with what else the store tells.
-    pub async fn try_claim_all(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+    pub async fn try_claim_all(&mut self, claim: &Claim) -> Result<ClaimReply, StoreError> {
         let claimed = self.store.claim(claim).await?;
         self.claim_number = claim.number + 1;
         Ok(claimed)
@@ -186,14 +186,14 @@ impl Worker {
     }
 
     /// A look that watches nothing.
-    pub fn look_of(&self) -> Look {
+    pub fn look_of(&self) -> Heartbeat {
         let workflows = self.workflows.clone();
-        Look {
+        Heartbeat {
             worker: self.id,
             epoch: self.epoch,
-            is_renewal: true,
-            watch: Vec::new(),
-            holds: None,
+            renews_lease: true,
+            watched: Vec::new(),
+            held: None,
             workflows,
             app_version: None,
             queues: None,

@@ -31,8 +31,9 @@ const ALLOWED: &[(&str, &str)] = &[
 /// The rooms of a package, and the rooms that each may use directly.
 type Rooms = &'static [(&'static str, &'static [&'static str])];
 
-/// The rooms of the packages that have them. What a room may use, may in turn be used through it; the files beside
-/// `lib.rs` are the room "", which every room may use.
+/// The rooms of the packages that have them, lowest first. A room may use what its list names, and what those may use.
+/// A file beside `lib.rs` that the list names is a room of its own; all others together are the room "", which every room
+/// may use.
 const ROOMS: &[(&str, Rooms)] = &[
     (
         "crates/core",
@@ -49,31 +50,37 @@ const ROOMS: &[(&str, Rooms)] = &[
             ("guest", &["engine"]),
         ],
     ),
-    // what is not bound to a room stands beside `lib.rs`, and depends on the rooms below it
     (
         "crates/sqlite",
         &[
-            ("", &["conn", "rows"]),
-            ("conn", &[""]),
+            ("", &[]),
+            ("companions", &[]),
+            ("notify", &["companions"]),
+            ("file_share", &["notify"]),
+            ("fork", &["file_share"]),
+            ("conn", &["companions"]),
             ("rows", &["conn"]),
-            ("flush", &["rows"]),
-            ("read", &["rows"]),
+            ("database", &["conn", "fork"]),
+            ("flush", &["rows", "database"]),
+            ("read", &["rows", "database"]),
             ("claim", &["read"]),
             ("control", &["read"]),
-            ("admin", &["rows"]),
+            ("admin", &["rows", "fork"]),
         ],
     ),
     (
         "crates/postgres",
         &[
-            ("", &["conn"]),
-            ("rows", &[""]),
+            ("", &[]),
+            ("rows", &[]),
             ("conn", &["rows"]),
-            ("flush", &["conn"]),
-            ("claim", &["conn"]),
+            ("notify", &["conn"]),
+            ("lane", &["conn"]),
+            ("flush", &["lane"]),
+            ("claim", &["lane"]),
             ("read", &["conn"]),
-            ("control", &["read"]),
-            ("admin", &["conn"]),
+            ("control", &["read", "lane"]),
+            ("admin", &["notify"]),
         ],
     ),
     ("python", &[("", &[]), ("convert", &[]), ("bridge", &["convert"])]),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
-use stepfast::store::{Answer, Status};
+use stepfast::store::{RequestResult, Status};
 use stepfast::{Context, Engine, EngineBuilder, Error, Failure, Workflow};
 use stepfast_tests::rig::fresh_database;
 use stepfast_tests::scenarios::kit::{Count, Latch, Returns, fresh_number, stop_here};
@@ -142,7 +142,7 @@ async fn resumes(url: &str) {
     // the resumed execution may begin here, and cannot end
     let workflow = workflow("first", Second::Waits(Count::new()));
     let engine = engine(url, |b| b.register(&workflow)).await;
-    assert_eq!(engine.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
     kill_process(getpid(), Signal::KILL).unwrap();
 }
 
@@ -189,7 +189,7 @@ fn a_resume_outlives_the_process(status: &'static str) {
             "cancelled" => Status::Cancelled,
             _ => Status::Queued,
         };
-        assert_eq!((before.status, before.is_paused), (expected, status == "parked"));
+        assert_eq!((before.status, before.is_parked), (expected, status == "parked"));
         Peer::start("resumes", url).dies();
         let mended = workflow("first", Second::Ends);
         let engine = engine(url, |b| b.register(&mended)).await;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stepfast::store::{Answer, Filter};
+use stepfast::store::{RequestResult, Filter};
 use stepfast::{Context, Engine, Error, ErrorKind, Handle, PostgresOptions, PostgresStore, Workflow};
 use stepfast_tests::clock::TestClock;
 use stepfast_tests::fault_store::{Call, FaultStore};
@@ -473,7 +473,7 @@ fn no_body_begins_after_a_lease_before_the_next_look() {
 fn no_body_begins_of_what_was_cancelled_while_its_worker_was_cut_off() {
     case(async || {
         let Late { cut_off, handle, bodies } = Late::new().await;
-        assert_eq!(cut_off.engines[1].cancel("x").await.unwrap(), Answer::Requested);
+        assert_eq!(cut_off.engines[1].cancel("x").await.unwrap(), RequestResult::Pending);
         cut_off.proxy.open();
         let error = handle.result().await.unwrap_err();
         assert!(matches!(error, Error::Cancelled(_)), "{error}");

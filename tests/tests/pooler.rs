@@ -82,11 +82,11 @@ async fn hints() {
     let deaf =
         PostgresStore::open_with(&Pooler::shared().store_url(direct(), false), options()).await.unwrap();
     let hearing = PostgresStore::open_with(direct(), options()).await.unwrap();
-    let mut changed = std::pin::pin!(deaf.changed());
+    let mut changed = std::pin::pin!(deaf.next_hint());
     let is_pending = std::future::poll_fn(|cx| Poll::Ready(changed.as_mut().poll(cx).is_pending())).await;
     assert!(is_pending);
     // the first is that it listens
-    hearing.changed().await;
+    hearing.next_hint().await;
     let worker = deaf.register(1, &stepfast_tests::worker::info(&[])).await.unwrap();
     let flush = stepfast_core::store::Flush {
         worker: worker.worker,
@@ -98,7 +98,7 @@ async fn hints() {
         writes: vec![stepfast_core::store::Write::Wake(stepfast_core::Key::mint(0))],
     };
     deaf.commit(&flush).await.unwrap();
-    hearing.changed().await;
+    hearing.next_hint().await;
 }
 
 async fn traces() {

@@ -97,7 +97,7 @@ pub struct Probe {
 impl Probe {
     /// Begins to watch a run on `target`, by an engine of this process on `store` if there is one.
     pub async fn start(target: &Target, store: Option<&Arc<dyn Store>>) -> Result<Self, Error> {
-        let of_writer = store.filter(|store| store.about().kind == "sqlite");
+        let of_writer = store.filter(|store| store.info().kind == "sqlite");
         let (mut watch, mut log) = (None, None);
         if let Some(client) = target.postgres() {
             log = Some(log::Reading::take(client).await?);

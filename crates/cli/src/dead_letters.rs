@@ -46,9 +46,9 @@ fn table(letters: &[DeadLetter]) -> String {
     for letter in letters {
         table.add_row([
             letter.id.to_string(),
-            output::at(letter.refused_at),
+            output::at(letter.rejected_at),
             plain(&letter.workflow),
-            plain(&letter.asked_id()),
+            plain(&letter.requested_id()),
             plain(letter.queue.as_deref().unwrap_or_default()),
             plain(&letter.reason),
         ]);
@@ -59,10 +59,10 @@ fn table(letters: &[DeadLetter]) -> String {
 fn json(letter: &DeadLetter) -> Value {
     json!({
         "id": letter.id,
-        "put_at": output::at(letter.put_at),
-        "refused_at": output::at(letter.refused_at),
+        "put_at": output::at(letter.created_at),
+        "refused_at": output::at(letter.rejected_at),
         "workflow": letter.workflow,
-        "workflow_id": letter.asked_id(),
+        "workflow_id": letter.requested_id(),
         "key": letter.key.to_string(),
         "queue": letter.queue,
         "reason": letter.reason,

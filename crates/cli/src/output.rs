@@ -7,7 +7,7 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::clock::Timestamp;
-use stepfast::queue::Ticket;
+use stepfast::queue::Placement;
 use stepfast::store::{Attempt, Checkpoint, CheckpointKind, Execution, Record, WorkerId};
 use stepfast::text::printable;
 use stepfast::{Error, ErrorKind, Failure, Key, Payload, Status};
@@ -95,7 +95,7 @@ pub(crate) fn at(instant: Timestamp) -> String {
 }
 
 fn status_of(execution: &Execution) -> String {
-    if execution.is_paused { format!("{} (parked)", execution.status) } else { execution.status.to_string() }
+    if execution.is_parked { format!("{} (parked)", execution.status) } else { execution.status.to_string() }
 }
 
 /// Workers that are lost, and that nobody has taken over yet.
@@ -113,7 +113,7 @@ pub(crate) fn executions_table(executions: &[Execution], lost: &Lost) -> String 
     }
     // only where somebody uses versions, queues, attributes
     let has_version = executions.iter().any(|execution| execution.app_version.is_some());
-    let has_queue = executions.iter().any(|execution| execution.ticket.is_some());
+    let has_queue = executions.iter().any(|execution| execution.placement.is_some());
     let has_attributes = executions.iter().any(|execution| !execution.attributes.is_empty());
     let mut header = vec!["workflow_id", "workflow", "status", "created at", "ended at", "recoveries"];
     header.extend(has_version.then_some("version"));
@@ -147,13 +147,13 @@ fn attributes(execution: &Execution) -> String {
 }
 
 pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
-    let ticket = execution.ticket.as_deref();
+    let ticket = execution.placement.as_deref();
     json!({
         "workflow_id": execution.workflow_id(),
         "key": execution.key.to_string(),
         "workflow": &*execution.workflow,
         "status": execution.status.as_str(),
-        "is_paused": execution.is_paused,
+        "is_paused": execution.is_parked,
         "parent": execution.parent.as_ref().map(|parent| parent.key.to_string()),
         "root": execution.root.to_string(),
         "owner": execution.owner.map(|owner| owner.0),
@@ -265,7 +265,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
     };
     let lost = if shown.lost.owns(execution) { " (lost)" } else { "" };
     line("worker", execution.owner.map(|owner| format!("{}{lost}", owner.0)));
-    line("queue", execution.ticket.as_deref().map(|ticket| queue_of(ticket, execution)));
+    line("queue", execution.placement.as_deref().map(|ticket| queue_of(ticket, execution)));
     line("attributes", (!execution.attributes.is_empty()).then(|| attributes(execution)));
     line("unclaimable", shown.unclaimable.clone());
     line("ended at", execution.ended_at.map(at));
@@ -316,7 +316,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
 }
 
 /// The queue of an execution, and where it stands there.
-fn queue_of(ticket: &Ticket, execution: &Execution) -> String {
+fn queue_of(ticket: &Placement, execution: &Execution) -> String {
     let key = if ticket.key.is_empty() { String::new() } else { format!(", key {}", ticket.key) };
     let priority =
         if ticket.priority == 0 { String::new() } else { format!(", priority {}", ticket.priority) };
@@ -346,7 +346,7 @@ fn child_text(key: Key, child: Option<&Execution>) -> String {
 
 /// The output of an execution, or the message of what it ended with or is parked for; `None` if there is none.
 fn outcome_of(execution: &Execution) -> Option<String> {
-    let is_failure = matches!(execution.status, Status::Failed | Status::Cancelled) || execution.is_paused;
+    let is_failure = matches!(execution.status, Status::Failed | Status::Cancelled) || execution.is_parked;
     let text = if is_failure { failure } else { short };
     (!execution.outcome.is_empty()).then(|| text(&execution.outcome))
 }

@@ -5,7 +5,7 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::Error;
-use stepfast::store::{Survey, Unclaimable, WorkerRow};
+use stepfast::store::{WorkerOverview, Unclaimable, RegisteredWorker};
 
 use crate::output::{self, Exit};
 use crate::unclaimable::why;
@@ -35,7 +35,7 @@ impl Worker {
 impl List {
     async fn run(self) -> anyhow::Result<Exit> {
         let store = stepfast::connect_existing(&self.at.store).await?;
-        let survey = store.survey(u64::MAX).await.map_err(Error::from)?;
+        let survey = store.workers(u64::MAX).await.map_err(Error::from)?;
         if self.at.json {
             output::print_json(&json(&survey))?;
         } else {
@@ -48,7 +48,7 @@ impl List {
     }
 }
 
-fn workers(rows: &[WorkerRow]) -> String {
+fn workers(rows: &[RegisteredWorker]) -> String {
     if rows.is_empty() {
         return "no worker is registered".to_owned();
     }
@@ -78,7 +78,7 @@ fn workers(rows: &[WorkerRow]) -> String {
     table.to_string()
 }
 
-fn state(row: &WorkerRow) -> &'static str {
+fn state(row: &RegisteredWorker) -> &'static str {
     match (row.is_alive, row.info.is_client) {
         (true, true) => "client",
         (true, false) => "alive",
@@ -93,7 +93,7 @@ fn complaint(it: &Unclaimable) -> String {
     format!("{executions} {many} of workflow {workflow:?} {verb}: {}", why(it))
 }
 
-fn json(survey: &Survey) -> Value {
+fn json(survey: &WorkerOverview) -> Value {
     let workers: Vec<Value> = survey
         .workers
         .iter()

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use stepfast::clock::{Clock, SystemClock, Timestamp};
-use stepfast::store::{Answer, Detail, Execution, ExecutionId, Filter, Record, Waiting};
+use stepfast::store::{RequestResult, Detail, Execution, ExecutionId, Filter, Record, WaitingWork};
 use stepfast::text::{plain, quoted};
 use stepfast::{Answers, Client, Error, Key, Status, Store};
 
@@ -179,7 +179,7 @@ impl Show {
         let key = record.execution.key;
         let fetch = async |payload: &mut stepfast::Payload| -> Result<(), Error> {
             if let Some(chunks) = payload.chunks() {
-                *payload = stepfast::Payload::from_bytes(store.value(key, chunks).await?);
+                *payload = stepfast::Payload::from_bytes(store.load_value(key, chunks).await?);
             }
             Ok(())
         };
@@ -280,11 +280,11 @@ async fn on_these(
         let answer =
             if is_cancel { engine.cancel(workflow_id).await } else { engine.resume(workflow_id).await };
         let (word, detail) = match answer {
-            Ok(Answer::Done) => ("done", None),
-            Ok(Answer::Requested) => {
+            Ok(RequestResult::Done) => ("done", None),
+            Ok(RequestResult::Pending) => {
                 ("requested", Some("recorded; the worker that runs it will do it".to_owned()))
             }
-            Ok(Answer::Declined(status)) => {
+            Ok(RequestResult::NotApplicable(status)) => {
                 exit = exit.max(Exit::Declined);
                 ("declined", Some(format!("its status is {status}")))
             }
@@ -319,7 +319,7 @@ async fn lost_of(store: &Arc<dyn Store>, executions: &[Execution]) -> Result<Los
     let mut owners: Vec<_> = executions.iter().filter_map(|execution| execution.owner).collect();
     owners.sort_unstable();
     owners.dedup();
-    Ok(Lost(if owners.is_empty() { owners } else { store.lost(&owners).await? }))
+    Ok(Lost(if owners.is_empty() { owners } else { store.dead_workers(&owners).await? }))
 }
 
 /// Why no live worker can run an execution that waits for one.
@@ -328,9 +328,9 @@ async fn why_unclaimable(store: &Arc<dyn Store>, execution: &Execution) -> Resul
         return Ok(None);
     }
     // who is there, without counting what else waits
-    let survey = store.survey(0).await?;
+    let survey = store.workers(0).await?;
     let (workflow, app_version) = (execution.workflow.clone(), execution.app_version.clone());
-    let waiting = Waiting { workflow, app_version, executions: 1 };
+    let waiting = WaitingWork { workflow, app_version, executions: 1 };
     Ok(survey.unclaimable_of(&waiting).map(|it| unclaimable::why(&it)))
 }
 

@@ -258,7 +258,7 @@ fn a_check_shows_which_store_and_which_shard_it_is() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for store in [&file, &postgres] {
         printed(store, &["migrate"]);
-        let about = runtime.block_on(async { stepfast::connect(store).await.unwrap().about().clone() });
+        let about = runtime.block_on(async { stepfast::connect(store).await.unwrap().info().clone() });
         let (code, found) = findings(store);
         assert_eq!((code, identity(&found)), (Some(0), vec![&*about.store_id, "0"]), "{found:?}");
     }

@@ -167,7 +167,7 @@ async fn what_cannot_be_is_refused() {
         assert!(message.contains("give a whole number"), "{message}");
     }
     // and nobody who has tried is left behind
-    let workers = connect(&store).await.survey(0).await.unwrap().workers;
+    let workers = connect(&store).await.workers(0).await.unwrap().workers;
     assert!(workers.is_empty(), "{} are registered", workers.len());
 
     let nowhere = format!("sqlite:{}", directory.path().join("other.db").display());
@@ -261,8 +261,8 @@ async fn dead_letters_are_shown_at(store: &str) {
 
     // and in a program
     let [last, first] = &*engine.dead_letters(9).await.unwrap() else { panic!("two dead letters") };
-    assert_eq!((&*last.workflow, last.key, last.asked_id()), (HOSTILE, hostile, HOSTILE.to_owned()));
-    assert_eq!((&*first.workflow, first.key, first.asked_id()), ("order", plain, plain.to_string()));
+    assert_eq!((&*last.workflow, last.key, last.requested_id()), (HOSTILE, hostile, HOSTILE.to_owned()));
+    assert_eq!((&*first.workflow, first.key, first.requested_id()), ("order", plain, plain.to_string()));
     assert_eq!(engine.dead_letters(1).await.unwrap(), std::slice::from_ref(last));
     engine.shutdown(GRACE).await.unwrap();
 }

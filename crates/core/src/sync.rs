@@ -78,50 +78,50 @@ impl Condvar {
 
 /// Lets threads in one by one, in the order in which they came.
 #[derive(Debug, Default)]
-pub struct Queue {
-    waiting: Mutex<Line>,
+pub struct FairLock {
+    waiting: Mutex<WaitQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct WaitQueue {
     is_taken: bool,
-    waiting: VecDeque<Arc<Place>>,
+    waiting: VecDeque<Arc<WaitSlot>>,
 }
 
 /// Where one thread waits.
 #[derive(Debug, Default)]
-struct Place {
+struct WaitSlot {
     is_next: Mutex<bool>,
     called: Condvar,
 }
 
 /// The turn of a thread, until dropped.
 #[derive(Debug)]
-pub struct QueueGuard<'q>(&'q Queue);
+pub struct FairLockGuard<'q>(&'q FairLock);
 
-impl Queue {
+impl FairLock {
     /// An empty queue.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Waits for this thread's turn.
-    pub fn lock(&self) -> QueueGuard<'_> {
+    pub fn lock(&self) -> FairLockGuard<'_> {
         let place = {
             let mut line = self.waiting.lock();
             if !std::mem::replace(&mut line.is_taken, true) {
-                return QueueGuard(self);
+                return FairLockGuard(self);
             }
-            let place = Arc::new(Place::default());
+            let place = Arc::new(WaitSlot::default());
             line.waiting.push_back(place.clone());
             place
         };
         drop(place.called.wait_while(place.is_next.lock(), |is_next| !*is_next));
-        QueueGuard(self)
+        FairLockGuard(self)
     }
 }
 
-impl Drop for QueueGuard<'_> {
+impl Drop for FairLockGuard<'_> {
     fn drop(&mut self) {
         let next = {
             let mut line = self.0.waiting.lock();
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn turns_come_in_the_order_in_which_threads_came() {
-        let queue = Arc::new(Queue::new());
+        let queue = Arc::new(FairLock::new());
         let (send, receive) = mpsc::channel();
         let turn = queue.lock();
         let threads: Vec<_> = (0..8)
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn one_thread_at_a_time_has_the_turn() {
-        let (queue, count) = (Arc::new(Queue::new()), Arc::new(Mutex::new(0_u32)));
+        let (queue, count) = (Arc::new(FairLock::new()), Arc::new(Mutex::new(0_u32)));
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let (queue, count) = (queue.clone(), count.clone());

@@ -26,12 +26,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use stepfast_core::payload::ChunkRef;
-use stepfast_core::queue::fairness::Turns;
+use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    About, Changed, Claim, Claimed, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, Look, Migrated,
-    Outcome, Page, Record, Registration, Seen, StoreError, Survey, WorkerId, WorkerInfo,
+    StoreInfo, Hint, Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, Heartbeat, Migrated,
+    Outcome, Page, Record, Registration, HeartbeatReply, StoreError, WorkerOverview, WorkerId, WorkerInfo,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::{Key, Store};
@@ -49,14 +49,14 @@ pub use crate::schema::add_migration;
 /// Durable is as durable as the server is configured to be: with the default options an acknowledged flush
 /// has been flushed by the server (and by its synchronous standbys, if it has any).
 pub struct PostgresStore {
-    about: About,
+    about: StoreInfo,
     counters: Counters,
     connector: Arc<Connector>,
     background: Arc<Background>,
     lanes: Arc<Lanes>,
     windows: Arc<Windows>,
     /// Whose turn it is at the next claim.
-    turns: Mutex<Turns>,
+    turns: Mutex<FairShare>,
     heads: Heads,
     inbox: Inbox,
     depths: Depths,
@@ -94,10 +94,10 @@ impl PostgresStore {
         let background = Arc::new(Background::start()?);
         let (version, identity, looking) = migrate::open(&connector, &background).await?;
         stepfast_core::crash_point!("postgres migrated");
-        let about = About {
+        let about = StoreInfo {
             kind: "postgres",
             version: format!("PostgreSQL {version}"),
-            place: format!("{}, schema {}", connector.name(), connector.options().schema),
+            location: format!("{}, schema {}", connector.name(), connector.options().schema),
             store_id: identity.store_id,
             shard: identity.shard,
             durability: connector.options().durability,
@@ -217,7 +217,7 @@ impl fmt::Debug for PostgresStore {
 
 #[async_trait]
 impl Store for PostgresStore {
-    fn about(&self) -> &About {
+    fn info(&self) -> &StoreInfo {
         &self.about
     }
 
@@ -246,7 +246,7 @@ impl Store for PostgresStore {
         Ok(outcomes)
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+    async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
         let Self { connector, lanes, windows, counters, turns, heads, inbox, .. } = self;
         claim::claim(connector, lanes, Remembered { windows, turns, heads, inbox }, counters, claim).await
     }
@@ -262,7 +262,7 @@ impl Store for PostgresStore {
         self.reader.queues(names).await
     }
 
-    async fn look(&self, look: &Look) -> Result<Seen, StoreError> {
+    async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
         let (seen, has_company) = self.control.look(look, &self.reader).await?;
         self.hints.set_company(has_company);
         if seen.is_fenced {
@@ -272,7 +272,7 @@ impl Store for PostgresStore {
         Ok(seen)
     }
 
-    async fn recover(&self, worker: WorkerId) -> Result<u64, StoreError> {
+    async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
         let recovered = self.control.recover(worker).await?;
         if recovered > 0 {
             self.hints.tell(&self.background, READY);
@@ -285,7 +285,7 @@ impl Store for PostgresStore {
         self.reader.load(ids, detail).await
     }
 
-    async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
+    async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
         self.counters.read();
         self.reader.value(execution, chunks).await
     }
@@ -295,7 +295,7 @@ impl Store for PostgresStore {
         self.reader.list(filter).await
     }
 
-    async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
+    async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
         self.reader.lost(workers, self.control.now(), self.control.lease_micros()).await
     }
 
@@ -303,12 +303,12 @@ impl Store for PostgresStore {
         self.reader.dead_letters(most).await
     }
 
-    async fn survey(&self, most: u64) -> Result<Survey, StoreError> {
+    async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError> {
         self.counters.read();
         self.reader.survey(most, self.control.now(), self.control.lease_micros()).await
     }
 
-    async fn changed(&self) -> Changed {
+    async fn next_hint(&self) -> Hint {
         self.hints.changed(&self.background).await
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-use stepfast_core::store::{Changed, Flush, Outcome, State, StoreError, Write};
+use stepfast_core::store::{Hint, Flush, Outcome, State, StoreError, Write};
 use stepfast_core::sync::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -29,11 +29,11 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const RETRIES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
 /// Something of nobody's concern.
-const NOTHING: Changed = Changed { has_ready: false, has_more: false };
+const NOTHING: Hint = Hint { has_ready: false, has_other: false };
 /// Something may be ready.
-pub(crate) const READY: Changed = Changed { has_ready: true, has_more: false };
+pub(crate) const READY: Hint = Hint { has_ready: true, has_other: false };
 /// Anything may have changed.
-const ANYTHING: Changed = Changed { has_ready: true, has_more: true };
+const ANYTHING: Hint = Hint { has_ready: true, has_other: true };
 
 /// The channel of those who work with a schema. Whoever puts something there for them tells `<name> ready`, with any name
 /// that has no blank.
@@ -49,7 +49,7 @@ pub(crate) struct Hints {
     has_company: AtomicBool,
     told: Notify,
     /// What others have not been told yet.
-    untold: Mutex<Changed>,
+    untold: Mutex<Hint>,
     /// How often was heard that something may be ready, and that there may be more.
     heard: watch::Sender<(u64, u64)>,
     /// Of these, how much the last return of `changed` had seen.
@@ -86,7 +86,7 @@ impl Hints {
     }
 
     /// Tells others what may have changed, soon.
-    pub(crate) fn tell(self: &Arc<Self>, background: &Background, what: Changed) {
+    pub(crate) fn tell(self: &Arc<Self>, background: &Background, what: Hint) {
         if what != NOTHING && self.has_company.load(Relaxed) {
             add(&self.untold, what);
             self.run(background);
@@ -95,7 +95,7 @@ impl Hints {
     }
 
     /// The same, and waits until they have been told, but not for long: the process may end next.
-    pub(crate) async fn tell_now(self: &Arc<Self>, background: &Background, what: Changed) {
+    pub(crate) async fn tell_now(self: &Arc<Self>, background: &Background, what: Hint) {
         if !self.has_company.load(Relaxed) {
             return;
         }
@@ -107,7 +107,7 @@ impl Hints {
     }
 
     /// Returns what others may have changed since the last call returned, when there is something.
-    pub(crate) async fn changed(self: &Arc<Self>, background: &Background) -> Changed {
+    pub(crate) async fn changed(self: &Arc<Self>, background: &Background) -> Hint {
         if !self.connector.can_listen() {
             return std::future::pending().await;
         }
@@ -118,13 +118,13 @@ impl Hints {
         let now = heard.wait_for(|now| now.0 > ready || now.1 > more).await.map_or((ready, more), |now| *now);
         let mut seen = self.seen.lock();
         *seen = (seen.0.max(now.0), seen.1.max(now.1));
-        Changed { has_ready: now.0 > ready, has_more: now.1 > more }
+        Hint { has_ready: now.0 > ready, has_other: now.1 > more }
     }
 
-    fn hear(&self, what: Changed) {
+    fn hear(&self, what: Hint) {
         self.heard.send_modify(|(ready, more)| {
             *ready += u64::from(what.has_ready);
-            *more += u64::from(what.has_more);
+            *more += u64::from(what.has_other);
         });
     }
 
@@ -212,23 +212,23 @@ impl Hints {
 }
 
 /// What of a flush may concern others: what somebody may claim, wait for, or has to answer.
-pub(crate) fn of_concern(flush: &Flush, outcomes: &[(usize, Outcome)]) -> Changed {
+pub(crate) fn of_concern(flush: &Flush, outcomes: &[(usize, Outcome)]) -> Hint {
     let mut all = NOTHING;
     // what was to run has been queued
     all.has_ready = outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Queued);
     for write in &flush.writes {
         let state = match write {
             Write::Start(start) => &start.state,
-            Write::Move(change) => &change.state,
+            Write::Transition(change) => &change.state,
             Write::Wake(_) | Write::Request(_) => return ANYTHING,
             Write::Checkpoint(_)
             | Write::Attempt(_)
-            | Write::Answer(_)
+            | Write::ClearRequests(_)
             | Write::Chunk(_)
-            | Write::Discard(_) => continue,
+            | Write::DeleteChunks(_) => continue,
         };
         all.has_ready |= matches!(state, State::Queued { .. });
-        all.has_more |= !matches!(state, State::Queued { .. } | State::Running { .. });
+        all.has_other |= !matches!(state, State::Queued { .. } | State::Running { .. });
         if all == ANYTHING {
             break;
         }
@@ -236,29 +236,29 @@ pub(crate) fn of_concern(flush: &Flush, outcomes: &[(usize, Outcome)]) -> Change
     all
 }
 
-fn add(to: &Mutex<Changed>, what: Changed) {
+fn add(to: &Mutex<Hint>, what: Hint) {
     let mut all = to.lock();
     all.has_ready |= what.has_ready;
-    all.has_more |= what.has_more;
+    all.has_other |= what.has_other;
 }
 
-fn take(from: &Mutex<Changed>) -> Changed {
+fn take(from: &Mutex<Hint>) -> Hint {
     std::mem::take(&mut *from.lock())
 }
 
 /// What a payload says behind the name.
-fn written(what: Changed) -> &'static str {
-    match (what.has_ready, what.has_more) {
+fn written(what: Hint) -> &'static str {
+    match (what.has_ready, what.has_other) {
         (true, false) => "ready",
         (false, true) => "more",
         _ => "anything",
     }
 }
 
-fn read(what: &str) -> Changed {
+fn read(what: &str) -> Hint {
     match what {
         "ready" => READY,
-        "more" => Changed { has_more: true, ..NOTHING },
+        "more" => Hint { has_other: true, ..NOTHING },
         _ => ANYTHING,
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
 use stepfast_core::clock::{Clock, Timestamp};
-use stepfast_core::queue::fairness::Turns;
+use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::store::counters::{Counters, Spent};
-use stepfast_core::store::{About, Durability, StoreError};
+use stepfast_core::store::{StoreInfo, Durability, StoreError};
 use stepfast_core::sync::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -68,7 +68,7 @@ impl Writer {
 pub(crate) struct Inner {
     pub(crate) path: PathBuf,
     pub(crate) vfs: Option<&'static str>,
-    pub(crate) about: About,
+    pub(crate) about: StoreInfo,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Counters,
     pub(crate) shared: Arc<Shared>,
@@ -95,7 +95,7 @@ pub(crate) struct Inner {
     /// Bounds how many reads for async callers go on at once.
     pub(crate) reading: Arc<Semaphore>,
     /// Whose turn it is at the next claim.
-    pub(crate) turns: Mutex<Turns>,
+    pub(crate) turns: Mutex<FairShare>,
 }
 
 impl Drop for Inner {

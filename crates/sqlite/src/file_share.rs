@@ -21,7 +21,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use stepfast_core::clock::Timestamp;
-use stepfast_core::sync::{Condvar, Mutex, Queue, QueueGuard};
+use stepfast_core::sync::{Condvar, Mutex, FairLock, FairLockGuard};
 use tokio::time::Instant;
 
 use crate::companions::{Companions, Files, Used};
@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     process: u32,
     pub(crate) companions: Arc<Companions>,
     /// Lets threads of this process in one by one, in the order in which they came.
-    fifo: Queue,
+    fifo: FairLock,
     /// The thread that waits in line for this process, and the signal that it has come to an end.
     line: Mutex<Line>,
     passed: Condvar,
@@ -95,7 +95,7 @@ impl Shared {
         let shared = Arc::new(Shared {
             process: std::process::id(),
             companions: companions.clone(),
-            fifo: Queue::new(),
+            fifo: FairLock::new(),
             line: Mutex::default(),
             passed: Condvar::default(),
             present: Mutex::default(),
@@ -269,7 +269,7 @@ impl Shared {
 pub(crate) struct Turn<'a> {
     /// The byte of the turnstile that is locked.
     locked: Option<(Used, i64)>,
-    _fifo: QueueGuard<'a>,
+    _fifo: FairLockGuard<'a>,
 }
 
 impl Turn<'_> {

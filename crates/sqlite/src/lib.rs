@@ -36,8 +36,8 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    About, Changed, Claim, Claimed, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Look,
-    Outcome, Page, Record, Registration, Seen, Store, StoreError, Survey, WorkerId, WorkerInfo,
+    StoreInfo, Hint, Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Heartbeat,
+    Outcome, Page, Record, Registration, HeartbeatReply, Store, StoreError, WorkerOverview, WorkerId, WorkerInfo,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::text::plain;
@@ -174,10 +174,10 @@ impl SqliteStore {
             conn::renew_log(&writer.conn, OPENING_LOG).map_err(explain)?;
         }
         drop(opening);
-        let about = About {
+        let about = StoreInfo {
             kind: "sqlite",
             version: format!("SQLite {}", rusqlite::version()),
-            place: path.display().to_string(),
+            location: path.display().to_string(),
             store_id,
             shard,
             durability: options.durability,
@@ -271,7 +271,7 @@ fn make_way(shared: &Shared, can_be_asked: bool) -> Result<(), String> {
 
 #[async_trait]
 impl Store for SqliteStore {
-    fn about(&self) -> &About {
+    fn info(&self) -> &StoreInfo {
         &self.inner.about
     }
 
@@ -309,7 +309,7 @@ impl Store for SqliteStore {
         self.inner.commit(flush)
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+    async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
         self.inner.claim(claim)
     }
 
@@ -323,11 +323,11 @@ impl Store for SqliteStore {
         self.reading(move |inner| inner.queues(names.as_deref())).await
     }
 
-    async fn look(&self, look: &Look) -> Result<Seen, StoreError> {
+    async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
         self.inner.look(look)
     }
 
-    async fn recover(&self, worker: WorkerId) -> Result<u64, StoreError> {
+    async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
         self.inner.recover(worker.0)
     }
 
@@ -336,7 +336,7 @@ impl Store for SqliteStore {
         self.reading(move |inner| inner.load(&ids, detail)).await
     }
 
-    async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
+    async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
         self.reading(move |inner| inner.value(execution, chunks)).await
     }
 
@@ -345,7 +345,7 @@ impl Store for SqliteStore {
         self.reading(move |inner| inner.list(&filter)).await
     }
 
-    async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
+    async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
         let workers = workers.to_vec();
         self.reading(move |inner| inner.lost(&workers)).await
     }
@@ -354,14 +354,14 @@ impl Store for SqliteStore {
         self.reading(move |inner| inner.dead_letters(most)).await
     }
 
-    async fn survey(&self, most: u64) -> Result<Survey, StoreError> {
+    async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError> {
         self.reading(move |inner| inner.survey(most)).await
     }
 
-    async fn changed(&self) -> Changed {
+    async fn next_hint(&self) -> Hint {
         self.inner.shared.wakes.watch();
         self.inner.listener.changed().await;
-        Changed { has_ready: false, has_more: true }
+        Hint { has_ready: false, has_other: true }
     }
 }
 

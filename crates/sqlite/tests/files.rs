@@ -53,7 +53,7 @@ async fn what_goes_into_a_file_that_is_not_there_any_more_is_not_acknowledged() 
             act(&beside(worker.store.path(), suffix));
             let error = reason(worker.try_commit(vec![put(start(Key::mint(0), queued()))]).await);
             assert!(error.contains(word) && error.contains(&format!("test.db{suffix} ")), "{error}");
-            let looked = worker.store.look(&worker.look_of(&["w"])).await;
+            let looked = worker.store.heartbeat(&worker.look_of(&["w"])).await;
             if suffix.is_empty() {
                 assert!(reason(looked).contains(word));
             }
@@ -85,7 +85,7 @@ async fn a_presence_file_that_is_replaced_is_noticed_at_the_next_look() {
         let worker = Worker::at(&path).await;
         worker.look().await;
         act(&beside(worker.store.path(), "-presence"));
-        let error = reason(worker.store.look(&worker.look_of(&["w"])).await);
+        let error = reason(worker.store.heartbeat(&worker.look_of(&["w"])).await);
         assert!(error.contains("test.db-presence was"), "{error}");
     }
 }
@@ -103,10 +103,10 @@ async fn a_database_with_less_than_was_acknowledged_is_refused_until_its_presenc
     let conn = rusqlite::Connection::open(&path).unwrap();
     let count: i64 = conn.query_row("SELECT count FROM flushes", [], |row| row.get(0)).unwrap();
     conn.execute("UPDATE flushes SET count = count - 1", []).unwrap();
-    let error = reason(worker.store.look(&worker.look_of(&["w"])).await);
+    let error = reason(worker.store.heartbeat(&worker.look_of(&["w"])).await);
     assert!(error.contains("less than was acknowledged"), "{error}");
     conn.execute("UPDATE flushes SET count = ?1, nonce = nonce + 1", [count]).unwrap();
-    let error = reason(worker.store.look(&worker.look_of(&["w"])).await);
+    let error = reason(worker.store.heartbeat(&worker.look_of(&["w"])).await);
     assert!(error.contains("another database"), "{error}");
     drop((conn, worker));
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
-use stepfast_core::queue::{Queue, QueueChange, Ticket};
+use stepfast_core::queue::{Queue, QueueChange, Placement};
 use stepfast_core::store::{Filter, Outcome, Start, Status, Store};
 
 /// Puts a start there that is to stand in queue `a`, and may not begin before this time.
@@ -35,7 +35,7 @@ async fn what_is_put_there_becomes_an_execution_when_its_transaction_commits() {
     let taken = worker.claim(9, &["w"]).await;
     let keys: Vec<Key> = taken.iter().map(|record| record.execution.key).collect();
     assert_eq!(keys, [first, second]);
-    let place = taken[0].execution.ticket.as_deref().unwrap();
+    let place = taken[0].execution.placement.as_deref().unwrap();
     assert_eq!((&*place.queue, &*place.key, place.priority), ("a", "k", 3));
     assert_eq!(count(&path, "inbox"), 0);
     assert!(!worker.look().await.has_ready);
@@ -73,8 +73,8 @@ async fn it_enters_a_full_queue_and_counts() {
     }
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
     let more = || {
-        let ticket = Ticket { queue: "a".into(), key: "".into(), priority: 0 };
-        put(Start { ticket: Some(ticket.into()), ..start(Key::mint(0), queued()) })
+        let ticket = Placement { queue: "a".into(), key: "".into(), priority: 0 };
+        put(Start { placement: Some(ticket.into()), ..start(Key::mint(0), queued()) })
     };
     assert_eq!(worker.one(more()).await, Outcome::Full);
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);

@@ -10,7 +10,7 @@ use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
-use stepfast_core::queue::Ticket;
+use stepfast_core::queue::Placement;
 use stepfast_core::store::{
     Attempt, CheckpointKind, Detail, ExecutionId, Flush, Outcome, Start, State, Status, Store, Write,
 };
@@ -150,7 +150,7 @@ async fn the_same_is_recorded_once_and_another_is_refused() {
         assert_eq!(worker.one(write).await, Outcome::Applied);
     }
     for write in of(3_001) {
-        assert!(matches!(worker.one(write).await, Outcome::Refused(_)));
+        assert!(matches!(worker.one(write).await, Outcome::Rejected(_)));
     }
     assert_eq!(pieces(&path), pieces_of(&[3_000, 3_000]));
 }
@@ -207,9 +207,9 @@ async fn what_is_replaced_or_withdrawn_leaves_no_pieces() {
     // the input of what is debounced, also within one flush
     let debounced = |input: &Payload| Start {
         input: input.clone(),
-        ticket: Some(std::sync::Arc::new(Ticket { queue: "mail".into(), key: "".into(), priority: 0 })),
+        placement: Some(std::sync::Arc::new(Placement { queue: "mail".into(), key: "".into(), priority: 0 })),
         dedup_id: Some("ann".into()),
-        merge_within: Some(std::time::Duration::from_secs(60)),
+        debounce_window: Some(std::time::Duration::from_secs(60)),
         ..start(Key::mint(0), State::Scheduled { due_at: later(5) })
     };
     let first = debounced(&long);

@@ -50,7 +50,7 @@ async fn readers_that_overlap_do_not_let_the_log_grow_without_bound() {
     let bytes = Bytes::from(vec![7; MIB as usize]);
     let mut longest = 0;
     for value in 0..60 {
-        let chunk = |n| Write::Chunk(Chunk { execution, value, n, bytes: bytes.clone(), is_free: false });
+        let chunk = |n| Write::Chunk(Chunk { execution, value, n, bytes: bytes.clone(), is_unowned: false });
         worker.commit((0..4).map(chunk).collect()).await;
         commits.fetch_add(1, SeqCst);
         longest = longest.max(std::fs::metadata(path.with_extension("db-wal")).unwrap().len());
@@ -74,7 +74,7 @@ async fn a_reader_that_stays_holds_up_no_commit_for_long() {
     let bytes = Bytes::from(vec![7; MIB as usize]);
     let log = || std::fs::metadata(path.with_extension("db-wal")).unwrap().len();
     for value in 0..40 {
-        let chunk = |n| Write::Chunk(Chunk { execution, value, n, bytes: bytes.clone(), is_free: false });
+        let chunk = |n| Write::Chunk(Chunk { execution, value, n, bytes: bytes.clone(), is_unowned: false });
         worker.commit((0..4).map(chunk).collect()).await;
     }
     assert!(log() > 150 * MIB, "the reader was in the way");
@@ -83,7 +83,7 @@ async fn a_reader_that_stays_holds_up_no_commit_for_long() {
     worker.commit(vec![put(start(Key::mint(0), running()))]).await;
     worker.commit(vec![put(start(Key::mint(0), running()))]).await;
     let before = log();
-    let chunk = |n| Write::Chunk(Chunk { execution, value: 99, n, bytes: bytes.clone(), is_free: false });
+    let chunk = |n| Write::Chunk(Chunk { execution, value: 99, n, bytes: bytes.clone(), is_unowned: false });
     worker.commit((0..4).map(chunk).collect()).await;
     assert_eq!(log(), before);
 }

@@ -11,8 +11,8 @@ use std::task::Poll;
 use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
-use stepfast_core::queue::{Queue, QueueChange, Ticket};
-use stepfast_core::store::{Look, Start, Status, Store, StoreError, Write};
+use stepfast_core::queue::{Queue, QueueChange, Placement};
+use stepfast_core::store::{Heartbeat, Start, Status, Store, StoreError, Write};
 
 #[tokio::test]
 async fn two_engines_of_one_process_know_each_other_to_be_alive() {
@@ -113,16 +113,16 @@ async fn a_look_reports_what_is_watched_and_what_is_not_held() {
             Write::Checkpoint(checkpoint(stray, 1, "one")),
         ])
         .await;
-    let look = Look {
-        watch: vec![held, ended, parked_one, asleep, Key::mint(0)],
-        holds: Some(vec![held]),
+    let look = Heartbeat {
+        watched: vec![held, ended, parked_one, asleep, Key::mint(0)],
+        held: Some(vec![held]),
         ..worker.look_of(&["w"])
     };
-    let seen = worker.store.look(&look).await.unwrap();
-    assert_eq!(seen.ended, [ended, parked_one]);
-    assert_eq!(seen.strays, [worker.record(stray).await]);
+    let seen = worker.store.heartbeat(&look).await.unwrap();
+    assert_eq!(seen.finished, [ended, parked_one]);
+    assert_eq!(seen.unheld, [worker.record(stray).await]);
     assert_eq!(seen.now, NOON);
-    assert_eq!(worker.look().await.strays, []);
+    assert_eq!(worker.look().await.unheld, []);
 }
 
 #[tokio::test]
@@ -130,9 +130,9 @@ async fn a_commit_wakes_the_other_stores_of_the_process_and_not_its_own() {
     let (_dir, path) = place();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
     one.commit(vec![put(start(Key::mint(0), running()))]).await;
-    two.store.changed().await;
+    two.store.next_hint().await;
     for (store, what) in [(&one.store, "its own commit"), (&two.store, "nothing new")] {
-        let mut changed = pin!(store.changed());
+        let mut changed = pin!(store.next_hint());
         let woken = poll_fn(|cx| Poll::Ready(changed.as_mut().poll(cx).is_ready())).await;
         assert!(!woken, "woken by {what}");
     }
@@ -145,9 +145,9 @@ async fn a_slot_of_what_does_not_run_is_freed() {
     let queue = Queue::new("a").concurrency(3);
     worker.store.change_queue(&QueueChange { queue, is_paused: false, seen_version: 0 }).await.unwrap();
     for _ in 0..3 {
-        let ticket = Ticket { queue: "a".into(), key: "".into(), priority: 0 };
+        let ticket = Placement { queue: "a".into(), key: "".into(), priority: 0 };
         worker
-            .commit(vec![put(Start { ticket: Some(ticket.into()), ..start(Key::mint(0), queued()) })])
+            .commit(vec![put(Start { placement: Some(ticket.into()), ..start(Key::mint(0), queued()) })])
             .await;
     }
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);

@@ -58,7 +58,7 @@ async fn what_was_ready_before_there_were_queues_goes_on() {
     let keys: Vec<Key> = claimed.iter().map(|record| record.execution.key).collect();
     assert_eq!(keys, [begun, fresh], "as old as they were");
     assert_eq!(claimed[0].checkpoints.len(), 1, "what it had done is not done again");
-    assert!(claimed.iter().all(|record| record.execution.ticket.is_none()));
+    assert!(claimed.iter().all(|record| record.execution.placement.is_none()));
     let ids = [ExecutionId::Key(ended)];
     let loaded = worker.store.load(&ids, Detail::Full).await.unwrap().remove(0).unwrap();
     assert_eq!((loaded.execution.status, loaded.execution.input.as_bytes()), (Status::Completed, INPUT));

@@ -32,8 +32,8 @@ fn a_new_file_is_created_with_its_companions_and_opens_again() {
     let (dir, path) = place();
     for _ in 0..2 {
         let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
-        assert_eq!(store.about().kind, "sqlite");
-        assert_eq!(store.about().durability, Durability::Full);
+        assert_eq!(store.info().kind, "sqlite");
+        assert_eq!(store.info().durability, Durability::Full);
         assert_eq!(store.path(), path.canonicalize().unwrap());
     }
     for name in ["test.db", "test.db-presence", "test.db-turnstile", "test.db-wake"] {

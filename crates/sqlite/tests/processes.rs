@@ -120,7 +120,7 @@ async fn child() {
             hear();
         }
         "looker" => loop {
-            match worker.store.look(&worker.look_of(&["w"])).await {
+            match worker.store.heartbeat(&worker.look_of(&["w"])).await {
                 Ok(seen) if seen.is_fenced => say("fenced"),
                 Ok(_) => say("fine"),
                 Err(error) => say(&error.to_string()),
@@ -145,7 +145,7 @@ async fn child() {
             }
         }
         "listener" => {
-            let mut changed = pin!(worker.store.changed());
+            let mut changed = pin!(worker.store.next_hint());
             let is_pending = poll_fn(|cx| Poll::Ready(changed.as_mut().poll(cx).is_pending())).await;
             assert!(is_pending);
             say("ready");

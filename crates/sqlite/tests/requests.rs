@@ -7,17 +7,17 @@ mod kit;
 use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
-use stepfast_core::store::{Answer, Outcome, RequestKind, Status, Write};
+use stepfast_core::store::{RequestResult, Outcome, RequestKind, Status, Write};
 
 fn done(parent: Option<Key>) -> Outcome {
-    Outcome::Answered(Answer::Done, parent)
+    Outcome::RequestHandled(RequestResult::Done, parent)
 }
 
 fn declined(status: Status) -> Outcome {
-    Outcome::Answered(Answer::Declined(status), None)
+    Outcome::RequestHandled(RequestResult::NotApplicable(status), None)
 }
 
-const REQUESTED: Outcome = Outcome::Answered(Answer::Requested, None);
+const REQUESTED: Outcome = Outcome::RequestHandled(RequestResult::Pending, None);
 
 #[tokio::test]
 async fn cancel_ends_what_nobody_runs() {
@@ -28,7 +28,7 @@ async fn cancel_ends_what_nobody_runs() {
         worker.commit(vec![put(start(id, state))]).await;
         assert_eq!(worker.one(Write::Request(cancel(id))).await, done(None));
         let row = worker.record(id).await.execution;
-        assert_eq!((row.status, row.is_paused), (Status::Cancelled, false));
+        assert_eq!((row.status, row.is_parked), (Status::Cancelled, false));
         assert_eq!((row.outcome, row.ended_at, row.wake_at), (value("stop"), Some(later(9)), None));
         assert_eq!(worker.one(Write::Request(cancel(id))).await, declined(Status::Cancelled));
     }
@@ -52,7 +52,7 @@ async fn cancel_of_a_running_one_is_for_its_owner() {
     assert_eq!(owner.look().await.requests, [(id, RequestKind::Cancel)]);
     assert_eq!(other.look().await.requests, []);
     assert_eq!(owner.record(id).await.requests, [RequestKind::Cancel]);
-    assert_eq!(owner.one(Write::Answer(id)).await, Outcome::Applied);
+    assert_eq!(owner.one(Write::ClearRequests(id)).await, Outcome::Applied);
     assert_eq!(owner.look().await.requests, []);
     // whatever commits first of Finish and cancel wins
     owner.commit(vec![change(id, completed("done"))]).await;
@@ -74,7 +74,7 @@ async fn a_request_is_not_left_behind_when_its_execution_is_handed_on_or_ends() 
             change(parks, parked("why")),
             change(ends, completed("done")),
             change(answers, waiting(Some(later(60)), &[])),
-            Write::Answer(answers),
+            Write::ClearRequests(answers),
         ])
         .await;
     assert_eq!(worker.status(answers).await, Status::Waiting, "answered in the same flush");
@@ -138,7 +138,7 @@ async fn resume_continues_parked_and_ended_ones() {
     assert_eq!(worker.claim_keys(9, &["w"]).await, [], "a parked one is not claimed");
     assert_eq!(worker.one(Write::Request(resume(parked_one))).await, done(None));
     let row = worker.record(parked_one).await.execution;
-    assert_eq!((row.status, row.is_paused, row.run_no), (Status::Queued, false, 1));
+    assert_eq!((row.status, row.is_parked, row.run_no), (Status::Queued, false, 1));
     assert!(row.outcome.is_empty());
 
     assert_eq!(worker.one(Write::Request(resume(cancelled))).await, declined(Status::Running));

@@ -15,10 +15,10 @@ use stepfast_core::failure::Failure;
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::{ChunkRef, Payload};
-use stepfast_core::queue::Ticket;
+use stepfast_core::queue::Placement;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
-    Armed, Attempt, Chunk, Detail, Discard, ExecutionId, Filter, Flush, Move, Outcome, Start, State, Status,
+    PendingSleep, Attempt, Chunk, Detail, DeleteChunks, ExecutionId, Filter, Flush, Move, Outcome, Start, State, Status,
     Store, StoreError, Write,
 };
 
@@ -28,7 +28,7 @@ fn attempt(execution: Key, attempt: u32) -> Attempt {
 }
 
 fn chunk(execution: Key, value: u64, n: u32, bytes: &'static [u8]) -> Chunk {
-    Chunk { execution, value, n, bytes: Bytes::from_static(bytes), is_free: false }
+    Chunk { execution, value, n, bytes: Bytes::from_static(bytes), is_unowned: false }
 }
 
 fn resent(flush: &Flush) -> Flush {
@@ -40,7 +40,7 @@ async fn all_that_is_written_is_read_back() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
     let parent = Key::mint(0);
-    let armed = vec![Armed { path: Path::root().child(300), due_at: later(60) }];
+    let armed = vec![PendingSleep { path: Path::root().child(300), due_at: later(60) }];
     let mut full = child(
         parent,
         true,
@@ -60,10 +60,10 @@ async fn all_that_is_written_is_read_back() {
     let row = &record.execution;
     assert_eq!((row.key, row.root, &row.parent), (full.key, parent, &full.parent));
     assert_eq!((&row.given_id, &row.workflow), (&full.workflow_id, &full.workflow));
-    assert_eq!((row.fingerprint, row.status, row.is_paused), (full.fingerprint, Status::Waiting, false));
+    assert_eq!((row.fingerprint, row.status, row.is_parked), (full.fingerprint, Status::Waiting, false));
     assert_eq!((&row.input, row.outcome.is_empty(), row.owner), (&full.input, true, None));
     assert_eq!((row.run_no, row.recoveries, row.created_at, row.ended_at), (1, 0, NOON, None));
-    assert_eq!((row.deadline_at, row.wake_at, &row.armed), (full.deadline_at, Some(later(50)), &armed));
+    assert_eq!((row.deadline_at, row.wake_at, &row.pending_sleeps), (full.deadline_at, Some(later(50)), &armed));
     assert_eq!(record.checkpoints, checkpoints);
     assert_eq!(record.attempts, attempts);
 
@@ -80,10 +80,10 @@ async fn all_that_is_written_is_read_back() {
 async fn an_end_frees_its_dedup_id_whether_its_move_names_the_queue_or_not() {
     let (_dir, path) = place();
     let worker = Worker::at(&path).await;
-    let ticket = Arc::new(Ticket { queue: "mail".into(), key: "".into(), priority: 0 });
+    let ticket = Arc::new(Placement { queue: "mail".into(), key: "".into(), priority: 0 });
     for named in [None, Some(ticket.clone())] {
         let first = Start {
-            ticket: Some(ticket.clone()),
+            placement: Some(ticket.clone()),
             dedup_id: Some("ann".into()),
             ..start(Key::mint(0), running())
         };
@@ -92,7 +92,7 @@ async fn an_end_frees_its_dedup_id_whether_its_move_names_the_queue_or_not() {
         let lost = worker.one(put(second)).await;
         assert!(matches!(lost, Outcome::Deduplicated(_)), "{lost:?}");
         let end = Move { key: first.key, ticket: named, state: completed("done") };
-        assert_eq!(worker.one(Write::Move(end)).await, Outcome::Applied);
+        assert_eq!(worker.one(Write::Transition(end)).await, Outcome::Applied);
         assert_eq!(worker.record(first.key).await.execution.dedup_id, None);
     }
 }
@@ -131,7 +131,7 @@ async fn a_second_outcome_of_a_step_is_refused_and_the_first_stays() {
     worker.commit(vec![put(start(id, running())), Write::Checkpoint(first.clone())]).await;
     assert_eq!(worker.one(Write::Checkpoint(first.clone())).await, Outcome::Applied, "the same once more");
     let outcome = worker.one(Write::Checkpoint(checkpoint(id, 1, "another"))).await;
-    assert!(matches!(outcome, Outcome::Refused(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Rejected(_)), "{outcome:?}");
     assert_eq!(worker.record(id).await.checkpoints, [first]);
 }
 
@@ -192,7 +192,7 @@ async fn many_rows_of_one_shape_land_as_each_alone_would_and_losers_are_told() {
     let before = worker.store.counters().counted();
     let outcomes = worker.commit(again).await;
     assert!(
-        matches!(&outcomes[..], [(33, Outcome::Duplicate(_)), (55, Outcome::Refused(_))]),
+        matches!(&outcomes[..], [(33, Outcome::Duplicate(_)), (55, Outcome::Rejected(_))]),
         "{outcomes:?}"
     );
     let counted = worker.store.counters().counted().since(&before);
@@ -209,14 +209,14 @@ async fn a_move_needs_a_running_execution_of_its_own() {
     assert_eq!(two.one(change(id, completed("stolen"))).await, Outcome::NotFound);
     assert_eq!(one.one(change(other, completed("not running"))).await, Outcome::NotFound);
     assert_eq!(one.one(change(Key::mint(0), queued())).await, Outcome::NotFound);
-    let armed = vec![Armed { path: Path::root().child(1), due_at: later(4) }];
+    let armed = vec![PendingSleep { path: Path::root().child(1), due_at: later(4) }];
     assert_eq!(one.one(change(id, State::Running { armed: armed.clone() })).await, Outcome::Applied);
-    assert_eq!(one.record(id).await.execution.armed, armed);
+    assert_eq!(one.record(id).await.execution.pending_sleeps, armed);
     assert_eq!(one.one(change(id, completed("done"))).await, Outcome::Applied);
     assert_eq!(one.one(change(id, completed("twice"))).await, Outcome::NotFound);
     let row = one.record(id).await.execution;
     assert_eq!((row.status, row.owner, row.ended_at), (Status::Completed, None, Some(later(1))));
-    assert_eq!((row.outcome, row.armed), (value("done"), Vec::new()));
+    assert_eq!((row.outcome, row.pending_sleeps), (value("done"), Vec::new()));
 }
 
 #[tokio::test]
@@ -265,16 +265,16 @@ async fn chunks_come_back_in_order_and_what_is_missing_is_corrupt() {
     worker.commit(pieces.map(Write::Chunk).to_vec()).await;
     assert_eq!(worker.one(Write::Chunk(chunk(id, kept, 0, b"zzz"))).await, Outcome::Applied);
     let all = ChunkRef { value: kept, len: 6, count: 2 };
-    assert_eq!(worker.store.value(id, all).await.unwrap(), "abcdef");
+    assert_eq!(worker.store.load_value(id, all).await.unwrap(), "abcdef");
     for wrong in [ChunkRef { len: 7, ..all }, ChunkRef { count: 3, ..all }, ChunkRef { value: 9, ..all }] {
-        let error = worker.store.value(id, wrong).await.unwrap_err();
+        let error = worker.store.load_value(id, wrong).await.unwrap_err();
         assert!(matches!(error, StoreError::Corrupt(_)), "{error}");
     }
-    worker.commit(vec![Write::Discard(Discard { execution: id, keep: smallvec![kept] })]).await;
-    assert_eq!(worker.store.value(id, all).await.unwrap(), "abcdef");
+    worker.commit(vec![Write::DeleteChunks(DeleteChunks { execution: id, keep: smallvec![kept] })]).await;
+    assert_eq!(worker.store.load_value(id, all).await.unwrap(), "abcdef");
     assert_eq!(worker.store.counters().counted().of(Table::Chunks), (4, 0, 2));
     for value in [dropped, 5] {
-        assert!(worker.store.value(id, ChunkRef { value, len: 1, count: 1 }).await.is_err());
+        assert!(worker.store.load_value(id, ChunkRef { value, len: 1, count: 1 }).await.is_err());
     }
 }
 

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
 use stepfast::queue::QueueRow;
-use stepfast::store::{Answer, DeadLetter, Page, Record, Survey};
+use stepfast::store::{RequestResult, DeadLetter, Page, Record, WorkerOverview};
 use stepfast::{Answers, Error, Failure, Payload};
 
 use crate::bridge::handle::Handle;
@@ -21,11 +21,11 @@ pub(crate) enum Reply {
     Handle(stepfast::Handle<Payload>),
     Handles(Vec<stepfast::Handle<Payload>>),
     Many(Vec<Result<Payload, Error>>),
-    Answer(Answer),
+    Answer(RequestResult),
     Answers(Answers),
     Page(Page),
     Record(Box<Record>),
-    Survey(Survey),
+    Survey(WorkerOverview),
     DeadLetters(Vec<DeadLetter>),
     Queue(QueueRow),
     Queues(Vec<QueueRow>),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use stepfast::clock::Timestamp;
-use stepfast::store::{Answer, Attempt, Checkpoint, CheckpointKind, Execution, Page, Record};
+use stepfast::store::{RequestResult, Attempt, Checkpoint, CheckpointKind, Execution, Page, Record};
 use stepfast::{Engine, Error, Failure, Payload, Status};
 
 use crate::convert::value::decode;
@@ -41,8 +41,8 @@ pub(crate) fn ends(py: Python<'_>, ends: Vec<Result<Payload, Error>>) -> PyResul
 }
 
 /// False if the execution had ended before, or there was nothing to do.
-pub(crate) fn answer(py: Python<'_>, answer: Answer) -> PyResult<Py<PyAny>> {
-    let is_done = !matches!(answer, Answer::Declined(_));
+pub(crate) fn answer(py: Python<'_>, answer: RequestResult) -> PyResult<Py<PyAny>> {
+    let is_done = !matches!(answer, RequestResult::NotApplicable(_));
     Ok(is_done.into_pyobject(py)?.to_owned().into_any().unbind())
 }
 
@@ -68,8 +68,8 @@ pub(crate) fn record(py: Python<'_>, record: &Record) -> PyResult<Py<PyAny>> {
 /// Of an execution: workflow_id, workflow, status, whether it is parked, parent, and so on, in the order of the
 /// fields of `stepfast.records.Execution`; instants in microseconds.
 fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
-    let is_parked = row.is_paused;
-    let ticket = row.ticket.as_deref();
+    let is_parked = row.is_parked;
+    let ticket = row.placement.as_deref();
     let standing = (
         ticket.map(|ticket| &*ticket.queue),
         ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),

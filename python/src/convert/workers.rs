@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 use stepfast::clock::Timestamp;
-use stepfast::store::{Survey, Unclaimable, WorkerRow};
+use stepfast::store::{WorkerOverview, Unclaimable, RegisteredWorker};
 
-pub(crate) fn survey(py: Python<'_>, survey: &Survey) -> PyResult<Py<PyAny>> {
+pub(crate) fn survey(py: Python<'_>, survey: &WorkerOverview) -> PyResult<Py<PyAny>> {
     let workers: PyResult<Vec<_>> = survey.workers.iter().map(|row| worker(py, row)).collect();
     let rows = survey.unclaimable();
     let rows: PyResult<Vec<_>> = rows.iter().map(|row| unclaimable(py, row)).collect();
@@ -12,7 +12,7 @@ pub(crate) fn survey(py: Python<'_>, survey: &Survey) -> PyResult<Py<PyAny>> {
 }
 
 /// The fields of `stepfast.survey.Worker` up to its workflows, then one by one; instants in microseconds.
-fn worker(py: Python<'_>, row: &WorkerRow) -> PyResult<Py<PyAny>> {
+fn worker(py: Python<'_>, row: &RegisteredWorker) -> PyResult<Py<PyAny>> {
     let info = &row.info;
     let about =
         (row.worker.0, &info.host, info.pid, row.is_alive, info.is_client, info.app_version.as_deref());

@@ -214,7 +214,7 @@ impl Quiet {
                 Err(StoreError::Unavailable(_)) if shift.site.is_sqlite() => continue,
                 claimed => claimed.unwrap(),
             };
-            let (is_empty, is_rated) = (claimed.records.is_empty(), claimed.again_at.is_some());
+            let (is_empty, is_rated) = (claimed.records.is_empty(), claimed.retry_at.is_some());
             taken.extend(claimed.records);
             let census = shift.now().await;
             if is_empty && (is_rated || census.room_of(&[worker.id.0]) == 0) {
@@ -233,8 +233,8 @@ impl Quiet {
             format!("{count} were claimed, where there was room for {room}: {census}")
         });
         let back = taken.into_iter().map(|record| {
-            let (key, ticket) = (record.execution.key, record.execution.ticket);
-            Write::Move(Move { key, ticket, state: queued() })
+            let (key, ticket) = (record.execution.key, record.execution.placement);
+            Write::Transition(Move { key, ticket, state: queued() })
         });
         let outcomes = worker.commit_at_last(back.collect()).await;
         let is_ours = outcomes.iter().all(|outcome| *outcome == Outcome::Applied);

@@ -3,7 +3,7 @@
 use stepfast_core::attributes::Attributes;
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
-use stepfast_core::store::{Answer, Filter, Flush, Outcome, Page, Start, State, Status};
+use stepfast_core::store::{RequestResult, Filter, Flush, Outcome, Page, Start, State, Status};
 
 use super::queue::set;
 use crate::make::{
@@ -53,7 +53,7 @@ async fn they_are_kept_whatever_the_start_is(fixture: &dyn StoreFixture) {
     let parent = Key::mint(0);
     worker.apply(vec![start_running(parent)]).await;
     let yielding =
-        |key, queue: &str| Start { yields: true, ticket: ticket(queue, "", 0), ..start(key, running()) };
+        |key, queue: &str| Start { self_claims: true, placement: ticket(queue, "", 0), ..start(key, running()) };
     let waits = State::Scheduled { due_at: at(100) };
     let mut minted = keys::<9>();
     minted.sort();
@@ -63,11 +63,11 @@ async fn they_are_kept_whatever_the_start_is(fixture: &dyn StoreFixture) {
         start(minted[1], ended(Status::Completed, "done")),
         start(minted[2], queued()),
         Start { workflow_id: Some("given".into()), is_guarded: true, ..start(minted[3], running()) },
-        Start { ticket: ticket("free", "k", 3), ..start(minted[4], queued()) },
+        Start { placement: ticket("free", "k", 3), ..start(minted[4], queued()) },
         yielding(minted[5], "free"),
         yielding(minted[6], "serial"),
         child_of(parent, minted[7], running()),
-        Start { ticket: ticket("free", "", 0), ..held },
+        Start { placement: ticket("free", "", 0), ..held },
     ];
     let all = [("customer", "acme"), ("region", "eu")];
     let mut outcomes = worker.commit(starts.map(|it| write(with(&all, it))).into()).await;
@@ -90,7 +90,7 @@ async fn they_are_kept_until_the_end(fixture: &dyn StoreFixture) {
     worker.apply(vec![move_to(key, parked("x"))]).await;
     assert_eq!(found(&worker, filter(&[("a", "1")])).await, [key]);
     let mut other = Worker::register(&fixture.store()).await;
-    assert_eq!(other.commit_one(resume(key)).await, Outcome::Answered(Answer::Done, None));
+    assert_eq!(other.commit_one(resume(key)).await, Outcome::RequestHandled(RequestResult::Done, None));
     assert_eq!(other.claim_keys(1).await, [key]);
     other.apply(vec![move_to(key, completed())]).await;
     assert_eq!(found(&worker, filter(&[("a", "1")])).await, [key]);
@@ -199,11 +199,11 @@ async fn a_start_that_loses_leaves_none(fixture: &dyn StoreFixture) {
     };
     let held = |key| Start {
         dedup_id: Some("x".into()),
-        ticket: ticket("a", "", 0),
+        placement: ticket("a", "", 0),
         is_guarded: true,
         ..start(key, queued())
     };
-    let deep = |key| Start { ticket: ticket("full", "", 0), ..start(key, queued()) };
+    let deep = |key| Start { placement: ticket("full", "", 0), ..start(key, queued()) };
     let makes: [fn(Key) -> Start; 3] = [named, held, deep];
     for (n, make) in makes.into_iter().enumerate() {
         let [first, second] = keys();
@@ -254,7 +254,7 @@ async fn a_thousand_share_a_flush(fixture: &dyn StoreFixture) {
 async fn queues_are_filtered(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, plain] = keys();
-    let placed = |key, queue: &str| write(Start { ticket: ticket(queue, "k", 1), ..start(key, queued()) });
+    let placed = |key, queue: &str| write(Start { placement: ticket(queue, "k", 1), ..start(key, queued()) });
     worker.apply(vec![placed(a, "a"), placed(b, "b"), start_queued(plain)]).await;
     let of = |queue: &str| Filter { queue: Some(queue.into()), ..Filter::default() };
     assert_eq!(found(&worker, of("a")).await, [a]);

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use stepfast_core::key::Key;
 use stepfast_core::payload::ChunkRef;
-use stepfast_core::store::{Discard, StoreError, Write};
+use stepfast_core::store::{DeleteChunks, StoreError, Write};
 
 use crate::make::{chunk, keys, start_running};
 use crate::{StoreFixture, Worker};
@@ -23,11 +23,11 @@ fn reference(value: u64, len: u64, count: u32) -> ChunkRef {
 }
 
 fn discard(execution: Key, keep: &[u64]) -> Write {
-    Write::Discard(Discard { execution, keep: SmallVec::from_slice(keep) })
+    Write::DeleteChunks(DeleteChunks { execution, keep: SmallVec::from_slice(keep) })
 }
 
 async fn is_corrupt(worker: &Worker, key: Key, chunks: ChunkRef) -> bool {
-    matches!(worker.store.value(key, chunks).await, Err(StoreError::Corrupt(_)))
+    matches!(worker.store.load_value(key, chunks).await, Err(StoreError::Corrupt(_)))
 }
 
 async fn a_value_comes_back_whole(fixture: &dyn StoreFixture) {
@@ -38,13 +38,13 @@ async fn a_value_comes_back_whole(fixture: &dyn StoreFixture) {
         // pieces come in any order, over several flushes
         worker.apply(vec![chunk(key, value, 2, b"ef"), chunk(key, value, 0, b"a\0")]).await;
         worker.apply(vec![chunk(key, value, 1, b"cd")]).await;
-        let bytes = worker.store.value(key, reference(value, 6, 3)).await.unwrap();
+        let bytes = worker.store.load_value(key, reference(value, 6, 3)).await.unwrap();
         assert_eq!(&bytes[..], b"a\0cdef");
     }
     let many: Vec<Write> = (0..300).map(|n: u32| chunk(key, 9, n, &n.to_be_bytes())).collect();
     worker.apply(many).await;
     let expected: Vec<u8> = (0..300u32).flat_map(u32::to_be_bytes).collect();
-    assert_eq!(worker.store.value(key, reference(9, 1_200, 300)).await.unwrap(), expected);
+    assert_eq!(worker.store.load_value(key, reference(9, 1_200, 300)).await.unwrap(), expected);
 }
 
 async fn missing_pieces_are_seen(fixture: &dyn StoreFixture) {
@@ -58,7 +58,7 @@ async fn missing_pieces_are_seen(fixture: &dyn StoreFixture) {
     assert!(is_corrupt(&worker, key, reference(1, 3, 1)).await, "too short");
     assert!(is_corrupt(&worker, key, reference(2, 2, 1)).await, "another value");
     assert!(is_corrupt(&worker, other, reference(1, 2, 1)).await, "another execution");
-    assert_eq!(&worker.store.value(key, reference(1, 2, 1)).await.unwrap()[..], b"ab");
+    assert_eq!(&worker.store.load_value(key, reference(1, 2, 1)).await.unwrap()[..], b"ab");
 }
 
 async fn a_piece_that_is_there_stays(fixture: &dyn StoreFixture) {
@@ -66,7 +66,7 @@ async fn a_piece_that_is_there_stays(fixture: &dyn StoreFixture) {
     let key = Key::mint(0);
     worker.apply(vec![start_running(key), chunk(key, 1, 0, b"first")]).await;
     worker.apply(vec![chunk(key, 1, 0, b"other"), chunk(key, 1, 1, b"!")]).await;
-    assert_eq!(&worker.store.value(key, reference(1, 6, 2)).await.unwrap()[..], b"first!");
+    assert_eq!(&worker.store.load_value(key, reference(1, 6, 2)).await.unwrap()[..], b"first!");
 }
 
 async fn orphans_are_discarded(fixture: &dyn StoreFixture) {
@@ -103,9 +103,9 @@ async fn values_and_executions_are_not_mixed(fixture: &dyn StoreFixture) {
         ])
         .await;
     let store = &worker.store;
-    assert_eq!(&store.value(a, reference(1, 6, 2)).await.unwrap()[..], b"a10a11");
-    assert_eq!(&store.value(a, reference(2, 3, 1)).await.unwrap()[..], b"a20");
-    assert_eq!(&store.value(b, reference(1, 3, 1)).await.unwrap()[..], b"b10");
+    assert_eq!(&store.load_value(a, reference(1, 6, 2)).await.unwrap()[..], b"a10a11");
+    assert_eq!(&store.load_value(a, reference(2, 3, 1)).await.unwrap()[..], b"a20");
+    assert_eq!(&store.load_value(b, reference(1, 3, 1)).await.unwrap()[..], b"b10");
 }
 
 async fn a_megabyte_goes_in_one_piece(fixture: &dyn StoreFixture) {
@@ -114,7 +114,7 @@ async fn a_megabyte_goes_in_one_piece(fixture: &dyn StoreFixture) {
     let mut rng = fastrand::Rng::with_seed(3);
     let mib: Vec<u8> = (0..1 << 20).map(|_| rng.u8(..)).collect();
     worker.apply(vec![start_running(key), chunk(key, 1, 0, &mib), chunk(key, 1, 1, &mib)]).await;
-    let bytes = worker.store.value(key, reference(1, 2 << 20, 2)).await.unwrap();
+    let bytes = worker.store.load_value(key, reference(1, 2 << 20, 2)).await.unwrap();
     assert!(bytes[..1 << 20] == mib && bytes[1 << 20..] == mib);
 }
 
@@ -123,5 +123,5 @@ async fn pieces_may_come_before_their_execution(fixture: &dyn StoreFixture) {
     let key = Key::mint(0);
     worker.apply(vec![chunk(key, 1, 0, b"input")]).await;
     worker.apply(vec![start_running(key)]).await;
-    assert_eq!(&worker.store.value(key, reference(1, 5, 1)).await.unwrap()[..], b"input");
+    assert_eq!(&worker.store.load_value(key, reference(1, 5, 1)).await.unwrap()[..], b"input");
 }

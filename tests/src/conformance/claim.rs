@@ -141,7 +141,7 @@ async fn a_claim_brings_all_that_was_recorded(fixture: &dyn StoreFixture) {
     let row = &record.execution;
     assert_eq!((row.key, row.status, row.owner), (key, Status::Running, Some(second.id)));
     assert_eq!((row.given_id.as_deref(), &row.input), (Some("order-7"), &payload("in")));
-    assert_eq!((row.deadline_at, &row.armed), (Some(at(999)), &sleeps));
+    assert_eq!((row.deadline_at, &row.pending_sleeps), (Some(at(999)), &sleeps));
     assert_eq!(record.checkpoints, [checkpoint(key, 1, "a"), checkpoint(key, 2, "b")]);
     assert_eq!(record.attempts, [attempt(key, 3, 1), attempt(key, 3, 2)]);
     assert_eq!(record.requests, [RequestKind::Cancel]);

@@ -7,7 +7,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{
-    Answer, Look, Outcome, Parent, Request, RequestKind, Start, State, Status, Write,
+    RequestResult, Heartbeat, Outcome, Parent, Request, RequestKind, Start, State, Status, Write,
 };
 
 use super::queue::declare;
@@ -32,8 +32,8 @@ fn until(deadline_at: Timestamp, key: Key, state: State) -> Start {
 
 /// What a look reports to a worker that can run nothing.
 async fn expired(worker: &Worker) -> (Vec<Key>, Option<Timestamp>) {
-    let look = Look { workflows: [].into(), ..worker.look_of() };
-    let seen = worker.store.look(&look).await.unwrap();
+    let look = Heartbeat { workflows: [].into(), ..worker.look_of() };
+    let seen = worker.store.heartbeat(&look).await.unwrap();
     let mut expired = seen.expired;
     expired.sort_unstable();
     (expired, seen.next_deadline)
@@ -59,7 +59,7 @@ async fn what_waits_is_seen_when_its_deadline_passes(fixture: &dyn StoreFixture)
     let all: [Key; 8] = keys();
     worker
         .apply(vec![
-            write(Start { ticket: ticket("a", "", 0), ..until(at, all[0], queued()) }),
+            write(Start { placement: ticket("a", "", 0), ..until(at, all[0], queued()) }),
             write(until(at, all[1], scheduled(far))),
             write(until(at, all[2], sleeping(far))),
             write(until(at, all[3], parked("parked"))),
@@ -81,7 +81,7 @@ async fn what_waits_is_seen_when_its_deadline_passes(fixture: &dyn StoreFixture)
     for key in &waiting {
         assert_eq!(
             other.commit_one(expire(*key, fixture.now())).await,
-            Outcome::Answered(Answer::Done, None)
+            Outcome::RequestHandled(RequestResult::Done, None)
         );
         assert_eq!(worker.execution(*key).await.status, Status::Cancelled);
     }
@@ -100,7 +100,7 @@ async fn what_runs_is_its_owners(fixture: &dyn StoreFixture) {
     fixture.clock().advance(Duration::from_secs(20));
     assert_eq!(expired(&other).await, (vec![], None));
     for key in all {
-        let declined = Outcome::Answered(Answer::Declined(Status::Running), None);
+        let declined = Outcome::RequestHandled(RequestResult::NotApplicable(Status::Running), None);
         assert_eq!(other.commit_one(expire(key, fixture.now())).await, declined);
         assert!(worker.record(key).await.requests.is_empty());
     }
@@ -130,7 +130,7 @@ async fn what_has_expired_ends_and_frees_what_it_holds(fixture: &dyn StoreFixtur
     let at = now.plus(Duration::from_secs(10));
     let [first, second, third] = keys();
     let of = |key: Key, deadline_at| Start {
-        ticket: ticket("a", "", 0),
+        placement: ticket("a", "", 0),
         dedup_id: Some("the one".into()),
         ..until(deadline_at, key, queued())
     };
@@ -139,7 +139,7 @@ async fn what_has_expired_ends_and_frees_what_it_holds(fixture: &dyn StoreFixtur
     assert!(matches!(refused, Outcome::Deduplicated(_) | Outcome::Full), "{refused:?}");
     fixture.clock().advance(Duration::from_secs(10));
     assert_eq!(expired(&worker).await.0, [first]);
-    assert_eq!(worker.commit_one(expire(first, fixture.now())).await, Outcome::Answered(Answer::Done, None));
+    assert_eq!(worker.commit_one(expire(first, fixture.now())).await, Outcome::RequestHandled(RequestResult::Done, None));
     let row = worker.execution(first).await;
     assert_eq!((row.status, row.ended_at), (Status::Cancelled, Some(fixture.now())));
     assert_eq!(row.outcome.decode::<String>().unwrap(), "too late");
@@ -162,7 +162,7 @@ async fn nothing_else_expires(fixture: &dyn StoreFixture) {
             write(until(at, resumed, queued())),
         ])
         .await;
-    let declined = |status| Outcome::Answered(Answer::Declined(status), None);
+    let declined = |status| Outcome::RequestHandled(RequestResult::NotApplicable(status), None);
     for (key, status) in [(early, Status::Queued), (never, Status::Queued), (ended, Status::Completed)] {
         let outcome = worker.commit_one(expire(key, at.minus(Duration::from_micros(1)))).await;
         assert_eq!(outcome, declined(status));
@@ -171,7 +171,7 @@ async fn nothing_else_expires(fixture: &dyn StoreFixture) {
     assert_eq!(worker.commit_one(expire(Key::mint(0), at)).await, Outcome::NotFound);
     // whoever resumes it takes its deadline from it
     fixture.clock().advance(Duration::from_secs(10));
-    assert_eq!(worker.commit_one(expire(resumed, at)).await, Outcome::Answered(Answer::Done, None));
+    assert_eq!(worker.commit_one(expire(resumed, at)).await, Outcome::RequestHandled(RequestResult::Done, None));
     let resume = Request {
         execution: resumed,
         n: Key::mint(0),
@@ -179,10 +179,10 @@ async fn nothing_else_expires(fixture: &dyn StoreFixture) {
         at,
         reason: Payload::empty(),
     };
-    assert_eq!(worker.commit_one(Write::Request(resume)).await, Outcome::Answered(Answer::Done, None));
+    assert_eq!(worker.commit_one(Write::Request(resume)).await, Outcome::RequestHandled(RequestResult::Done, None));
     assert_eq!(worker.commit_one(expire(resumed, at)).await, declined(Status::Queued));
     assert_eq!(expired(&worker).await.0, [early]);
-    assert_eq!(worker.commit_one(expire(early, at)).await, Outcome::Answered(Answer::Done, None));
+    assert_eq!(worker.commit_one(expire(early, at)).await, Outcome::RequestHandled(RequestResult::Done, None));
     fixture.clock().advance(Duration::from_secs(6));
     assert_eq!(expired(&worker).await, (vec![], None));
 }
@@ -208,7 +208,7 @@ async fn awaited_children_end_with_it(fixture: &dyn StoreFixture) {
         .await;
     fixture.clock().advance(Duration::from_secs(10));
     let outcome = worker.commit_one(expire(parent, fixture.now())).await;
-    assert_eq!(outcome, Outcome::Answered(Answer::Done, Some(grandparent)));
+    assert_eq!(outcome, Outcome::RequestHandled(RequestResult::Done, Some(grandparent)));
     for (key, status) in [
         (grandparent, Status::Waiting),
         (parent, Status::Cancelled),

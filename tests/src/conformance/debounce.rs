@@ -29,9 +29,9 @@ super::cases![
 fn debounced(key: Key, id: &str, input: &str, due: i64, most: Duration) -> Start {
     Start {
         dedup_id: Some(format!("\u{1}checkout\u{1}{id}").into()),
-        merge_within: Some(most),
+        debounce_window: Some(most),
         is_guarded: true,
-        ticket: ticket("a", "", 0),
+        placement: ticket("a", "", 0),
         input: payload(input),
         ..start(key, scheduled(at(due)))
     }
@@ -72,7 +72,7 @@ async fn the_last_input_wins_and_every_start_puts_it_off(fixture: &dyn StoreFixt
     until(fixture, seconds(4));
     assert_eq!(put(&mut worker, debounced(second, "x", "two", seconds(9), LONG)).await, first);
     until(fixture, seconds(8));
-    let last = Start { ticket: ticket("a", "k", 7), ..debounced(third, "x", "three", seconds(13), LONG) };
+    let last = Start { placement: ticket("a", "k", 7), ..debounced(third, "x", "three", seconds(13), LONG) };
     assert_eq!(put(&mut worker, last).await, first);
     until(fixture, seconds(12));
     assert_eq!(worker.claim_keys(9).await, []);
@@ -82,7 +82,7 @@ async fn the_last_input_wins_and_every_start_puts_it_off(fixture: &dyn StoreFixt
     until(fixture, seconds(13));
     let record = worker.claim(9).await.remove(0);
     assert_eq!((record.execution.key, record.execution.input), (first, payload("three")));
-    let place = record.execution.ticket.unwrap();
+    let place = record.execution.placement.unwrap();
     assert_eq!((&*place.key, place.priority), ("k", 7));
 }
 
@@ -141,13 +141,13 @@ async fn ids_of_other_queues_and_workflows_are_others(fixture: &dyn StoreFixture
     let [first, second, third, plain] = keys();
     let far = FAR;
     assert_eq!(put(&mut worker, debounced(first, "x", "one", far, LONG)).await, first);
-    let elsewhere = Start { ticket: ticket("b", "", 0), ..debounced(second, "x", "two", far, LONG) };
+    let elsewhere = Start { placement: ticket("b", "", 0), ..debounced(second, "x", "two", far, LONG) };
     assert_eq!(put(&mut worker, elsewhere).await, second);
     assert_eq!(put(&mut worker, debounced(third, "y", "three", far, LONG)).await, third);
     // a dedup_id of the same text is another thing
     let dedup =
         Start { dedup_id: Some("x".into()), is_guarded: true, ..debounced(plain, "x", "four", far, LONG) };
-    worker.apply(vec![write(Start { merge_within: None, ..dedup })]).await;
+    worker.apply(vec![write(Start { debounce_window: None, ..dedup })]).await;
     assert_eq!(worker.execution(plain).await.given_dedup_id(), Some("x"));
     assert_eq!(debounce_id("x"), None);
 }

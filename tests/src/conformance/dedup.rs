@@ -28,7 +28,7 @@ fn deduplicated(key: Key, queue: &str, of: &str, id: &str) -> Start {
     Start {
         dedup_id: Some(id.into()),
         is_guarded: true,
-        ticket: ticket(queue, of, 0),
+        placement: ticket(queue, of, 0),
         ..start(key, queued())
     }
 }

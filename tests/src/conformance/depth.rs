@@ -43,7 +43,7 @@ async fn refused(worker: &mut Worker, starts: Vec<Write>) -> usize {
 }
 
 fn in_queue(key: Key) -> Start {
-    Start { ticket: ticket("a", "", 0), ..start(key, queued()) }
+    Start { placement: ticket("a", "", 0), ..start(key, queued()) }
 }
 
 fn some<const N: usize>() -> Vec<Write> {
@@ -98,7 +98,7 @@ async fn what_is_claimed_or_cancelled_makes_room(fixture: &dyn StoreFixture) {
 async fn what_is_delayed_counts(fixture: &dyn StoreFixture) {
     declare(fixture, 2).await;
     let mut worker = Worker::register(&fixture.store()).await;
-    let delayed = |key| write(Start { ticket: ticket("a", "", 0), ..start(key, scheduled(at(5))) });
+    let delayed = |key| write(Start { placement: ticket("a", "", 0), ..start(key, scheduled(at(5))) });
     let [first, second, third] = keys();
     assert_eq!(refused(&mut worker, vec![delayed(first), delayed(second), delayed(third)]).await, 1);
     assert_eq!(refused(&mut worker, some::<1>()).await, 1);
@@ -138,7 +138,7 @@ async fn what_a_workflow_starts_enters_a_full_queue_and_counts(fixture: &dyn Sto
     let mut worker = Worker::register(&fixture.store()).await;
     let parent = Key::mint(0);
     worker.apply(vec![write(start(parent, running()))]).await;
-    let started = |key| write(Start { ticket: ticket("a", "", 0), ..child_of(parent, key, queued()) });
+    let started = |key| write(Start { placement: ticket("a", "", 0), ..child_of(parent, key, queued()) });
     let [first, second, third] = keys();
     worker.apply(vec![started(first)]).await;
     assert_eq!(refused(&mut worker, some::<2>()).await, 1);
@@ -197,7 +197,7 @@ async fn nothing_begins_at_once_in_a_queue_with_a_depth(fixture: &dyn StoreFixtu
     declare(fixture, 1).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let [waits, is_refused] = keys();
-    let yielding = |key| write(Start { yields: true, ticket: ticket("a", "", 0), ..start(key, running()) });
+    let yielding = |key| write(Start { self_claims: true, placement: ticket("a", "", 0), ..start(key, running()) });
     assert_eq!(worker.commit_one(yielding(waits)).await, Outcome::Queued);
     assert_eq!(worker.commit_one(yielding(is_refused)).await, Outcome::Full);
     assert!(!worker.exists(is_refused).await);

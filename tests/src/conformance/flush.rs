@@ -60,7 +60,7 @@ async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) 
 
 async fn the_largest_flush_is_taken(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let (writes, bytes) = (worker.store.about().flush_writes, worker.store.about().flush_bytes);
+    let (writes, bytes) = (worker.store.info().flush_writes, worker.store.info().flush_bytes);
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     worker.apply((1..=writes as u32).map(|n| Write::Checkpoint(checkpoint(key, n, ""))).collect()).await;
@@ -100,7 +100,7 @@ async fn row_changes_are_counted(fixture: &dyn StoreFixture) {
 
 async fn it_says_what_it_is(fixture: &dyn StoreFixture) {
     let store = fixture.store();
-    let about = store.about();
+    let about = store.info();
     assert!(["memory", "sqlite", "postgres"].contains(&about.kind));
     assert!(!about.version.is_empty() && about.lanes > 0 && about.flush_writes > 0 && about.flush_bytes > 0);
     assert_eq!(about.durability == Durability::None, about.kind == "memory");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Look, RequestKind, Start, State, Status, Write};
+use stepfast_core::store::{Heartbeat, RequestKind, Start, State, Status, Write};
 
 use crate::make::{
     at, awaiting, cancel, checkpoint, completed, ended, keys, move_to, parked, queued, running, sleeping,
@@ -49,7 +49,7 @@ async fn it_shows_what_is_asked_of_those_it_runs(fixture: &dyn StoreFixture) {
     assert_eq!(requests, [(mine, RequestKind::Cancel), (also_mine, RequestKind::Cancel)]);
     assert_eq!(other.look().await.requests, [(theirs, RequestKind::Cancel)]);
     assert_eq!(owner.look().await.requests.len(), 2, "they stay until they are answered");
-    owner.apply(vec![Write::Answer(mine), move_to(mine, ended(Status::Cancelled, "x"))]).await;
+    owner.apply(vec![Write::ClearRequests(mine), move_to(mine, ended(Status::Cancelled, "x"))]).await;
     assert_eq!(owner.look().await.requests, [(also_mine, RequestKind::Cancel)]);
     owner.apply(vec![move_to(also_mine, queued())]).await;
     assert!(owner.look().await.requests.is_empty(), "it does not run it any more");
@@ -72,8 +72,8 @@ async fn it_shows_which_watched_ones_have_ended_or_are_parked(fixture: &dyn Stor
     worker.apply(vec![start_in(Key::mint(0), completed())]).await;
     let mut watch = watched.to_vec();
     watch.push(Key::mint(0));
-    let look = Look { watch, ..worker.look_of() };
-    let mut over = worker.store.look(&look).await.unwrap().ended;
+    let look = Heartbeat { watched: watch, ..worker.look_of() };
+    let mut over = worker.store.heartbeat(&look).await.unwrap().finished;
     over.sort_unstable();
     assert_eq!(over, watched[4..]);
 }
@@ -92,12 +92,12 @@ async fn it_shows_strays_only_when_told_what_is_held(fixture: &dyn StoreFixture)
         ])
         .await;
     worker.apply(vec![move_to(handed, queued())]).await;
-    assert!(worker.look().await.strays.is_empty());
-    let look = Look { holds: Some(vec![held, gone, theirs]), ..worker.look_of() };
-    let strays = worker.store.look(&look).await.unwrap().strays;
+    assert!(worker.look().await.unheld.is_empty());
+    let look = Heartbeat { held: Some(vec![held, gone, theirs]), ..worker.look_of() };
+    let strays = worker.store.heartbeat(&look).await.unwrap().unheld;
     assert_eq!(strays, [worker.record(stray).await]);
-    let look = Look { holds: Some(Vec::new()), ..worker.look_of() };
-    assert_eq!(worker.store.look(&look).await.unwrap().strays.len(), 2);
+    let look = Heartbeat { held: Some(Vec::new()), ..worker.look_of() };
+    assert_eq!(worker.store.heartbeat(&look).await.unwrap().unheld.len(), 2);
 }
 
 async fn it_shows_what_is_ready_of_its_workflows(fixture: &dyn StoreFixture) {
@@ -138,17 +138,17 @@ async fn it_shows_the_earliest_due_time_of_its_workflows(fixture: &dyn StoreFixt
 
 async fn a_quiet_look_sees_nothing(fixture: &dyn StoreFixture) {
     let worker = Worker::register(&fixture.store()).await;
-    let look = Look {
-        watch: vec![Key::mint(0)],
-        holds: Some(vec![Key::mint(0)]),
+    let look = Heartbeat {
+        watched: vec![Key::mint(0)],
+        held: Some(vec![Key::mint(0)]),
         workflows: Arc::from([]),
         ..worker.look_of()
     };
-    let seen = worker.store.look(&look).await.unwrap();
+    let seen = worker.store.heartbeat(&look).await.unwrap();
     assert!(
         !seen.is_fenced && !seen.has_ready && seen.next_due.is_none() && seen.quarantined_until.is_none()
     );
-    assert!(seen.requests.is_empty() && seen.ended.is_empty() && seen.strays.is_empty());
+    assert!(seen.requests.is_empty() && seen.finished.is_empty() && seen.unheld.is_empty());
 }
 
 async fn it_shows_the_same_if_it_does_not_renew(fixture: &dyn StoreFixture) {
@@ -159,22 +159,22 @@ async fn it_shows_the_same_if_it_does_not_renew(fixture: &dyn StoreFixture) {
     worker.apply(vec![start_queued(Key::mint(0))]).await;
     worker.commit(vec![cancel(stray)]).await;
     let watch = vec![over];
-    let look = Look { is_renewal: false, watch, holds: Some(Vec::new()), ..worker.look_of() };
-    let seen = worker.store.look(&look).await.unwrap();
+    let look = Heartbeat { renews_lease: false, watched: watch, held: Some(Vec::new()), ..worker.look_of() };
+    let seen = worker.store.heartbeat(&look).await.unwrap();
     assert_eq!((seen.now, seen.is_fenced, seen.has_ready), (fixture.now(), false, true));
     assert_eq!((seen.next_due, seen.requests), (Some(at(30)), vec![(stray, RequestKind::Cancel)]));
-    assert_eq!((seen.ended, seen.strays), (vec![over], vec![worker.record(stray).await]));
+    assert_eq!((seen.finished, seen.unheld), (vec![over], vec![worker.record(stray).await]));
 }
 
 async fn a_stranger_is_fenced(fixture: &dyn StoreFixture) {
     let worker = Worker::register(&fixture.store()).await;
     let mut unknown = worker.look_of();
     unknown.worker.0 += 1_000;
-    let stale = Look { epoch: worker.epoch + 1, ..worker.look_of() };
+    let stale = Heartbeat { epoch: worker.epoch + 1, ..worker.look_of() };
     for look in [unknown, stale] {
         for is_renewal in [false, true] {
-            let look = Look { is_renewal, ..look.clone() };
-            assert!(worker.store.look(&look).await.unwrap().is_fenced);
+            let look = Heartbeat { renews_lease: is_renewal, ..look.clone() };
+            assert!(worker.store.heartbeat(&look).await.unwrap().is_fenced);
         }
     }
     assert!(!worker.look().await.is_fenced);
@@ -186,8 +186,8 @@ async fn it_watches_thousands(fixture: &dyn StoreFixture) {
     let state = |i: usize| if i.is_multiple_of(2) { running() } else { completed() };
     worker.apply(all.iter().enumerate().map(|(i, key)| start_in(*key, state(i))).collect()).await;
     let holds = Some(all.iter().copied().skip(2).collect());
-    let look = Look { watch: all.clone(), holds, ..worker.look_of() };
-    let seen = worker.store.look(&look).await.unwrap();
-    assert_eq!(seen.ended.len(), 2_500);
-    assert_eq!(seen.strays.iter().map(|it| it.execution.key).collect::<Vec<_>>(), [all[0]]);
+    let look = Heartbeat { watched: all.clone(), held: holds, ..worker.look_of() };
+    let seen = worker.store.heartbeat(&look).await.unwrap();
+    assert_eq!(seen.finished.len(), 2_500);
+    assert_eq!(seen.unheld.iter().map(|it| it.execution.key).collect::<Vec<_>>(), [all[0]]);
 }

@@ -43,12 +43,12 @@ async fn a_running_execution_can_reach_each_state(fixture: &dyn StoreFixture) {
         worker.apply(vec![move_to(key, state.clone())]).await;
         let mut expected = before;
         expected.status = state.status();
-        expected.armed = state.armed().to_vec();
+        expected.pending_sleeps = state.armed().to_vec();
         expected.owner = matches!(state, State::Running { .. }).then_some(worker.id);
         match &state {
             State::Waiting { wake_at, .. } => expected.wake_at = *wake_at,
             State::Parked { reason, .. } => {
-                expected.is_paused = true;
+                expected.is_parked = true;
                 expected.outcome = reason.clone();
             }
             State::Ended { outcome, at, .. } => {
@@ -110,7 +110,7 @@ async fn staying_running_replaces_what_is_armed(fixture: &dyn StoreFixture) {
     for sleeps in [armed(&[(1, 10)]), armed(&[(1, 10), (70_000, 20)]), armed(&[])] {
         worker.apply(vec![move_to(key, State::Running { armed: sleeps.clone() })]).await;
         let row = worker.execution(key).await;
-        assert_eq!((row.armed, row.owner, row.wake_at), (sleeps, Some(worker.id), None));
+        assert_eq!((row.pending_sleeps, row.owner, row.wake_at), (sleeps, Some(worker.id), None));
     }
     assert_eq!(worker.look().await.next_due, None);
 }
@@ -159,8 +159,8 @@ async fn due_times_are_kept_across_moves(fixture: &dyn StoreFixture) {
     let claimed = other.claim(10).await;
     assert_eq!(claimed.len(), 4);
     for record in claimed {
-        assert_eq!(record.execution.armed, sleeps);
-        assert_eq!(other.execution(record.execution.key).await.armed, sleeps);
+        assert_eq!(record.execution.pending_sleeps, sleeps);
+        assert_eq!(other.execution(record.execution.key).await.pending_sleeps, sleeps);
     }
 }
 
@@ -203,14 +203,14 @@ async fn a_request_is_not_slept_through(fixture: &dyn StoreFixture) {
             move_to(parks, parked("why")),
             move_to(answered, sleeping_until(later + 1)),
             move_to(quiet, sleeping_until(later + 2)),
-            Write::Answer(answered),
+            Write::ClearRequests(answered),
         ])
         .await;
     assert!(worker.look().await.has_ready);
     assert_eq!(worker.look().await.next_due, Some(at(later + 1)));
     for key in [sleeps, awaits, parks] {
         let row = worker.execution(key).await;
-        assert_eq!((row.status, row.is_paused, row.wake_at), (Status::Queued, false, None));
+        assert_eq!((row.status, row.is_parked, row.wake_at), (Status::Queued, false, None));
         assert_eq!((row.owner, row.outcome), (None, Payload::empty()));
     }
     let mut claimed = worker.claim(10).await;
@@ -218,5 +218,5 @@ async fn a_request_is_not_slept_through(fixture: &dyn StoreFixture) {
     let claimed_keys: Vec<Key> = claimed.iter().map(|record| record.execution.key).collect();
     assert_eq!(claimed_keys, [sleeps, awaits, parks]);
     assert!(claimed.iter().all(|record| record.requests == [RequestKind::Cancel]));
-    assert_eq!(claimed[0].execution.armed, armed(&[(1, later)]));
+    assert_eq!(claimed[0].execution.pending_sleeps, armed(&[(1, later)]));
 }

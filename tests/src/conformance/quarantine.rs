@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Claim, Look, QUARANTINE, Start, Status, Write, quarantine_delay, strikes_after};
+use stepfast_core::store::{Claim, Heartbeat, QUARANTINE, Start, Status, Write, quarantine_delay, strikes_after};
 
 use crate::make::{
     attempt, cancel, checkpoint, completed, ended, keys, move_to, resume, start, start_queued, write,
@@ -190,7 +190,7 @@ async fn a_claim_from_it_heeds_workflows_and_versions(fixture: &dyn StoreFixture
         lose(fixture, &mut worker, &looker).await;
     }
     let version = |version: &str| Some(version.into());
-    let two = Look { app_version: version("2"), ..worker.look_of() };
+    let two = Heartbeat { app_version: version("2"), ..worker.look_of() };
     assert!(look(&*worker.store, &two).await.quarantined_until.is_none());
     let claim = |worker: &Worker| Claim { from_quarantine: true, ..worker.claim_of(1) };
     let other = Claim { app_version: version("2"), ..claim(&worker) };

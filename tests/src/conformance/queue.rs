@@ -8,7 +8,7 @@ use stepfast_core::key::Key;
 use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{DEFAULT_QUEUE, Queue, QueueChange, QueueRow};
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{Claim, Look, Outcome, Start, Status, Store, Write};
+use stepfast_core::store::{Claim, Heartbeat, Outcome, Start, Status, Store, Write};
 
 use crate::make::{
     at, awaiting, cancel, completed, enqueue, keys, move_of, parked, queued, resume, scheduled, sleeping,
@@ -69,7 +69,7 @@ pub(super) async fn claim_all(worker: &mut Worker) -> (Vec<Key>, Option<Timestam
         let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
         keys.extend(claimed.records.iter().map(|record| record.execution.key));
         if !claimed.has_more && claimed.records.len() < 10 {
-            return (keys, claimed.again_at);
+            return (keys, claimed.retry_at);
         }
     }
     panic!("it claims for ever");
@@ -299,8 +299,8 @@ async fn only_queues_that_are_served_come(fixture: &dyn StoreFixture) {
     for (names, ready, due) in
         [(&["a"][..], true, false), (&["none"], false, false), (&[DEFAULT_QUEUE], true, true)]
     {
-        let look = Look { queues: served(names), ..worker.look_of() };
-        let seen = worker.store.look(&look).await.unwrap();
+        let look = Heartbeat { queues: served(names), ..worker.look_of() };
+        let seen = worker.store.heartbeat(&look).await.unwrap();
         assert_eq!((seen.has_ready, seen.next_due.is_some()), (ready, due), "{names:?}");
     }
     let claim = |worker: &Worker, names: &[&str]| Claim { queues: served(names), ..worker.claim_of(9) };
@@ -371,7 +371,7 @@ async fn what_is_scheduled_comes_when_it_is_due(fixture: &dyn StoreFixture) {
     declare(fixture, Queue::new("a").concurrency(2)).await;
     let [plain, queued, urgent, gone] = keys();
     let of = |key, due_at, priority| {
-        write(Start { ticket: ticket("a", "", priority), ..start(key, scheduled(due_at)) })
+        write(Start { placement: ticket("a", "", priority), ..start(key, scheduled(due_at)) })
     };
     worker
         .apply(vec![

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Answer, Outcome, Start, Status, Store, StoreError, Write};
+use stepfast_core::store::{RequestResult, Outcome, Start, Status, Store, StoreError, Write};
 
 use crate::make::{
     at, awaiting, cancel, child_of, completed, move_to, queued, running, sleeping, start, start_in,
@@ -163,13 +163,13 @@ async fn a_cancel_and_a_wait_do_not_miss_each_other(fixture: &dyn StoreFixture) 
         )
         .await;
         match answer {
-            Outcome::Answered(Answer::Done, None) => {
+            Outcome::RequestHandled(RequestResult::Done, None) => {
                 assert_eq!(one.execution(key).await.status, Status::Cancelled);
             }
-            Outcome::Answered(Answer::Requested, None) => {
+            Outcome::RequestHandled(RequestResult::Pending, None) => {
                 let record = one.claim(1).await.remove(0);
                 assert_eq!((record.execution.key, record.requests.len()), (key, 1));
-                one.apply(vec![move_to(key, completed()), Write::Answer(key)]).await;
+                one.apply(vec![move_to(key, completed()), Write::ClearRequests(key)]).await;
             }
             other => panic!("{other:?}"),
         }
@@ -195,12 +195,12 @@ async fn a_cancel_and_an_end_agree(fixture: &dyn StoreFixture) {
         .await;
         let expected = match moved {
             // an accepted cancel is never overtaken by the end
-            Outcome::Cancelled => (Status::Cancelled, Answer::Requested),
-            Outcome::Applied => (Status::Completed, Answer::Declined(Status::Completed)),
+            Outcome::Cancelled => (Status::Cancelled, RequestResult::Pending),
+            Outcome::Applied => (Status::Completed, RequestResult::NotApplicable(Status::Completed)),
             other => panic!("{other:?}"),
         };
         assert_eq!(one.execution(key).await.status, expected.0);
-        assert_eq!(answer, Outcome::Answered(expected.1, None));
+        assert_eq!(answer, Outcome::RequestHandled(expected.1, None));
     }
 }
 
@@ -255,13 +255,13 @@ async fn a_claim_and_a_cancel_agree(fixture: &dyn StoreFixture) {
         .await;
         let row = one.execution(key).await;
         match answer {
-            Outcome::Answered(Answer::Done, None) => {
+            Outcome::RequestHandled(RequestResult::Done, None) => {
                 assert!(claimed.is_empty());
                 assert_eq!((row.status, row.owner), (Status::Cancelled, None));
             }
-            Outcome::Answered(Answer::Requested, None) => {
+            Outcome::RequestHandled(RequestResult::Pending, None) => {
                 assert_eq!((row.status, row.owner), (Status::Running, Some(one.id)));
-                one.apply(vec![move_to(key, completed()), Write::Answer(key)]).await;
+                one.apply(vec![move_to(key, completed()), Write::ClearRequests(key)]).await;
             }
             other => panic!("{other:?}"),
         }

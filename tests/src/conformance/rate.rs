@@ -35,7 +35,7 @@ async fn claim_sorted(worker: &mut Worker) -> Vec<Key> {
 
 /// A Start of an execution that stands in a queue.
 fn queued_in(queue: &str, key: Key) -> Start {
-    Start { ticket: ticket(queue, "", 0), ..start(key, queued()) }
+    Start { placement: ticket(queue, "", 0), ..start(key, queued()) }
 }
 
 fn sorted<const N: usize>(mut keys: [Key; N]) -> [Key; N] {
@@ -129,7 +129,7 @@ async fn what_has_waited_and_nobody_can_run_stops_no_start(fixture: &dyn StoreFi
     declare(fixture, Queue::new("a").rate(Rate::new(10, Duration::from_secs(1)))).await;
     let [first, gone, old] = keys();
     let of_others = [
-        Start { workflow: "gone".into(), ticket: ticket("a", "", -1), ..start(first, queued()) },
+        Start { workflow: "gone".into(), placement: ticket("a", "", -1), ..start(first, queued()) },
         Start { workflow: "gone".into(), ..queued_in("a", gone) },
         Start { app_version: Some("1".into()), ..queued_in("a", old) },
     ];

@@ -3,7 +3,7 @@
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
-    Answer, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Outcome, Parent, Request,
+    RequestResult, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Outcome, Parent, Request,
     RequestKind, Start, State, Status, Write, cancel_outcome,
 };
 
@@ -41,8 +41,8 @@ super::cases![
     a_resumed_execution_can_end_and_be_resumed_again,
 ];
 
-fn answered(answer: Answer) -> Outcome {
-    Outcome::Answered(answer, None)
+fn answered(answer: RequestResult) -> Outcome {
+    Outcome::RequestHandled(answer, None)
 }
 
 async fn status(worker: &Worker, key: Key) -> Status {
@@ -63,14 +63,14 @@ async fn cancel_ends_what_nobody_runs(fixture: &dyn StoreFixture) {
         let key = Key::mint(0);
         worker.apply(vec![start_in(key, state)]).await;
         let before = worker.execution(key).await;
-        assert_eq!(worker.commit_one(cancel(key)).await, answered(Answer::Done));
+        assert_eq!(worker.commit_one(cancel(key)).await, answered(RequestResult::Done));
         let expected = Execution {
             status: Status::Cancelled,
-            is_paused: false,
+            is_parked: false,
             outcome: payload("cancelled"),
             ended_at: Some(at(7)),
             wake_at: None,
-            armed: Vec::new(),
+            pending_sleeps: Vec::new(),
             ..before
         };
         let record = worker.record(key).await;
@@ -88,7 +88,7 @@ async fn cancel_of_a_running_one_is_left_to_its_owner(fixture: &dyn StoreFixture
     let key = Key::mint(0);
     owner.apply(vec![start_running(key)]).await;
     let before = owner.execution(key).await;
-    assert_eq!(other.commit_one(cancel(key)).await, answered(Answer::Requested));
+    assert_eq!(other.commit_one(cancel(key)).await, answered(RequestResult::Pending));
     let record = other.record(key).await;
     assert_eq!((record.execution, record.requests), (before, vec![RequestKind::Cancel]));
 }
@@ -99,7 +99,7 @@ async fn an_end_that_meets_a_cancel_ends_as_cancelled(fixture: &dyn StoreFixture
     for end in [completed(), ended(Status::Failed, "no")] {
         let [asked, innocent] = keys();
         owner.apply(vec![start_running(asked), start_running(innocent)]).await;
-        assert_eq!(other.commit_one(cancel(asked)).await, answered(Answer::Requested));
+        assert_eq!(other.commit_one(cancel(asked)).await, answered(RequestResult::Pending));
         let flush = owner.flush(vec![move_to(innocent, end.clone()), move_to(asked, end.clone())]);
         let expected = [Outcome::Applied, Outcome::Cancelled];
         assert_eq!(owner.send(&flush).await.unwrap(), expected);
@@ -110,7 +110,7 @@ async fn an_end_that_meets_a_cancel_ends_as_cancelled(fixture: &dyn StoreFixture
         assert_eq!(record.execution.outcome, cancel_outcome());
         assert!(record.requests.is_empty());
         assert_eq!(other.execution(innocent).await.status, end.status());
-        assert_eq!(other.commit_one(cancel(asked)).await, answered(Answer::Declined(Status::Cancelled)));
+        assert_eq!(other.commit_one(cancel(asked)).await, answered(RequestResult::NotApplicable(Status::Cancelled)));
     }
 }
 
@@ -138,17 +138,17 @@ async fn records_of_an_execution_tell_of_a_cancel(fixture: &dyn StoreFixture) {
         [of(asked), of(innocent)].concat()
     };
     owner.apply(records(1)).await;
-    assert_eq!(other.commit_one(cancel(asked)).await, answered(Answer::Requested));
-    let heard = [Outcome::CancelAsked, Outcome::CancelAsked, Outcome::Applied, Outcome::Applied];
+    assert_eq!(other.commit_one(cancel(asked)).await, answered(RequestResult::Pending));
+    let heard = [Outcome::CancelRequested, Outcome::CancelRequested, Outcome::Applied, Outcome::Applied];
     assert_eq!(owner.commit(records(2)).await, heard);
     // in a flush whose rows are inserted many at a time
     let many = owner.commit((3..43).flat_map(records).collect()).await;
     assert_eq!(many, vec![heard.clone(); 40].concat());
-    owner.apply(vec![Write::Answer(asked)]).await;
+    owner.apply(vec![Write::ClearRequests(asked)]).await;
     owner.apply(records(50)).await;
     // a request of the same flush is not heard yet
     let outcomes = owner.commit([vec![cancel(asked)], records(51)].concat()).await;
-    assert_eq!(outcomes[0], answered(Answer::Requested));
+    assert_eq!(outcomes[0], answered(RequestResult::Pending));
     assert_eq!(outcomes[1..], [const { Outcome::Applied }; 4]);
     assert_eq!(owner.commit(records(52)).await, heard);
 }
@@ -159,7 +159,7 @@ async fn cancel_of_an_ended_one_is_declined(fixture: &dyn StoreFixture) {
         let [parent, key] = keys();
         worker.apply(vec![start_running(parent), write(child_of(parent, key, ended(status, "x")))]).await;
         let before = worker.record(key).await;
-        assert_eq!(worker.commit_one(cancel(key)).await, answered(Answer::Declined(status)));
+        assert_eq!(worker.commit_one(cancel(key)).await, answered(RequestResult::NotApplicable(status)));
         assert_eq!(worker.record(key).await, before);
     }
 }
@@ -169,7 +169,7 @@ async fn a_request_to_nobody_is_not_found(fixture: &dyn StoreFixture) {
     let [missing, there] = keys();
     worker.apply(vec![start_queued(there)]).await;
     let outcomes = worker.commit(vec![cancel(missing), cancel(there)]).await;
-    assert_eq!(outcomes, [Outcome::NotFound, answered(Answer::Done)]);
+    assert_eq!(outcomes, [Outcome::NotFound, answered(RequestResult::Done)]);
     assert_eq!(worker.commit_one(resume(missing)).await, Outcome::NotFound);
 }
 
@@ -183,10 +183,10 @@ async fn cancel_tells_the_parent(fixture: &dyn StoreFixture) {
             write(child_of(parent, runs, running())),
         ])
         .await;
-    assert_eq!(worker.commit_one(cancel(child)).await, Outcome::Answered(Answer::Done, Some(parent)));
+    assert_eq!(worker.commit_one(cancel(child)).await, Outcome::RequestHandled(RequestResult::Done, Some(parent)));
     worker.apply(vec![Write::Wake(parent)]).await;
     assert_eq!(worker.claim_keys(10).await, [parent]);
-    assert_eq!(worker.commit_one(cancel(runs)).await, answered(Answer::Requested), "it has not ended");
+    assert_eq!(worker.commit_one(cancel(runs)).await, answered(RequestResult::Pending), "it has not ended");
 }
 
 async fn cancel_goes_down_to_awaited_children(fixture: &dyn StoreFixture) {
@@ -201,11 +201,11 @@ async fn cancel_goes_down_to_awaited_children(fixture: &dyn StoreFixture) {
             write(child_of(root, runs, running())),
         ])
         .await;
-    assert_eq!(worker.commit_one(cancel(root)).await, answered(Answer::Done));
+    assert_eq!(worker.commit_one(cancel(root)).await, answered(RequestResult::Done));
     for key in [root, ready, waits, was_parked] {
         let row = worker.execution(key).await;
         assert_eq!((row.status, row.ended_at), (Status::Cancelled, Some(at(7))));
-        assert_eq!((row.outcome, row.is_paused), (payload("cancelled"), false));
+        assert_eq!((row.outcome, row.is_parked), (payload("cancelled"), false));
     }
     let record = worker.record(runs).await;
     assert_eq!((record.execution.status, record.requests), (Status::Running, vec![RequestKind::Cancel]));
@@ -224,7 +224,7 @@ async fn cancel_passes_through_running_ones(fixture: &dyn StoreFixture) {
             write(Start { root, ..child_of(middle, leaf, queued()) }),
         ])
         .await;
-    assert_eq!(worker.commit_one(cancel(root)).await, answered(Answer::Requested));
+    assert_eq!(worker.commit_one(cancel(root)).await, answered(RequestResult::Pending));
     assert_eq!(status(&worker, leaf).await, Status::Cancelled);
     let mut asked: Vec<Key> = worker.look().await.seen.requests.into_iter().map(|(key, _)| key).collect();
     asked.sort_unstable();
@@ -244,7 +244,7 @@ async fn cancel_spares_detached_and_ended_children(fixture: &dyn StoreFixture) {
             write(Start { root, ..child_of(over, below_over, queued()) }),
         ])
         .await;
-    assert_eq!(worker.commit_one(cancel(root)).await, answered(Answer::Done));
+    assert_eq!(worker.commit_one(cancel(root)).await, answered(RequestResult::Done));
     for (key, expected) in [
         (detached, Status::Queued),
         (below_detached, Status::Waiting),
@@ -266,7 +266,7 @@ async fn cancel_goes_deep(fixture: &dyn StoreFixture) {
     let wide: [Key; 100] = keys();
     writes.extend(wide.map(|key| write(Start { root, ..child_of(chain[59], key, queued()) })));
     worker.apply(writes).await;
-    assert_eq!(worker.commit_one(cancel(root)).await, answered(Answer::Done));
+    assert_eq!(worker.commit_one(cancel(root)).await, answered(RequestResult::Done));
     let ids: Vec<_> = chain.iter().chain(&wide).map(|key| ExecutionId::Key(*key)).collect();
     for record in worker.store.load(&ids, Detail::Outcome).await.unwrap() {
         assert_eq!(record.unwrap().execution.status, Status::Cancelled);
@@ -284,7 +284,7 @@ async fn cancel_leaves_other_trees_alone(fixture: &dyn StoreFixture) {
             start_queued(other),
         ])
         .await;
-    assert_eq!(worker.commit_one(cancel(target)).await, Outcome::Answered(Answer::Done, Some(root)));
+    assert_eq!(worker.commit_one(cancel(target)).await, Outcome::RequestHandled(RequestResult::Done, Some(root)));
     for (key, expected) in [
         (root, Status::Waiting),
         (sibling, Status::Queued),
@@ -316,9 +316,9 @@ async fn several_cancels_share_a_flush(fixture: &dyn StoreFixture) {
     let outcomes = worker.commit(cancels.collect()).await;
     for (i, outcome) in outcomes.into_iter().enumerate() {
         let expected = match i % 4 {
-            0 | 3 => Answer::Done,
-            1 => Answer::Requested,
-            _ => Answer::Declined(Status::Completed),
+            0 | 3 => RequestResult::Done,
+            1 => RequestResult::Pending,
+            _ => RequestResult::NotApplicable(Status::Completed),
         };
         assert_eq!(outcome, answered(expected), "{i}");
         if i % 4 == 0 {
@@ -335,10 +335,10 @@ async fn an_answer_deletes_what_was_asked(fixture: &dyn StoreFixture) {
     worker.commit(vec![cancel(a), cancel(b)]).await;
     worker.commit(vec![cancel(a)]).await;
     assert_eq!(worker.record(a).await.requests.len(), 2);
-    worker.apply(vec![Write::Answer(a)]).await;
+    worker.apply(vec![Write::ClearRequests(a)]).await;
     assert!(worker.record(a).await.requests.is_empty());
     assert_eq!(worker.record(b).await.requests, [RequestKind::Cancel]);
-    worker.apply(vec![Write::Answer(a), Write::Answer(Key::mint(0))]).await;
+    worker.apply(vec![Write::ClearRequests(a), Write::ClearRequests(Key::mint(0))]).await;
 }
 
 async fn a_request_survives_its_executions_owner(fixture: &dyn StoreFixture) {
@@ -346,7 +346,7 @@ async fn a_request_survives_its_executions_owner(fixture: &dyn StoreFixture) {
     let mut other = Worker::register(&fixture.second().await).await;
     let key = Key::mint(0);
     lost.apply(vec![start_running(key)]).await;
-    assert_eq!(other.commit_one(cancel(key)).await, answered(Answer::Requested));
+    assert_eq!(other.commit_one(cancel(key)).await, answered(RequestResult::Pending));
     fixture.lose(lost.id).await;
     assert_eq!(other.look_for_lost().await, 1);
     let record = other.claim(1).await.remove(0);
@@ -360,7 +360,7 @@ async fn the_same_request_is_recorded_once(fixture: &dyn StoreFixture) {
     worker.apply(vec![start_running(key)]).await;
     let request = cancel(key);
     for _ in 0..2 {
-        assert_eq!(worker.commit_one(request.clone()).await, answered(Answer::Requested));
+        assert_eq!(worker.commit_one(request.clone()).await, answered(RequestResult::Pending));
     }
     assert_eq!(worker.record(key).await.requests, [RequestKind::Cancel]);
 }
@@ -372,12 +372,12 @@ async fn resume_continues_a_parked_one(fixture: &dyn StoreFixture) {
     worker.apply(vec![start_running(key), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
     worker.apply(vec![move_to(key, State::Parked { reason: payload("why"), armed: sleeps.clone() })]).await;
     let before = worker.record(key).await;
-    assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Done));
+    assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
     let mut expected = before;
-    expected.execution.is_paused = false;
+    expected.execution.is_parked = false;
     expected.execution.outcome = Payload::empty();
     assert_eq!(worker.record(key).await, expected);
-    assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Declined(Status::Queued)));
+    assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::NotApplicable(Status::Queued)));
     assert_eq!(worker.claim_keys(10).await, [key], "it is ready once");
 }
 
@@ -389,7 +389,7 @@ async fn resume_runs_an_ended_one_again(fixture: &dyn StoreFixture) {
         worker.apply(vec![write(given), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
         worker.apply(vec![move_to(key, ended(status, "over"))]).await;
         let before = worker.record(key).await;
-        assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Done));
+        assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
         let mut expected = before;
         let row = &mut expected.execution;
         (row.status, row.run_no) = (Status::Queued, 2);
@@ -438,7 +438,7 @@ async fn resume_withdraws_the_failures_that_come_last(fixture: &dyn StoreFixture
         worker.apply(writes).await;
         worker.apply(vec![move_to(key, ended(status, "over"))]).await;
         let before = worker.record(key).await;
-        assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Done));
+        assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
         let after = worker.record(key).await;
         assert_eq!(after.checkpoints, before.checkpoints[..left], "{kinds}");
         let is_withdrawn = |n: usize| n > left && kinds.as_bytes()[n - 1] == b'f';
@@ -455,9 +455,9 @@ async fn a_cancel_answers_what_was_asked_before(fixture: &dyn StoreFixture) {
     worker.commit(vec![cancel(key)]).await;
     worker.apply(vec![move_to(key, queued())]).await;
     assert_eq!(worker.record(key).await.requests, [RequestKind::Cancel]);
-    assert_eq!(worker.commit_one(cancel(key)).await, answered(Answer::Done));
+    assert_eq!(worker.commit_one(cancel(key)).await, answered(RequestResult::Done));
     assert!(worker.record(key).await.requests.is_empty());
-    assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Done));
+    assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
     let record = worker.claim(10).await.remove(0);
     assert_eq!((record.execution.key, record.requests), (key, vec![]));
 }
@@ -482,7 +482,7 @@ async fn resume_of_others_is_declined(fixture: &dyn StoreFixture) {
         worker.apply(vec![start_in(key, state.clone())]).await;
         let before = worker.record(key).await;
         let outcome = worker.commit_one(resume(key)).await;
-        assert_eq!(outcome, answered(Answer::Declined(state.status())));
+        assert_eq!(outcome, answered(RequestResult::NotApplicable(state.status())));
         assert_eq!(worker.record(key).await, before);
     }
     assert_eq!(worker.claim(10).await.len(), 1);
@@ -495,9 +495,9 @@ async fn a_resumed_execution_can_end_and_be_resumed_again(fixture: &dyn StoreFix
     for run_no in 1..=3 {
         worker.apply(vec![move_to(key, ended(Status::Failed, "again"))]).await;
         assert_eq!(worker.execution(key).await.run_no, run_no);
-        assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Done));
+        assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
         assert_eq!(worker.claim_keys(1).await, [key]);
     }
     worker.apply(vec![move_to(key, completed())]).await;
-    assert_eq!(worker.commit_one(resume(key)).await, answered(Answer::Declined(Status::Completed)));
+    assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::NotApplicable(Status::Completed)));
 }

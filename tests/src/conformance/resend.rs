@@ -109,8 +109,8 @@ async fn every_kind_of_write_can_be_resent(fixture: &dyn StoreFixture) {
         chunk(runs, 1, 0, b"x"),
         Write::Wake(waits),
         cancel(runs),
-        Write::Answer(runs),
-        Write::Discard(stepfast_core::store::Discard { execution: runs, keep: smallvec::SmallVec::new() }),
+        Write::ClearRequests(runs),
+        Write::DeleteChunks(stepfast_core::store::DeleteChunks { execution: runs, keep: smallvec::SmallVec::new() }),
         start_running(fresh),
         move_to(fresh, completed()),
     ];
@@ -192,7 +192,7 @@ async fn what_went_on_meanwhile_is_left_alone(fixture: &dyn StoreFixture) {
     for writes in [
         vec![move_to(sleeps, sleeping(at(-1)))],
         vec![move_to(hands_on, queued()), Write::Wake(sleeps)],
-        vec![Write::Answer(is_asked)],
+        vec![Write::ClearRequests(is_asked)],
         vec![resume(failed)],
     ] {
         let flush = worker.flush(writes);

@@ -8,7 +8,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
-    Detail, ExecutionId, Existing, Look, Outcome, Parent, Start, State, Status, StoreError,
+    Detail, ExecutionId, Existing, Heartbeat, Outcome, Parent, Start, State, Status, StoreError,
 };
 
 use crate::make::{
@@ -52,15 +52,15 @@ async fn the_row_is_created_in_each_state(fixture: &dyn StoreFixture) {
         .await;
 
     let row = worker.execution(run).await;
-    assert_eq!((row.status, row.owner, row.is_paused), (Status::Running, Some(worker.id), false));
-    assert_eq!((row.armed, row.wake_at, row.ended_at), (sleeps.clone(), None, None));
+    assert_eq!((row.status, row.owner, row.is_parked), (Status::Running, Some(worker.id), false));
+    assert_eq!((row.pending_sleeps, row.wake_at, row.ended_at), (sleeps.clone(), None, None));
     let row = worker.execution(queue).await;
-    assert_eq!((row.status, row.owner, row.is_paused), (Status::Queued, None, false));
+    assert_eq!((row.status, row.owner, row.is_parked), (Status::Queued, None, false));
     let row = worker.execution(wait).await;
-    assert_eq!((row.status, row.owner, row.is_paused), (Status::Waiting, None, false));
-    assert_eq!((row.armed, row.wake_at), (sleeps, Some(at(50))));
+    assert_eq!((row.status, row.owner, row.is_parked), (Status::Waiting, None, false));
+    assert_eq!((row.pending_sleeps, row.wake_at), (sleeps, Some(at(50))));
     let row = worker.execution(park).await;
-    assert_eq!((row.status, row.owner, row.is_paused), (Status::Queued, None, true));
+    assert_eq!((row.status, row.owner, row.is_parked), (Status::Queued, None, true));
     assert_eq!((row.outcome, row.ended_at), (payload("why"), None));
     for (key, status, outcome) in [
         (complete, Status::Completed, "output"),
@@ -68,7 +68,7 @@ async fn the_row_is_created_in_each_state(fixture: &dyn StoreFixture) {
         (cancel, Status::Cancelled, "stop"),
     ] {
         let row = worker.execution(key).await;
-        assert_eq!((row.status, row.owner, row.is_paused), (status, None, false));
+        assert_eq!((row.status, row.owner, row.is_parked), (status, None, false));
         assert_eq!((row.outcome, row.ended_at), (payload(outcome), Some(at(5))));
     }
 }
@@ -83,16 +83,16 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
         workflow_id: Some("order-7".into()),
         workflow: "ship".into(),
         app_version: Some("v7".into()),
-        ticket: ticket("emails", "acme", -3),
+        placement: ticket("emails", "acme", -3),
         fingerprint: Some(77),
         input: payload("in"),
         created_at: at(-3),
         deadline_at: Some(at(1_000_001)),
         is_guarded: true,
         has_begun: false,
-        yields: false,
+        self_claims: false,
         dedup_id: None,
-        merge_within: None,
+        debounce_window: None,
         run_timeout: None,
         attributes: Attributes::NONE,
         state: running(),
@@ -104,8 +104,8 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
     assert_eq!((row.given_id, row.workflow, row.fingerprint), (given.workflow_id, given.workflow, Some(77)));
     assert_eq!((row.input, row.outcome), (given.input, Payload::empty()));
     assert_eq!((row.created_at, row.deadline_at, row.ended_at), (at(-3), Some(at(1_000_001)), None));
-    assert_eq!((row.run_no, row.recoveries, row.wake_at, row.armed), (1, 0, None, Vec::new()));
-    assert_eq!((row.strikes, row.app_version, row.ticket), (0, given.app_version, given.ticket));
+    assert_eq!((row.run_no, row.recoveries, row.wake_at, row.pending_sleeps), (1, 0, None, Vec::new()));
+    assert_eq!((row.strikes, row.app_version, row.placement), (0, given.app_version, given.placement));
     assert!(record.checkpoints.is_empty() && record.attempts.is_empty() && record.requests.is_empty());
 }
 
@@ -316,7 +316,7 @@ async fn a_folded_execution_is_nobodys(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![write(start(key, completed()))]).await;
-    let look = Look { holds: Some(Vec::new()), ..worker.look_of() };
-    assert!(worker.store.look(&look).await.unwrap().strays.is_empty());
+    let look = Heartbeat { held: Some(Vec::new()), ..worker.look_of() };
+    assert!(worker.store.heartbeat(&look).await.unwrap().unheld.is_empty());
     assert!(worker.claim(10).await.is_empty());
 }

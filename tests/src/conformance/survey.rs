@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Start, Survey, Waiting, WorkerInfo, WorkerRow};
+use stepfast_core::store::{Start, WorkerOverview, WaitingWork, WorkerInfo, RegisteredWorker};
 
 use crate::make::{
     WORKFLOW, at, completed, keys, parked, queued, running, sleeping, start, start_in, start_queued,
@@ -20,25 +20,25 @@ super::cases![
     it_counts_no_more_than_it_is_asked_for,
 ];
 
-async fn survey(worker: &Worker) -> Survey {
-    worker.store.survey(u64::MAX).await.unwrap()
+async fn survey(worker: &Worker) -> WorkerOverview {
+    worker.store.workers(u64::MAX).await.unwrap()
 }
 
-fn row(survey: &Survey, worker: &Worker) -> WorkerRow {
+fn row(survey: &WorkerOverview, worker: &Worker) -> RegisteredWorker {
     survey.workers.iter().find(|row| row.worker == worker.id).unwrap().clone()
 }
 
-fn waiting(workflow: &str, app_version: Option<&str>, executions: u64) -> Waiting {
-    Waiting { workflow: workflow.into(), app_version: app_version.map(Into::into), executions }
+fn waiting(workflow: &str, app_version: Option<&str>, executions: u64) -> WaitingWork {
+    WaitingWork { workflow: workflow.into(), app_version: app_version.map(Into::into), executions }
 }
 
 async fn it_shows_what_each_worker_said_of_itself(fixture: &dyn StoreFixture) {
     let store = fixture.store();
-    assert_eq!(store.survey(10).await.unwrap(), Survey::default());
+    assert_eq!(store.workers(10).await.unwrap(), WorkerOverview::default());
     let worker = WorkerInfo { app_version: Some("v7".into()), ..info(&["a", "b c"]) };
     let client = WorkerInfo { is_client: true, ..WorkerInfo::default() };
     let ids = [store.register(1, &worker).await.unwrap(), store.register(1, &client).await.unwrap()];
-    let survey = fixture.second().await.survey(10).await.unwrap();
+    let survey = fixture.second().await.workers(10).await.unwrap();
     let told: Vec<_> = survey.workers.iter().map(|row| (row.worker, &row.info, row.is_alive)).collect();
     assert_eq!(told, [(ids[0].worker, &worker, true), (ids[1].worker, &client, true)]);
     assert!(survey.workers.iter().all(|row| row.registered_at == fixture.now() && row.running == 0));
@@ -92,5 +92,5 @@ async fn it_counts_what_waits_for_a_worker(fixture: &dyn StoreFixture) {
 async fn it_counts_no_more_than_it_is_asked_for(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     worker.apply((0..50).map(|_| start_queued(Key::mint(0))).collect()).await;
-    assert_eq!(worker.store.survey(20).await.unwrap().waiting, [waiting(WORKFLOW, None, 20)]);
+    assert_eq!(worker.store.workers(20).await.unwrap().waiting, [waiting(WORKFLOW, None, 20)]);
 }

@@ -2,7 +2,7 @@
 
 use stepfast_core::clock::Clock;
 use stepfast_core::key::Key;
-use stepfast_core::store::{Look, State, Status, StoreError, WorkerId, Write};
+use stepfast_core::store::{Heartbeat, State, Status, StoreError, WorkerId, Write};
 
 use crate::make::{
     armed, at, attempt, awaiting, checkpoint, child_of, completed, keys, move_to, parked, queued, running,
@@ -63,7 +63,7 @@ async fn what_a_lost_worker_ran_is_queued_and_counted(fixture: &dyn StoreFixture
     }
     let record = again.iter().find(|record| record.execution.key == started).unwrap();
     assert_eq!((&record.checkpoints, &record.attempts), (&before.checkpoints, &before.attempts));
-    assert_eq!(record.execution.armed, sleeps);
+    assert_eq!(record.execution.pending_sleeps, sleeps);
 }
 
 async fn a_lost_worker_is_told_before_anybody_takes_it_over(fixture: &dyn StoreFixture) {
@@ -74,15 +74,15 @@ async fn a_lost_worker_is_told_before_anybody_takes_it_over(fixture: &dyn StoreF
     let [key] = keys();
     lost.apply(vec![start_running(key)]).await;
     let all = [lost.id, other.id, closed.id, stranger];
-    assert_eq!(other.store.lost(&all).await.unwrap(), [stranger]);
-    assert!(other.store.lost(&[]).await.unwrap().is_empty());
+    assert_eq!(other.store.dead_workers(&all).await.unwrap(), [stranger]);
+    assert!(other.store.dead_workers(&[]).await.unwrap().is_empty());
     fixture.lose(lost.id).await;
     closed.store.close(closed.id).await.unwrap();
-    assert_eq!(other.store.lost(&all).await.unwrap(), [lost.id, closed.id, stranger]);
+    assert_eq!(other.store.dead_workers(&all).await.unwrap(), [lost.id, closed.id, stranger]);
     // telling is not taking over
     assert_eq!(other.execution(key).await.owner, Some(lost.id));
     other.look_for_lost().await;
-    assert_eq!(other.store.lost(&all).await.unwrap(), [lost.id, closed.id, stranger]);
+    assert_eq!(other.store.dead_workers(&all).await.unwrap(), [lost.id, closed.id, stranger]);
 }
 
 async fn a_lost_worker_is_fenced(fixture: &dyn StoreFixture) {
@@ -217,7 +217,7 @@ async fn closing_hands_on_at_once_without_a_recovery(fixture: &dyn StoreFixture)
     claimed.sort_by_key(|record| record.execution.key);
     assert_eq!(claimed.iter().map(|record| record.execution.key).collect::<Vec<_>>(), some);
     assert!(claimed.iter().all(|record| record.execution.recoveries == 0));
-    assert_eq!(claimed[0].execution.armed, sleeps);
+    assert_eq!(claimed[0].execution.pending_sleeps, sleeps);
     assert_eq!(other.look_for_lost().await, 0);
 }
 
@@ -283,9 +283,9 @@ async fn a_lost_worker_can_register_anew(fixture: &dyn StoreFixture) {
     let mut anew = Worker::register(&fixture.store()).await;
     assert_ne!(anew.id, lost.id);
     assert_eq!(anew.claim_keys(1).await, [key]);
-    let look = Look { holds: Some(Vec::new()), ..lost.look_of() };
-    let seen = lost.store.look(&look).await.unwrap();
-    assert!(seen.is_fenced && seen.strays.is_empty());
+    let look = Heartbeat { held: Some(Vec::new()), ..lost.look_of() };
+    let seen = lost.store.heartbeat(&look).await.unwrap();
+    assert!(seen.is_fenced && seen.unheld.is_empty());
     anew.apply(vec![move_to(key, completed())]).await;
 }
 

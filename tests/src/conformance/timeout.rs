@@ -20,7 +20,7 @@ super::cases![
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn timed(key: Key, state: State) -> Start {
-    Start { run_timeout: Some(TIMEOUT), ticket: ticket("a", "", 0), ..start(key, state) }
+    Start { run_timeout: Some(TIMEOUT), placement: ticket("a", "", 0), ..start(key, state) }
 }
 
 async fn deadline(worker: &Worker, key: Key) -> (Option<Duration>, Option<Timestamp>) {
@@ -84,10 +84,10 @@ async fn an_earlier_deadline_stays(fixture: &dyn StoreFixture) {
 async fn what_has_no_queue_or_is_scheduled_has_it_too(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [plain, of_queue, without] = keys();
-    worker.apply(vec![write(Start { ticket: None, ..timed(plain, queued()) })]).await;
+    worker.apply(vec![write(Start { placement: None, ..timed(plain, queued()) })]).await;
     let due_at = fixture.now().plus(Duration::from_secs(60));
     worker.apply(vec![write(timed(of_queue, scheduled(due_at)))]).await;
-    worker.apply(vec![write(Start { ticket: None, ..timed(without, scheduled(due_at)) })]).await;
+    worker.apply(vec![write(Start { placement: None, ..timed(without, scheduled(due_at)) })]).await;
     assert_eq!(worker.claim_keys(9).await, [plain]);
     fixture.clock().advance(Duration::from_secs(70));
     let begun = fixture.now();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Claim, Look, Record, Start, State, Write};
+use stepfast_core::store::{Claim, Heartbeat, Record, Start, State, Write};
 
 use crate::make::{
     at, awaiting, child_of, completed, keys, move_to, queued, running, sleeping, start, write,
@@ -91,7 +91,7 @@ async fn a_look_sees_only_what_its_version_can_run(fixture: &dyn StoreFixture) {
     worker.apply(vec![pinned(ready, "1", queued()), pinned(due, "1", sleeping(at(9)))]).await;
     for (version, sees) in [(Some("1"), true), (Some("2"), false), (None, true)] {
         let app_version: Option<Arc<str>> = version.map(Into::into);
-        let seen = look(&*worker.store, &Look { app_version, ..worker.look_of() }).await.seen;
+        let seen = look(&*worker.store, &Heartbeat { app_version, ..worker.look_of() }).await.seen;
         assert_eq!((seen.has_ready, seen.next_due), (sees, sees.then_some(at(9))), "{version:?}");
     }
 }

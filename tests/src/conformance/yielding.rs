@@ -22,7 +22,7 @@ super::cases![
 ];
 
 fn yielding(key: Key, queue: &str, of: &str) -> Write {
-    write(Start { yields: true, ticket: ticket(queue, of, 0), ..start(key, running()) })
+    write(Start { self_claims: true, placement: ticket(queue, of, 0), ..start(key, running()) })
 }
 
 async fn a_queue_without_limits_lets_begin(fixture: &dyn StoreFixture) {
@@ -32,7 +32,7 @@ async fn a_queue_without_limits_lets_begin(fixture: &dyn StoreFixture) {
     assert_eq!(worker.commit_one(yielding(key, "a", "k")).await, Outcome::Applied);
     let row = worker.execution(key).await;
     assert_eq!((row.status, row.owner), (Status::Running, Some(worker.id)));
-    let stored = row.ticket.unwrap();
+    let stored = row.placement.unwrap();
     assert_eq!((&*stored.queue, &*stored.key), ("a", "k"));
     assert!(worker.claim_keys(9).await.is_empty());
     end(&mut worker, key, "a", "k").await;
@@ -160,7 +160,7 @@ async fn staged_again_it_is_queued(fixture: &dyn StoreFixture) {
     set(&*fixture.store(), &Queue::new("a"), false).await;
     let key = Key::mint(0);
     // the code that would have run it is gone
-    let again = Start { yields: true, ticket: ticket("a", "", 0), created_at: at(1), ..start(key, queued()) };
+    let again = Start { self_claims: true, placement: ticket("a", "", 0), created_at: at(1), ..start(key, queued()) };
     assert_eq!(worker.commit_one(write(again)).await, Outcome::Applied);
     assert_eq!(worker.execution(key).await.status, Status::Queued);
     assert_eq!(worker.claim_keys(9).await, [key]);

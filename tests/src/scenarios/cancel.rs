@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use stepfast_core::store::{Answer, Status};
+use stepfast_core::store::{RequestResult, Status};
 use stepfast_core::{Context, Engine, Error, Handle, Workflow};
 
 use super::kit::{Count, Latch, Returns, ends, engine, record, second_engine, shut_down, waiting};
@@ -37,7 +37,7 @@ async fn assert_agreed(engines: [&Engine; 2], id: &str, first: Status) {
         assert_eq!(heard(engine, id).await, first);
         let record = record(engine, id).await;
         assert_eq!((record.execution.status, record.requests.len()), (first, 0));
-        assert_eq!(engine.cancel(id).await.unwrap(), Answer::Declined(first), "it is over");
+        assert_eq!(engine.cancel(id).await.unwrap(), RequestResult::NotApplicable(first), "it is over");
     }
 }
 
@@ -66,7 +66,7 @@ async fn an_end_that_is_durable_before_a_cancel_wins(fixture: &dyn StoreFixture)
     store.hold_outcomes(ends(handle.key()));
     latch.open();
     store.until_landed(ends(handle.key())).await;
-    assert_eq!(two.cancel("x").await.unwrap(), Answer::Declined(Status::Completed));
+    assert_eq!(two.cancel("x").await.unwrap(), RequestResult::NotApplicable(Status::Completed));
     assert_eq!(heard(&two, "x").await, Status::Completed);
     store.release();
     assert_eq!(handle.result().await.unwrap(), 7);
@@ -80,7 +80,7 @@ async fn a_cancel_wins_over_an_end_on_its_way(fixture: &dyn StoreFixture) {
     store.hold_writes(ends(handle.key()));
     latch.open();
     store.until_hanging().await;
-    assert_eq!(two.cancel("x").await.unwrap(), Answer::Requested);
+    assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Pending);
     // the engine that runs it has seen the request, and cannot take back the end on its way: the store heeds it
     let looks = store.called(Call::Look);
     store.until_called(Call::Look, looks + 2).await;
@@ -94,7 +94,7 @@ async fn a_cancel_wins_over_an_end_on_its_way(fixture: &dyn StoreFixture) {
 async fn a_cancel_that_is_seen_before_an_end_wins(fixture: &dyn StoreFixture) {
     let Running { one, store, two, handle, latch } = running(fixture).await;
     store.hold_writes(ends(handle.key()));
-    assert_eq!(two.cancel("x").await.unwrap(), Answer::Requested);
+    assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Pending);
     // the end that says so is on its way; what the body returns now comes too late
     store.until_hanging().await;
     latch.open();
@@ -128,9 +128,9 @@ async fn of_an_end_and_a_cancel_at_once_one_wins(fixture: &dyn StoreFixture) {
             assert_eq!(there, end);
             for answer in [Some(answer), second].into_iter().flatten() {
                 match answer.unwrap() {
-                    Answer::Declined(status) => assert_eq!(status, end),
-                    Answer::Done => assert_eq!(end, Status::Cancelled),
-                    Answer::Requested => {}
+                    RequestResult::NotApplicable(status) => assert_eq!(status, end),
+                    RequestResult::Done => assert_eq!(end, Status::Cancelled),
+                    RequestResult::Pending => {}
                 }
             }
             assert_agreed([one, two], &id, end).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::store::{Answer, Filter, Status};
+use stepfast_core::store::{RequestResult, Filter, Status};
 use stepfast_core::{Context, Engine, Error, Handle, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, open, record, second_engine, shut_down, suspends};
@@ -122,7 +122,7 @@ async fn a_cancel_by_another_process_needs_no_flush_and_no_notification(fixture:
     let handle = one.start(&workflow, 1).workflow_id("x").await.unwrap();
     counts.begun.reaches(1).await;
     store.hold(&[Call::Commit]);
-    assert_eq!(two.cancel("x").await.unwrap(), Answer::Requested);
+    assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Pending);
     let looks = store.called(Call::Look);
     counts.dropped.reaches(1).await;
     let looks = store.called(Call::Look) - looks;

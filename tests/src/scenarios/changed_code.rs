@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::store::{Answer, Filter, Status};
+use stepfast_core::store::{RequestResult, Filter, Status};
 use stepfast_core::{Context, Engine, EngineBuilder, Error, ErrorKind, Failure, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, record, row, shut_down, stop_here, suspends};
@@ -75,9 +75,9 @@ async fn is_parked(fixture: &dyn StoreFixture, changed: Workflow<i64, i64>, code
     let filter = Filter { is_paused: Some(true), limit: 9, ..Filter::default() };
     let parked = two.list(&filter).await.unwrap().executions;
     assert_eq!(parked.len(), 1);
-    assert!(parked[0].is_paused && parked[0].workflow_id() == "x");
+    assert!(parked[0].is_parked && parked[0].workflow_id() == "x");
     // resumed without a fix it is parked again
-    assert_eq!(two.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(two.resume("x").await.unwrap(), RequestResult::Done);
     assert_parked(&two, code).await;
     shut_down(two).await;
     let (count, latch) = (Count::new(), Latch::new());
@@ -85,7 +85,7 @@ async fn is_parked(fixture: &dyn StoreFixture, changed: Workflow<i64, i64>, code
     let fixed = workflow(original, &count, &latch);
     let (three, _) = engine(fixture, |b| b.register(&fixed)).await;
     assert_parked(&three, code).await;
-    assert_eq!(three.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(three.resume("x").await.unwrap(), RequestResult::Done);
     assert_eq!(three.get::<i64>("x").await.unwrap().result().await.unwrap(), 42);
     assert_eq!(record(&three, "x").await.checkpoints.len(), 3);
     shut_down(three).await;
@@ -103,7 +103,7 @@ async fn assert_parked(engine: &Engine, code: &str) -> Failure {
     assert_eq!((error.kind(), error.code()), (ErrorKind::Parked, "SF-0010"));
     assert!(error.to_string().contains("resume"), "{error}");
     let row = row(engine, "x").await;
-    assert_eq!((row.status, row.is_paused, row.owner), (Status::Queued, true, None));
+    assert_eq!((row.status, row.is_parked, row.owner), (Status::Queued, true, None));
     let Error::Parked { failure, .. } = error else { panic!("{error}") };
     assert_eq!(failure.code(), Some(code));
     *failure
@@ -177,7 +177,7 @@ async fn a_step_for_a_sleep_that_is_under_way(fixture: &dyn StoreFixture) {
     shut_down(two).await;
     // under the code that began it, it goes on where it was: its hour is over
     let (three, _) = engine(fixture, |b| brief(b.register(&sleeper))).await;
-    assert_eq!(three.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(three.resume("x").await.unwrap(), RequestResult::Done);
     assert_eq!(three.get::<i64>("x").await.unwrap().result().await.unwrap(), 42);
     shut_down(three).await;
 }
@@ -226,10 +226,10 @@ async fn a_parked_one_is_cancelled(fixture: &dyn StoreFixture) {
     });
     let (two, _) = engine(fixture, |b| b.register(&changed)).await;
     assert_parked(&two, "SF-0023").await;
-    assert_eq!(two.cancel("x").await.unwrap(), Answer::Done);
+    assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Done);
     let error = two.get::<i64>("x").await.unwrap().result().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
-    assert!(!row(&two, "x").await.is_paused);
+    assert!(!row(&two, "x").await.is_parked);
     shut_down(two).await;
 }
 
@@ -249,7 +249,7 @@ async fn a_parked_one_is_cancelled_at_its_deadline(fixture: &dyn StoreFixture) {
     let error = two.get::<i64>("x").await.unwrap().result().await.unwrap_err();
     let Error::Cancelled(failure) = error else { panic!("{error}") };
     assert_eq!(failure.code(), Some("SF-0021"));
-    assert!(!row(&two, "x").await.is_paused);
+    assert!(!row(&two, "x").await.is_parked);
     shut_down(two).await;
 }
 
@@ -261,7 +261,7 @@ async fn a_name_that_nobody_knows_stays_queued_and_is_shown(fixture: &dyn StoreF
     let filter = Filter { statuses: vec![Status::Queued], limit: 9, ..Filter::default() };
     let queued = two.list(&filter).await.unwrap().executions;
     assert_eq!(queued.len(), 1);
-    assert_eq!((&*queued[0].workflow, queued[0].is_paused, queued[0].owner), ("w", false, None));
+    assert_eq!((&*queued[0].workflow, queued[0].is_parked, queued[0].owner), ("w", false, None));
     shut_down(two).await;
     let (count, latch) = (Count::new(), Latch::new());
     latch.open();

@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use stepfast_core::store::{Filter, Status, WorkerRow};
+use stepfast_core::store::{Filter, Status, RegisteredWorker};
 use stepfast_core::{Client, Error, Workflow};
 
 use super::kit::{Count, GRACE, Latch, engine, noop, row, shut_down, waiting};
@@ -113,7 +113,7 @@ async fn it_is_shown_as_what_it_is(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (worker, _) = engine(fixture, |b| b.register(&noop).app_version("7")).await;
     let (client, _) = client(fixture).await;
-    let told = |row: &WorkerRow| {
+    let told = |row: &RegisteredWorker| {
         let version = row.info.app_version.as_deref().map(str::to_owned);
         (row.info.is_client, version, row.info.workflows.len())
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::failure::REFUSED;
-use stepfast_core::store::{Answer, Filter, Outcome, State, Status, StoreError, Write};
+use stepfast_core::store::{RequestResult, Filter, Outcome, State, Status, StoreError, Write};
 use stepfast_core::{Context, Engine, Error, ErrorKind, Failure, Workflow};
 
 use super::kit::{
@@ -276,7 +276,7 @@ async fn a_refused_end_fails_its_execution_only(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
     store.refuse(|write| match write {
-        Write::Move(change) => match &change.state {
+        Write::Transition(change) => match &change.state {
             State::Ended { outcome, .. } => {
                 outcome.decode::<Vec<usize>>().is_ok_and(|values| values.len() == 7)
             }
@@ -495,7 +495,7 @@ async fn a_tree_stops_with_a_start_that_lost(fixture: &dyn StoreFixture) {
     shut_down(one).await;
     let written = store.landed().into_iter().filter(|(write, outcome)| {
         *outcome == Outcome::Applied
-            && matches!(write, Write::Start(_) | Write::Checkpoint(_) | Write::Move(_))
+            && matches!(write, Write::Start(_) | Write::Checkpoint(_) | Write::Transition(_))
     });
     assert_eq!(written.count(), 0, "what the first engine did has all lost");
     assert_eq!(two.count(&Filter::default()).await.unwrap(), 1);
@@ -527,7 +527,7 @@ async fn an_end_does_not_overtake_what_is_held_behind_its_start(fixture: &dyn St
     let landed: Vec<Write> = store.landed().into_iter().map(|(write, _)| write).collect();
     let of_x: Vec<&Write> = landed.iter().filter(|write| write.execution() == key).collect();
     assert!(
-        matches!(&of_x[..], [Write::Start(start), Write::Checkpoint(_), Write::Move(_)]
+        matches!(&of_x[..], [Write::Start(start), Write::Checkpoint(_), Write::Transition(_)]
             if start.state.status() == Status::Running),
         "{of_x:?}"
     );
@@ -557,7 +557,7 @@ async fn requests_that_cannot_share_a_flush_do_not_hold_up_others(fixture: &dyn 
     }
     for asker in askers {
         let answer = asker.await.unwrap().unwrap();
-        assert!(!matches!(answer, Answer::Declined(Status::Completed | Status::Failed)), "{answer:?}");
+        assert!(!matches!(answer, RequestResult::NotApplicable(Status::Completed | Status::Failed)), "{answer:?}");
     }
     while !row(&engine, "x").await.status.is_terminal() {
         engine.cancel("x").await.unwrap();

@@ -187,7 +187,7 @@ pub fn waiting(name: &str, count: &Count, latch: &Latch) -> Workflow<i64, i64> {
 /// True for the end of this execution.
 pub fn ends(key: Key) -> impl Fn(&Write) -> bool {
     move |write| match write {
-        Write::Move(change) => change.key == key && matches!(change.state, State::Ended { .. }),
+        Write::Transition(change) => change.key == key && matches!(change.state, State::Ended { .. }),
         Write::Start(start) => start.key == key && matches!(start.state, State::Ended { .. }),
         _ => false,
     }
@@ -196,7 +196,7 @@ pub fn ends(key: Key) -> impl Fn(&Write) -> bool {
 /// True for the suspension of this execution.
 pub fn suspends(key: Key) -> impl Fn(&Write) -> bool {
     move |write| match write {
-        Write::Move(change) => change.key == key && matches!(change.state, State::Waiting { .. }),
+        Write::Transition(change) => change.key == key && matches!(change.state, State::Waiting { .. }),
         Write::Start(start) => start.key == key && matches!(start.state, State::Waiting { .. }),
         _ => false,
     }
@@ -205,7 +205,7 @@ pub fn suspends(key: Key) -> impl Fn(&Write) -> bool {
 /// True if this execution is parked.
 pub fn parks(key: Key) -> impl Fn(&Write) -> bool {
     move |write| match write {
-        Write::Move(change) => change.key == key && matches!(change.state, State::Parked { .. }),
+        Write::Transition(change) => change.key == key && matches!(change.state, State::Parked { .. }),
         _ => false,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use stepfast_core::queue::Queue;
-use stepfast_core::store::{Answer, Filter, Status};
+use stepfast_core::store::{RequestResult, Filter, Status};
 use stepfast_core::{Client, Context, Engine, Error, Handle, Workflow};
 use tokio::time::Instant;
 
@@ -138,7 +138,7 @@ async fn cancel_unseen(
     latch: &Latch,
 ) {
     let (one, store, two, handle) = unseen(fixture, workflow, begun).await;
-    assert_eq!(two.cancel(&handle.workflow_id()).await.unwrap(), Answer::Requested);
+    assert_eq!(two.cancel(&handle.workflow_id()).await.unwrap(), RequestResult::Pending);
     latch.open();
     store.until_landed(ends(handle.key())).await;
     assert_cancelled(&handle, "SF-0022").await;
@@ -164,7 +164,7 @@ async fn an_end_that_no_look_came_before_is_cancelled(fixture: &dyn StoreFixture
     let workflow = super::kit::waiting("w", &begun, &latch);
     let (one, store, two, handle) = unseen(fixture, &workflow, &begun).await;
     let elsewhere = two.get::<i64>(&handle.workflow_id()).await.unwrap();
-    assert_eq!(elsewhere.cancel().await.unwrap(), Answer::Requested);
+    assert_eq!(elsewhere.cancel().await.unwrap(), RequestResult::Pending);
     latch.open();
     assert_cancelled(&handle, "SF-0022").await;
     assert_cancelled(&elsewhere, "SF-0022").await;
@@ -194,7 +194,7 @@ async fn a_cancel_that_meets_the_end_goes_down_to_children(fixture: &dyn StoreFi
     let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
     let child = one.list(&filter).await.unwrap().executions.remove(0);
     store.hold(&[Call::Look]);
-    assert_eq!(two.cancel(&handle.workflow_id()).await.unwrap(), Answer::Requested);
+    assert_eq!(two.cancel(&handle.workflow_id()).await.unwrap(), RequestResult::Pending);
     latch.open();
     assert_cancelled(&handle, "SF-0022").await;
     store.until_landed(ends(child.key)).await;
@@ -244,8 +244,8 @@ async fn an_accepted_cancel_is_kept_near_the_end(fixture: &dyn StoreFixture) {
                 let result = handle.result().await;
                 let status = handle.status().await.unwrap();
                 match (answer, result) {
-                    (Answer::Declined(Status::Completed), Ok(_)) => assert_eq!(status, Status::Completed),
-                    (Answer::Requested, Err(Error::Cancelled(_))) => assert_eq!(status, Status::Cancelled),
+                    (RequestResult::NotApplicable(Status::Completed), Ok(_)) => assert_eq!(status, Status::Completed),
+                    (RequestResult::Pending, Err(Error::Cancelled(_))) => assert_eq!(status, Status::Cancelled),
                     (answer, result) => panic!("{answer:?}, and {result:?}"),
                 }
                 let begun = begun[x].lock().unwrap();

@@ -101,7 +101,7 @@ async fn what_is_put_into_a_queue_runs(fixture: &dyn StoreFixture) {
     let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
     let handle = one.start(&workflow, 7).queue("a").key("k").priority(2).workflow_id("x").await.unwrap();
     assert_eq!(handle.result().await.unwrap(), 7);
-    let ticket = row(&one, "x").await.ticket.unwrap();
+    let ticket = row(&one, "x").await.placement.unwrap();
     assert_eq!((&*ticket.queue, &*ticket.key, ticket.priority), ("a", "k", 2));
     assert_eq!(one.run(&workflow, 8).queue("a").await.unwrap(), 8);
     // a second start of the id attaches, as everywhere
@@ -519,7 +519,7 @@ async fn many_are_started_in_one_call(fixture: &dyn StoreFixture) {
         assert_eq!(handle.result().await.unwrap(), x);
     }
     let row = row(&engine, &handles[7].workflow_id()).await;
-    let ticket = row.ticket.unwrap();
+    let ticket = row.placement.unwrap();
     assert_eq!((&*ticket.queue, &*ticket.key, ticket.priority), ("a", "k", 2));
     // they share flushes
     assert!(store.flushes().into_iter().max().unwrap() >= 50);

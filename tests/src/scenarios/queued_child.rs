@@ -66,7 +66,7 @@ async fn children_wait_in_a_queue_and_heed_its_limits(fixture: &dyn StoreFixture
         }
     };
     assert_eq!((states(&children, Status::Running), states(&children, Status::Queued)), (2, 8));
-    assert!(children.iter().all(|child| child.ticket.as_ref().is_some_and(|it| &*it.queue == "a")));
+    assert!(children.iter().all(|child| child.placement.as_ref().is_some_and(|it| &*it.queue == "a")));
     assert_eq!(count.get(), 2);
     latch.open();
     assert_eq!(handle.result().await.unwrap(), (0..10).collect::<Vec<_>>());
@@ -132,7 +132,7 @@ async fn a_detached_one_outlives_its_parent(fixture: &dyn StoreFixture) {
     engine.pause_queue("a").await.unwrap();
     let id = engine.run(&parent, ()).await.unwrap();
     let row = record(&engine, &id).await.execution;
-    assert_eq!((row.status, row.ticket.as_ref().unwrap().priority), (Status::Queued, -3));
+    assert_eq!((row.status, row.placement.as_ref().unwrap().priority), (Status::Queued, -3));
     engine.resume_queue("a").await.unwrap();
     assert_eq!(engine.get::<i64>(&id).await.unwrap().result().await.unwrap(), 7);
     shut_down(engine).await;

@@ -2,7 +2,7 @@
 
 use stepfast_core::failure::REFUSED;
 use stepfast_core::queue::Queue;
-use stepfast_core::store::{Answer, State, Status, Write};
+use stepfast_core::store::{RequestResult, State, Status, Write};
 use stepfast_core::{Context, Error, Failure, Workflow};
 
 use super::kit::{Count, GRACE, engine, noop, record, row, shut_down, steps};
@@ -17,11 +17,11 @@ super::cases![
 ];
 
 fn is_end(write: &Write) -> bool {
-    matches!(write, Write::Move(change) if matches!(change.state, State::Ended { .. }))
+    matches!(write, Write::Transition(change) if matches!(change.state, State::Ended { .. }))
 }
 
 fn is_park(write: &Write) -> bool {
-    matches!(write, Write::Move(change) if matches!(change.state, State::Parked { .. }))
+    matches!(write, Write::Transition(change) if matches!(change.state, State::Parked { .. }))
 }
 
 fn assert_refused(error: &Error) {
@@ -37,11 +37,11 @@ async fn an_end_that_may_not_even_fail_parks(fixture: &dyn StoreFixture) {
     let error = engine.run(&steps, 2).workflow_id("x").await.unwrap_err();
     assert_refused(&error);
     let execution = row(&engine, "x").await;
-    assert_eq!((execution.status, execution.is_paused), (Status::Queued, true));
+    assert_eq!((execution.status, execution.is_parked), (Status::Queued, true));
     store.accept_all();
     let values: Vec<usize> =
         record(&engine, "x").await.checkpoints.iter().map(|it| it.outcome.decode().unwrap()).collect();
-    assert_eq!(engine.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
     assert_eq!(engine.get::<Vec<usize>>("x").await.unwrap().result().await.unwrap(), values);
     shut_down(engine).await;
 }
@@ -72,7 +72,7 @@ async fn what_may_not_even_be_parked_is_left_to_the_next_engine(fixture: &dyn St
     // its end, its failure, its parking, each alone and perhaps among others
     assert!(tries.get() <= 12, "{} tries", tries.get());
     let execution = row(&one, "x").await;
-    assert_eq!((execution.status, execution.is_paused), (Status::Running, false));
+    assert_eq!((execution.status, execution.is_parked), (Status::Running, false));
     assert!(!run.is_finished());
     shut_down(one).await;
     assert!(matches!(run.await.unwrap().unwrap_err(), Error::Shutdown));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::store::{Answer, Filter, Status, Write};
+use stepfast_core::store::{RequestResult, Filter, Status, Write};
 use stepfast_core::{Context, Engine, Error, ErrorKind, Failure, Handle, Key, Workflow};
 
 use super::kit::{
@@ -56,7 +56,7 @@ async fn a_queued_one_is_cancelled_at_once(fixture: &dyn StoreFixture) {
     let (engine, _) = engine(fixture, |b| b.register(&workflow).max_running(1)).await;
     let first = engine.start(&workflow, 1).await.unwrap();
     let queued = engine.start(&workflow, 2).await.unwrap();
-    assert_eq!(queued.cancel().await.unwrap(), Answer::Done);
+    assert_eq!(queued.cancel().await.unwrap(), RequestResult::Done);
     assert_cancelled(&queued, "SF-0022").await;
     latch.open();
     assert_eq!(first.result().await.unwrap(), 1);
@@ -70,7 +70,7 @@ async fn a_running_one_is_stopped(fixture: &dyn StoreFixture) {
     let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, 1).workflow_id("x").await.unwrap();
     count.reaches(1).await;
-    assert_eq!(engine.cancel("x").await.unwrap(), Answer::Requested);
+    assert_eq!(engine.cancel("x").await.unwrap(), RequestResult::Pending);
     assert_cancelled(&handle, "SF-0022").await;
     let record = record(&engine, "x").await;
     assert!(record.checkpoints.is_empty() && record.requests.is_empty());
@@ -84,7 +84,7 @@ async fn one_that_runs_in_another_engine_is_stopped(fixture: &dyn StoreFixture) 
     let (two, _) = second_engine(fixture, |b| b).await;
     let handle = one.start(&workflow, 1).workflow_id("x").await.unwrap();
     count.reaches(1).await;
-    assert_eq!(two.cancel("x").await.unwrap(), Answer::Requested);
+    assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Pending);
     assert_cancelled(&two.get("x").await.unwrap(), "SF-0022").await;
     assert_cancelled(&handle, "SF-0022").await;
     shut_down(one).await;
@@ -103,7 +103,7 @@ async fn a_waiting_one_is_cancelled_at_once(fixture: &dyn StoreFixture) {
     let (engine, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
     let handle = engine.start(&sleeper, 1).await.unwrap();
     store.until_landed(suspends(handle.key())).await;
-    assert_eq!(handle.cancel().await.unwrap(), Answer::Done);
+    assert_eq!(handle.cancel().await.unwrap(), RequestResult::Done);
     assert_cancelled(&handle, "SF-0022").await;
     fixture.clock().advance(HOUR * 2);
     store.until_called(Call::Look, store.called(Call::Look) + 2).await;
@@ -117,7 +117,7 @@ async fn a_suspended_one_is_cancelled_by_another_engine(fixture: &dyn StoreFixtu
     let (two, _) = second_engine(fixture, |b| b).await;
     let handle = one.start(&sleeper, 1).workflow_id("x").await.unwrap();
     store.until_landed(suspends(handle.key())).await;
-    assert_eq!(two.cancel("x").await.unwrap(), Answer::Done);
+    assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Done);
     assert_cancelled(&handle, "SF-0022").await;
     shut_down(one).await;
     shut_down(two).await;
@@ -128,7 +128,7 @@ async fn an_ended_one_declines(fixture: &dyn StoreFixture) {
     let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
     let handle = engine.start(&noop, 1).await.unwrap();
     handle.result().await.unwrap();
-    assert_eq!(handle.cancel().await.unwrap(), Answer::Declined(Status::Completed));
+    assert_eq!(handle.cancel().await.unwrap(), RequestResult::NotApplicable(Status::Completed));
     assert_eq!(handle.result().await.unwrap(), 1);
     shut_down(engine).await;
 }
@@ -254,7 +254,7 @@ async fn a_cancel_of_a_waiting_parent_stops_its_children_everywhere(fixture: &dy
     count.reaches(1).await;
     let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
     let child = two.list(&filter).await.unwrap().executions[0].key;
-    assert_eq!(handle.cancel().await.unwrap(), Answer::Done);
+    assert_eq!(handle.cancel().await.unwrap(), RequestResult::Done);
     assert_cancelled(&handle, "SF-0022").await;
     let child = one.get::<i64>(&child.to_string()).await.unwrap();
     assert_cancelled(&child, "SF-0022").await;
@@ -300,7 +300,7 @@ async fn a_cancelled_one_is_resumed_with_what_it_had(fixture: &dyn StoreFixture)
     handle.cancel().await.unwrap();
     assert_cancelled(&handle, "SF-0022").await;
     latch.open();
-    assert_eq!(engine.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
     assert_eq!(engine.get::<i64>("x").await.unwrap().result().await.unwrap(), 5);
     assert_eq!(bodies.get(), 1, "what was recorded is not repeated");
     let record = record(&engine, "x").await;
@@ -320,7 +320,7 @@ async fn a_failed_one_is_resumed_with_what_it_had(fixture: &dyn StoreFixture) {
     shut_down(one).await;
     let workflow = resumable(&bodies, &waits, &latch, &Latch::new());
     let (two, _) = engine(fixture, |b| b.register(&workflow)).await;
-    assert_eq!(two.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(two.resume("x").await.unwrap(), RequestResult::Done);
     assert_eq!(two.get::<i64>("x").await.unwrap().result().await.unwrap(), 5);
     assert_eq!(bodies.get(), 1, "what was recorded is not repeated");
     shut_down(two).await;
@@ -354,12 +354,12 @@ async fn a_step_that_ended_it_is_tried_again(fixture: &dyn StoreFixture) {
     assert!(engine.run(&workflow, 5).workflow_id("x").await.is_err());
     assert_eq!(bodies.get(), 2);
     // with all of its attempts
-    assert_eq!(engine.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
     let error = engine.get::<i64>("x").await.unwrap().result().await.unwrap_err();
     assert!(error.to_string().contains("it is down"), "{error}");
     assert_eq!(bodies.get(), 4);
     is_up.open();
-    assert_eq!(engine.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
     assert_eq!(engine.get::<i64>("x").await.unwrap().result().await.unwrap(), 5);
     assert_eq!(bodies.get(), 5);
     let record = record(&engine, "x").await;
@@ -373,7 +373,7 @@ async fn a_failure_that_was_dealt_with_stands(fixture: &dyn StoreFixture) {
     let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
     assert!(engine.run(&workflow, 5).workflow_id("x").await.is_err());
     is_up.open();
-    assert_eq!(engine.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
     let error = engine.get::<i64>("x").await.unwrap().result().await.unwrap_err();
     assert!(error.to_string().contains("it is down"), "{error}");
     assert_eq!(bodies.get(), 2, "it was made up for");
@@ -394,9 +394,9 @@ async fn a_parent_is_resumed_after_the_child_that_ended_it(fixture: &dyn StoreFi
 
     let child = resumable(&bodies, &waits, &latch, &Latch::new());
     let (two, store) = engine(fixture, |b| b.register(&parent).register(&child).suspend_after(BRIEF)).await;
-    assert_eq!(two.resume(&child_key.to_string()).await.unwrap(), Answer::Done);
+    assert_eq!(two.resume(&child_key.to_string()).await.unwrap(), RequestResult::Done);
     waits.reaches(1).await;
-    assert_eq!(two.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(two.resume("x").await.unwrap(), RequestResult::Done);
     // it waits for the child once more
     store.until_landed(suspends(of)).await;
     latch.open();
@@ -447,7 +447,7 @@ async fn who_asks_for_a_resumed_one_hears_of_its_new_run(fixture: &dyn StoreFixt
     latch.open();
     store.until_landed(ends(first.key())).await;
     assert!(matches!(two.get::<usize>("x").await.unwrap().result().await, Err(Error::Failed(_))));
-    assert_eq!(two.resume("x").await.unwrap(), Answer::Done);
+    assert_eq!(two.resume("x").await.unwrap(), RequestResult::Done);
     let second = one.get::<usize>("x").await.unwrap();
     store.release();
     assert!(matches!(first.result().await, Err(Error::Failed(_))));
@@ -462,10 +462,10 @@ async fn what_goes_on_is_not_resumed(fixture: &dyn StoreFixture) {
     let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, 1).await.unwrap();
     count.reaches(1).await;
-    assert_eq!(handle.resume().await.unwrap(), Answer::Declined(Status::Running));
+    assert_eq!(handle.resume().await.unwrap(), RequestResult::NotApplicable(Status::Running));
     latch.open();
     handle.result().await.unwrap();
-    assert_eq!(handle.resume().await.unwrap(), Answer::Declined(Status::Completed));
+    assert_eq!(handle.resume().await.unwrap(), RequestResult::NotApplicable(Status::Completed));
     shut_down(engine).await;
 }
 
@@ -595,8 +595,8 @@ async fn whoever_is_first_of_the_end_and_a_cancel_wins(fixture: &dyn StoreFixtur
         let (answer, result) = tokio::join!(asker.cancel(&id), handle.result());
         let status = handle.status().await.unwrap();
         match (answer.unwrap(), result) {
-            (Answer::Declined(Status::Completed), Ok(output)) => assert_eq!(output, x),
-            (Answer::Requested | Answer::Done, Err(Error::Cancelled(_))) => {
+            (RequestResult::NotApplicable(Status::Completed), Ok(output)) => assert_eq!(output, x),
+            (RequestResult::Pending | RequestResult::Done, Err(Error::Cancelled(_))) => {
                 assert_eq!(status, Status::Cancelled);
             }
             (answer, result) => panic!("{answer:?}, and {result:?}"),

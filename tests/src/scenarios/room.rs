@@ -205,7 +205,7 @@ async fn room_comes_back_when_writes_are_refused(fixture: &dyn StoreFixture) {
     let is_value: fn(&Write) -> bool =
         |write| matches!(write, Write::Checkpoint(checkpoint) if checkpoint.outcome.len() > SIZE);
     let is_end: fn(&Write) -> bool = |write| match write {
-        Write::Move(change) => {
+        Write::Transition(change) => {
             matches!(&change.state, State::Ended { outcome, .. } if outcome.len() > SIZE)
         }
         _ => false,

@@ -41,7 +41,7 @@ async fn what_a_lost_claim_took_is_adopted(fixture: &dyn StoreFixture) {
 async fn what_its_former_run_still_holds_is_adopted_when_that_is_gone(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
     let (engine, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::ZERO)).await;
-    store.hold_outcomes(|write| matches!(write, Write::Move(_)));
+    store.hold_outcomes(|write| matches!(write, Write::Transition(_)));
     let handle = engine.start(&sleeper, MILLIS).await.unwrap();
     // the suspension is durable, and the run has not heard of it
     store.until_landed(suspends(handle.key())).await;
@@ -75,7 +75,7 @@ async fn what_a_claim_has_not_yet_brought_is_no_stray(fixture: &dyn StoreFixture
     store.until_landed(suspends(handle.key())).await;
     // as long as this one does not hear that it is suspended, the search for strays goes on
     let waker = handle.key();
-    store.hold_outcomes(move |write| matches!(write, Write::Move(change) if change.key != waker));
+    store.hold_outcomes(move |write| matches!(write, Write::Transition(change) if change.key != waker));
     let other = engine.start(&sleeper, 2 * MILLIS).await.unwrap();
     store.until_landed(suspends(other.key())).await;
     store.fail_next(Call::Claim, Fault::Before);

@@ -1,6 +1,6 @@
 //! Rows that this version of the program cannot read: they park their own execution, and stop nothing else.
 
-use stepfast_core::store::{Answer, Filter, Status};
+use stepfast_core::store::{RequestResult, Filter, Status};
 use stepfast_core::{Context, Error, Workflow};
 
 use super::kit::{Count, Latch, Returns, engine, row, second_engine, shut_down, stop_here};
@@ -57,7 +57,7 @@ async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
     begun.reaches(DAMAGES.len() + 20).await;
     shut_down(first).await;
     let bytes =
-        if stepfast_core::Store::about(&*store).kind == "sqlite" { "x'ff'" } else { "'\\xff'::bytea" };
+        if stepfast_core::Store::info(&*store).kind == "sqlite" { "x'ff'" } else { "'\\xff'::bytea" };
     for (n, (sql, _)) in DAMAGES.iter().enumerate() {
         let key = format!("(SELECT key FROM executions WHERE workflow_id = 'x-{n}')");
         if !fixture.execute(&sql.replace("{key}", &key).replace("{bytes}", bytes)).await {
@@ -82,7 +82,7 @@ async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
     assert_eq!(one.list(&parked).await.unwrap().executions.len(), DAMAGES.len());
     // mended, it goes on from its record
     fixture.execute("UPDATE checkpoints SET kind = 1 WHERE kind = 99").await;
-    assert_eq!(two.resume("x-0").await.unwrap(), Answer::Done);
+    assert_eq!(two.resume("x-0").await.unwrap(), RequestResult::Done);
     assert_eq!(one.get::<i64>("x-0").await.unwrap().result().await.unwrap(), 0);
     assert_eq!(one.run(&workflow, 77).await.unwrap(), 77);
     shut_down(one).await;
@@ -95,7 +95,7 @@ async fn an_unknown_request_stops_nothing(fixture: &dyn StoreFixture) {
     let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, 1).workflow_id("x").await.unwrap();
     begun.reaches(1).await;
-    let now = if stepfast_core::Store::about(&*store).kind == "sqlite" { "0" } else { "now()" };
+    let now = if stepfast_core::Store::info(&*store).kind == "sqlite" { "0" } else { "now()" };
     let key = "(SELECT key FROM executions WHERE workflow_id = 'x')";
     let sql =
         format!("INSERT INTO requests (requested_at, kind, execution, n) VALUES ({now}, 77, {key}, {key})");
@@ -156,7 +156,7 @@ async fn an_unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
         let Error::Parked { failure, .. } = &error else { panic!("{error}") };
         assert_eq!(failure.code(), Some("SF-0026"), "{error}");
         assert!(error.to_string().contains("status of executions"), "{error}");
-        assert_eq!((cancelled.unwrap(), innocents.unwrap()), (Answer::Done, Answer::Done));
+        assert_eq!((cancelled.unwrap(), innocents.unwrap()), (RequestResult::Done, RequestResult::Done));
         assert_eq!(row(&engine, &odd).await.status, Status::Cancelled);
         for error in [engine.cancel(id).await.unwrap_err(), engine.resume(id).await.unwrap_err()] {
             assert!(

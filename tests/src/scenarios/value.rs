@@ -111,7 +111,7 @@ async fn the_input_of_a_start_that_does_not_land_is_swept(fixture: &dyn StoreFix
         assert_eq!(value.len as usize, SIZE + 6, "header and length, then the text");
         let is_there = two.show(&key.to_string()).await.is_ok();
         assert_eq!(is_there, key == first.key());
-        assert_eq!(two.store().value(key, value).await.is_ok(), is_there);
+        assert_eq!(two.store().load_value(key, value).await.is_ok(), is_there);
     }
     shut_down(two).await;
 }

@@ -134,7 +134,7 @@ async fn a_sleep_beside_work_keeps_its_due_time_over_a_restart(fixture: &dyn Sto
     let key = handle.key();
     store
         .until_landed(|write| match write {
-            Write::Move(change) => {
+            Write::Transition(change) => {
                 change.key == key && matches!(&change.state, State::Running { armed } if !armed.is_empty())
             }
             _ => false,
@@ -270,7 +270,7 @@ async fn a_parent_suspends_and_is_woken_by_its_child(fixture: &dyn StoreFixture)
 
 /// True for any suspension.
 fn waits(write: &Write) -> bool {
-    matches!(write, Write::Move(change) if matches!(change.state, State::Waiting { .. }))
+    matches!(write, Write::Transition(change) if matches!(change.state, State::Waiting { .. }))
 }
 
 async fn a_child_that_ends_while_its_parent_suspends_wakes_it(fixture: &dyn StoreFixture) {

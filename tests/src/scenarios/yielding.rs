@@ -25,7 +25,7 @@ super::cases![
 ];
 
 fn yields(write: &Write) -> bool {
-    matches!(write, Write::Start(start) if start.yields)
+    matches!(write, Write::Start(start) if start.self_claims)
 }
 
 /// How many Starts that yield have come to this.

@@ -1,19 +1,19 @@
 //! Requests: cancelling, with what is below, and resuming.
 
 use stepfast_core::Key;
-use stepfast_core::store::{Answer, Outcome, RequestKind, Status, Write};
+use stepfast_core::store::{RequestResult, Outcome, RequestKind, Status, Write};
 
 use super::support::*;
 
 fn done(parent: Option<Key>) -> Outcome {
-    Outcome::Answered(Answer::Done, parent)
+    Outcome::RequestHandled(RequestResult::Done, parent)
 }
 
 fn declined(status: Status) -> Outcome {
-    Outcome::Answered(Answer::Declined(status), None)
+    Outcome::RequestHandled(RequestResult::NotApplicable(status), None)
 }
 
-const REQUESTED: Outcome = Outcome::Answered(Answer::Requested, None);
+const REQUESTED: Outcome = Outcome::RequestHandled(RequestResult::Pending, None);
 
 #[tokio::test]
 async fn a_cancel_ends_what_nobody_runs_and_asks_who_runs_it() {
@@ -43,13 +43,13 @@ async fn a_cancel_ends_what_nobody_runs_and_asks_who_runs_it() {
     assert_eq!(outcomes, expected);
     for key in &keys[..3] {
         let row = db.load(*key).await.unwrap().execution;
-        assert_eq!((row.status, row.is_paused, row.ended_at), (Status::Cancelled, false, Some(NOON)));
+        assert_eq!((row.status, row.is_parked, row.ended_at), (Status::Cancelled, false, Some(NOON)));
         assert_eq!(row.outcome, payload("cancelled"));
-        assert!(row.armed.is_empty());
+        assert!(row.pending_sleeps.is_empty());
     }
     assert_eq!(db.load(keys[3]).await.unwrap().requests, [RequestKind::Cancel]);
     assert_eq!((db.count("ready").await, db.count("timers").await, db.count("waits").await), (0, 0, 0));
-    db.write(vec![Write::Answer(keys[3])]).await;
+    db.write(vec![Write::ClearRequests(keys[3])]).await;
     assert_eq!(db.count("requests").await, 0);
 }
 
@@ -142,7 +142,7 @@ async fn a_resume_continues_what_was_parked_or_has_failed() {
     assert_eq!(outcomes[3..], no);
     for (key, run_no, has_deadline) in [(keys[0], 1, true), (keys[1], 2, false), (keys[2], 2, false)] {
         let row = db.load(key).await.unwrap().execution;
-        assert_eq!((row.status, row.is_paused, row.run_no), (Status::Queued, false, run_no));
+        assert_eq!((row.status, row.is_parked, row.run_no), (Status::Queued, false, run_no));
         assert_eq!((row.outcome.is_empty(), row.ended_at), (true, None));
         assert_eq!(row.deadline_at.is_some(), has_deadline);
     }

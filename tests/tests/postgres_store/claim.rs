@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::queue::rate::Rate;
-use stepfast_core::queue::{Queue, QueueChange, Ticket};
+use stepfast_core::queue::{Queue, QueueChange, Placement};
 use stepfast_core::store::{Claim, RequestKind, Start, Status, StoreError, Write};
 use stepfast_core::{Key, Store};
 
@@ -164,9 +164,9 @@ async fn rated() -> Fixture {
     let db = Fixture::with(|options| options.lock_timeout(Duration::from_secs(60))).await;
     let queue = Queue::new("a").rate(Rate::new(3, Duration::from_secs(10)));
     db.store.change_queue(&QueueChange { queue, is_paused: false, seen_version: 0 }).await.unwrap().unwrap();
-    let ticket = Arc::new(Ticket { queue: "a".into(), key: "".into(), priority: 0 });
+    let ticket = Arc::new(Placement { queue: "a".into(), key: "".into(), priority: 0 });
     let queued =
-        |_| Write::Start(Box::new(Start { ticket: Some(ticket.clone()), ..start_of(Key::mint(0), QUEUED) }));
+        |_| Write::Start(Box::new(Start { placement: Some(ticket.clone()), ..start_of(Key::mint(0), QUEUED) }));
     db.write((0..6).map(queued).collect()).await;
     db
 }

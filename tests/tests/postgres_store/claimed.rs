@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use stepfast_core::store::{Look, Status, StoreError};
+use stepfast_core::store::{Heartbeat, Status, StoreError};
 use stepfast_core::{Key, Store};
 
 use super::proxy::Proxy;
@@ -122,9 +122,9 @@ async fn a_claim_whose_answer_was_lost_is_kept_until_it_is_known() {
     // it may be on its way still
     db.looks(10).await;
     assert_eq!(db.count("claims").await, 1);
-    let look = Look { holds: Some(Vec::new()), ..look(&db.worker) };
+    let look = Heartbeat { held: Some(Vec::new()), ..look(&db.worker) };
     let seen = looks_through(&*db.store, &look).await;
-    assert_eq!(seen.strays.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [lost]);
+    assert_eq!(seen.unheld.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [lost]);
     // the next claim waits for its end
     db.write(vec![start(known, QUEUED)]).await;
     assert_eq!(db.take(1).await.len(), 1);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use stepfast_core::queue::Ticket;
-use stepfast_core::store::{Answer, Chunk, Discard, Flush, Move, Outcome, Status, StoreError, Write};
+use stepfast_core::queue::Placement;
+use stepfast_core::store::{RequestResult, Chunk, DeleteChunks, Flush, Move, Outcome, Status, StoreError, Write};
 use stepfast_core::{Key, Store};
 use tokio_postgres::IsolationLevel;
 
@@ -35,7 +35,7 @@ impl Everything {
             moved(self.queue, QUEUED),
             moved(self.wait, waiting(Some(later(1)), &[self.run])),
             cancel(self.ask),
-            Write::Chunk(Chunk { execution: fresh, value: 1, n: 0, bytes: "x".into(), is_free: true }),
+            Write::Chunk(Chunk { execution: fresh, value: 1, n: 0, bytes: "x".into(), is_unowned: true }),
         ]
     }
 }
@@ -107,7 +107,7 @@ async fn a_failure_of_any_statement_lands_nothing_and_the_next_flush_works() {
         }
     }
     let outcomes = db.write(everything.writes(fresh)).await;
-    assert_eq!(outcomes, [(5, Outcome::Answered(Answer::Requested, None))]);
+    assert_eq!(outcomes, [(5, Outcome::RequestHandled(RequestResult::Pending, None))]);
     let counts: Vec<i64> = before.iter().map(|count| count + 1).collect();
     assert_eq!(db.counts().await, counts);
 }
@@ -116,7 +116,7 @@ async fn a_failure_of_any_statement_lands_nothing_and_the_next_flush_works() {
 async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
     let db = Fixture::new().await;
     let [holder, ending, answered, queued, sleeper, parent, limited] = [(); 7].map(|()| Key::mint(0));
-    let chunk = Chunk { execution: holder, value: 1, n: 0, bytes: "x".into(), is_free: true };
+    let chunk = Chunk { execution: holder, value: 1, n: 0, bytes: "x".into(), is_unowned: true };
     db.write(vec![
         start(holder, RUNNING),
         start(ending, RUNNING),
@@ -132,16 +132,16 @@ async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
     db.sql.execute(slot, &[&db.worker.worker.0, &uuid(limited)]).await.unwrap();
     db.write(vec![cancel(ending), cancel(answered)]).await;
     let before = db.counts().await;
-    let ticket = Arc::new(Ticket { queue: "a".into(), key: "".into(), priority: 0 });
+    let ticket = Arc::new(Placement { queue: "a".into(), key: "".into(), priority: 0 });
     let flush = || {
         db.flush(vec![
-            Write::Discard(Discard { execution: holder, keep: std::iter::empty().collect() }),
+            Write::DeleteChunks(DeleteChunks { execution: holder, keep: std::iter::empty().collect() }),
             moved(ending, ended(Status::Cancelled)),
-            Write::Answer(answered),
+            Write::ClearRequests(answered),
             cancel(queued),
             cancel(sleeper),
             cancel(parent),
-            Write::Move(Move { key: limited, ticket: Some(ticket.clone()), state: ended(Status::Completed) }),
+            Write::Transition(Move { key: limited, ticket: Some(ticket.clone()), state: ended(Status::Completed) }),
         ])
     };
     // each row stands for the statement that deletes it
@@ -268,7 +268,7 @@ async fn a_lost_reply_to_commit_is_resolved_by_sending_the_flush_again() {
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
     let outcomes = db.commit(&Flush { is_resent: true, ..flush }).await.unwrap();
     assert_eq!(outcomes.len(), 2);
-    assert_eq!(outcomes[0], (5, Outcome::Answered(Answer::Requested, None)));
+    assert_eq!(outcomes[0], (5, Outcome::RequestHandled(RequestResult::Pending, None)));
     assert_eq!((outcomes[1].0, duplicate_of(&outcomes[1].1)), (7, Some(winner)));
     let counts: Vec<i64> = before.iter().map(|count| count + 1).collect();
     assert_eq!(db.counts().await, counts);

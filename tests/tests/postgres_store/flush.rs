@@ -6,7 +6,7 @@ use bytes::Bytes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::store::{
-    Armed, Chunk, Detail, Discard, ExecutionId, Filter, Outcome, Start, State, Status, StoreError, Write,
+    PendingSleep, Chunk, Detail, DeleteChunks, ExecutionId, Filter, Outcome, Start, State, Status, StoreError, Write,
 };
 use stepfast_core::{Key, Path, Payload, Store};
 
@@ -54,8 +54,8 @@ async fn a_row_comes_back_as_it_was_written() {
     let db = Fixture::new().await;
     let (root, key) = (Key::mint(0), Key::mint(0));
     let armed = vec![
-        Armed { path: Path::root().child(3).child(300), due_at: later(1) },
-        Armed { path: Path::root().child(4), due_at: Timestamp::from_micros(i64::MAX) },
+        PendingSleep { path: Path::root().child(3).child(300), due_at: later(1) },
+        PendingSleep { path: Path::root().child(4), due_at: Timestamp::from_micros(i64::MAX) },
     ];
     let start = Start {
         root,
@@ -83,7 +83,7 @@ async fn a_row_comes_back_as_it_was_written() {
     assert_eq!((loaded.created_at, loaded.deadline_at), (start.created_at, start.deadline_at));
     assert_eq!((loaded.wake_at, loaded.ended_at), (Some(later(2)), None));
     assert_eq!((loaded.status, loaded.owner, loaded.run_no), (Status::Waiting, None, 1));
-    assert_eq!(loaded.armed, armed);
+    assert_eq!(loaded.pending_sleeps, armed);
     // by its id, twice, and without its input
     let given = ExecutionId::Given("Bestellung \u{1f980} '\"\\".into());
     let ids = [given.clone(), ExecutionId::Given("no\0such".into()), given];
@@ -150,7 +150,7 @@ async fn a_move_leaves_no_trace_of_the_state_before() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..5).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, RUNNING)).collect()).await;
-    let armed = vec![Armed { path: Path::root().child(1), due_at: later(9) }];
+    let armed = vec![PendingSleep { path: Path::root().child(1), due_at: later(9) }];
     let states = [
         State::Running { armed: armed.clone() },
         State::Queued { armed: armed.clone() },
@@ -163,11 +163,11 @@ async fn a_move_leaves_no_trace_of_the_state_before() {
     for (key, state) in keys.iter().zip(states) {
         let row = db.load(*key).await.unwrap().execution;
         assert_eq!(row.status, state.status());
-        assert_eq!(row.armed, state.armed());
+        assert_eq!(row.pending_sleeps, state.armed());
         assert_eq!(row.owner.is_some(), row.status == Status::Running);
-        assert_eq!(row.is_paused, matches!(state, State::Parked { .. }));
+        assert_eq!(row.is_parked, matches!(state, State::Parked { .. }));
         assert_eq!(row.ended_at.is_some(), row.status.is_terminal());
-        assert_eq!(row.outcome.is_empty(), !row.is_paused && !row.status.is_terminal());
+        assert_eq!(row.outcome.is_empty(), !row.is_parked && !row.status.is_terminal());
     }
     assert_eq!((db.count("ready").await, db.count("timers").await), (1, 1));
 }
@@ -202,18 +202,18 @@ async fn pieces_of_large_values_come_back_and_go() {
     let key = Key::mint(0);
     let piece = |value: u64, n: u32, byte: u8| {
         let bytes = Bytes::from(vec![byte; 1000]);
-        Write::Chunk(Chunk { execution: key, value, n, bytes, is_free: true })
+        Write::Chunk(Chunk { execution: key, value, n, bytes, is_unowned: true })
     };
     let (one, two) = (u64::MAX, 7);
     db.write(vec![piece(one, 1, b'b'), piece(one, 0, b'a'), piece(two, 0, b'c')]).await;
     assert_eq!(db.outcome(piece(one, 0, b'x')).await, Outcome::Applied);
-    let value = db.store.value(key, ChunkRef { value: one, len: 2000, count: 2 }).await.unwrap();
+    let value = db.store.load_value(key, ChunkRef { value: one, len: 2000, count: 2 }).await.unwrap();
     assert_eq!((value[0], value[999], value[1000], value.len()), (b'a', b'a', b'b', 2000));
-    let error = db.store.value(key, ChunkRef { value: two, len: 2000, count: 2 }).await.unwrap_err();
+    let error = db.store.load_value(key, ChunkRef { value: two, len: 2000, count: 2 }).await.unwrap_err();
     assert!(matches!(error, StoreError::Corrupt(_)), "{error}");
-    db.write(vec![Write::Discard(Discard { execution: key, keep: [two].into_iter().collect() })]).await;
+    db.write(vec![Write::DeleteChunks(DeleteChunks { execution: key, keep: [two].into_iter().collect() })]).await;
     assert_eq!(db.count("chunks").await, 1);
-    db.write(vec![Write::Discard(Discard { execution: key, keep: std::iter::empty().collect() })]).await;
+    db.write(vec![Write::DeleteChunks(DeleteChunks { execution: key, keep: std::iter::empty().collect() })]).await;
     assert_eq!(db.count("chunks").await, 0);
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::Key;
-use stepfast_core::queue::Ticket;
+use stepfast_core::queue::Placement;
 use stepfast_core::store::{Start, Write};
 
 use super::support::*;
@@ -12,8 +12,8 @@ use super::support::*;
 const PAUSE: Duration = Duration::from_millis(150);
 
 fn urgent(key: Key, priority: i32) -> Write {
-    let ticket = Some(Arc::new(Ticket { queue: "default".into(), key: "".into(), priority }));
-    Write::Start(Box::new(Start { ticket, ..start_of(key, QUEUED) }))
+    let ticket = Some(Arc::new(Placement { queue: "default".into(), key: "".into(), priority }));
+    Write::Start(Box::new(Start { placement: ticket, ..start_of(key, QUEUED) }))
 }
 
 impl Fixture {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use stepfast_core::store::{Claim, Flush, Look, Registration, Status, StoreError, Write};
+use stepfast_core::store::{Claim, Flush, Heartbeat, Registration, Status, StoreError, Write};
 use stepfast_core::{Key, Store};
 
 use super::proxy::Proxy;
@@ -91,8 +91,8 @@ async fn an_adopted_claim_that_is_lost_later_is_found_out() {
     let claim = db.claim(1);
     assert!(matches!(db.store.claim(&claim).await, Err(StoreError::Unavailable(_))));
     db.numbers[2].store(claim.number, Relaxed);
-    let look = Look { holds: Some(Vec::new()), ..look(&db.worker) };
-    assert_eq!(db.store.look(&look).await.unwrap().strays.len(), 1);
+    let look = Heartbeat { held: Some(Vec::new()), ..look(&db.worker) };
+    assert_eq!(db.store.heartbeat(&look).await.unwrap().unheld.len(), 1);
     db.lose_claim(key).await;
     is_loss(db.commit(&db.flush(vec![checkpoint(key, 1)])).await);
 }
@@ -105,11 +105,11 @@ async fn a_flush_that_is_lost_is_found_out_by_a_renewal() {
         db.commit(&flush).await.unwrap();
     }
     for _ in 0..3 {
-        db.store.look(&look(&db.worker)).await.unwrap();
+        db.store.heartbeat(&look(&db.worker)).await.unwrap();
     }
     // the worker says nothing more on that lane
     db.sql.batch_execute("UPDATE lanes SET last_number = 0 WHERE lane = 1").await.unwrap();
-    is_loss(db.store.look(&look(&db.worker)).await);
+    is_loss(db.store.heartbeat(&look(&db.worker)).await);
 }
 
 #[tokio::test]
@@ -120,12 +120,12 @@ async fn a_lane_that_goes_on_is_no_loss() {
         db.commit(&db.flush_on(1, vec![start(Key::mint(0), QUEUED)])).await.unwrap();
         assert_eq!(db.take(1).await.len(), 1, "{n}");
         for _ in 0..n {
-            db.store.look(&look(&db.worker)).await.unwrap();
+            db.store.heartbeat(&look(&db.worker)).await.unwrap();
         }
     }
     // whoever was taken over registers anew
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
-    assert!(db.store.look(&look(&db.worker)).await.unwrap().is_fenced);
+    assert!(db.store.heartbeat(&look(&db.worker)).await.unwrap().is_fenced);
 }
 
 #[tokio::test]
@@ -150,9 +150,9 @@ async fn a_worker_id_that_is_given_again_names_another_registration() {
     }
     let answer = db.store.claim(&db.claim(1)).await;
     assert!(matches!(answer, Err(StoreError::Fenced)), "{answer:?}");
-    assert!(db.store.look(&look(&db.worker)).await.unwrap().is_fenced);
+    assert!(db.store.heartbeat(&look(&db.worker)).await.unwrap().is_fenced);
     // the same of the other one
-    assert!(!other.look(&look(&second)).await.unwrap().is_fenced);
+    assert!(!other.heartbeat(&look(&second)).await.unwrap().is_fenced);
     other.commit(&Flush { epoch: second.epoch, ..flush.clone() }).await.unwrap();
     let answer = db.commit(&Flush { is_resent: true, ..flush }).await;
     assert!(matches!(answer, Err(StoreError::Fenced)), "{answer:?}");

@@ -4,28 +4,28 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use stepfast_core::queue::{Queue, QueueChange, Ticket};
+use stepfast_core::queue::{Queue, QueueChange, Placement};
 use stepfast_core::store::{Move, Start, Status, Write};
 use stepfast_core::{Key, Store};
 
 use super::proxy::Proxy;
 use super::support::*;
 
-fn ticket(queue: &str) -> Arc<Ticket> {
-    Arc::new(Ticket { queue: queue.into(), key: "".into(), priority: 0 })
+fn ticket(queue: &str) -> Arc<Placement> {
+    Arc::new(Placement { queue: queue.into(), key: "".into(), priority: 0 })
 }
 
 impl Fixture {
     /// Puts an execution into each, takes them, and ends them.
     async fn one_through(&self, queues: &[String]) {
-        let tickets: Vec<(Key, Arc<Ticket>)> = queues.iter().map(|it| (Key::mint(0), ticket(it))).collect();
-        let start = |(key, ticket): &(Key, Arc<Ticket>)| {
-            Write::Start(Box::new(Start { ticket: Some(ticket.clone()), ..start_of(*key, QUEUED) }))
+        let tickets: Vec<(Key, Arc<Placement>)> = queues.iter().map(|it| (Key::mint(0), ticket(it))).collect();
+        let start = |(key, ticket): &(Key, Arc<Placement>)| {
+            Write::Start(Box::new(Start { placement: Some(ticket.clone()), ..start_of(*key, QUEUED) }))
         };
         self.write(tickets.iter().map(start).collect()).await;
         assert_eq!(self.take(100).await.len(), queues.len());
-        let end = |(key, ticket): &(Key, Arc<Ticket>)| {
-            Write::Move(Move { key: *key, ticket: Some(ticket.clone()), state: ended(Status::Completed) })
+        let end = |(key, ticket): &(Key, Arc<Placement>)| {
+            Write::Transition(Move { key: *key, ticket: Some(ticket.clone()), state: ended(Status::Completed) })
         };
         self.write(tickets.iter().map(end).collect()).await;
     }

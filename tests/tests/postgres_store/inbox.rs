@@ -49,7 +49,7 @@ async fn what_is_put_there_becomes_an_execution_when_its_transaction_commits() {
     let taken = db.take(9).await;
     assert_eq!(taken.len(), 3);
     assert!([first.key, second.key].iter().all(|key| taken.iter().any(|it| it.execution.key == *key)));
-    let queued = taken.iter().find_map(|it| it.execution.ticket.as_deref()).unwrap();
+    let queued = taken.iter().find_map(|it| it.execution.placement.as_deref()).unwrap();
     assert_eq!((&*queued.queue, &*queued.key, queued.priority), ("a", "k", 3));
     assert_eq!((db.count("inbox").await, db.count("executions").await), (0, 3));
     assert!(!db.look().await.has_ready);
@@ -93,10 +93,10 @@ async fn it_enters_a_full_queue_and_counts() {
     }
     assert_eq!(db.take(1).await.len(), 1);
     let more = || {
-        let ticket = stepfast_core::queue::Ticket { queue: "a".into(), key: "".into(), priority: 0 };
+        let ticket = stepfast_core::queue::Placement { queue: "a".into(), key: "".into(), priority: 0 };
         let mut start = start(Key::mint(0), QUEUED);
         if let stepfast_core::store::Write::Start(start) = &mut start {
-            start.ticket = Some(ticket.into());
+            start.placement = Some(ticket.into());
         }
         start
     };
@@ -398,5 +398,5 @@ async fn a_deadline_passes_while_it_waits() {
     db.sql.execute(limit, &[&uuid(with.key), &(later(10).as_micros() as f64)]).await.unwrap();
     assert_eq!(db.take(9).await, []);
     db.clock.advance(Duration::from_secs(11));
-    assert_eq!(db.store.look(&look(&db.worker)).await.unwrap().expired, [with.key]);
+    assert_eq!(db.store.heartbeat(&look(&db.worker)).await.unwrap().expired, [with.key]);
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::queue::{Queue, QueueChange};
-use stepfast_core::store::{Flush, Look, RequestKind, Status, StoreError};
+use stepfast_core::store::{Flush, Heartbeat, RequestKind, Status, StoreError};
 use stepfast_core::{Key, Store};
 use tokio::time::Instant;
 
@@ -24,18 +24,18 @@ async fn a_look_sees_what_concerns_the_worker() {
     let seen = db.look().await;
     assert_eq!((seen.now, seen.is_fenced, seen.has_ready, seen.recovered), (NOON, false, false, 0));
     assert_eq!(
-        (seen.next_due, seen.requests.len(), seen.ended.len(), seen.strays.len()),
+        (seen.next_due, seen.requests.len(), seen.finished.len(), seen.unheld.len()),
         (Some(later(7)), 0, 0, 0)
     );
     db.write(vec![cancel(keys[0]), start(keys[5], QUEUED)]).await;
     let holds = Some(vec![keys[4], Key::mint(0)]);
-    let seen = db.store.look(&Look { watch: keys.clone(), holds, ..look(&db.worker) }).await.unwrap();
+    let seen = db.store.heartbeat(&Heartbeat { watched: keys.clone(), held: holds, ..look(&db.worker) }).await.unwrap();
     assert!(seen.has_ready);
     assert_eq!(seen.requests, [(keys[0], RequestKind::Cancel)]);
-    let mut ended = seen.ended;
+    let mut ended = seen.finished;
     ended.sort_unstable();
     assert_eq!(ended, [keys[1], keys[2]]);
-    assert_eq!(seen.strays, [db.load(keys[0]).await.unwrap()]);
+    assert_eq!(seen.unheld, [db.load(keys[0]).await.unwrap()]);
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn a_look_that_does_not_renew_leaves_nothing_behind() {
         db.sql.query_one(query, &[]).await.unwrap().get::<_, Vec<String>>(0)
     };
     let before = versions().await;
-    let glance = Look { is_renewal: false, ..look(&looker) };
+    let glance = Heartbeat { renews_lease: false, ..look(&looker) };
     // the lease is over; but it takes renewals to judge others, not any looks
     db.clock.advance(Duration::from_secs(4));
     for _ in 0..5 {
@@ -131,10 +131,10 @@ async fn a_look_that_does_not_renew_leaves_nothing_behind() {
     for _ in 0..3 {
         assert_eq!(recovered, 0);
         recovered = looks_through(&other, &look(&looker)).await.recovered;
-        other.look(&glance).await.unwrap();
+        other.heartbeat(&glance).await.unwrap();
     }
     assert_eq!(recovered, 1);
-    let fenced = db.store.look(&Look { is_renewal: false, ..look(&db.worker) }).await.unwrap();
+    let fenced = db.store.heartbeat(&Heartbeat { renews_lease: false, ..look(&db.worker) }).await.unwrap();
     assert!(fenced.is_fenced);
 }
 
@@ -225,12 +225,12 @@ async fn other_processes_are_told_of_changes() {
     let other = db.other().await;
     other.register(1, &info(&[])).await.unwrap();
     // the first return is for what happened before anybody listened
-    other.changed().await;
+    other.next_hint().await;
     for (state, has_ready) in [(QUEUED, true), (ended(Status::Completed), false)] {
-        let (changed, ()) = tokio::join!(other.changed(), async {
+        let (changed, ()) = tokio::join!(other.next_hint(), async {
             db.write(vec![start(Key::mint(0), state)]).await;
         });
-        assert_eq!((changed.has_ready, changed.has_more), (has_ready, !has_ready));
+        assert_eq!((changed.has_ready, changed.has_other), (has_ready, !has_ready));
     }
 }
 
@@ -254,7 +254,7 @@ async fn readers_work_from_any_runtime() {
             })
         });
         let registration = registration.await.unwrap();
-        assert!(!db.store.look(&look(&registration)).await.unwrap().is_fenced);
+        assert!(!db.store.heartbeat(&look(&registration)).await.unwrap().is_fenced);
         assert!(db.load(key).await.is_some());
     }
 }
@@ -264,13 +264,13 @@ async fn others_are_told_of_what_is_handed_back_before_a_close_returns() {
     let db = Fixture::new().await;
     let other = db.other().await;
     // listens from here on
-    other.changed().await;
+    other.next_hint().await;
     db.write(vec![start(Key::mint(0), RUNNING)]).await;
     let Fixture { store, worker, .. } = db;
     store.close(worker.worker).await.unwrap();
     // as at the end of its process
     drop(store);
-    let heard = tokio::time::timeout(Duration::from_mins(1), other.changed()).await;
+    let heard = tokio::time::timeout(Duration::from_mins(1), other.next_hint()).await;
     assert!(heard.is_ok(), "nobody heard of it");
 }
 

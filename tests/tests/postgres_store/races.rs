@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::{Queue, QueueChange, QueueRow, Ticket};
-use stepfast_core::store::{Claim, Claimed, Move, Outcome, Start, State, Status, StoreError, Write};
+use stepfast_core::queue::{Queue, QueueChange, QueueRow, Placement};
+use stepfast_core::store::{Claim, ClaimReply, Move, Outcome, Start, State, Status, StoreError, Write};
 use stepfast_core::{Key, Store};
 use tokio_postgres::Client;
 
@@ -228,7 +228,7 @@ async fn a_claim_comes_after_the_one_before_it() {
     let waiting = tokio::spawn(async move { other.claim(&theirs).await });
     until_blocked(&db.sql, "SELECT pg_advisory_xact_lock").await;
     release(&holder).await;
-    let taken = |claimed: Claimed| -> Vec<Key> {
+    let taken = |claimed: ClaimReply| -> Vec<Key> {
         claimed.records.iter().map(|record| record.execution.key).collect()
     };
     assert_eq!(taken(claiming.await.unwrap().unwrap()), keys[..2]);
@@ -251,8 +251,8 @@ async fn a_claim_that_hangs_does_not_keep_others_from_claiming() {
 }
 
 #[allow(clippy::unnecessary_wraps)] // as Starts and Moves have it
-fn ticket() -> Option<Arc<Ticket>> {
-    Some(Arc::new(Ticket { queue: "mails".into(), key: "".into(), priority: 0 }))
+fn ticket() -> Option<Arc<Placement>> {
+    Some(Arc::new(Placement { queue: "mails".into(), key: "".into(), priority: 0 }))
 }
 
 /// A limited queue of which three executions run.
@@ -261,7 +261,7 @@ async fn three_of_a_limited_queue(db: &Fixture) -> [Key; 3] {
     let declaration = QueueChange { queue, is_paused: false, seen_version: 0 };
     db.store.change_queue(&declaration).await.unwrap().unwrap();
     let keys = [(); 3].map(|()| Key::mint(0));
-    let put = |key| Write::Start(Box::new(Start { ticket: ticket(), ..start_of(key, QUEUED) }));
+    let put = |key| Write::Start(Box::new(Start { placement: ticket(), ..start_of(key, QUEUED) }));
     db.write(keys.map(put).to_vec()).await;
     assert_eq!((db.take(9).await.len(), db.count("slots").await), (3, 3));
     keys
@@ -270,7 +270,7 @@ async fn three_of_a_limited_queue(db: &Fixture) -> [Key; 3] {
 /// Pauses the queue while a flush that moves all of it to `state` is between the slots and its commit.
 async fn pause_while_they_leave(db: &Arc<Fixture>, keys: [Key; 3], state: State) {
     let holder = hold_at(db, "AFTER DELETE ON slots").await;
-    let leave = move |key| Write::Move(Move { key, ticket: ticket(), state: state.clone() });
+    let leave = move |key| Write::Transition(Move { key, ticket: ticket(), state: state.clone() });
     let leaving = tokio::spawn({
         let db = db.clone();
         async move { db.commit(&db.flush(keys.map(leave).to_vec())).await }
@@ -309,7 +309,7 @@ async fn two_of_a_queue(db: &Fixture) -> [Key; 2] {
     db.store.change_queue(&queue).await.unwrap().unwrap();
     let mut keys = [(); 2].map(|()| Key::mint(0));
     keys.sort_unstable();
-    let put = |key| Write::Start(Box::new(Start { ticket: ticket(), ..start_of(key, QUEUED) }));
+    let put = |key| Write::Start(Box::new(Start { placement: ticket(), ..start_of(key, QUEUED) }));
     db.write(keys.map(put).to_vec()).await;
     assert_eq!((db.take(9).await.len(), db.count("slots").await), (2, 0));
     keys
@@ -341,7 +341,7 @@ async fn a_first_limit_gives_slots_to_what_still_runs() {
     let holder = hold_at(&db, "AFTER DELETE ON slots").await;
     let leaving = tokio::spawn({
         let db = db.clone();
-        let leave = Write::Move(Move { key: ends, ticket: ticket(), state: ended(Status::Completed) });
+        let leave = Write::Transition(Move { key: ends, ticket: ticket(), state: ended(Status::Completed) });
         async move { db.commit(&db.flush(vec![leave])).await }
     });
     until_blocked(&db.sql, "DELETE FROM slots").await;
@@ -380,7 +380,7 @@ async fn a_first_limit_waits_for_no_claim_that_waits_for_it() {
     let limiting = limit_while_one_is_locked(&db).await;
     let sleep =
         State::Waiting { wake_at: Some(Timestamp::from_micros(0)), children: Vec::new(), armed: Vec::new() };
-    db.write(vec![Write::Move(Move { key: sleeps, ticket: ticket(), state: sleep })]).await;
+    db.write(vec![Write::Transition(Move { key: sleeps, ticket: ticket(), state: sleep })]).await;
     let claiming = tokio::spawn({
         let (db, claim) = (db.clone(), db.claim(9));
         async move { db.store.claim(&claim).await }

@@ -184,7 +184,7 @@ async fn a_server_that_is_too_old_is_refused_before_anything_is_made() {
     }
     *proxy.faults.version.lock().unwrap() = Some(("13.0", 130_000));
     let store = PostgresStore::open_with(&proxy.url, options()).await.unwrap();
-    assert_eq!(store.about().version, "PostgreSQL 13.0");
+    assert_eq!(store.info().version, "PostgreSQL 13.0");
     assert!(is_there().await);
 }
 
@@ -234,7 +234,7 @@ async fn every_table_and_column_has_a_comment() {
 #[tokio::test]
 async fn full_durability_flushes_whatever_the_role_says() {
     let db = Fixture::new().await;
-    assert_eq!(db.store.about().durability, Durability::Full);
+    assert_eq!(db.store.info().durability, Durability::Full);
     for (settings, expected) in [(db.store.lane_settings(), "on"), (relaxed(&db).await, "off")] {
         let sql = client(&db.schema).await;
         sql.batch_execute("SET synchronous_commit TO local").await.unwrap();
@@ -285,7 +285,7 @@ async fn what_was_ready_before_there_were_queues_goes_on() {
     assert_eq!(keys, [begun, fresh], "as old as they were");
     assert_eq!(claimed[0].checkpoints.len(), 1, "what it had done is not done again");
     let loaded = store.load(&[ExecutionId::Key(ended)], Detail::Full).await.unwrap().remove(0).unwrap();
-    assert_eq!((loaded.execution.status, loaded.execution.ticket), (Status::Completed, None));
+    assert_eq!((loaded.execution.status, loaded.execution.placement), (Status::Completed, None));
 }
 
 /// Keys of version 3 end in ten random bits.
@@ -524,7 +524,7 @@ async fn an_engine_leaves_a_large_schema_without_statistics_to_the_operator() {
 #[tokio::test]
 async fn a_connection_that_leads_to_another_database_is_refused() {
     let db = Fixture::new().await;
-    let about = db.store.about();
+    let about = db.store.info();
     let with = |id: &str| format!("{}?store_id={id}", url());
     let options = || PostgresOptions::default().schema(&db.schema);
     PostgresStore::open_with(&with(&about.store_id), options()).await.unwrap();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::{ManualClock, Timestamp};
 use stepfast_core::store::{
-    Attempt, Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Look, Move, Outcome, Parent,
+    Attempt, Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, Move, Outcome, Parent,
     Record, Registration, Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write,
 };
 use stepfast_core::{Key, Path, Payload, Store};
@@ -163,13 +163,13 @@ pub(crate) fn workflows() -> Arc<[Arc<str>]> {
     ["order", "child"].map(Arc::from).into()
 }
 
-pub(crate) fn look(worker: &Registration) -> Look {
-    Look {
+pub(crate) fn look(worker: &Registration) -> Heartbeat {
+    Heartbeat {
         worker: worker.worker,
         epoch: worker.epoch,
-        is_renewal: true,
-        watch: Vec::new(),
-        holds: None,
+        renews_lease: true,
+        watched: Vec::new(),
+        held: None,
         workflows: workflows(),
         app_version: None,
         queues: None,
@@ -207,16 +207,16 @@ pub(crate) fn start_of(key: Key, state: State) -> Start {
         workflow_id: None,
         workflow: "order".into(),
         app_version: None,
-        ticket: None,
+        placement: None,
         fingerprint: None,
         input: payload(&7),
         created_at: NOON,
         deadline_at: None,
         is_guarded: false,
         has_begun: false,
-        yields: false,
+        self_claims: false,
         dedup_id: None,
-        merge_within: None,
+        debounce_window: None,
         run_timeout: None,
         attributes: Attributes::NONE,
         state,
@@ -247,7 +247,7 @@ pub(crate) fn child(key: Key, parent: Key, is_detached: bool, state: State) -> W
 }
 
 pub(crate) fn moved(key: Key, state: State) -> Write {
-    Write::Move(Move { key, ticket: None, state })
+    Write::Transition(Move { key, ticket: None, state })
 }
 
 pub(crate) fn checkpoint(execution: Key, n: u32) -> Write {

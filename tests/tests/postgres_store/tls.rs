@@ -139,7 +139,7 @@ async fn encryption(store: &PostgresStore, server: &str, name: &str) -> bool {
             .is_some()
     );
     // the first hint is that we listen
-    store.changed().await;
+    store.next_hint().await;
     let (client, connection) = tokio_postgres::connect(server, NoTls).await.unwrap();
     tokio::spawn(connection);
     let rows = client

@@ -271,7 +271,7 @@ async fn a_stray_is_found_by_its_key_too() {
     let fixture = Fixture::new().await;
     let [held, stray] = fixture.oldest().await;
     fixture.write(vec![start(held, RUNNING), start(stray, RUNNING)]).await;
-    let look = stepfast_core::store::Look { holds: Some(vec![held]), ..look(&fixture.worker) };
+    let look = stepfast_core::store::Heartbeat { held: Some(vec![held]), ..look(&fixture.worker) };
     let seen = looks_through(&*fixture.store, &look).await;
-    assert_eq!(seen.strays.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [stray]);
+    assert_eq!(seen.unheld.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [stray]);
 }

@@ -173,7 +173,7 @@ impl Common {
     ) -> anyhow::Result<Report> {
         let target = self.place().target().await?;
         let store = target.store().await?;
-        let about = store.about();
+        let about = store.info();
         Ok(Report {
             experiment: experiment.to_owned(),
             sdk: sdk.as_str().to_owned(),

@@ -172,7 +172,7 @@ impl Committer {
                 // nobody asks what became of it
                 continue;
             }
-            if outcome != Outcome::CancelAsked {
+            if outcome != Outcome::CancelRequested {
                 landed.outcomes.extend(meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
             }
             self.tell(write, meta.tree, meta.lsns[0], &outcome);
@@ -200,7 +200,7 @@ impl Committer {
         }
         let (refused, dropped) = self.lane.staging().refuse(segment, &self.lane.0.watermark);
         landed.outcomes.extend(dropped);
-        let outcome = Outcome::Refused(error.to_string().into());
+        let outcome = Outcome::Rejected(error.to_string().into());
         landed.outcomes.extend(refused.meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
         landed.room += refused.meta.room as usize;
         self.tell(&refused.write, refused.meta.tree, refused.meta.lsns[0], &outcome);

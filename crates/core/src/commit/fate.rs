@@ -46,7 +46,7 @@ mod tests {
     use crate::payload::Payload;
     use crate::store::Registration;
     use crate::store::Status;
-    use crate::store::{Discard, Existing, Outcome, Start, State, WorkerId, Write};
+    use crate::store::{DeleteChunks, Existing, Outcome, Start, State, WorkerId, Write};
 
     fn start(key: Key) -> Write {
         let (workflow_id, is_guarded) = (Some("id".into()), true);
@@ -60,16 +60,16 @@ mod tests {
             workflow_id,
             workflow,
             app_version: None,
-            ticket: None,
+            placement: None,
             fingerprint,
             input,
             created_at,
             deadline_at,
             is_guarded,
             has_begun: false,
-            yields: false,
+            self_claims: false,
             dedup_id: None,
-            merge_within: None,
+            debounce_window: None,
             run_timeout: None,
             attributes: Attributes::NONE,
             state,
@@ -86,7 +86,7 @@ mod tests {
             let staged = Staged { generation: 0, tree, write, room: 0, fate: Some(fate.clone()) };
             staging.stage(staged, &mut Slot::default(), &watermark)
         };
-        let more = |tree| Write::Discard(Discard { execution: tree, keep: [].into_iter().collect() });
+        let more = |tree| Write::DeleteChunks(DeleteChunks { execution: tree, keep: [].into_iter().collect() });
         for (tree, fate) in [tree, other].into_iter().zip(&fates) {
             assert!(stage(&mut staging, tree, start(tree), fate).is_some());
         }

@@ -14,8 +14,8 @@ use super::watermark::Watermark;
 use super::{Lsn, Sink};
 use crate::error::Error;
 use crate::key::Key;
-use crate::queue::Ticket;
-use crate::store::{About, Registration, Store, WorkerId, Write};
+use crate::queue::Placement;
+use crate::store::{StoreInfo, Registration, Store, WorkerId, Write};
 
 /// An ordered log of staged Writes with its own committer thread. Cheap to clone.
 #[derive(Clone)]
@@ -57,7 +57,7 @@ impl Lane {
         runtime: runtime::Handle,
         sink: Arc<dyn Sink>,
     ) -> Result<(Self, oneshot::Receiver<()>), Error> {
-        let About { flush_writes, flush_bytes, .. } = *store.about();
+        let StoreInfo { flush_writes, flush_bytes, .. } = *store.info();
         let staging = Staging::new(flush_writes, flush_bytes);
         let bound = staged_bytes.min(Semaphore::MAX_PERMITS);
         let lane = Self(Arc::new(Shared {
@@ -198,7 +198,7 @@ impl Lane {
         refused: Lsn,
         execution: Key,
         write: Option<Write>,
-    ) -> Option<Arc<Ticket>> {
+    ) -> Option<Arc<Placement>> {
         let ((ticket, dropped), freed) = {
             let mut staging = self.staging();
             (staging.replace(tree, refused, execution, write), staging.take_freed())

@@ -47,10 +47,10 @@ pub(super) fn touched(write: &Write) -> SmallVec<[(u8, Key); 2]> {
     const CHUNKS: u8 = 2;
     let key = write.execution();
     match write {
-        Write::Start(_) | Write::Move(_) | Write::Wake(_) => smallvec![(EXECUTIONS, key)],
+        Write::Start(_) | Write::Transition(_) | Write::Wake(_) => smallvec![(EXECUTIONS, key)],
         Write::Request(_) => smallvec![(EXECUTIONS, key), (REQUESTS, key)],
-        Write::Answer(_) => smallvec![(REQUESTS, key)],
-        Write::Discard(_) => smallvec![(CHUNKS, key)],
+        Write::ClearRequests(_) => smallvec![(REQUESTS, key)],
+        Write::DeleteChunks(_) => smallvec![(CHUNKS, key)],
         // append-only rows of their own
         Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) => smallvec![],
     }
@@ -94,7 +94,7 @@ impl Segment {
         *self = Self { id: u64::MAX - id, first_lsn, unowned, ..Self::from_entries(kept) };
         self.bytes = self.writes.iter().map(Write::size).sum();
         for (index, write) in self.writes.iter().enumerate() {
-            if matches!(write, Write::Start(_) | Write::Move(_)) {
+            if matches!(write, Write::Start(_) | Write::Transition(_)) {
                 self.released.insert(write.execution(), index);
             }
         }

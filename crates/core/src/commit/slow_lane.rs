@@ -54,7 +54,7 @@ pub(super) fn spawn(
                         }
                         continue;
                     }
-                    Err(StoreError::Rejected(reason)) => Outcome::Refused(reason.into()),
+                    Err(StoreError::Rejected(reason)) => Outcome::Rejected(reason.into()),
                     Err(StoreError::Fenced) => {
                         sink.fenced(registration.worker);
                         Outcome::Fenced
@@ -75,13 +75,13 @@ pub(super) fn spawn(
                 lane.0.staged.notify_one();
                 continue;
             }
-            let is_applied = matches!(outcome, Outcome::Applied | Outcome::CancelAsked);
+            let is_applied = matches!(outcome, Outcome::Applied | Outcome::CancelRequested);
             let mut outcomes = lane.staging().unblock(&entry, &outcome);
             let lsns = entry.meta.lsns.iter().copied();
             let (execution, tree, lsn) = (entry.write.execution(), entry.meta.tree, entry.meta.lsns[0]);
             let settled = Settled { execution, tree, lsn, write: &entry.write, outcome: &outcome };
             if is_applied {
-                if outcome == Outcome::CancelAsked {
+                if outcome == Outcome::CancelRequested {
                     sink.settled(lane.number(), settled);
                 }
                 lane.0.watermark.publish(None, lsns, outcomes);

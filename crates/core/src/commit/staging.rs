@@ -19,7 +19,7 @@ use super::fate::Fate;
 use super::segment::{Entry, Meta, Segment, touched};
 use super::watermark::Watermark;
 use crate::key::Key;
-use crate::queue::Ticket;
+use crate::queue::Placement;
 use crate::store::{Outcome, Registration, State, Status, WorkerId, Write};
 
 /// A Write on its way into a lane.
@@ -209,7 +209,7 @@ impl Staging {
         };
         let meta = Meta { tree, lsns: smallvec![lsn], room };
         let mut entry = Entry { write, meta };
-        if may_fold && matches!(entry.write, Write::Move(_)) {
+        if may_fold && matches!(entry.write, Write::Transition(_)) {
             match self.fold(entry, *slot) {
                 Ok(()) => return Some(lsn),
                 Err(unfolded) => entry = unfolded,
@@ -230,7 +230,7 @@ impl Staging {
     /// Folds a Move into the Write of the same row in the last segment, if there is one.
     #[allow(clippy::result_large_err)] // what does not fold comes back
     fn fold(&mut self, entry: Entry, slot: Slot) -> Result<(), Entry> {
-        let (Write::Move(change), Some(segment)) = (&entry.write, self.segments.back_mut()) else {
+        let (Write::Transition(change), Some(segment)) = (&entry.write, self.segments.back_mut()) else {
             return Err(entry);
         };
         let key = change.key;
@@ -250,14 +250,14 @@ impl Staging {
             return Err(entry);
         }
         let before = segment.writes[index].size();
-        let Entry { write: Write::Move(change), meta } = entry else { return Ok(()) };
+        let Entry { write: Write::Transition(change), meta } = entry else { return Ok(()) };
         match &mut segment.writes[index] {
             Write::Start(start) => {
                 start.has_begun = true;
                 start.state = change.state;
             }
-            Write::Move(earlier) => earlier.state = change.state,
-            _ => return Err(Entry { write: Write::Move(change), meta }),
+            Write::Transition(earlier) => earlier.state = change.state,
+            _ => return Err(Entry { write: Write::Transition(change), meta }),
         }
         segment.bytes = segment.bytes + segment.writes[index].size() - before;
         segment.metas[index].lsns.extend(meta.lsns);
@@ -294,8 +294,8 @@ impl Staging {
                     self.held.insert(meta.tree, held);
                 }
             }
-            Write::Move(_) => slot = Slot(Some((segment.id, index))),
-            Write::Wake(_) | Write::Request(_) | Write::Answer(_) | Write::Discard(_) => segment.unowned += 1,
+            Write::Transition(_) => slot = Slot(Some((segment.id, index))),
+            Write::Wake(_) | Write::Request(_) | Write::ClearRequests(_) | Write::DeleteChunks(_) => segment.unowned += 1,
             Write::Checkpoint(_) | Write::Attempt(_) | Write::Chunk(_) => {}
         }
         segment.bytes += size;
@@ -540,12 +540,12 @@ impl Staging {
         refused: Lsn,
         execution: Key,
         write: Option<Write>,
-    ) -> (Option<Arc<Ticket>>, Outcomes) {
+    ) -> (Option<Arc<Placement>>, Outcomes) {
         let mut dropped = Outcomes::new();
         let held = self.held.get(&tree).filter(|held| held.why == Why::Refused(refused));
         let Some(held) = held else { return (None, dropped) };
         let ticket = held.queue.iter().rev().find_map(|entry| match &entry.write {
-            Write::Move(change) if change.key == execution => change.ticket.clone(),
+            Write::Transition(change) if change.key == execution => change.ticket.clone(),
             _ => None,
         });
         self.drop_of(tree, execution, &mut dropped);

@@ -177,7 +177,7 @@ impl EngineBuilder {
         let Self { store, options, definitions, mut info, queues: declared, .. } = self;
         info.engine = env!("CARGO_PKG_VERSION").to_owned();
         info.workflows = definitions.names();
-        let lanes = store.about().lanes.max(1);
+        let lanes = store.info().lanes.max(1);
         for (queue, on_conflict) in &declared {
             declare(&*store, queue, *on_conflict).await?;
         }
@@ -228,8 +228,8 @@ impl EngineBuilder {
         core.keep_shutdown(shutdown);
         crate::worker::spawn(core.clone(), claim_lane, ended, receiver)?;
         tracing::info!(
-            store = store.about().version,
-            database = store.about().place,
+            store = store.info().version,
+            database = store.info().location,
             worker = registration.worker.0,
             workflows = core.info.workflows.len(),
             app_version = core.info.app_version.as_deref(),

@@ -5,7 +5,7 @@ use futures_util::{StreamExt, stream};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::runtime::inner::Core;
-use crate::store::{Answer, Filter, RequestKind, Status};
+use crate::store::{RequestResult, Filter, RequestKind, Status};
 
 /// So many executions are looked for at a time, and so many are asked at a time.
 const PAGE: usize = 1_000;
@@ -27,11 +27,11 @@ impl Answers {
         self.done + self.requested + self.declined
     }
 
-    fn count(&mut self, answer: Answer) {
+    fn count(&mut self, answer: RequestResult) {
         *match answer {
-            Answer::Done => &mut self.done,
-            Answer::Requested => &mut self.requested,
-            Answer::Declined(_) => &mut self.declined,
+            RequestResult::Done => &mut self.done,
+            RequestResult::Pending => &mut self.requested,
+            RequestResult::NotApplicable(_) => &mut self.declined,
         } += 1;
     }
 }

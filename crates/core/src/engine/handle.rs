@@ -13,7 +13,7 @@ use crate::key::Key;
 use crate::payload::{FromPayload, Payload};
 use crate::runtime::inner::Core;
 use crate::runtime::run::{Conclusion, Run};
-use crate::store::{Answer, Detail, ExecutionId, RequestKind, Status};
+use crate::store::{RequestResult, Detail, ExecutionId, RequestKind, Status};
 
 /// A reference to an execution whose output is an `O`.
 pub struct Handle<O> {
@@ -75,12 +75,12 @@ impl<O> Handle<O> {
     }
 
     /// Cancels it; see [`Engine::cancel`](crate::Engine::cancel).
-    pub async fn cancel(&self) -> Result<Answer, Error> {
+    pub async fn cancel(&self) -> Result<RequestResult, Error> {
         self.core().request(&self.key.to_string(), RequestKind::Cancel).await
     }
 
     /// Continues it; see [`Engine::resume`](crate::Engine::resume).
-    pub async fn resume(&self) -> Result<Answer, Error> {
+    pub async fn resume(&self) -> Result<RequestResult, Error> {
         self.core().request(&self.key.to_string(), RequestKind::Resume).await
     }
 }
@@ -109,7 +109,7 @@ impl<O> Handle<O> {
             }
         }
         let execution = Box::pin(self.core().until_ended(self.key)).await?;
-        if execution.is_paused {
+        if execution.is_parked {
             let (workflow_id, failure) = (execution.workflow_id(), execution.outcome.to_failure().into());
             return Err(Error::Parked { workflow_id, failure });
         }

@@ -23,7 +23,7 @@ use crate::payload::Payload;
 use crate::runtime::inner::Core;
 use crate::runtime::lifecycle::ShutdownRequest;
 use crate::store::{
-    About, Answer, DeadLetter, Detail, Execution, Filter, Page, Record, RequestKind, Store, Survey,
+    StoreInfo, RequestResult, DeadLetter, Detail, Execution, Filter, Page, Record, RequestKind, Store, WorkerOverview,
 };
 
 /// Runs workflows on a store. Cheap to clone; [`shutdown`](Engine::shutdown) ends it.
@@ -80,8 +80,8 @@ impl Engine {
     }
 
     /// Who works on the database, and what waits for them.
-    pub async fn survey(&self) -> Result<Survey, Error> {
-        Ok(self.core.store.survey(u64::MAX).await?)
+    pub async fn survey(&self) -> Result<WorkerOverview, Error> {
+        Ok(self.core.store.workers(u64::MAX).await?)
     }
 
     /// Returns at most `limit` dead letters, the latest first: rows of the inbox that could not become executions.
@@ -92,19 +92,19 @@ impl Engine {
     /// Cancels an execution and the children it waits for. `Done`: it has ended. `Requested`: that is durable, and it neither
     /// completes nor fails any more; the worker that runs it stops it with the flush before its next body, or at its next
     /// look. `Declined`: it had ended before.
-    pub async fn cancel(&self, workflow_id: &str) -> Result<Answer, Error> {
+    pub async fn cancel(&self, workflow_id: &str) -> Result<RequestResult, Error> {
         self.core.request(workflow_id, RequestKind::Cancel).await
     }
 
     /// Continues an execution that is parked, failed or cancelled. What was recorded is kept, but the failures of steps that
     /// ended an execution, after which nothing else was recorded: those steps are tried again.
-    pub async fn resume(&self, workflow_id: &str) -> Result<Answer, Error> {
+    pub async fn resume(&self, workflow_id: &str) -> Result<RequestResult, Error> {
         self.core.request(workflow_id, RequestKind::Resume).await
     }
 
     /// What the store is.
-    pub fn about(&self) -> &About {
-        self.core.store.about()
+    pub fn about(&self) -> &StoreInfo {
+        self.core.store.info()
     }
 
     /// The store, with its counters.

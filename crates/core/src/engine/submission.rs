@@ -15,8 +15,8 @@ use crate::engine::handle::{Handle, decode};
 use crate::error::Error;
 use crate::key::Key;
 use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
-use crate::queue::debounce::held_as;
-use crate::queue::{OnDuplicate, OnFull, Ticket};
+use crate::queue::debounce::debounce_key;
+use crate::queue::{OnDuplicate, OnFull, Placement};
 use crate::runtime::definition::Definition;
 use crate::runtime::id_locks::{IdLock, IdLockUntilSettled};
 use crate::runtime::inner::Core;
@@ -187,7 +187,7 @@ impl Order<'_> {
     }
 
     /// True if it may begin here at once, as far as is known here.
-    fn may_begin(&self, ticket: Option<&Ticket>, has_id: bool) -> bool {
+    fn may_begin(&self, ticket: Option<&Placement>, has_id: bool) -> bool {
         let options = self.told();
         let is_timed = options.timeout.is_some() || options.run_timeout.is_some();
         let is_plain = !has_id && !is_timed && options.dedup_id.is_none();
@@ -198,14 +198,14 @@ impl Order<'_> {
         &self,
         key: Key,
         id: Option<Arc<str>>,
-        ticket: Option<Arc<Ticket>>,
+        ticket: Option<Arc<Placement>>,
         input: Payload,
         is_local: bool,
     ) -> Box<store::Start> {
         let (created_at, options) = (self.core.now(), self.told());
         let (dedup_id, merge_within) = match &options.debounce {
             Some(id) => (
-                Some(held_as(&self.definition.name, id)),
+                Some(debounce_key(&self.definition.name, id)),
                 Some(options.max_delay.unwrap_or(LONGEST).min(LONGEST)),
             ),
             None => (options.dedup_id.clone(), None),
@@ -220,10 +220,10 @@ impl Order<'_> {
             workflow_id: id,
             workflow: self.definition.name.clone(),
             app_version: self.core.info.app_version.clone(),
-            yields: is_local && ticket.is_some(),
-            ticket,
+            self_claims: is_local && ticket.is_some(),
+            placement: ticket,
             dedup_id,
-            merge_within,
+            debounce_window: merge_within,
             input,
             created_at,
             deadline_at,
@@ -247,7 +247,7 @@ pub(crate) fn local_run(
     fate: Option<Fate>,
 ) -> Arc<Run> {
     let first = NewRun::first(start.key, start.root, start.created_at, core.lane_of(start.root).generation());
-    let (given_id, ticket) = (start.workflow_id.clone(), start.ticket.clone());
+    let (given_id, ticket) = (start.workflow_id.clone(), start.placement.clone());
     let new = NewRun { deadline_at: start.deadline_at, given_id, ticket, fate, ..first };
     Run::new(core.clone(), definition.clone(), new)
 }
@@ -403,7 +403,7 @@ impl Order<'_> {
     async fn run_to_end_in_time<O: FromPayload>(&self) -> Result<O, Error> {
         let (core, definition) = (&*self.core, &*self.definition);
         let prepared = self.prepare().await?;
-        if !prepared.is_local || prepared.start.yields {
+        if !prepared.is_local || prepared.start.self_claims {
             return match self.started::<O>(prepared).await? {
                 // its code may be the caller's to run: who waits polls it to its end
                 Started::Here(mut attended, run) => match poll_fn(|cx| attended.poll_conclusion(cx)).await {
@@ -478,7 +478,7 @@ pub(crate) async fn started(core: &Arc<Core>, key: Key, lsn: Option<Lsn>) -> Res
         // staged again after a fence, and there already: itself
         Outcome::Duplicate(existing) if existing.key == key => Ok(()),
         Outcome::Duplicate(_) => Err(Error::NotFound { workflow_id: key.to_string() }),
-        Outcome::Refused(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
+        Outcome::Rejected(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
         Outcome::Dropped | Outcome::Fenced => Err(core.why_dropped()),
         _ => Ok(()),
     }
@@ -516,7 +516,7 @@ pub(crate) fn settled<O>(
             let is_running = existing.status == Status::Running;
             Ok(Handle::of(core.clone(), existing.key, id, |_| is_running))
         }
-        Outcome::Refused(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
+        Outcome::Rejected(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
         _ => Err(core.why_dropped()),
     }
 }

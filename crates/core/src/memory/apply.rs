@@ -7,7 +7,7 @@ use crate::clock::{LONGEST, Timestamp};
 use crate::key::Key;
 use crate::store::counters::{Counters, Table};
 use crate::store::{
-    Answer, Attempt, Checkpoint, CheckpointKind, Chunk, Discard, Execution, Existing, Flush, Move, Outcome,
+    RequestResult, Attempt, Checkpoint, CheckpointKind, Chunk, DeleteChunks, Execution, Existing, Flush, Move, Outcome,
     Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write, cancel_outcome,
 };
 
@@ -42,12 +42,12 @@ impl Tables {
                 Write::Start(start) => self.start(start, flush.worker, counters),
                 Write::Checkpoint(checkpoint) => self.checkpoint(checkpoint, counters),
                 Write::Attempt(attempt) => self.attempt(attempt, counters),
-                Write::Move(change) => self.change(change, flush.worker, counters),
+                Write::Transition(change) => self.change(change, flush.worker, counters),
                 Write::Wake(key) => self.wake(*key, now, counters),
                 Write::Request(request) => self.request(request, counters),
-                Write::Answer(key) => self.answer(*key, counters),
+                Write::ClearRequests(key) => self.answer(*key, counters),
                 Write::Chunk(chunk) => self.chunk(chunk, counters),
-                Write::Discard(discard) => self.discard(discard, counters),
+                Write::DeleteChunks(discard) => self.discard(discard, counters),
             };
             if outcome != Outcome::Applied {
                 outcomes.push((i, outcome));
@@ -85,17 +85,17 @@ impl Tables {
         if let Some(existing) = self.executions.get(&start.key).or_else(|| self.executions.get(taken?)) {
             return Outcome::Duplicate(Box::new(existing_of(existing)));
         }
-        let dedup = start.held_dedup_id().zip(start.ticket.as_ref());
+        let dedup = start.active_dedup_id().zip(start.placement.as_ref());
         let dedup = dedup.map(|(id, ticket)| (ticket.queue.clone(), id.clone()));
         if let Some(other) = dedup.as_ref().and_then(|dedup| self.dedups.get(dedup).copied()) {
-            if let (Some(most), State::Scheduled { due_at }) = (start.merge_within, &start.state) {
+            if let (Some(most), State::Scheduled { due_at }) = (start.debounce_window, &start.state) {
                 return self.merge(other, start, most, *due_at, counters);
             }
             let existing = self.executions.get(&other);
             return Outcome::Deduplicated(existing.map(|row| Box::new(existing_of(row))));
         }
         let is_full = start.waits_in().is_some_and(|ticket| self.is_full(&ticket.queue));
-        if is_full && start.is_refusable() {
+        if is_full && start.can_be_rejected() {
             return Outcome::Full;
         }
         let row = Execution {
@@ -110,8 +110,8 @@ impl Tables {
             recoveries: 0,
             strikes: 0,
             app_version: start.app_version.clone(),
-            ticket: start.ticket.clone(),
-            dedup_id: start.held_dedup_id().cloned(),
+            placement: start.placement.clone(),
+            dedup_id: start.active_dedup_id().cloned(),
             created_at: start.created_at,
             deadline_at: start.deadline_at,
             run_timeout: start.run_timeout.map(|timeout| timeout.min(LONGEST)),
@@ -120,11 +120,11 @@ impl Tables {
             unreadable: None,
             // what follows is the state's
             status: Status::Queued,
-            is_paused: false,
+            is_parked: false,
             outcome: crate::Payload::empty(),
             owner: None,
             ended_at: None,
-            armed: Vec::new(),
+            pending_sleeps: Vec::new(),
         };
         self.executions.insert(start.key, row);
         self.dedups.extend(dedup.map(|dedup| (dedup, start.key)));
@@ -133,7 +133,7 @@ impl Tables {
         counters.inserted(Table::Executions, 1);
         let queued = State::Queued { armed: Vec::new() };
         let waits =
-            start.yields_now() && !start.ticket.as_ref().is_some_and(|ticket| self.lets_begin(&ticket.queue));
+            start.is_self_claiming() && !start.placement.as_ref().is_some_and(|ticket| self.lets_begin(&ticket.queue));
         let state = if waits { &queued } else { &start.state };
         self.write_state(start.key, state, Some(worker));
         self.enter_roles(start.key, state, !start.has_begun, counters);
@@ -151,7 +151,7 @@ impl Tables {
     ) -> Outcome {
         let Some(row) = self.executions.get_mut(&key) else { return Outcome::Deduplicated(None) };
         row.input = start.input.clone();
-        row.ticket = start.ticket.clone();
+        row.placement = start.placement.clone();
         row.app_version = start.app_version.clone();
         row.run_timeout = start.run_timeout.map(|timeout| timeout.min(LONGEST));
         let existing = existing_of(row);
@@ -169,7 +169,7 @@ impl Tables {
     /// Returns the outcome of a record of an execution that may be asked to cancel.
     fn heard(&self, execution: Key) -> Outcome {
         let is_asked = self.requests_of(execution).next().is_some();
-        if is_asked { Outcome::CancelAsked } else { Outcome::Applied }
+        if is_asked { Outcome::CancelRequested } else { Outcome::Applied }
     }
 
     fn attempt(&mut self, attempt: &Attempt, counters: &Counters) -> Outcome {
@@ -215,25 +215,25 @@ impl Tables {
             RequestKind::Cancel => {
                 let parent = row.parent.as_ref().map(|parent| parent.key);
                 match row.status {
-                    status if status.is_terminal() => Outcome::Answered(Answer::Declined(status), None),
+                    status if status.is_terminal() => Outcome::RequestHandled(RequestResult::NotApplicable(status), None),
                     Status::Running => {
                         self.cancel_tree(request, counters);
-                        Outcome::Answered(Answer::Requested, None)
+                        Outcome::RequestHandled(RequestResult::Pending, None)
                     }
                     _ => {
                         self.cancel_tree(request, counters);
-                        Outcome::Answered(Answer::Done, parent)
+                        Outcome::RequestHandled(RequestResult::Done, parent)
                     }
                 }
             }
             RequestKind::Expire => {
                 let has_expired = row.deadline_at.is_some_and(|at| at <= request.at);
                 if !has_expired || row.status == Status::Running || row.status.is_terminal() {
-                    return Outcome::Answered(Answer::Declined(row.status), None);
+                    return Outcome::RequestHandled(RequestResult::NotApplicable(row.status), None);
                 }
                 let parent = row.parent.as_ref().map(|parent| parent.key);
                 self.cancel_tree(request, counters);
-                Outcome::Answered(Answer::Done, parent)
+                Outcome::RequestHandled(RequestResult::Done, parent)
             }
             RequestKind::Resume => match row.status {
                 status @ (Status::Failed | Status::Cancelled) => {
@@ -242,15 +242,15 @@ impl Tables {
                     }
                     self.continue_in_next_run(request.execution, counters);
                     self.forget_strikes(request.execution);
-                    Outcome::Answered(Answer::Done, None)
+                    Outcome::RequestHandled(RequestResult::Done, None)
                 }
-                Status::Queued if row.is_paused => {
-                    let state = State::Queued { armed: row.armed.clone() };
+                Status::Queued if row.is_parked => {
+                    let state = State::Queued { armed: row.pending_sleeps.clone() };
                     self.enter(request.execution, &state, None, counters);
                     self.forget_strikes(request.execution);
-                    Outcome::Answered(Answer::Done, None)
+                    Outcome::RequestHandled(RequestResult::Done, None)
                 }
-                status => Outcome::Answered(Answer::Declined(status), None),
+                status => Outcome::RequestHandled(RequestResult::NotApplicable(status), None),
             },
         }
     }
@@ -316,7 +316,7 @@ impl Tables {
         Outcome::Applied
     }
 
-    fn discard(&mut self, discard: &Discard, counters: &Counters) -> Outcome {
+    fn discard(&mut self, discard: &DeleteChunks, counters: &Counters) -> Outcome {
         let (first, last) = ((discard.execution, 0, 0), (discard.execution, u64::MAX, u32::MAX));
         let orphans: Vec<_> = self
             .chunks
@@ -335,13 +335,13 @@ impl Tables {
 fn kind_number(write: &Write) -> u8 {
     match write {
         Write::Start(_) => 0,
-        Write::Answer(_) => 1,
+        Write::ClearRequests(_) => 1,
         Write::Checkpoint(_) => 2,
         Write::Attempt(_) => 3,
-        Write::Move(_) => 4,
+        Write::Transition(_) => 4,
         Write::Wake(_) => 5,
         Write::Request(_) => 6,
         Write::Chunk(_) => 7,
-        Write::Discard(_) => 8,
+        Write::DeleteChunks(_) => 8,
     }
 }

@@ -7,7 +7,7 @@ use super::tables::Tables;
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::store::counters::Counters;
-use crate::store::{Claim, Claimed, Detail, Record, State, StoreError, is_same_version, is_served};
+use crate::store::{Claim, ClaimReply, Detail, Record, State, StoreError, is_same_version, is_served};
 
 impl Tables {
     /// Takes due sleepers by due time, then ready ones; or what may be tried of the quarantine.
@@ -16,13 +16,13 @@ impl Tables {
         claim: &Claim,
         now: Timestamp,
         counters: &Counters,
-    ) -> Result<Claimed, StoreError> {
+    ) -> Result<ClaimReply, StoreError> {
         let lane = self.lane(claim.worker, claim.lane, claim.epoch)?;
         if claim.number <= lane.last_number {
             // Sent again: it has happened, and the next look shows what it took.
-            return Ok(Claimed::default());
+            return Ok(ClaimReply::default());
         }
-        let mut claimed = Claimed::default();
+        let mut claimed = ClaimReply::default();
         let mut bytes = 0;
         if claim.from_quarantine {
             for key in self.tried(claim, now) {
@@ -60,7 +60,7 @@ impl Tables {
         claim: &Claim,
         now: Timestamp,
         bytes: &mut usize,
-        claimed: &mut Claimed,
+        claimed: &mut ClaimReply,
         counters: &Counters,
     ) {
         let woken = self.claim_of(claim, now, None, bytes, claimed, counters);
@@ -82,15 +82,15 @@ impl Tables {
         now: Timestamp,
         only: Option<&BTreeSet<Arc<str>>>,
         bytes: &mut usize,
-        claimed: &mut Claimed,
+        claimed: &mut ClaimReply,
         counters: &Counters,
     ) -> BTreeSet<Arc<str>> {
         let can_claim = |tables: &Self, key| tables.can_run_for(key, claim) && !tables.is_queue_paused(key);
         let found = self.candidates_of(claim.worker, now, only, |key| can_claim(self, key));
         claimed.is_limited |= found.is_limited;
-        claimed.again_at = claimed.again_at.into_iter().chain(found.again_at).min();
+        claimed.retry_at = claimed.retry_at.into_iter().chain(found.again_at).min();
         let mut turns = std::mem::take(&mut self.turns);
-        let portions = turns.divide(&found.candidates, claim.limit.saturating_sub(claimed.records.len()));
+        let portions = turns.allocate(&found.candidates, claim.limit.saturating_sub(claimed.records.len()));
         self.turns = turns;
         for portion in portions {
             let of_key: Vec<Key> = (self.ready.iter())
@@ -99,16 +99,16 @@ impl Tables {
                 .filter(|key| can_claim(self, *key))
                 .filter(|key| found.serves(self, &portion.queue, *key))
                 .collect();
-            for key in of_key.iter().take(portion.most) {
+            for key in of_key.iter().take(portion.limit) {
                 let is_start = !self.woken.contains(key);
                 if self.take(claim, *key, now, bytes, claimed, counters) && is_start {
                     self.enter_start(&portion.queue, &portion.key, now);
                 }
             }
-            claimed.has_more |= portion.is_cut && of_key.len() >= portion.most;
+            claimed.has_more |= portion.is_cut && of_key.len() >= portion.limit;
             // another claim tells when there is more
-            claimed.has_more |= found.counted.contains(&portion.queue) && of_key.len() > portion.most;
-            claimed.is_limited |= !portion.is_cut && of_key.len() > portion.most;
+            claimed.has_more |= found.counted.contains(&portion.queue) && of_key.len() > portion.limit;
+            claimed.is_limited |= !portion.is_cut && of_key.len() > portion.limit;
         }
         found.woken
     }
@@ -120,7 +120,7 @@ impl Tables {
         key: Key,
         now: Timestamp,
         bytes: &mut usize,
-        claimed: &mut Claimed,
+        claimed: &mut ClaimReply,
         counters: &Counters,
     ) -> bool {
         let Some(record) = self.record(key, Detail::Full) else { return false };
@@ -128,7 +128,7 @@ impl Tables {
         if claimed.records.len() >= claim.limit || (*bytes > claim.max_bytes && !claimed.records.is_empty()) {
             return false;
         }
-        let state = State::Running { armed: record.execution.armed };
+        let state = State::Running { armed: record.execution.pending_sleeps };
         self.enter(key, &state, Some(claim.worker), counters);
         if let Some(row) = self.executions.get_mut(&key) {
             row.begin(now);
@@ -146,7 +146,7 @@ impl Tables {
         let due = self.due.iter().take_while(|(due_at, _)| *due_at <= now).map(|(_, key)| *key);
         let queued: Vec<Key> = due
             .filter(|key| self.can_run_for(*key, claim))
-            .filter(|key| self.executions.get(key).is_some_and(|row| row.ticket.is_some()))
+            .filter(|key| self.executions.get(key).is_some_and(|row| row.placement.is_some()))
             .collect();
         for key in queued {
             if !self.queue_waiting(key, counters) {

@@ -6,12 +6,12 @@ use super::tables::Tables;
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::store::counters::Counters;
-use crate::store::{Detail, EXPIRED, Look, Seen, WorkerId};
+use crate::store::{Detail, MAX_EXPIRED, Heartbeat, HeartbeatReply, WorkerId};
 
 impl Tables {
-    pub(super) fn look(&self, look: &Look, now: Timestamp) -> Seen {
+    pub(super) fn look(&self, look: &Heartbeat, now: Timestamp) -> HeartbeatReply {
         if self.workers.get(&look.worker).is_none_or(|worker| worker.epoch != look.epoch) {
-            return Seen { now, is_fenced: true, ..Seen::default() };
+            return HeartbeatReply { now, is_fenced: true, ..HeartbeatReply::default() };
         }
         let mine: Vec<Key> = self.owned_by(look.worker).collect();
         let can_run = |key: Key| {
@@ -20,23 +20,23 @@ impl Tables {
         let can_claim = |key: Key| can_run(key) && !self.is_queue_paused(key);
         let requests = mine.iter().flat_map(|key| self.requests_of(*key).map(|kind| (*key, kind))).collect();
         let is_over = |key: &&Key| {
-            self.executions.get(*key).is_some_and(|row| row.status.is_terminal() || row.is_paused)
+            self.executions.get(*key).is_some_and(|row| row.status.is_terminal() || row.is_parked)
         };
-        let strays = look.holds.as_ref().map_or_else(Vec::new, |holds| {
+        let strays = look.held.as_ref().map_or_else(Vec::new, |holds| {
             let holds: BTreeSet<Key> = holds.iter().copied().collect();
             let strays = mine.iter().filter(|key| !holds.contains(key));
             strays.filter_map(|key| self.record(*key, Detail::Full)).collect()
         });
-        Seen {
+        HeartbeatReply {
             newer_schema: None,
             now,
             is_fenced: false,
             requests,
-            ended: look.watch.iter().filter(is_over).copied().collect(),
-            strays,
+            finished: look.watched.iter().filter(is_over).copied().collect(),
+            unheld: strays,
             has_ready: self.ready.values().any(|key| can_claim(*key)),
             next_due: self.due.iter().find(|(_, key)| can_run(*key)).map(|(due_at, _)| *due_at),
-            expired: self.expired(now).take(EXPIRED).collect(),
+            expired: self.expired(now).take(MAX_EXPIRED).collect(),
             next_deadline: self.deadlines.iter().map(|(at, _)| *at).find(|at| *at > now),
             quarantined_until: self
                 .quarantine
@@ -44,8 +44,8 @@ impl Tables {
                 .filter(|(key, _)| can_run(**key))
                 .map(|(_, at)| *at)
                 .min(),
-            has_lost: self.has_lost(look.worker),
-            judge_at: None,
+            has_dead_workers: self.has_lost(look.worker),
+            next_expiry_at: None,
         }
     }
 

@@ -27,8 +27,8 @@ use crate::payload::ChunkRef;
 use crate::queue::{QueueChange, QueueRow};
 use crate::store::counters::Counters;
 use crate::store::{
-    About, Changed, Claim, Claimed, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Look,
-    Outcome, Page, Record, Registration, Seen, Store, StoreError, Survey, WorkerId, WorkerInfo,
+    StoreInfo, Hint, Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Heartbeat,
+    Outcome, Page, Record, Registration, HeartbeatReply, Store, StoreError, WorkerOverview, WorkerId, WorkerInfo,
 };
 
 /// Every registration starts in this epoch; a takeover or a close ends it.
@@ -39,7 +39,7 @@ const FIRST_EPOCH: i64 = 1;
 /// Several engines of the process may share one in an `Arc`: they see each other's executions as the
 /// processes that share a database do.
 pub struct MemoryStore {
-    about: About,
+    about: StoreInfo,
     counters: Counters,
     clock: Arc<dyn Clock>,
     tables: Mutex<Tables>,
@@ -58,10 +58,10 @@ impl MemoryStore {
     /// An empty store that takes the time from `clock`.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self {
-            about: About {
+            about: StoreInfo {
                 kind: "memory",
                 version: concat!("MemoryStore ", env!("CARGO_PKG_VERSION")).into(),
-                place: "memory".into(),
+                location: "memory".into(),
                 store_id: Uuid::now_v7().to_string(),
                 shard: 0,
                 durability: Durability::None,
@@ -114,7 +114,7 @@ impl std::fmt::Debug for MemoryStore {
 
 #[async_trait]
 impl Store for MemoryStore {
-    fn about(&self) -> &About {
+    fn info(&self) -> &StoreInfo {
         &self.about
     }
 
@@ -170,7 +170,7 @@ impl Store for MemoryStore {
         Ok(outcomes)
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+    async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
         self.tables().claim(claim, self.clock.now(), &self.counters)
     }
 
@@ -186,11 +186,11 @@ impl Store for MemoryStore {
         Ok(self.tables().queues(names))
     }
 
-    async fn look(&self, look: &Look) -> Result<Seen, StoreError> {
+    async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
         Ok(self.tables().look(look, self.clock.now()))
     }
 
-    async fn recover(&self, worker: WorkerId) -> Result<u64, StoreError> {
+    async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
         let mut tables = self.tables();
         let recovered = tables.take_over(worker, self.clock.now(), &self.counters);
         if recovered > 0 {
@@ -209,7 +209,7 @@ impl Store for MemoryStore {
         Ok(ids.iter().map(|id| tables.record(key(id)?, detail)).collect())
     }
 
-    async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
+    async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
         self.counters.read();
         let tables = self.tables();
         let mut bytes = BytesMut::new();
@@ -234,7 +234,7 @@ impl Store for MemoryStore {
         Ok(self.tables().list(filter))
     }
 
-    async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
+    async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
         let tables = self.tables();
         let is_lost = |id: &&WorkerId| tables.workers.get(id).is_none_or(|worker| worker.is_lost);
         Ok(workers.iter().filter(is_lost).copied().collect())
@@ -245,12 +245,12 @@ impl Store for MemoryStore {
         Ok(Vec::new())
     }
 
-    async fn survey(&self, most: u64) -> Result<Survey, StoreError> {
+    async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError> {
         self.counters.read();
         Ok(self.tables().survey(most, self.clock.now()))
     }
 
-    async fn changed(&self) -> Changed {
+    async fn next_hint(&self) -> Hint {
         let seen = || self.seen_changes.lock().unwrap_or_else(PoisonError::into_inner);
         let start = *seen();
         let mut changes = self.changes.subscribe();
@@ -258,6 +258,6 @@ impl Store for MemoryStore {
             let mut seen = seen();
             *seen = (*now).max(*seen);
         }
-        Changed { has_ready: false, has_more: true }
+        Hint { has_ready: false, has_other: true }
     }
 }

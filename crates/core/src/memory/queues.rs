@@ -6,16 +6,16 @@ use std::sync::Arc;
 use super::tables::Tables;
 use crate::clock::Timestamp;
 use crate::key::Key;
-use crate::queue::fairness::Candidate;
-use crate::queue::rate::{Allowance, Rate, Used};
-use crate::queue::{Limits, QueueChange, QueueRow, left};
+use crate::queue::fairness::ReadyQueue;
+use crate::queue::rate::{Allowance, Rate, RateUsage};
+use crate::queue::{Limits, QueueChange, QueueRow, remaining};
 use crate::store::counters::{Counters, Table};
 use crate::store::{Execution, Status, WorkerId};
 
 /// What a claim may take.
 #[derive(Default)]
 pub(super) struct Found {
-    pub(super) candidates: Vec<Candidate>,
+    pub(super) candidates: Vec<ReadyQueue>,
     /// Queues with a rate of which what has waited is taken: it needs no start, so it comes first.
     pub(super) woken: BTreeSet<Arc<str>>,
     /// Queues with a rate of which what has not waited is taken.
@@ -86,7 +86,7 @@ impl Tables {
         let Some(max) = self.limits(queue).max_depth else { return false };
         let is_scheduled = |row: &&Execution| {
             row.status == Status::Scheduled
-                && row.ticket.as_ref().is_some_and(|ticket| *ticket.queue == *queue)
+                && row.placement.as_ref().is_some_and(|ticket| *ticket.queue == *queue)
         };
         let queued = self.ready.keys().filter(|spot| spot.is_new && *spot.ticket.queue == *queue).count();
         queued + self.executions.values().filter(is_scheduled).count() >= max as usize
@@ -111,15 +111,15 @@ impl Tables {
             here += u64::from(*owner == worker);
             of_key += u64::from(*ticket.key == *key);
         }
-        let of_queue = left(limits.concurrency, all).min(left(limits.worker_concurrency, here));
-        (of_queue, left(limits.key_concurrency, of_key))
+        let of_queue = remaining(limits.concurrency, all).min(remaining(limits.worker_concurrency, here));
+        (of_queue, remaining(limits.key_concurrency, of_key))
     }
 
-    fn used(&self, rate: &Rate, queue: &Arc<str>, key: Option<&Arc<str>>, now: Timestamp) -> Used {
+    fn used(&self, rate: &Rate, queue: &Arc<str>, key: Option<&Arc<str>>, now: Timestamp) -> RateUsage {
         let from = rate.counts_after(now);
         let all = self.rates.get(&(queue.clone(), key.cloned()));
         let counting = || all.into_iter().flatten().filter(|(at, _)| **at > from);
-        Used {
+        RateUsage {
             starts: counting().map(|(_, starts)| starts).sum(),
             first_at: counting().map(|(at, _)| *at).next(),
             last_at: counting().next_back().map(|(at, _)| *at),
@@ -205,7 +205,7 @@ impl Tables {
                 }
                 rooms.push((key, of_key));
             }
-            all.candidates.push(Candidate { queue, room, keys: rooms, has_more_keys: false, weights });
+            all.candidates.push(ReadyQueue { queue, capacity: room, keys: rooms, has_more_keys: false, weights });
         }
         all
     }

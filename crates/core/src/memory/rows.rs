@@ -30,7 +30,7 @@ pub(super) fn changed_twice(writes: &[Write]) -> Option<impl fmt::Debug + Partia
                 return Some(row);
             }
         }
-        if let Write::Discard(discard) = write
+        if let Write::DeleteChunks(discard) = write
             && discards.insert(discard.execution, &discard.keep).is_some()
         {
             return Some(Row::Chunk(discard.execution, 0, 0));
@@ -52,13 +52,13 @@ fn rows(write: &Write) -> Vec<Row> {
             .collect(),
         Write::Checkpoint(it) => vec![Row::Checkpoint(it.execution, it.path.clone())],
         Write::Attempt(it) => vec![Row::Attempt(it.execution, it.path.clone(), it.attempt)],
-        Write::Move(change) => vec![Row::Execution(change.key)],
+        Write::Transition(change) => vec![Row::Execution(change.key)],
         Write::Wake(key) => vec![Row::Execution(*key)],
         Write::Request(request) => {
             vec![Row::Execution(request.execution), Row::Request(request.execution, request.n)]
         }
-        Write::Answer(key) => vec![Row::Requests(*key)],
+        Write::ClearRequests(key) => vec![Row::Requests(*key)],
         Write::Chunk(chunk) => vec![Row::Chunk(chunk.execution, chunk.value, chunk.n)],
-        Write::Discard(_) => Vec::new(),
+        Write::DeleteChunks(_) => Vec::new(),
     }
 }

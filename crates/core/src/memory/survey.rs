@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::tables::Tables;
 use crate::clock::Timestamp;
-use crate::store::{Survey, Waiting, WorkerRow};
+use crate::store::{WorkerOverview, WaitingWork, RegisteredWorker};
 
 impl Tables {
-    pub(super) fn survey(&self, most: u64, now: Timestamp) -> Survey {
-        let row = |(id, worker): (&_, &super::tables::Worker)| WorkerRow {
+    pub(super) fn survey(&self, most: u64, now: Timestamp) -> WorkerOverview {
+        let row = |(id, worker): (&_, &super::tables::Worker)| RegisteredWorker {
             worker: *id,
             info: worker.info.clone(),
             registered_at: worker.registered_at,
@@ -23,11 +23,11 @@ impl Tables {
             let Some(row) = self.executions.get(key) else { continue };
             *counts.entry((row.workflow.clone(), row.app_version.clone())).or_default() += 1;
         }
-        let waiting = counts.into_iter().map(|((workflow, app_version), executions)| Waiting {
+        let waiting = counts.into_iter().map(|((workflow, app_version), executions)| WaitingWork {
             workflow,
             app_version,
             executions,
         });
-        Survey { workers: self.workers.iter().map(row).collect(), waiting: waiting.collect() }
+        WorkerOverview { workers: self.workers.iter().map(row).collect(), waiting: waiting.collect() }
     }
 }

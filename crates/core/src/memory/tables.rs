@@ -10,8 +10,8 @@ use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::queue::debounce::debounce_id;
-use crate::queue::fairness::Turns;
-use crate::queue::{DEFAULT_QUEUE, QueueRow, Ticket};
+use crate::queue::fairness::FairShare;
+use crate::queue::{DEFAULT_QUEUE, QueueRow, Placement};
 use crate::store::counters::{Counters, Table};
 use crate::store::{
     Attempt, Checkpoint, Detail, Execution, Outcome, QUARANTINE, Record, RequestKind, State, Status,
@@ -40,8 +40,8 @@ pub(super) struct Tables {
     spots: BTreeMap<Key, Spot>,
     pub(super) queues: BTreeMap<Arc<str>, QueueRow>,
     /// Running executions of queues that limit how many run.
-    pub(super) slots: BTreeMap<Key, (Arc<Ticket>, WorkerId)>,
-    pub(super) turns: Turns,
+    pub(super) slots: BTreeMap<Key, (Arc<Placement>, WorkerId)>,
+    pub(super) turns: FairShare,
     /// Starts that count for rates, by time: of a queue, or of one of its keys.
     pub(super) rates: BTreeMap<(Arc<str>, Option<Arc<str>>), Starts>,
     /// What is ready because it has waited.
@@ -71,7 +71,7 @@ pub(super) type Starts = BTreeMap<Timestamp, u64>;
 /// The place of an execution that is ready.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Spot {
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Arc<Placement>,
     /// What has begun before is in front of what has not.
     pub(super) is_new: bool,
     /// Order of arrival; of what has begun before, of its start.
@@ -130,7 +130,7 @@ impl Tables {
         orphans.sort_unstable();
         for key in &orphans {
             let Some(row) = self.executions.get(key) else { continue };
-            let state = State::Queued { armed: row.armed.clone() };
+            let state = State::Queued { armed: row.pending_sleeps.clone() };
             let tried_at = lost_at.and_then(|at| self.strike(*key, at));
             match tried_at {
                 None => self.enter(*key, &state, None, counters),
@@ -185,7 +185,7 @@ impl Tables {
         let Some(row) = self.executions.get(&key).filter(|row| row.status == Status::Waiting) else {
             return false;
         };
-        let state = State::Queued { armed: row.armed.clone() };
+        let state = State::Queued { armed: row.pending_sleeps.clone() };
         self.enter(key, &state, None, counters);
         self.woken.insert(key);
         true
@@ -218,9 +218,9 @@ impl Tables {
     }
 
     /// Where an execution stands whenever it is queued.
-    pub(super) fn ticket(&self, key: Key) -> Arc<Ticket> {
-        let ticket = self.executions.get(&key).and_then(|row| row.ticket.clone());
-        let default = || Ticket { queue: DEFAULT_QUEUE.into(), key: "".into(), priority: 0 };
+    pub(super) fn ticket(&self, key: Key) -> Arc<Placement> {
+        let ticket = self.executions.get(&key).and_then(|row| row.placement.clone());
+        let default = || Placement { queue: DEFAULT_QUEUE.into(), key: "".into(), priority: 0 };
         ticket.unwrap_or_else(|| default().into())
     }
 
@@ -240,12 +240,12 @@ impl Tables {
         }
         row.status = state.status();
         if let Some((id, ticket)) =
-            row.dedup_id.take_if(|held| is_released(held, state.status())).zip(row.ticket.as_ref())
+            row.dedup_id.take_if(|held| is_released(held, state.status())).zip(row.placement.as_ref())
         {
             self.dedups.remove(&(ticket.queue.clone(), id));
         }
-        row.armed = state.armed().to_vec();
-        row.is_paused = matches!(state, State::Parked { .. });
+        row.pending_sleeps = state.armed().to_vec();
+        row.is_parked = matches!(state, State::Parked { .. });
         (row.outcome, row.ended_at) = match state {
             State::Parked { reason, .. } => (reason.clone(), None),
             State::Ended { outcome, at, .. } => (outcome.clone(), Some(*at)),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 const MARK: char = '\u{1}';
 
 /// What an execution that is debounced has in the place of a dedup_id.
-pub(crate) fn held_as(workflow: &str, id: &str) -> Arc<str> {
+pub(crate) fn debounce_key(workflow: &str, id: &str) -> Arc<str> {
     format!("{MARK}{workflow}{MARK}{id}").into()
 }
 
@@ -25,7 +25,7 @@ mod tests {
 
     #[test]
     fn an_id_comes_back() {
-        assert_eq!(debounce_id(&held_as("index", "doc 7")), Some("doc 7"));
+        assert_eq!(debounce_id(&debounce_key("index", "doc 7")), Some("doc 7"));
         assert_eq!(debounce_id("doc 7"), None);
     }
 }

@@ -13,7 +13,7 @@ pub struct Depth {
 
 /// What to do with something that is to be put into a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum Admission {
     /// It may enter.
     Admitted,
     /// Count first what waits, and then [ask again](Depth::enter).
@@ -29,14 +29,14 @@ impl Depth {
     }
 
     /// One more is to enter.
-    pub fn enter(&mut self) -> Entry {
+    pub fn enter(&mut self) -> Admission {
         if self.bound < self.max {
             self.bound += 1;
-            Entry::Admitted
+            Admission::Admitted
         } else if self.is_counted {
-            Entry::Refused
+            Admission::Refused
         } else {
-            Entry::Count
+            Admission::Count
         }
     }
 
@@ -64,11 +64,11 @@ mod tests {
     #[test]
     fn it_is_counted_before_anything_is_refused_and_only_once() {
         let mut depth = Depth::new(3, 2);
-        assert_eq!((depth.enter(), depth.enter()), (Entry::Admitted, Entry::Count));
+        assert_eq!((depth.enter(), depth.enter()), (Admission::Admitted, Admission::Count));
         // one had been taken
         depth.counted(2);
-        assert_eq!((depth.enter(), depth.enter()), (Entry::Admitted, Entry::Refused));
+        assert_eq!((depth.enter(), depth.enter()), (Admission::Admitted, Admission::Refused));
         depth.enter_anyway();
-        assert_eq!((depth.bound(), depth.enter()), (4, Entry::Refused));
+        assert_eq!((depth.bound(), depth.enter()), (4, Admission::Refused));
     }
 }

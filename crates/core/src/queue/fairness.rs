@@ -7,11 +7,11 @@ use crate::queue::weights::Weights;
 
 /// A queue of which something is ready, as a claim finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct ReadyQueue {
     /// Its name.
     pub queue: Arc<str>,
     /// How many may be taken of it in all.
-    pub room: usize,
+    pub capacity: usize,
     /// Its keys, from the one whose turn it is on, and how many may be taken of each.
     pub keys: Vec<(Arc<str>, usize)>,
     /// True if there are keys beyond these.
@@ -22,13 +22,13 @@ pub struct Candidate {
 
 /// What a claim is to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Portion {
+pub struct Allocation {
     /// Of this queue.
     pub queue: Arc<str>,
     /// Of this key.
     pub key: Arc<str>,
     /// At most so many.
-    pub most: usize,
+    pub limit: usize,
     /// True if limits would allow for more.
     pub is_cut: bool,
 }
@@ -39,32 +39,32 @@ pub struct Portion {
 /// use is the others'. Where there are more turns than places, the next claim begins where the last one ended, in the
 /// middle of a key's turns as well. So a million executions of one key delay those of another by one round.
 #[derive(Clone, Debug, Default)]
-pub struct Turns {
+pub struct FairShare {
     /// The queue that had the last turn.
     queue: Option<Arc<str>>,
     /// Of each queue, whose turn it is.
-    keys: HashMap<Arc<str>, Turn>,
+    keys: HashMap<Arc<str>, KeyPosition>,
 }
 
 /// Whose turn it is in a queue.
 #[derive(Clone, Debug, Default)]
-struct Turn {
+struct KeyPosition {
     /// The key that had the last one.
     after: Arc<str>,
     /// The key behind it that has had only some of its turns, and how many it still has.
     unfinished: Option<(Arc<str>, usize)>,
 }
 
-impl Turns {
+impl FairShare {
     /// Where the keys of a queue begin: the first is the one after this, and after the last comes the first.
     pub fn after(&self, queue: &str) -> Arc<str> {
         self.keys.get(queue).map(|turn| turn.after.clone()).unwrap_or_default()
     }
 
     /// Divides `places` among these queues, given in the order of their names.
-    pub fn divide(&mut self, candidates: &[Candidate], places: usize) -> Vec<Portion> {
-        let room = |it: &Candidate| {
-            it.keys.iter().fold(0_usize, |sum, (_, room)| it.room.min(sum.saturating_add(*room)))
+    pub fn allocate(&mut self, candidates: &[ReadyQueue], places: usize) -> Vec<Allocation> {
+        let room = |it: &ReadyQueue| {
+            it.keys.iter().fold(0_usize, |sum, (_, room)| it.capacity.min(sum.saturating_add(*room)))
         };
         let rooms: Vec<usize> = candidates.iter().map(room).collect();
         let first = self
@@ -77,13 +77,13 @@ impl Turns {
         }
         let mut portions = Vec::new();
         for (candidate, share) in candidates.iter().zip(shares) {
-            self.divide_keys(candidate, share, &mut portions);
+            self.allocate_keys(candidate, share, &mut portions);
         }
         portions
     }
 
-    fn divide_keys(&mut self, candidate: &Candidate, places: usize, portions: &mut Vec<Portion>) {
-        let Candidate { queue, room: all, keys, has_more_keys, weights } = candidate;
+    fn allocate_keys(&mut self, candidate: &ReadyQueue, places: usize, portions: &mut Vec<Allocation>) {
+        let ReadyQueue { queue, capacity: all, keys, has_more_keys, weights } = candidate;
         let rooms: Vec<usize> = keys.iter().map(|(_, room)| *room).collect();
         let turns: Vec<usize> = keys.iter().map(|(key, _)| weights.of(key) as usize).collect();
         let first = keys.first().map(|(key, _)| key);
@@ -96,17 +96,17 @@ impl Turns {
             let turn = self.keys.entry(queue.clone()).or_default();
             let key = |at: usize| keys[at].0.clone();
             if left == 0 {
-                *turn = Turn { after: key(last), unfinished: None };
+                *turn = KeyPosition { after: key(last), unfinished: None };
             } else {
                 let after = last.checked_sub(1).map_or_else(|| turn.after.clone(), key);
-                *turn = Turn { after, unfinished: Some((key(last), left)) };
+                *turn = KeyPosition { after, unfinished: Some((key(last), left)) };
             }
         }
         let shares = keys.iter().zip(shares).filter(|(_, most)| *most > 0);
-        portions.extend(shares.map(|((key, room), most)| Portion {
+        portions.extend(shares.map(|((key, room), most)| Allocation {
             queue: queue.clone(),
             key: key.clone(),
-            most,
+            limit: most,
             is_cut: most < *room && places < *all,
         }));
     }
@@ -154,14 +154,14 @@ fn share(
 mod tests {
     use super::*;
 
-    fn candidate(queue: &str, room: usize, keys: &[(&str, usize)]) -> Candidate {
+    fn candidate(queue: &str, room: usize, keys: &[(&str, usize)]) -> ReadyQueue {
         let keys = keys.iter().map(|(key, room)| (Arc::from(*key), *room)).collect();
-        Candidate { queue: queue.into(), room, keys, has_more_keys: false, weights: Weights::default() }
+        ReadyQueue { queue: queue.into(), capacity: room, keys, has_more_keys: false, weights: Weights::default() }
     }
 
-    fn divide(turns: &mut Turns, candidates: &[Candidate], places: usize) -> Vec<(String, usize)> {
-        let portions = turns.divide(candidates, places);
-        portions.iter().map(|it| (format!("{}/{}", it.queue, it.key), it.most)).collect()
+    fn divide(turns: &mut FairShare, candidates: &[ReadyQueue], places: usize) -> Vec<(String, usize)> {
+        let portions = turns.allocate(candidates, places);
+        portions.iter().map(|it| (format!("{}/{}", it.queue, it.key), it.limit)).collect()
     }
 
     fn of(portions: &[(&str, usize)]) -> Vec<(String, usize)> {
@@ -175,16 +175,16 @@ mod tests {
             candidate("b", 1, &[("", 100)]),
             candidate("c", 100, &[("x", 2), ("y", 50)]),
         ];
-        let mut turns = Turns::default();
+        let mut turns = FairShare::default();
         assert_eq!(divide(&mut turns, &queues, 21), of(&[("a/", 10), ("b/", 1), ("c/x", 2), ("c/y", 8)]));
-        let cut: Vec<bool> = turns.divide(&queues, 21).iter().map(|it| it.is_cut).collect();
+        let cut: Vec<bool> = turns.allocate(&queues, 21).iter().map(|it| it.is_cut).collect();
         assert_eq!(cut, [true, false, false, true]);
         assert_eq!(divide(&mut turns, &queues, 1000), of(&[("a/", 100), ("b/", 1), ("c/x", 2), ("c/y", 50)]));
     }
 
     /// Who is served by so many claims of so many places, all of which find the same.
-    fn served(all: &[Candidate], claims: usize, places: usize) -> Vec<String> {
-        let mut turns = Turns::default();
+    fn served(all: &[ReadyQueue], claims: usize, places: usize) -> Vec<String> {
+        let mut turns = FairShare::default();
         let mut served = Vec::new();
         for _ in 0..claims {
             // as a store lists them: from the key after the last one on
@@ -211,30 +211,30 @@ mod tests {
     #[test]
     fn a_key_has_as_many_turns_as_its_weight_says() {
         let weights = Weights::from_iter([("x", 2), ("z", 3)]);
-        let all = [Candidate { weights, ..candidate("a", 99, &[("x", 99), ("y", 99), ("z", 99)]) }];
+        let all = [ReadyQueue { weights, ..candidate("a", 99, &[("x", 99), ("y", 99), ("z", 99)]) }];
         let expected: Vec<&str> = "x x y z z z x x y z z z".split(' ').collect();
         for places in [1, 2, 3, 4] {
             let served = served(&all, 12 / places, places);
             let served: Vec<&str> = served.iter().filter_map(|name| name.strip_prefix("a/")).collect();
             assert_eq!(served, expected, "{places} at a time");
         }
-        let mut turns = Turns::default();
+        let mut turns = FairShare::default();
         assert_eq!(divide(&mut turns, &all, 60), of(&[("a/x", 20), ("a/y", 10), ("a/z", 30)]));
     }
 
     #[test]
     fn who_has_no_more_gives_up_its_turns() {
         let weights = Weights::from_iter([("x", 100)]);
-        let all = [Candidate { weights, ..candidate("a", 99, &[("x", 2), ("y", 9)]) }];
-        let mut turns = Turns::default();
+        let all = [ReadyQueue { weights, ..candidate("a", 99, &[("x", 2), ("y", 9)]) }];
+        let mut turns = FairShare::default();
         assert_eq!(divide(&mut turns, &all, 4), of(&[("a/x", 2), ("a/y", 2)]));
     }
 
     #[test]
     fn keys_that_were_not_looked_at_come_first_the_next_time() {
-        let mut turns = Turns::default();
-        let more = Candidate { has_more_keys: true, ..candidate("a", 99, &[("x", 9), ("y", 9)]) };
-        turns.divide(&[more], 99);
+        let mut turns = FairShare::default();
+        let more = ReadyQueue { has_more_keys: true, ..candidate("a", 99, &[("x", 9), ("y", 9)]) };
+        turns.allocate(&[more], 99);
         assert_eq!(&*turns.after("a"), "y");
     }
 

@@ -51,7 +51,7 @@ pub enum OnFull {
 
 /// Where an execution stands whenever it is queued.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket {
+pub struct Placement {
     /// Name of the queue.
     pub queue: Arc<str>,
     /// Its key within the queue: keys take turns, and may have limits of their own. Empty for none.
@@ -273,7 +273,7 @@ impl Limits {
 }
 
 /// How many more a limit leaves room for, of which so many are there.
-pub fn left(limit: Option<u32>, used: u64) -> usize {
+pub fn remaining(limit: Option<u32>, used: u64) -> usize {
     limit.map_or(usize::MAX, |limit| u64::from(limit).saturating_sub(used) as usize)
 }
 

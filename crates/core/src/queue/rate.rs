@@ -26,7 +26,7 @@ pub struct Rate {
 
 /// What is stored of the starts under a rate, as far as it still counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct RateUsage {
     /// How many there were in the last period; of an even rate nothing.
     pub starts: u64,
     /// When the first of these was.
@@ -46,7 +46,7 @@ pub struct Allowance {
 
 /// Starts as they are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct RateEntry {
     /// When they were: those of a window where its part ends; of an even rate the time of the next one.
     pub at: Timestamp,
     /// How many; of an even rate 0.
@@ -57,22 +57,22 @@ pub struct Entry {
 
 /// Which of what is ready in a queue a claim may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum ClaimScope {
     /// All of it: no rate counts.
     All,
     /// What goes on after it has waited: it does not count for rates, and comes first.
-    Woken,
+    Resumed,
     /// The rest.
-    Starts,
+    New,
 }
 
-impl Which {
+impl ClaimScope {
     /// What `ready.is_woken` has to be; `None` for either.
     pub fn is_woken(self) -> Option<bool> {
         match self {
-            Which::All => None,
-            Which::Woken => Some(true),
-            Which::Starts => Some(false),
+            ClaimScope::All => None,
+            ClaimScope::Resumed => Some(true),
+            ClaimScope::New => Some(false),
         }
     }
 }
@@ -127,7 +127,7 @@ impl Rate {
     }
 
     /// What it allows for at this time.
-    pub fn allowance(&self, used: &Used, now: Timestamp) -> Allowance {
+    pub fn allowance(&self, used: &RateUsage, now: Timestamp) -> Allowance {
         let now = now.as_micros();
         match self.burst {
             None => {
@@ -149,16 +149,16 @@ impl Rate {
     }
 
     /// How starts of now are entered.
-    pub fn entry(&self, used: &Used, now: Timestamp, starts: usize) -> Entry {
+    pub fn entry(&self, used: &RateUsage, now: Timestamp, starts: usize) -> RateEntry {
         let at = self.entered_at(used, now.as_micros(), starts);
         let (starts, forget_until) = match self.burst {
             None => (starts as u64, self.counts_after(now)),
             Some(_) => (0, Timestamp::from_micros(i64::MAX)),
         };
-        Entry { at: Timestamp::from_micros(at), starts, forget_until }
+        RateEntry { at: Timestamp::from_micros(at), starts, forget_until }
     }
 
-    fn entered_at(&self, used: &Used, now: i64, starts: usize) -> i64 {
+    fn entered_at(&self, used: &RateUsage, now: i64, starts: usize) -> i64 {
         match self.burst {
             None => {
                 let part = (self.period_micros() / PARTS).max(1);
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn no_burst_and_no_period_is_too_large_to_count_with() {
-        let (now, used) = (Timestamp::from_micros(1_767_225_600_000_000), Used::default());
+        let (now, used) = (Timestamp::from_micros(1_767_225_600_000_000), RateUsage::default());
         for period in [Duration::from_secs(86_400 * 365), Duration::MAX] {
             for burst in [1, u32::MAX / 2, u32::MAX] {
                 let rate = Rate::new(1, period).burst(burst);
@@ -239,7 +239,7 @@ mod tests {
             assert_eq!(rate.allowance(&used, now).starts, 1);
             assert!(rate.entry(&used, now, 1).at >= now);
             assert!(
-                rate.allowance(&Used { starts: 1, first_at: Some(now), last_at: Some(now) }, now).more_at
+                rate.allowance(&RateUsage { starts: 1, first_at: Some(now), last_at: Some(now) }, now).more_at
                     > Some(now)
             );
         }
@@ -268,7 +268,7 @@ mod tests {
         for now in tried_at {
             let from = rate.counts_after(at(now)).as_micros();
             let counting = || entered.iter().filter(|(at, _)| *at > from);
-            let used = Used {
+            let used = RateUsage {
                 starts: if rate.burst.is_some() { 0 } else { counting().map(|(_, n)| n).sum() },
                 first_at: counting().map(|(it, _)| at(*it)).min(),
                 last_at: counting().map(|(it, _)| at(*it)).max(),
@@ -332,11 +332,11 @@ mod tests {
     #[test]
     fn it_tells_when_there_is_more() {
         let window = Rate::new(2, Duration::from_secs(1));
-        let used = Used { starts: 2, first_at: Some(at(500)), last_at: Some(at(900)) };
+        let used = RateUsage { starts: 2, first_at: Some(at(500)), last_at: Some(at(900)) };
         let expected = Allowance { starts: 0, more_at: Some(at(1_000_500)) };
         assert_eq!(window.allowance(&used, at(1_000)), expected);
         let even = Rate::new(2, Duration::from_secs(1)).evenly();
-        let used = Used { last_at: Some(at(700_000)), ..Used::default() };
+        let used = RateUsage { last_at: Some(at(700_000)), ..RateUsage::default() };
         let expected = Allowance { starts: 0, more_at: Some(at(700_000)) };
         assert_eq!(even.allowance(&used, at(600_000)), expected);
         assert_eq!(even.allowance(&used, at(700_000)).starts, 1);

@@ -14,7 +14,7 @@ use crate::payload::Payload;
 use crate::runtime::inner::Core;
 use crate::runtime::run::Interrupt;
 use crate::store::{
-    Answer, Checkpoint, CheckpointKind, Discard, Move, Outcome, RequestKind, Start, State, Status,
+    RequestResult, Checkpoint, CheckpointKind, DeleteChunks, Move, Outcome, RequestKind, Start, State, Status,
     StoreError, WorkerId, Write,
 };
 
@@ -26,22 +26,22 @@ impl Sink for Ear {
         let Some(core) = self.0.upgrade() else { return };
         let Settled { execution, tree, lsn, write, outcome } = settled;
         match outcome {
-            Outcome::Refused(_) if !write.is_owned() => {
+            Outcome::Rejected(_) if !write.is_owned() => {
                 if let Write::Start(start) = write {
                     core.start_lost(start);
                 }
             }
-            Outcome::Refused(reason) => core.refused(lane, execution, tree, lsn, write, reason),
+            Outcome::Rejected(reason) => core.refused(lane, execution, tree, lsn, write, reason),
             // a Start that lost, a row that is not ours any more: the run must stop. But a child whose Start
             // met an earlier one of the same parent may be running here.
             Outcome::Duplicate(existing) if existing.key == execution => {}
             // before the Lsn that the next body waits for is settled
-            Outcome::CancelAsked => {
+            Outcome::CancelRequested => {
                 if let Some(run) = core.runs.get(execution) {
                     run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
                 }
             }
-            Outcome::Answered(Answer::Done, parent) => {
+            Outcome::RequestHandled(RequestResult::Done, parent) => {
                 core.watch.notify(execution);
                 core.queues.has_left();
                 if let Some(parent) = parent {
@@ -51,7 +51,7 @@ impl Sink for Ear {
             Outcome::Duplicate(_) | Outcome::Deduplicated(_) | Outcome::Full | Outcome::NotFound => {
                 match write {
                     Write::Start(start) => core.start_lost(start),
-                    Write::Move(_) => core.lost(execution),
+                    Write::Transition(_) => core.lost(execution),
                     _ => {}
                 }
             }
@@ -67,7 +67,7 @@ impl Sink for Ear {
         for write in writes {
             let (key, state) = match write {
                 Write::Start(start) => (start.key, &start.state),
-                Write::Move(change) => {
+                Write::Transition(change) => {
                     is_slot_free |= change.ticket.is_some() && !matches!(change.state, State::Running { .. });
                     (change.key, &change.state)
                 }
@@ -134,7 +134,7 @@ impl Core {
         if start.parent.is_none() && start.input.chunks().is_some() {
             self.stage_free(
                 start.key,
-                Write::Discard(Discard { execution: start.key, keep: SmallVec::new() }),
+                Write::DeleteChunks(DeleteChunks { execution: start.key, keep: SmallVec::new() }),
             );
         }
     }
@@ -160,7 +160,7 @@ impl Core {
             run.interrupt(Interrupt::Lost);
         }
         let ticket = match write {
-            Write::Move(change) => change.ticket.clone(),
+            Write::Transition(change) => change.ticket.clone(),
             _ => run.and_then(|run| run.ticket.clone()),
         };
         let failure = Failure::of_kind(REFUSED, format!("the outcome could not be recorded: {reason}"));
@@ -173,12 +173,12 @@ impl Core {
                 checkpoint.outcome = failure.clone();
                 Some(Write::Checkpoint(checkpoint))
             }
-            Write::Move(change) => {
+            Write::Transition(change) => {
                 let state = instead_of(&change.state, &failure, self.now());
                 if state.is_none() {
                     tracing::error!(%execution, "it cannot even be parked; the next engine tries again");
                 }
-                state.map(|state| Write::Move(Move { key: change.key, ticket: ticket.clone(), state }))
+                state.map(|state| Write::Transition(Move { key: change.key, ticket: ticket.clone(), state }))
             }
             _ => None,
         };
@@ -189,14 +189,14 @@ impl Core {
         let armed = Vec::new();
         let state = match write {
             // a child's Start: its parent hears of it
-            Write::Move(_) | Write::Start(_) => return,
+            Write::Transition(_) | Write::Start(_) => return,
             Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => {
                 State::Parked { reason: checkpoint.outcome.clone(), armed }
             }
             Write::Checkpoint(_) => State::Queued { armed },
             _ => State::Parked { reason: failure, armed },
         };
-        let write = Write::Move(Move { key: execution, ticket, state });
+        let write = Write::Transition(Move { key: execution, ticket, state });
         let staged = Staged { generation: lane.generation(), tree, write, room: 0, fate: None };
         lane.stage(staged, &mut Slot::default());
     }

@@ -29,7 +29,7 @@ use crate::runtime::runs::Runs;
 use crate::runtime::store_clock::StoreTime;
 use crate::runtime::wakeups::WorkerSignals;
 use crate::store::{
-    Answer, Detail, Execution, ExecutionId, Outcome, Record, Registration, Request, RequestKind, Store,
+    RequestResult, Detail, Execution, ExecutionId, Outcome, Record, Registration, Request, RequestKind, Store,
     StoreError, WorkerInfo, Write, cancel_outcome,
 };
 
@@ -102,7 +102,7 @@ impl Core {
         registering_at: Instant,
         runtime: runtime::Handle,
     ) -> Arc<Self> {
-        let (lease, shard) = (store.about().lease, store.about().shard);
+        let (lease, shard) = (store.info().lease, store.info().shard);
         Arc::new(Self {
             loads: LoadBatcher::new(store.clone(), runtime.clone()),
             store,
@@ -370,7 +370,7 @@ impl Core {
 
     /// Waits until the execution, wherever it runs, has ended or is parked.
     pub(crate) async fn until_ended(self: &Arc<Self>, key: Key) -> Result<Execution, Error> {
-        self.until(key, |execution| execution.status.is_terminal() || execution.is_paused, &|| {}).await
+        self.until(key, |execution| execution.status.is_terminal() || execution.is_parked, &|| {}).await
     }
 
     /// Waits until the execution, wherever it runs, has ended; tells at every look that it has not.
@@ -426,7 +426,7 @@ impl Core {
     }
 
     /// Asks for something to be done with an execution.
-    pub(crate) async fn request(&self, workflow_id: &str, kind: RequestKind) -> Result<Answer, Error> {
+    pub(crate) async fn request(&self, workflow_id: &str, kind: RequestKind) -> Result<RequestResult, Error> {
         self.check_open()?;
         let key = self.find(workflow_id, Detail::Outcome).await?.execution.key;
         let answer = self.request_of(key, kind).await?;
@@ -434,7 +434,7 @@ impl Core {
     }
 
     /// The same by its key; `None` if there is no such execution.
-    pub(crate) async fn request_of(&self, key: Key, kind: RequestKind) -> Result<Option<Answer>, Error> {
+    pub(crate) async fn request_of(&self, key: Key, kind: RequestKind) -> Result<Option<RequestResult>, Error> {
         let reason = match kind {
             RequestKind::Cancel => cancel_outcome(),
             RequestKind::Expire => Payload::of_failure(&Failure::deadline_reached()),
@@ -445,9 +445,9 @@ impl Core {
             return Err(self.why_dropped());
         };
         match lane.durable(lsn).await {
-            Outcome::Answered(answer, _) => {
+            Outcome::RequestHandled(answer, _) => {
                 crate::crash_point!("request durable");
-                if answer == Answer::Requested {
+                if answer == RequestResult::Pending {
                     // if it runs here: no need to wait for the worker's look
                     if let (RequestKind::Cancel, Some(run)) = (kind, self.runs.get(key)) {
                         run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
@@ -456,7 +456,7 @@ impl Core {
                 Ok(Some(answer))
             }
             Outcome::NotFound => Ok(None),
-            Outcome::Refused(reason) => Err(Error::Unavailable(reason.to_string())),
+            Outcome::Rejected(reason) => Err(Error::Unavailable(reason.to_string())),
             _ => Err(self.why_dropped()),
         }
     }

@@ -7,7 +7,7 @@ use crate::attributes::Attributes;
 use crate::clock::{LONGEST, Timestamp};
 use crate::error::Error;
 use crate::payload::{INLINE_LIMIT, Payload};
-use crate::queue::{OnDuplicate, OnFull, Ticket, check_queue_key, check_queue_name};
+use crate::queue::{OnDuplicate, OnFull, Placement, check_queue_key, check_queue_name};
 use crate::store::State;
 use crate::text::{ID_LIMIT, check_text};
 
@@ -79,7 +79,7 @@ impl StartOptions {
     };
 
     /// Where it stands whenever it is queued.
-    pub(crate) fn ticket(&self) -> Result<Option<Arc<Ticket>>, Error> {
+    pub(crate) fn ticket(&self) -> Result<Option<Arc<Placement>>, Error> {
         let Self { queue, key, priority, dedup_id, debounce, .. } = self;
         let Some(queue) = queue else {
             return match first_of([
@@ -100,7 +100,7 @@ impl StartOptions {
             check_text("dedup_id", id, ID_LIMIT)?;
         }
         let key = key.clone().unwrap_or_default();
-        Ok(Some(Arc::new(Ticket { queue: queue.clone(), key, priority: priority.unwrap_or_default() })))
+        Ok(Some(Arc::new(Placement { queue: queue.clone(), key, priority: priority.unwrap_or_default() })))
     }
 
     /// The state in which it is created; `is_local` if it begins here at once.

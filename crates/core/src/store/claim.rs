@@ -39,7 +39,7 @@ impl Claim {
 
 /// What a claim has brought.
 #[derive(Clone, Debug, Default)]
-pub struct Claimed {
+pub struct ClaimReply {
     /// What runs from here on.
     pub records: Vec<Record>,
     /// True if there may be more that could be claimed now, had there been places for it.
@@ -48,7 +48,7 @@ pub struct Claimed {
     /// suspended, another claim may bring it.
     pub is_limited: bool,
     /// When the rate of a queue, or of a key, allows for more of what is ready.
-    pub again_at: Option<Timestamp>,
+    pub retry_at: Option<Timestamp>,
 }
 
 /// True if the queue is one of these, or they are not given.

@@ -13,7 +13,7 @@ use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::queue::debounce::debounce_id;
-use crate::queue::{DEFAULT_QUEUE, Ticket};
+use crate::queue::{DEFAULT_QUEUE, Placement};
 use crate::text::quoted;
 
 /// Why a request comes to nothing whose execution has a number as its status that this version does not know.
@@ -87,7 +87,7 @@ impl FromStr for Status {
 
 /// When the sleep at `path` is over. Kept in the execution's row, so that a replay goes on with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Armed {
+pub struct PendingSleep {
     /// Position of the sleep.
     pub path: Path,
     /// When it is over.
@@ -96,9 +96,9 @@ pub struct Armed {
 
 /// Encodes due times for the `armed` column: for each the length of its path (2 bytes, big-endian), the
 /// path, and the due time in microseconds (8 bytes, big-endian). Empty for none.
-pub fn encode_armed(armed: &[Armed]) -> Vec<u8> {
+pub fn encode_pending_sleeps(armed: &[PendingSleep]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(armed.len() * 12);
-    for Armed { path, due_at } in armed {
+    for PendingSleep { path, due_at } in armed {
         bytes.extend_from_slice(&(path.as_bytes().len() as u16).to_be_bytes());
         bytes.extend_from_slice(path.as_bytes());
         bytes.extend_from_slice(&due_at.as_micros().to_be_bytes());
@@ -107,13 +107,13 @@ pub fn encode_armed(armed: &[Armed]) -> Vec<u8> {
 }
 
 /// Decodes the `armed` column; `None` if it is damaged.
-pub fn decode_armed(mut bytes: &[u8]) -> Option<Vec<Armed>> {
+pub fn decode_pending_sleeps(mut bytes: &[u8]) -> Option<Vec<PendingSleep>> {
     let mut armed = Vec::new();
     while let Some((len, rest)) = bytes.split_first_chunk::<2>() {
         let (path, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
         let (due_at, rest) = rest.split_first_chunk::<8>()?;
         let due_at = Timestamp::from_micros(i64::from_be_bytes(*due_at));
-        armed.push(Armed { path: Path::from_bytes(path)?, due_at });
+        armed.push(PendingSleep { path: Path::from_bytes(path)?, due_at });
         bytes = rest;
     }
     bytes.is_empty().then_some(armed)
@@ -137,7 +137,7 @@ pub struct Execution {
     /// Its status.
     pub status: Status,
     /// True while it is parked.
-    pub is_paused: bool,
+    pub is_parked: bool,
     /// The encoded input; empty in lists.
     pub input: Payload,
     /// The output, a failure, or why it is parked; empty in lists and while there is none.
@@ -154,7 +154,7 @@ pub struct Execution {
     /// The version of the code that it is pinned to.
     pub app_version: Option<Arc<str>>,
     /// Where it stands whenever it is queued; `None` for the default queue.
-    pub ticket: Option<Arc<Ticket>>,
+    pub placement: Option<Arc<Placement>>,
     /// In its queue it is the only one that has this; `None` once it has ended. Of what is debounced it is made of its
     /// [id](Self::debounce_id), and gone when it is due.
     pub dedup_id: Option<Arc<str>>,
@@ -171,7 +171,7 @@ pub struct Execution {
     /// Earliest time at which a timer wakes it, while it waits.
     pub wake_at: Option<Timestamp>,
     /// Due times of its sleeps.
-    pub armed: Vec<Armed>,
+    pub pending_sleeps: Vec<PendingSleep>,
     /// Why something that is recorded of it cannot be read: a newer version of the program wrote it, or it is damaged.
     /// Its owner parks it.
     pub unreadable: Option<Arc<str>>,
@@ -194,7 +194,7 @@ impl Execution {
     pub fn note_unknown_status(&mut self) {
         self.note_unreadable("status of executions");
         self.status = Status::Queued;
-        self.is_paused = true;
+        self.is_parked = true;
         self.outcome =
             Payload::of_failure(&Failure::unreadable_record(self.unreadable.as_deref().unwrap_or_default()));
     }
@@ -203,7 +203,7 @@ impl Execution {
 impl Execution {
     /// The queue that it stands in whenever it is queued.
     pub fn queue(&self) -> &str {
-        self.ticket.as_ref().map_or(DEFAULT_QUEUE, |ticket| &ticket.queue)
+        self.placement.as_ref().map_or(DEFAULT_QUEUE, |ticket| &ticket.queue)
     }
 
     /// It begins at this time, if it has not begun before: from here on its deadline stands.
@@ -378,15 +378,15 @@ mod tests {
 
     #[test]
     fn armed_round_trips_and_damage_is_seen() {
-        let armed: Vec<Armed> = (0..3)
-            .map(|i| Armed {
+        let armed: Vec<PendingSleep> = (0..3)
+            .map(|i| PendingSleep {
                 path: Path::root().child(i * 1000),
                 due_at: Timestamp::from_micros(i64::from(i)),
             })
             .collect();
-        let bytes = encode_armed(&armed);
-        assert_eq!(decode_armed(&bytes), Some(armed));
-        assert_eq!(decode_armed(&bytes[..bytes.len() - 1]), None);
-        assert_eq!(decode_armed(&[]), Some(Vec::new()));
+        let bytes = encode_pending_sleeps(&armed);
+        assert_eq!(decode_pending_sleeps(&bytes), Some(armed));
+        assert_eq!(decode_pending_sleeps(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(decode_pending_sleeps(&[]), Some(Vec::new()));
     }
 }

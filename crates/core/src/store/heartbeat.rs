@@ -9,18 +9,18 @@ use crate::key::Key;
 
 /// What a worker tells at its look, and wants to know.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct Heartbeat {
     /// Who looks.
     pub worker: WorkerId,
     /// The registration's epoch.
     pub epoch: i64,
     /// True once a second: renew the registration, and see whether other workers are lost. False for a look because
     /// something may have changed, of which there are many.
-    pub is_renewal: bool,
+    pub renews_lease: bool,
     /// Report which of these have ended, or are parked.
-    pub watch: Vec<Key>,
+    pub watched: Vec<Key>,
     /// What it holds; where given, report executions that it owns and does not hold.
-    pub holds: Option<Vec<Key>>,
+    pub held: Option<Vec<Key>>,
     /// Workflows it can run.
     pub workflows: Arc<[Arc<str>]>,
     /// Where given, it runs only executions of this version of the code, or of none.
@@ -31,7 +31,7 @@ pub struct Look {
 
 /// What a look saw.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct HeartbeatReply {
     /// The store's time.
     pub now: Timestamp,
     /// True if the worker itself was taken over: it must register anew.
@@ -39,9 +39,9 @@ pub struct Seen {
     /// Executions it runs for which something is asked.
     pub requests: Vec<(Key, RequestKind)>,
     /// Those of `watch` that have ended or are parked.
-    pub ended: Vec<Key>,
+    pub finished: Vec<Key>,
     /// Executions that it owns but does not hold; only if `holds` was given.
-    pub strays: Vec<Record>,
+    pub unheld: Vec<Record>,
     /// True if something that it can run is ready, in a queue that is not paused.
     pub has_ready: bool,
     /// Earliest time at which a timer wakes something that it can run.
@@ -55,18 +55,18 @@ pub struct Seen {
     /// Earliest time at which something in quarantine that it can run may be claimed.
     pub quarantined_until: Option<Timestamp>,
     /// True if workers are lost, or something is left of them: [`recover`](crate::store::Store::recover) is wanted.
-    pub has_lost: bool,
+    pub has_dead_workers: bool,
     /// Where the database is being brought to a schema that this program does not know: that version, and the newest that
     /// it knows. The worker hands on what it runs, and ends.
     pub newer_schema: Option<(i64, i64)>,
     /// When a worker that has not renewed since the last renewal counts as lost: a renewal just after that tells.
-    pub judge_at: Option<Timestamp>,
+    pub next_expiry_at: Option<Timestamp>,
 }
 
 /// Most expired executions that a look reports.
-pub const EXPIRED: usize = 500;
+pub const MAX_EXPIRED: usize = 500;
 
-impl Look {
+impl Heartbeat {
     /// True if who looks runs executions of this queue.
     pub fn serves(&self, queue: &str) -> bool {
         is_served(self.queues.as_deref(), queue)
@@ -75,9 +75,9 @@ impl Look {
 
 /// What others may have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changed {
+pub struct Hint {
     /// Something may be ready: a claim is worthwhile, without a look before it.
     pub has_ready: bool,
     /// Something else that only a look can tell: an end, a request, a due time.
-    pub has_more: bool,
+    pub has_other: bool,
 }

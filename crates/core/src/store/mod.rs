@@ -17,18 +17,18 @@ mod write;
 
 pub use admin::{Finding, Migrated};
 pub(crate) use claim::is_served;
-pub use claim::{Claim, Claimed};
+pub use claim::{Claim, ClaimReply};
 pub use error::StoreError;
 pub use execution::{
-    Armed, Attempt, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Parent, Record, RequestKind,
-    Status, UNKNOWN_STATUS, WorkerId, decode_armed, encode_armed,
+    PendingSleep, Attempt, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Parent, Record, RequestKind,
+    Status, UNKNOWN_STATUS, WorkerId, decode_pending_sleeps, encode_pending_sleeps,
 };
 pub use filter::{DEFAULT_LIMIT, Filter, Page};
-pub use heartbeat::{Changed, EXPIRED, Look, Seen};
+pub use heartbeat::{Hint, MAX_EXPIRED, Heartbeat, HeartbeatReply};
 pub use quarantine::{QUARANTINE, quarantine_delay, strikes_after};
-pub use workers::{DeadLetter, Survey, Unclaimable, Waiting, WorkerInfo, WorkerRow, is_same_version};
+pub use workers::{DeadLetter, WorkerOverview, Unclaimable, WaitingWork, WorkerInfo, RegisteredWorker, is_same_version};
 pub use write::{
-    Answer, Chunk, Discard, Existing, Flush, Move, Outcome, Request, Start, State, Write, cancel_outcome,
+    RequestResult, Chunk, DeleteChunks, Existing, Flush, Move, Outcome, Request, Start, State, Write, cancel_outcome,
 };
 
 use std::sync::Arc;
@@ -51,7 +51,7 @@ use crate::store::counters::Counters;
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// What it is and what it likes.
-    fn about(&self) -> &About;
+    fn info(&self) -> &StoreInfo;
 
     /// What it has done so far.
     fn counters(&self) -> &Counters;
@@ -88,7 +88,7 @@ pub trait Store: Send + Sync + 'static {
     /// Each becomes `running` under the claiming worker, durably, before this returns. Ready rows whose
     /// execution is not claimable are removed. After `Unavailable` the claim may have happened: the next
     /// [`look`](Store::look) with the worker's `holds` shows what it owns.
-    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError>;
+    async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError>;
 
     /// Creates or changes a queue; `None` if it is not as [`seen_version`](QueueChange::seen_version) says. From when
     /// this returns on, every claim heeds it.
@@ -100,20 +100,20 @@ pub trait Store: Send + Sync + 'static {
     /// Reports what concerns the worker; the look that is a renewal, one per second, renews it and sees whether others
     /// are lost. It waits for no claim, and for no takeover but that of the worker itself. A renewal takes as long as all
     /// that its look searches for.
-    async fn look(&self, look: &Look) -> Result<Seen, StoreError>;
+    async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError>;
 
     /// Takes over the workers that the last look of `worker` has seen to be lost: makes claimable what they
     /// ran, and returns how many executions that were. May take long, beside looks and claims.
     ///
     /// It also wakes what should have been woken: a lost worker may have died between what it recorded and
     /// the Wake for it. What is interrupted is finished by whoever looks next.
-    async fn recover(&self, worker: WorkerId) -> Result<u64, StoreError>;
+    async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError>;
 
     /// Loads executions, in the order of `ids`; `None` where there is none.
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError>;
 
     /// The bytes of a value that is stored aside; `Corrupt` if pieces are missing.
-    async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError>;
+    async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError>;
 
     /// Lists executions by their keys, the latest first, or counts them. The key of a child that is called has the time
     /// of its parent.
@@ -124,28 +124,28 @@ pub trait Store: Send + Sync + 'static {
 
     /// Who is registered, and what waits for a worker: counts of at most `most` executions. For people; it
     /// decides nothing.
-    async fn survey(&self, most: u64) -> Result<Survey, StoreError>;
+    async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError>;
 
     /// Which of these workers are lost, as one look from outside can tell: dead, or not registered any more.
     ///
     /// For people; it decides nothing and takes nothing over. Where leases decide who is alive, a worker whose
     /// lease has run out is told, although it may yet renew it.
-    async fn lost(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError>;
+    async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError>;
 
     /// Returns when another process may have changed something since the last call returned, and what. A hint:
     /// the look once a second stays correct without it. A store without such hints never returns.
-    async fn changed(&self) -> Changed;
+    async fn next_hint(&self) -> Hint;
 }
 
 /// What a store is and likes.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct StoreInfo {
     /// `memory`, `sqlite` or `postgres`.
     pub kind: &'static str,
     /// Product and version, for people.
     pub version: String,
     /// Which database it is, for people: no password in it.
-    pub place: String,
+    pub location: String,
     /// Identity of the store, as the text of a UUID: copies and restored backups have the same.
     pub store_id: String,
     /// Number of the shard, 0 to 1,023, that the keys of its executions name; 0 for a store alone.

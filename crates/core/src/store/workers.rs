@@ -27,7 +27,7 @@ pub struct WorkerInfo {
 
 /// A registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkerRow {
+pub struct RegisteredWorker {
     /// Its id.
     pub worker: WorkerId,
     /// What it said of itself.
@@ -57,7 +57,7 @@ pub struct Unclaimable {
 
 /// Executions that wait for a worker, by what it must have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Waiting {
+pub struct WaitingWork {
     /// Their workflow.
     pub workflow: Arc<str>,
     /// The version of the code that they are pinned to.
@@ -72,9 +72,9 @@ pub struct DeadLetter {
     /// Its number among the dead letters.
     pub id: i64,
     /// When its transaction put it into the inbox.
-    pub put_at: Timestamp,
+    pub created_at: Timestamp,
     /// When a worker refused it.
-    pub refused_at: Timestamp,
+    pub rejected_at: Timestamp,
     /// The key that its execution would have had.
     pub key: Key,
     /// Why it was refused, for people.
@@ -89,16 +89,16 @@ pub struct DeadLetter {
 
 /// Who is there, and what waits for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct WorkerOverview {
     /// All registrations, by id.
-    pub workers: Vec<WorkerRow>,
+    pub workers: Vec<RegisteredWorker>,
     /// What is ready, due or in quarantine, by workflow and version.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingWork>,
 }
 
 impl DeadLetter {
     /// Returns the workflow_id that the execution would have had.
-    pub fn asked_id(&self) -> String {
+    pub fn requested_id(&self) -> String {
         self.key.workflow_id(self.workflow_id.as_deref())
     }
 }
@@ -124,15 +124,15 @@ pub fn is_same_version(code: Option<&str>, pinned: Option<&str>) -> bool {
     code.is_none() || pinned.is_none() || code == pinned
 }
 
-impl Survey {
+impl WorkerOverview {
     /// What waits and can be run by no live worker.
     pub fn unclaimable(&self) -> Vec<Unclaimable> {
         self.waiting.iter().filter_map(|it| self.unclaimable_of(it)).collect()
     }
 
     /// These executions, if they can be run by no live worker.
-    pub fn unclaimable_of(&self, waiting: &Waiting) -> Option<Unclaimable> {
-        let Waiting { workflow, app_version, executions } = waiting.clone();
+    pub fn unclaimable_of(&self, waiting: &WaitingWork) -> Option<Unclaimable> {
+        let WaitingWork { workflow, app_version, executions } = waiting.clone();
         let can_run = |app_version: Option<&str>| {
             let mut alive = self.workers.iter().filter(|worker| worker.is_alive);
             alive.any(|worker| worker.info.can_run(&workflow, app_version))
@@ -149,24 +149,24 @@ impl Survey {
 mod tests {
     use super::*;
 
-    fn worker(number: i64, workflow: &str, version: Option<&str>) -> WorkerRow {
+    fn worker(number: i64, workflow: &str, version: Option<&str>) -> RegisteredWorker {
         let (worker, workflows) = (WorkerId(number), Arc::from([Arc::from(workflow)]));
         let info = WorkerInfo { workflows, app_version: version.map(Into::into), ..WorkerInfo::default() };
         let now = Timestamp::from_micros(0);
-        WorkerRow { worker, info, registered_at: now, lease_expires_at: None, is_alive: true, running: 0 }
+        RegisteredWorker { worker, info, registered_at: now, lease_expires_at: None, is_alive: true, running: 0 }
     }
 
     #[test]
     fn what_nobody_can_run_is_found() {
         let client = WorkerInfo { is_client: true, ..worker(3, "c", None).info };
-        let dead = WorkerRow { is_alive: false, ..worker(4, "d", None) };
+        let dead = RegisteredWorker { is_alive: false, ..worker(4, "d", None) };
         let workers = vec![
             worker(1, "a", None),
             worker(2, "b", Some("2")),
-            WorkerRow { info: client, ..dead.clone() },
+            RegisteredWorker { info: client, ..dead.clone() },
             dead,
         ];
-        let waits = |workflow: &str, version: Option<&str>| Waiting {
+        let waits = |workflow: &str, version: Option<&str>| WaitingWork {
             workflow: workflow.into(),
             app_version: version.map(Into::into),
             executions: 5,
@@ -178,7 +178,7 @@ mod tests {
             waits("c", None),
             waits("d", None),
         ];
-        let found = Survey { workers, waiting }.unclaimable();
+        let found = WorkerOverview { workers, waiting }.unclaimable();
         let found: Vec<_> =
             found.iter().map(|it| (&*it.workflow, it.is_version_missing, it.executions)).collect();
         assert_eq!(found, [("b", true, 5), ("c", false, 5), ("d", false, 5)]);

@@ -9,12 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::{Armed, Attempt, Checkpoint, Parent, RequestKind, Status, WorkerId};
+use super::{PendingSleep, Attempt, Checkpoint, Parent, RequestKind, Status, WorkerId};
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::payload::Payload;
-use crate::queue::Ticket;
+use crate::queue::Placement;
 
 /// One transaction's worth of Writes from one lane.
 #[derive(Clone, Debug)]
@@ -49,17 +49,17 @@ pub enum Write {
     /// Records a failed attempt of a step.
     Attempt(Attempt),
     /// Moves an execution that this worker runs to another state.
-    Move(Move),
+    Transition(Move),
     /// Makes a `waiting` execution `queued` if one of its conditions holds; else [`Outcome::NotFound`].
     Wake(Key),
     /// Asks for something to be done with an execution, whoever runs it.
     Request(Request),
     /// Deletes the requests of an execution that its owner has answered.
-    Answer(Key),
+    ClearRequests(Key),
     /// One piece of a large value.
     Chunk(Chunk),
     /// Deletes pieces that nothing refers to.
-    Discard(Discard),
+    DeleteChunks(DeleteChunks),
 }
 
 /// Creates an execution.
@@ -84,13 +84,13 @@ pub struct Start {
     /// The version of the code that may run it; `None` for any.
     pub app_version: Option<Arc<str>>,
     /// Where it stands whenever it is queued; `None` for the default queue.
-    pub ticket: Option<Arc<Ticket>>,
+    pub placement: Option<Arc<Placement>>,
     /// In its queue there is one at most that has this and has not ended.
     pub dedup_id: Option<Arc<str>>,
     /// It is debounced: if another has its dedup_id, that gets its input, and comes when this would, but not later than so
     /// long after it was accepted. Then the outcome is [`Duplicate`](Outcome::Duplicate). For one that is `Scheduled`, with
     /// nothing else special about it.
-    pub merge_within: Option<Duration>,
+    pub debounce_window: Option<Duration>,
     /// The encoded input.
     pub input: Payload,
     /// When its start was called, by the store's clock; it is durable somewhat later.
@@ -110,7 +110,7 @@ pub struct Start {
     /// True if it runs at once only where its queue has no limits and is not paused; else it is queued, and the outcome
     /// is [`Queued`](Outcome::Queued). For a root with a ticket and nothing else special about it, in the state
     /// `Running`.
-    pub yields: bool,
+    pub self_claims: bool,
     /// The state in which the row is created.
     pub state: State,
 }
@@ -129,7 +129,7 @@ pub struct Move {
     /// The execution.
     pub key: Key,
     /// Where it stands whenever it is queued, as its row says.
-    pub ticket: Option<Arc<Ticket>>,
+    pub ticket: Option<Arc<Placement>>,
     /// Its new state.
     pub state: State,
 }
@@ -140,12 +140,12 @@ pub enum State {
     /// Owned by the flush's worker, with the due times it has promised so far. As a Move: stays running.
     Running {
         /// Due times of sleeps that are going on.
-        armed: Vec<Armed>,
+        armed: Vec<PendingSleep>,
     },
     /// Ready to be claimed: a row in `ready`.
     Queued {
         /// Due times of sleeps that are going on.
-        armed: Vec<Armed>,
+        armed: Vec<PendingSleep>,
     },
     /// Not before this time: a row in `timers`. Only of a new execution.
     Scheduled {
@@ -159,14 +159,14 @@ pub enum State {
         /// Any of these ending wakes it: rows in `waits`.
         children: Vec<Key>,
         /// Due times of all its sleeps.
-        armed: Vec<Armed>,
+        armed: Vec<PendingSleep>,
     },
     /// `queued` and paused, with the reason (an encoded [`Failure`](crate::Failure)); not claimable.
     Parked {
         /// Why.
         reason: Payload,
         /// Due times of sleeps that are going on.
-        armed: Vec<Armed>,
+        armed: Vec<PendingSleep>,
     },
     /// Over.
     Ended {
@@ -215,13 +215,13 @@ pub fn cancel_outcome() -> Payload {
 
 /// How a [`Request`] was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum RequestResult {
     /// It is done.
     Done,
     /// It is recorded; the worker that runs the execution will do it.
-    Requested,
+    Pending,
     /// Too late, or not needed: the execution has this status.
-    Declined(Status),
+    NotApplicable(Status),
 }
 
 /// One piece of a large value. Insert-only; a piece that is there already is left as it is.
@@ -236,13 +236,13 @@ pub struct Chunk {
     /// The bytes.
     pub bytes: Bytes,
     /// True for a piece of the input of an execution that a caller starts.
-    pub is_free: bool,
+    pub is_unowned: bool,
 }
 
 /// Deletes all pieces of an execution's values except those of `keep`: what a lost run of it has left
 /// behind. Nothing may store pieces for the execution in the same flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Discard {
+pub struct DeleteChunks {
     /// The execution.
     pub execution: Key,
     /// Values that something refers to.
@@ -264,10 +264,10 @@ pub enum Outcome {
     /// A Start whose queue has reached its maximal depth.
     Full,
     /// A request's answer, and the parent of an execution that it ended.
-    Answered(Answer, Option<Key>),
+    RequestHandled(RequestResult, Option<Key>),
     /// A Checkpoint or an Attempt is durable, and a cancel of its execution is asked for: the owner answers it
     /// before another body begins.
-    CancelAsked,
+    CancelRequested,
     /// A Move to an end met a cancel that was not answered: the execution has ended as `cancelled`.
     Cancelled,
     /// Its guard does not hold: there is no such row, or it is not ours.
@@ -275,7 +275,7 @@ pub enum Outcome {
     /// Another worker has taken over; nothing of this lane lands any more.
     Fenced,
     /// The database does not accept this item, for the reason given.
-    Refused(Arc<str>),
+    Rejected(Arc<str>),
     /// Something that it depended on was lost, so it was not written.
     Dropped,
 }
@@ -311,11 +311,11 @@ impl Write {
             Write::Start(start) => start.key,
             Write::Checkpoint(checkpoint) => checkpoint.execution,
             Write::Attempt(attempt) => attempt.execution,
-            Write::Move(change) => change.key,
-            Write::Wake(key) | Write::Answer(key) => *key,
+            Write::Transition(change) => change.key,
+            Write::Wake(key) | Write::ClearRequests(key) => *key,
             Write::Request(request) => request.execution,
             Write::Chunk(chunk) => chunk.execution,
-            Write::Discard(discard) => discard.execution,
+            Write::DeleteChunks(discard) => discard.execution,
         }
     }
 
@@ -324,10 +324,10 @@ impl Write {
         match self {
             Write::Checkpoint(_)
             | Write::Attempt(_)
-            | Write::Move(_)
-            | Write::Answer(_)
-            | Write::Discard(_) => true,
-            Write::Chunk(chunk) => !chunk.is_free,
+            | Write::Transition(_)
+            | Write::ClearRequests(_)
+            | Write::DeleteChunks(_) => true,
+            Write::Chunk(chunk) => !chunk.is_unowned,
             Write::Start(start) => start.parent.as_ref().is_some(),
             Write::Wake(_) | Write::Request(_) => false,
         }
@@ -339,42 +339,42 @@ impl Write {
             Write::Start(start) => {
                 start.input.len()
                     + start.workflow_id.as_ref().map_or(0, |id| id.len())
-                    + start.ticket.as_ref().map_or(0, |ticket| ticket.queue.len() + ticket.key.len())
+                    + start.placement.as_ref().map_or(0, |ticket| ticket.queue.len() + ticket.key.len())
                     + start.dedup_id.as_ref().map_or(0, |id| id.len())
                     + start.state.size()
             }
             Write::Checkpoint(checkpoint) => checkpoint.outcome.len() + checkpoint.name.len(),
             Write::Attempt(attempt) => attempt.failure.len(),
-            Write::Move(change) => change.state.size(),
+            Write::Transition(change) => change.state.size(),
             Write::Chunk(chunk) => chunk.bytes.len(),
-            Write::Wake(_) | Write::Request(_) | Write::Answer(_) | Write::Discard(_) => 0,
+            Write::Wake(_) | Write::Request(_) | Write::ClearRequests(_) | Write::DeleteChunks(_) => 0,
         }
     }
 }
 
 impl Start {
     /// True if its queue decides whether it runs: it [yields](Self::yields), and has not ended meanwhile.
-    pub fn yields_now(&self) -> bool {
-        self.yields && matches!(self.state, State::Running { .. })
+    pub fn is_self_claiming(&self) -> bool {
+        self.self_claims && matches!(self.state, State::Running { .. })
     }
 
     /// Where it waits for its beginning, if it has to.
-    pub fn waits_in(&self) -> Option<&Ticket> {
+    pub fn waits_in(&self) -> Option<&Placement> {
         let waits = match &self.state {
             State::Queued { .. } => !self.has_begun,
             State::Scheduled { .. } => true,
-            _ => self.yields_now(),
+            _ => self.is_self_claiming(),
         };
-        self.ticket.as_deref().filter(|_| waits)
+        self.placement.as_deref().filter(|_| waits)
     }
 
     /// True if its queue may [refuse](Outcome::Full) it: what a workflow starts enters a full one too, and what is debounced.
-    pub fn is_refusable(&self) -> bool {
-        self.parent.is_none() && self.merge_within.is_none()
+    pub fn can_be_rejected(&self) -> bool {
+        self.parent.is_none() && self.debounce_window.is_none()
     }
 
     /// The dedup_id that nobody else of its queue can have while it is there: none any more if it has ended.
-    pub fn held_dedup_id(&self) -> Option<&Arc<str>> {
+    pub fn active_dedup_id(&self) -> Option<&Arc<str>> {
         self.dedup_id.as_ref().filter(|_| !self.state.status().is_terminal())
     }
 }
@@ -392,7 +392,7 @@ impl State {
     }
 
     /// The due times the row keeps.
-    pub fn armed(&self) -> &[Armed] {
+    pub fn armed(&self) -> &[PendingSleep] {
         match self {
             State::Running { armed }
             | State::Queued { armed }

@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::runtime::capacity::Places;
 use crate::runtime::inner::Core;
 use crate::runtime::run::Run;
-use crate::store::{Claim, Claimed, StoreError};
+use crate::store::{Claim, ClaimReply, StoreError};
 use crate::worker::launch::{adopt, generations};
 use crate::worker::quarantine::Quarantine;
 
@@ -169,7 +169,7 @@ impl Claims {
         };
         places.keep(claimed.as_ref().map_or(0, |claimed| claimed.records.len()));
         match claimed {
-            Ok(Claimed { records, has_more, is_limited, again_at }) => {
+            Ok(ClaimReply { records, has_more, is_limited, retry_at: again_at }) => {
                 if !from_quarantine {
                     self.rated_until = again_at;
                 }

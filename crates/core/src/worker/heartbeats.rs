@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::key::Key;
 use crate::runtime::inner::Core;
 use crate::runtime::run::Interrupt;
-use crate::store::{Changed, EXPIRED, Look, Record, RequestKind, Seen};
+use crate::store::{Hint, MAX_EXPIRED, Heartbeat, Record, RequestKind, HeartbeatReply};
 use crate::worker::launch::{adopt, generations};
 use crate::worker::lost_claims::Strays;
 
@@ -98,18 +98,18 @@ impl Looks {
                 () = signals.look.notified() => {}
                 () = tokio::time::sleep_until(next) => {}
                 guard = signals.claiming.lock(), if self.is_search_put_off => self.look(false, Some(guard)).await,
-                changed = core.store.changed() => self.heed(&changed, next).await,
+                changed = core.store.next_hint() => self.heed(&changed, next).await,
             }
         }
     }
 
     /// Something may have changed elsewhere.
-    async fn heed(&mut self, changed: &Changed, next: Instant) {
+    async fn heed(&mut self, changed: &Hint, next: Instant) {
         let core = &self.core;
         if changed.has_ready {
             core.wake_worker(true);
         }
-        if !changed.has_more {
+        if !changed.has_other {
             return;
         }
         core.queues.has_left();
@@ -150,17 +150,17 @@ impl Looks {
         self.is_search_put_off = self.strays.are_sought() && no_claim.is_none();
         let holds = no_claim.as_ref().map(|_| core.runs.held());
         let generations = generations(&core);
-        let look = Look {
+        let look = Heartbeat {
             worker: registration.worker,
             epoch: registration.epoch,
-            is_renewal,
-            watch: core.watch.keys(),
-            holds,
+            renews_lease: is_renewal,
+            watched: core.watch.keys(),
+            held: holds,
             workflows: core.info.workflows.clone(),
             app_version: core.info.app_version.clone(),
             queues: core.info.queues.clone(),
         };
-        let seen = match core.store.look(&look).await {
+        let seen = match core.store.heartbeat(&look).await {
             Ok(seen) => seen,
             Err(error) => {
                 let Some(error) = core.end_by(error) else { return };
@@ -191,21 +191,21 @@ impl Looks {
         self.pass_on(seen, &look, &generations);
     }
 
-    fn pass_on(&mut self, seen: Seen, look: &Look, generations: &[u32]) {
+    fn pass_on(&mut self, seen: HeartbeatReply, look: &Heartbeat, generations: &[u32]) {
         let core = self.core.clone();
-        for key in seen.ended {
+        for key in seen.finished {
             core.watch.notify(key);
         }
         if let Some(versions) = seen.newer_schema {
             core.outdate(versions);
         }
-        if let Some(held) = &look.holds {
-            self.adopt_strays(held, seen.strays, generations);
+        if let Some(held) = &look.held {
+            self.adopt_strays(held, seen.unheld, generations);
         }
-        if seen.has_lost {
+        if seen.has_dead_workers {
             core.worker.take_over.notify_one();
         }
-        if let Some(at) = seen.judge_at {
+        if let Some(at) = seen.next_expiry_at {
             // after that time by any estimate, and not all workers at once
             let pause = at.since(seen.now) + Duration::from_millis(20 + fastrand::u64(..80));
             self.judge_at = Some(Instant::now() + pause);
@@ -214,7 +214,7 @@ impl Looks {
             core.worker.deadline_at.fetch_min(at.as_micros(), SeqCst);
         }
         if !seen.expired.is_empty() {
-            if seen.expired.len() >= EXPIRED {
+            if seen.expired.len() >= MAX_EXPIRED {
                 // there may be more
                 core.worker.is_look_wanted.store(true, SeqCst);
             }

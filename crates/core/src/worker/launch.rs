@@ -13,7 +13,7 @@ use crate::runtime::inner::Core;
 use crate::runtime::run::replay::Replay;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Interrupt, NewRun, Run};
-use crate::store::{Discard, QUARANTINE, Record, RequestKind, Write};
+use crate::store::{DeleteChunks, QUARANTINE, Record, RequestKind, Write};
 use crate::worker::quarantine::is_hopeless;
 
 /// The lanes' generations: read before the store is asked for executions, so that what it answers is not
@@ -52,12 +52,12 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
             run_no: execution.run_no,
             created_at: execution.created_at,
             deadline_at: execution.deadline_at,
-            ticket: execution.ticket.clone(),
+            ticket: execution.placement.clone(),
             start: None,
             start_room: 0,
             replay,
             attempts,
-            armed: execution.armed.clone(),
+            armed: execution.pending_sleeps.clone(),
             is_replayed: true,
             generation,
             fate: None,
@@ -84,7 +84,7 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
     let runtime = core.runtime.clone();
     runtime.spawn(async move {
         if let Some(keep) = swept
-            && let Some(lsn) = run.stage(Write::Discard(Discard { execution: run.key, keep }), 0)
+            && let Some(lsn) = run.stage(Write::DeleteChunks(DeleteChunks { execution: run.key, keep }), 0)
         {
             run.lane().durable(lsn).await;
         }

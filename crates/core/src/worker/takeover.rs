@@ -11,7 +11,7 @@ pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(100);
 pub(super) async fn take_over(core: &Core) {
     loop {
         core.worker.take_over.notified().await;
-        match core.store.recover(core.registration().worker).await {
+        match core.store.take_over(core.registration().worker).await {
             Ok(0) => {}
             Ok(recovered) => {
                 crate::crash_point!("look recovered");

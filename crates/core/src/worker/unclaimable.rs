@@ -17,7 +17,7 @@ pub(crate) async fn tell(core: &Core) {
     loop {
         tokio::time::sleep(pause).await;
         pause = LOOK_AFTER.1;
-        let unclaimable = match core.store.survey(MOST).await {
+        let unclaimable = match core.store.workers(MOST).await {
             Ok(survey) => survey.unclaimable(),
             Err(error) => {
                 tracing::debug!(%error, "cannot look what nobody can run");

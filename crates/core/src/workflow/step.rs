@@ -287,7 +287,7 @@ pub(crate) fn body_is_over() {
 pub(crate) fn may_begin(run: &Run, outcome: &Outcome) -> bool {
     !run.is_lost()
         && match outcome {
-            Outcome::Applied | Outcome::Answered(..) => true,
+            Outcome::Applied | Outcome::RequestHandled(..) => true,
             // a child that a run before this one has started: it is there
             Outcome::Duplicate(existing) => existing.parent == Some(run.key),
             _ => false,

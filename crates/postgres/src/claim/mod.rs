@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use stepfast_core::Key;
 use stepfast_core::clock::{Clock, Timestamp};
-use stepfast_core::queue::fairness::{Portion, Turns};
-use stepfast_core::queue::rate::Which;
-use stepfast_core::queue::{DEFAULT_QUEUE, Ticket};
+use stepfast_core::queue::fairness::{Allocation, FairShare};
+use stepfast_core::queue::rate::ClaimScope;
+use stepfast_core::queue::{DEFAULT_QUEUE, Placement};
 use stepfast_core::store::counters::Counters;
-use stepfast_core::store::{Claim, Claimed, Record, StoreError};
+use stepfast_core::store::{Claim, ClaimReply, Record, StoreError};
 use stepfast_core::sync::Mutex;
 use stepfast_core::text::printable;
 
@@ -42,7 +42,7 @@ pub(crate) async fn claim(
     remembered: Remembered<'_>,
     counters: &Counters,
     claim: &Claim,
-) -> Result<Claimed, StoreError> {
+) -> Result<ClaimReply, StoreError> {
     let slot = lanes.slot(claim.worker, claim.lane);
     let mut place = slot.lock().await;
     let lane = Lane::open(connector, place.take(), (claim.worker, claim.lane), CLAIM).await?;
@@ -112,7 +112,7 @@ pub(crate) async fn claim(
                 if is_clean && claiming.lane.is_usable() {
                     *place = Some(claiming.lane);
                 }
-                return Ok(Claimed::default());
+                return Ok(ClaimReply::default());
             }
             StoreError::Rejected(reason) => StoreError::Unavailable(reason),
             error => error,
@@ -141,7 +141,7 @@ struct Candidate {
 #[derive(Clone, Copy)]
 pub(crate) struct Remembered<'a> {
     pub(crate) windows: &'a Windows,
-    pub(crate) turns: &'a Mutex<Turns>,
+    pub(crate) turns: &'a Mutex<FairShare>,
     pub(crate) heads: &'a Heads,
     pub(crate) inbox: &'a Inbox,
 }
@@ -208,7 +208,7 @@ impl<'a> Claiming<'a> {
     }
 
     /// One try; false if the transaction is still open, and has changed nothing.
-    async fn run(&mut self, counters: &Counters) -> Result<(Claimed, bool), Trouble> {
+    async fn run(&mut self, counters: &Counters) -> Result<(ClaimReply, bool), Trouble> {
         let (claim, last) = (self.claim, self.last);
         let first = if claim.from_quarantine { self.quarantined() } else { self.open(None) };
         let due = self.due();
@@ -220,11 +220,11 @@ impl<'a> Claiming<'a> {
         }
         if number >= claim.number {
             // sent again: it has happened, and the next look shows what it took
-            return Ok((Claimed::default(), false));
+            return Ok((ClaimReply::default(), false));
         }
         let mut due = Columns::of(due.rows.first().ok_or_else(|| damaged("an answer"))?);
         let (now, has_due, has_mail): (Timestamp, bool, bool) = (due.time()?, due.next()?, due.next()?);
-        let mut claimed = Claimed::default();
+        let mut claimed = ClaimReply::default();
         let mut is_admitted = false;
         if claim.from_quarantine {
             let candidates = quarantined(first)?;
@@ -265,7 +265,7 @@ impl<'a> Claiming<'a> {
         &mut self,
         mut lines: Vec<Line>,
         mut now: Timestamp,
-        claimed: &mut Claimed,
+        claimed: &mut ClaimReply,
     ) -> Result<bool, Trouble> {
         if let Some(busy) = only_busy(&lines) {
             // somebody claims from it: he will have done in a moment
@@ -289,7 +289,7 @@ impl<'a> Claiming<'a> {
             return Ok(false);
         }
         // what has waited needs no start, and came first: the places that it has left are those of the starts
-        lines.retain(|line| line.is_open() && line.which == Which::Woken);
+        lines.retain(|line| line.is_open() && line.which == ClaimScope::Resumed);
         for line in &mut lines {
             line.expect_starts();
         }
@@ -303,12 +303,12 @@ impl<'a> Claiming<'a> {
     }
 
     /// How many more executions the claim may take.
-    fn places(&self, claimed: &Claimed) -> usize {
+    fn places(&self, claimed: &ClaimReply) -> usize {
         self.claim.limit.min(100_000).saturating_sub(claimed.records.len())
     }
 
     /// How many more bytes the claim may take.
-    fn bytes(&self, claimed: &Claimed) -> usize {
+    fn bytes(&self, claimed: &ClaimReply) -> usize {
         let inputs = claimed.records.iter().map(|record| record.execution.input.len());
         self.claim.max_bytes.saturating_sub(inputs.sum())
     }
@@ -319,19 +319,19 @@ impl<'a> Claiming<'a> {
         &mut self,
         lines: &mut [Line],
         now: Timestamp,
-        claimed: &mut Claimed,
+        claimed: &mut ClaimReply,
     ) -> Result<bool, Trouble> {
         let session = &self.lane.session;
         let mut left = queues::count(session, lines, self.claim.worker, now).await?;
         let candidates = queues::candidates(session, lines, self.remembered.turns, now, &mut left).await?;
-        let portions = self.remembered.turns.lock().divide(&candidates, self.places(claimed));
-        let which = |portion: &Portion| {
+        let portions = self.remembered.turns.lock().allocate(&candidates, self.places(claimed));
+        let which = |portion: &Allocation| {
             let line = lines.iter().find(|line| line.name == portion.queue);
-            line.map_or(Which::All, |line| line.which)
+            line.map_or(ClaimScope::All, |line| line.which)
         };
-        let walk = |it: &Portion| {
+        let walk = |it: &Allocation| {
             // what has waited has an index of its own
-            let is_walked = which(it) != Which::Woken;
+            let is_walked = which(it) != ClaimScope::Resumed;
             let walk = is_walked.then(|| self.remembered.heads.walk(&it.queue, &it.key, now));
             ((it.queue.clone(), it.key.clone()), walk.unwrap_or_default())
         };
@@ -340,7 +340,7 @@ impl<'a> Claiming<'a> {
         let before = claimed.records.len();
         let Some(now) = self.take(lines, &portions, &walks, now, claimed).await? else {
             // once more, from the beginning
-            *claimed = Claimed { has_more: true, ..Claimed::default() };
+            *claimed = ClaimReply { has_more: true, ..ClaimReply::default() };
             self.asked.clear();
             return Ok(false);
         };
@@ -348,14 +348,14 @@ impl<'a> Claiming<'a> {
         let records = &claimed.records[before..];
         let taken = taken(records);
         for portion in &portions {
-            let is_used_up = taken.get(&(portion.queue.clone(), portion.key.clone())) >= Some(&portion.most);
+            let is_used_up = taken.get(&(portion.queue.clone(), portion.key.clone())) >= Some(&portion.limit);
             // of a rate another claim tells when there is more
-            let is_rated = which(portion) == Which::Starts && is_used_up;
+            let is_rated = which(portion) == ClaimScope::New && is_used_up;
             claimed.has_more |= is_rated || is_used_up && portion.is_cut;
             claimed.is_limited |= is_used_up && !portion.is_cut;
         }
         claimed.is_limited |= left.is_limited;
-        claimed.again_at = claimed.again_at.into_iter().chain(left.again_at).min();
+        claimed.retry_at = claimed.retry_at.into_iter().chain(left.again_at).min();
         self.enter(lines, &taken, now, records).await?;
         Ok(true)
     }
@@ -364,13 +364,13 @@ impl<'a> Claiming<'a> {
     async fn take(
         &mut self,
         lines: &[Line],
-        portions: &[Portion],
+        portions: &[Allocation],
         walks: &[(Name, Walk)],
         now: Timestamp,
-        claimed: &mut Claimed,
+        claimed: &mut ClaimReply,
     ) -> Result<Option<Timestamp>, Trouble> {
         let claim = self.claim;
-        let which = |portion: &Portion| {
+        let which = |portion: &Allocation| {
             let line = lines.iter().find(|line| line.name == portion.queue);
             line.and_then(|line| line.which.is_woken())
         };
@@ -391,7 +391,7 @@ impl<'a> Claiming<'a> {
                 one(claim.serves(DEFAULT_QUEUE)),
                 column(portions, |it| it.queue.to_string()),
                 column(portions, |it| it.key.to_string()),
-                column(portions, |it| i64::try_from(it.most).unwrap_or(i64::MAX)),
+                column(portions, |it| i64::try_from(it.limit).unwrap_or(i64::MAX)),
                 column(portions, which),
                 one(claim.number),
                 column(&steps, |(n, _)| *n),
@@ -425,7 +425,7 @@ impl<'a> Claiming<'a> {
         }
     }
 
-    fn keep(&mut self, rows: Vec<TakenRow>, claimed: &mut Claimed) {
+    fn keep(&mut self, rows: Vec<TakenRow>, claimed: &mut ClaimReply) {
         self.taken.extend(rows.iter().map(|row| (row.has_more, row.seq)));
         claimed.records.extend(rows.into_iter().map(|row| bare(row.execution)));
     }
@@ -435,7 +435,7 @@ impl<'a> Claiming<'a> {
         &mut self,
         candidates: Vec<Candidate>,
         now: Timestamp,
-        claimed: &mut Claimed,
+        claimed: &mut ClaimReply,
     ) -> Result<(), Trouble> {
         let mut names: Vec<String> = candidates.iter().map(|it| it.queue.to_string()).collect();
         names.sort_unstable();
@@ -446,7 +446,7 @@ impl<'a> Claiming<'a> {
         let answers = self.send(Part::Middle, vec![self.open(Some(names))]).await?;
         let [opened] = answers else { return Err(damaged("an answer").into()) };
         let mut lines = lines(opened)?;
-        for line in lines.iter_mut().filter(|line| line.which == Which::Woken) {
+        for line in lines.iter_mut().filter(|line| line.which == ClaimScope::Resumed) {
             // none of these has waited
             line.expect_starts();
         }
@@ -481,9 +481,9 @@ impl<'a> Claiming<'a> {
         records: &[Record],
     ) -> Result<(), Trouble> {
         let limited =
-            |ticket: &Ticket| lines.iter().any(|line| line.name == ticket.queue && line.limits.has_slots());
-        let slots: Vec<(Key, Arc<Ticket>)> = (records.iter())
-            .filter_map(|record| Some((record.execution.key, record.execution.ticket.clone()?)))
+            |ticket: &Placement| lines.iter().any(|line| line.name == ticket.queue && line.limits.has_slots());
+        let slots: Vec<(Key, Arc<Placement>)> = (records.iter())
+            .filter_map(|record| Some((record.execution.key, record.execution.placement.clone()?)))
             .filter(|(_, ticket)| limited(ticket))
             .collect();
         let mut jobs: Vec<Job<'_>> = queues::starts(lines, taken, now).into_iter().collect();
@@ -506,7 +506,7 @@ impl<'a> Claiming<'a> {
     }
 
     /// Commits, and brings what was recorded of what was taken.
-    async fn end(&mut self, claimed: &mut Claimed) -> Result<(), Trouble> {
+    async fn end(&mut self, claimed: &mut ClaimReply) -> Result<(), Trouble> {
         let session = &self.lane.session;
         let mut more = Vec::new();
         if session.needs_new_plans(claimed.records.len()) {
@@ -546,9 +546,9 @@ impl<'a> Claiming<'a> {
     }
 
     /// Keeps for the next claim what this one has taken, and from where.
-    fn remember(&mut self, claimed: &Claimed, now: Timestamp) {
+    fn remember(&mut self, claimed: &ClaimReply, now: Timestamp) {
         let place = |(&(_, seq), record): (&(bool, Option<i64>), &Record)| {
-            let ticket = record.execution.ticket.as_deref();
+            let ticket = record.execution.placement.as_deref();
             Some((name(ticket), (ticket.map_or(0, |ticket| ticket.priority), seq?)))
         };
         let taken = self.taken.iter().zip(&claimed.records).filter_map(place).collect();
@@ -710,16 +710,16 @@ type Taken = HashMap<Name, usize>;
 fn taken(records: &[Record]) -> Taken {
     let mut taken = Taken::new();
     for record in records {
-        *taken.entry(name(record.execution.ticket.as_deref())).or_default() += 1;
+        *taken.entry(name(record.execution.placement.as_deref())).or_default() += 1;
     }
     taken
 }
 
 /// The queue and key of a ticket.
-fn name(ticket: Option<&Ticket>) -> Name {
+fn name(ticket: Option<&Placement>) -> Name {
     ticket.map_or_else(
         || (DEFAULT_QUEUE.into(), "".into()),
-        |Ticket { queue, key, .. }| (queue.clone(), key.clone()),
+        |Placement { queue, key, .. }| (queue.clone(), key.clone()),
     )
 }
 

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::fairness::{Candidate, Turns};
-use stepfast_core::queue::rate::{Rate, Used, Which};
-use stepfast_core::queue::{Limits, left};
+use stepfast_core::queue::fairness::{ReadyQueue, FairShare};
+use stepfast_core::queue::rate::{Rate, RateUsage, ClaimScope};
+use stepfast_core::queue::{Limits, remaining};
 use stepfast_core::store::{StoreError, WorkerId};
 use stepfast_core::sync::Mutex;
 use tokio_postgres::Row;
@@ -44,12 +44,12 @@ pub(crate) struct Line {
     pub(crate) access: Access,
     has_keys: bool,
     pub(crate) limits: Limits,
-    pub(crate) which: Which,
+    pub(crate) which: ClaimScope,
     /// How many more of it may run.
     pub(crate) room: usize,
     /// Its starts that count for its rate, and those of its keys.
-    used: Used,
-    used_of: HashMap<Arc<str>, Used>,
+    used: RateUsage,
+    used_of: HashMap<Arc<str>, RateUsage>,
     /// Keys of which something was chosen from the quarantine.
     pub(crate) tried: HashSet<Arc<str>>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Left {
 
 impl Left {
     /// How many starts a rate allows for.
-    fn allowed(&mut self, rate: &Rate, used: &Used, now: Timestamp) -> usize {
+    fn allowed(&mut self, rate: &Rate, used: &RateUsage, now: Timestamp) -> usize {
         let allowance = rate.allowance(used, now);
         if allowance.starts == 0 {
             self.again_at = self.again_at.into_iter().chain(allowance.more_at).min();
@@ -93,9 +93,9 @@ impl Line {
         let has_keys = row.next()?;
         let has_woken: bool = row.next()?;
         let which = match (limits.has_rate(), has_woken) {
-            (false, _) => Which::All,
-            (true, true) => Which::Woken,
-            (true, false) => Which::Starts,
+            (false, _) => ClaimScope::All,
+            (true, true) => ClaimScope::Resumed,
+            (true, false) => ClaimScope::New,
         };
         Ok(Self {
             name,
@@ -109,7 +109,7 @@ impl Line {
             limits,
             which,
             room: usize::MAX,
-            used: Used::default(),
+            used: RateUsage::default(),
             used_of: HashMap::new(),
             tried: HashSet::new(),
         })
@@ -127,13 +127,13 @@ impl Line {
 
     /// What begins may be taken of it from here on, and no more what has waited.
     pub(crate) fn expect_starts(&mut self) {
-        self.which = Which::Starts;
+        self.which = ClaimScope::New;
         self.room = usize::MAX;
     }
 
     /// How many more of one of its keys may run, of which so many do.
     fn room_of(&self, used: Option<i64>) -> usize {
-        left(self.limits.key_concurrency, used.unwrap_or_default().unsigned_abs())
+        remaining(self.limits.key_concurrency, used.unwrap_or_default().unsigned_abs())
     }
 
     pub(crate) fn has_key_limits(&self) -> bool {
@@ -161,14 +161,14 @@ pub(crate) async fn count(
             let (name, used, here): (&str, i64, i64) = (row.next()?, row.next()?, row.next()?);
             if let Some(line) = lines.iter_mut().find(|line| *line.name == *name) {
                 let Limits { concurrency, worker_concurrency, .. } = line.limits;
-                let room = left(concurrency, used.unsigned_abs());
-                line.room = room.min(left(worker_concurrency, here.unsigned_abs()));
+                let room = remaining(concurrency, used.unsigned_abs());
+                line.room = room.min(remaining(worker_concurrency, here.unsigned_abs()));
                 left_over.is_limited |= line.room == 0;
             }
         }
     }
     let mut rated: Vec<(&mut Line, Rate)> = (lines.iter_mut())
-        .filter(|line| line.is_open() && line.which == Which::Starts)
+        .filter(|line| line.is_open() && line.which == ClaimScope::New)
         .filter_map(|line| line.limits.rate.map(|rate| (line, rate)))
         .collect();
     let asked =
@@ -181,7 +181,7 @@ pub(crate) async fn count(
 }
 
 /// Starts that count for rates, of queues or of their keys.
-async fn used(session: &Session, asked: Vec<Rated>, now: Timestamp) -> Result<Vec<Used>, Trouble> {
+async fn used(session: &Session, asked: Vec<Rated>, now: Timestamp) -> Result<Vec<RateUsage>, Trouble> {
     if asked.is_empty() {
         return Ok(Vec::new());
     }
@@ -196,7 +196,7 @@ async fn used(session: &Session, asked: Vec<Rated>, now: Timestamp) -> Result<Ve
     let read = |row| {
         let mut row = Columns::of(row);
         let _: i64 = row.next()?;
-        Ok(Used { starts: row.next::<i64>()? as u64, first_at: row.opt_time()?, last_at: row.opt_time()? })
+        Ok(RateUsage { starts: row.next::<i64>()? as u64, first_at: row.opt_time()?, last_at: row.opt_time()? })
     };
     answers.iter().flat_map(|answer| &answer.rows).map(read).collect()
 }
@@ -208,7 +208,7 @@ pub(crate) fn starts(
     now: Timestamp,
 ) -> Option<Job<'static>> {
     let mut entries = Vec::new();
-    for line in lines.iter().filter(|line| line.which == Which::Starts) {
+    for line in lines.iter().filter(|line| line.which == ClaimScope::New) {
         let of_line = || begun.iter().filter(|((queue, _), _)| *queue == line.name);
         let all: usize = of_line().map(|(_, starts)| starts).sum();
         if let Some(rate) = line.limits.rate.filter(|_| all > 0) {
@@ -267,15 +267,15 @@ pub(crate) async fn room_of(
 pub(crate) async fn candidates(
     session: &Session,
     lines: &mut [Line],
-    turns: &Mutex<Turns>,
+    turns: &Mutex<FairShare>,
     now: Timestamp,
     left_over: &mut Left,
-) -> Result<Vec<Candidate>, Trouble> {
+) -> Result<Vec<ReadyQueue>, Trouble> {
     let mut open: Vec<&mut Line> = lines.iter_mut().filter(|line| line.is_open()).collect();
-    let mut candidates: Vec<Candidate> = (open.iter())
-        .map(|line| Candidate {
+    let mut candidates: Vec<ReadyQueue> = (open.iter())
+        .map(|line| ReadyQueue {
             queue: line.name.clone(),
-            room: line.room,
+            capacity: line.room,
             keys: if line.has_keys { Vec::new() } else { vec![("".into(), usize::MAX)] },
             has_more_keys: false,
             weights: line.limits.key_weights.clone(),
@@ -296,7 +296,7 @@ pub(crate) async fn candidates(
             one(end),
             one(keyed.iter().map(|i| open[*i].limits.key_concurrency.is_some()).collect::<Vec<_>>()),
             one(KEYS as i32),
-            one(keyed.iter().map(|i| open[*i].which == Which::Woken).collect::<Vec<_>>()),
+            one(keyed.iter().map(|i| open[*i].which == ClaimScope::Resumed).collect::<Vec<_>>()),
         ],
     };
     // from the key after the one that had the last turn, and around
@@ -324,7 +324,7 @@ pub(crate) async fn candidates(
     let mut asked = Vec::new();
     let mut places = Vec::new();
     for &i in &keyed {
-        let Some(rate) = open[i].limits.key_rate.filter(|_| open[i].which == Which::Starts) else { continue };
+        let Some(rate) = open[i].limits.key_rate.filter(|_| open[i].which == ClaimScope::New) else { continue };
         for (n, (key, _)) in candidates[i].keys.iter().enumerate() {
             asked.push(Rated { queue: open[i].name.clone(), key: Some(key.clone()), rate });
             places.push((i, n, rate));

@@ -12,7 +12,7 @@ use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::{
-    Detail, ExecutionId, Look, Registration, RequestKind, Seen, StoreError, WorkerId, WorkerInfo,
+    Detail, ExecutionId, Heartbeat, Registration, RequestKind, HeartbeatReply, StoreError, WorkerId, WorkerInfo,
 };
 use tokio::sync::Mutex;
 use tokio::time::Instant as Moment;
@@ -109,7 +109,7 @@ pub(crate) struct Control {
 
 /// An answer of look.sql.
 struct View {
-    seen: Seen,
+    seen: HeartbeatReply,
     lost_owners: Vec<i64>,
     others: Vec<Other>,
     has_company: bool,
@@ -243,25 +243,25 @@ impl Control {
     }
 
     /// See [`Store::look`](stepfast_core::Store::look). Also, whether there are other workers.
-    pub(crate) async fn look(&self, look: &Look, reader: &Reader) -> Result<(Seen, bool), StoreError> {
-        let sight = if look.is_renewal { self.windows.renew(look.worker) } else { Sight::default() };
-        let is_search = look.is_renewal && self.with_looker(look.worker, |looker| looker.is_search_due());
+    pub(crate) async fn look(&self, look: &Heartbeat, reader: &Reader) -> Result<(HeartbeatReply, bool), StoreError> {
+        let sight = if look.renews_lease { self.windows.renew(look.worker) } else { Sight::default() };
+        let is_search = look.renews_lease && self.with_looker(look.worker, |looker| looker.is_search_due());
         let params = vec![
             one(look.worker.0),
             one(look.epoch),
             one(self.now().map(Instant)),
             one(self.lease_micros()),
-            one(look.watch.iter().map(|key| uuid(*key)).collect::<Vec<_>>()),
+            one(look.watched.iter().map(|key| uuid(*key)).collect::<Vec<_>>()),
             texts(&look.workflows),
             one(look.app_version.as_deref()),
             one(sight.keys.as_ref().map(|keys| uuid(keys.start))),
             one(sight.keys.as_ref().map(|keys| uuid(keys.end))),
-            one(look.is_renewal),
+            one(look.renews_lease),
             one(is_search),
             maybe_texts(look.queues.as_ref()),
         ];
         let mut jobs = vec![Job { sql: Sql::Look, what: "looking", params }];
-        let idle = if look.is_renewal { self.lanes.idle(look.worker) } else { Vec::new() };
+        let idle = if look.renews_lease { self.lanes.idle(look.worker) } else { Vec::new() };
         if !idle.is_empty() {
             let params = vec![
                 one(look.worker.0),
@@ -279,7 +279,7 @@ impl Control {
         let mut view = view(answers.first().ok_or_else(|| damaged("an answer"))?)?;
         if view.seen.is_fenced {
             self.forget(look.worker);
-            let seen = Seen { now: view.seen.now, is_fenced: true, ..Seen::default() };
+            let seen = HeartbeatReply { now: view.seen.now, is_fenced: true, ..HeartbeatReply::default() };
             return Ok((seen, true));
         }
         if let Some(keys) = sight.keys {
@@ -288,20 +288,20 @@ impl Control {
         if !sight.old.is_empty() {
             self.enter(look.worker, &sight.old).await?;
         }
-        if look.is_renewal {
+        if look.renews_lease {
             self.forget_claims(look.worker, sight.unsure).await?;
         }
-        if let Some(holds) = &look.holds {
-            view.seen.strays = self.strays(look.worker, holds, reader).await?;
+        if let Some(holds) = &look.held {
+            view.seen.unheld = self.strays(look.worker, holds, reader).await?;
         }
-        if look.is_renewal {
+        if look.renews_lease {
             let lease = self.connector.options().lease;
             self.with_looker(look.worker, |looker| {
                 let at = Moment::now();
                 let may_judge = looker.continuity.renew(at, lease);
-                view.seen.judge_at =
+                view.seen.next_expiry_at =
                     looker.see(&view.others, view.lost_owners, may_judge, (view.seen.now, at));
-                view.seen.has_lost = looker.lost.is_some();
+                view.seen.has_dead_workers = looker.lost.is_some();
             });
         }
         Ok((view.seen, view.has_company))
@@ -512,7 +512,7 @@ fn view(answer: &Answer) -> Result<View, StoreError> {
     let oldest_engine = i64::from(row.next::<i32>()?);
     let requests = asked.into_iter().zip(kinds);
     Ok(View {
-        seen: Seen {
+        seen: HeartbeatReply {
             now,
             is_fenced,
             requests: requests
@@ -520,16 +520,16 @@ fn view(answer: &Answer) -> Result<View, StoreError> {
                     Some((key(execution), RequestKind::from_number(kind.into())?))
                 })
                 .collect(),
-            ended: ended.into_iter().map(key).collect(),
-            strays: Vec::new(),
+            finished: ended.into_iter().map(key).collect(),
+            unheld: Vec::new(),
             has_ready,
             next_due,
             expired: overdue.into_iter().map(key).collect(),
             next_deadline,
             quarantined_until,
-            has_lost: false,
+            has_dead_workers: false,
             newer_schema: (oldest_engine > newest()).then(|| (oldest_engine, newest())),
-            judge_at: None,
+            next_expiry_at: None,
         },
         lost_owners,
         has_company,

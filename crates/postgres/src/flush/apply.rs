@@ -2,9 +2,9 @@
 
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::Ticket;
+use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, Checkpoint, Chunk, Discard, Flush, Move, Request, State, WorkerId, Write, cancel_outcome,
+    Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Move, Request, State, WorkerId, Write, cancel_outcome,
 };
 use uuid::Uuid;
 
@@ -28,7 +28,7 @@ pub(crate) struct Sorted<'a> {
     checkpoints: Vec<&'a Checkpoint>,
     attempts: Vec<&'a Attempt>,
     chunks: Vec<&'a Chunk>,
-    discards: Vec<&'a Discard>,
+    discards: Vec<&'a DeleteChunks>,
     answers: Vec<Key>,
 }
 
@@ -41,15 +41,15 @@ impl<'a> Sorted<'a> {
                 Write::Start(_) => {}
                 Write::Checkpoint(checkpoint) => sorted.checkpoints.push(checkpoint),
                 Write::Attempt(attempt) => sorted.attempts.push(attempt),
-                Write::Move(change) if matches!(change.state, State::Ended { .. }) => {
+                Write::Transition(change) if matches!(change.state, State::Ended { .. }) => {
                     sorted.ends.push((i, change));
                 }
-                Write::Move(change) => sorted.moves.push((i, change)),
+                Write::Transition(change) => sorted.moves.push((i, change)),
                 Write::Wake(key) => sorted.wakes.push((i, *key)),
                 Write::Request(request) => sorted.requests.push((i, request)),
-                Write::Answer(key) => sorted.answers.push(*key),
+                Write::ClearRequests(key) => sorted.answers.push(*key),
                 Write::Chunk(chunk) => sorted.chunks.push(chunk),
-                Write::Discard(discard) => sorted.discards.push(discard),
+                Write::DeleteChunks(discard) => sorted.discards.push(discard),
             }
         }
         // so two flushes lock in one order; a cancel from elsewhere may lock in another, which `lock_timeout` ends
@@ -127,7 +127,7 @@ impl<'a> Sorted<'a> {
                 jobs.push(Job { sql: Sql::Heed, what: "heeding requests", params: vec![one(resting)] });
             }
         }
-        let freed: Vec<(Key, &Ticket)> = self.freed().collect();
+        let freed: Vec<(Key, &Placement)> = self.freed().collect();
         if !freed.is_empty() {
             let params = vec![
                 one(worker.0),
@@ -145,7 +145,7 @@ impl<'a> Sorted<'a> {
     }
 
     /// What stops running, and may have a slot in its queue.
-    pub(crate) fn freed(&self) -> impl Iterator<Item = (Key, &'a Ticket)> {
+    pub(crate) fn freed(&self) -> impl Iterator<Item = (Key, &'a Placement)> {
         let moves = self.moves.iter().filter(|(_, change)| !matches!(change.state, State::Running { .. }));
         let all = self.ends.iter().chain(moves);
         all.filter_map(|(_, change)| Some((change.key, &**change.ticket.as_ref()?)))
@@ -218,7 +218,7 @@ impl<'a> Sorted<'a> {
                 Write::Start(start) if self.starts.is_done_with(i, start) => continue,
                 Write::Start(start) if start.has_begun => (start.key, &start.state, &mut again),
                 Write::Start(start) => (start.key, &start.state, &mut queued),
-                Write::Move(change) => (change.key, &change.state, &mut again),
+                Write::Transition(change) => (change.key, &change.state, &mut again),
                 _ => continue,
             };
             match state {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use stepfast_core::queue::depth::{Depth, Entry};
+use stepfast_core::queue::depth::{Depth, Admission};
 use stepfast_core::store::{Flush, Start, StoreError, Write};
 use stepfast_core::sync::Mutex;
 
@@ -103,14 +103,14 @@ impl<'a> Gates<'a> {
         let mut uncounted = BTreeSet::new();
         for (i, start, queue) in &entries.starts {
             let Some(depth) = depths.get_mut(queue) else { continue };
-            if !start.is_refusable() {
+            if !start.can_be_rejected() {
                 depth.enter_anyway();
                 continue;
             }
             match depth.enter() {
-                Entry::Admitted => {}
-                Entry::Refused => drop(refused.insert(*i)),
-                Entry::Count => drop(uncounted.insert((*queue).to_owned())),
+                Admission::Admitted => {}
+                Admission::Refused => drop(refused.insert(*i)),
+                Admission::Count => drop(uncounted.insert((*queue).to_owned())),
             }
         }
         if uncounted.is_empty() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::store::{
-    Answer as Answered, Outcome, Request, RequestKind, Status, StoreError, UNKNOWN_STATUS,
+    RequestResult as Answered, Outcome, Request, RequestKind, Status, StoreError, UNKNOWN_STATUS,
 };
 use uuid::Uuid;
 
@@ -83,7 +83,7 @@ impl Targets {
         let mut decisions = Decisions::default();
         for &(i, request) in requests {
             let outcome = match self.rows.get(&request.execution).cloned() {
-                None if self.unknown.contains(&request.execution) => Outcome::Refused(UNKNOWN_STATUS.into()),
+                None if self.unknown.contains(&request.execution) => Outcome::Rejected(UNKNOWN_STATUS.into()),
                 None => Outcome::NotFound,
                 Some(target) => match request.kind {
                     RequestKind::Cancel => self.cancel(request, &target, &mut decisions),
@@ -103,7 +103,7 @@ impl Targets {
         decisions: &mut Decisions<'a>,
     ) -> Outcome {
         if target.status.is_terminal() {
-            return Outcome::Answered(Answered::Declined(target.status), None);
+            return Outcome::RequestHandled(Answered::NotApplicable(target.status), None);
         }
         let mut stack = vec![request.execution];
         while let Some(next) = stack.pop() {
@@ -120,9 +120,9 @@ impl Targets {
             stack.extend(self.children.get(&next).into_iter().flatten());
         }
         if target.status == Status::Running {
-            Outcome::Answered(Answered::Requested, None)
+            Outcome::RequestHandled(Answered::Pending, None)
         } else {
-            Outcome::Answered(Answered::Done, target.parent)
+            Outcome::RequestHandled(Answered::Done, target.parent)
         }
     }
 
@@ -136,7 +136,7 @@ impl Targets {
         if has_expired && target.status != Status::Running {
             self.cancel(request, target, decisions)
         } else {
-            Outcome::Answered(Answered::Declined(target.status), None)
+            Outcome::RequestHandled(Answered::NotApplicable(target.status), None)
         }
     }
 
@@ -148,14 +148,14 @@ impl Targets {
     ) -> Outcome {
         let had_ended = matches!(target.status, Status::Failed | Status::Cancelled);
         if !had_ended && !target.is_paused {
-            return Outcome::Answered(Answered::Declined(target.status), None);
+            return Outcome::RequestHandled(Answered::NotApplicable(target.status), None);
         }
         if let Some(row) = self.rows.get_mut(&request.execution) {
             row.status = Status::Queued;
             row.is_paused = false;
         }
         decisions.resumed.push((request.execution, target.status));
-        Outcome::Answered(Answered::Done, None)
+        Outcome::RequestHandled(Answered::Done, None)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfast_core::Key;
 use stepfast_core::store::{
-    Answer as Answered, Existing, Flush, Move, Outcome, Request, RequestKind, Start, State, Status,
+    RequestResult as Answered, Existing, Flush, Move, Outcome, Request, RequestKind, Start, State, Status,
     StoreError, UNKNOWN_STATUS, Write,
 };
 
@@ -44,13 +44,13 @@ impl Known {
         let holder = held(start)
             .and_then(|(queue, id)| self.by_dedup_id.get(&(queue.to_owned(), id.to_owned())))
             .and_then(|key| self.of(key));
-        if let Some(holder) = holder.filter(|_| start.merge_within.is_some()) {
+        if let Some(holder) = holder.filter(|_| start.debounce_window.is_some()) {
             return Ok(Outcome::Duplicate(Box::new(holder.clone())));
         }
         if holder.is_some() || start.dedup_id.is_some() && !is_refused {
             return Ok(Outcome::Deduplicated(holder.cloned().map(Box::new)));
         }
-        if start.waits_in().is_some() && start.is_refusable() {
+        if start.waits_in().is_some() && start.can_be_rejected() {
             return Ok(Outcome::Full);
         }
         Err(StoreError::Corrupt(format!(
@@ -107,7 +107,7 @@ pub(crate) async fn applied_before(
 ) -> Result<Vec<(usize, Outcome)>, Trouble> {
     let is_of_interest = |write: &&Write| match write {
         Write::Start(_) | Write::Wake(_) | Write::Request(_) => true,
-        Write::Move(change) => matches!(change.state, State::Ended { .. }),
+        Write::Transition(change) => matches!(change.state, State::Ended { .. }),
         _ => false,
     };
     let keys = flush.writes.iter().filter(is_of_interest).map(Write::execution);
@@ -124,7 +124,7 @@ pub(crate) async fn applied_before(
             Write::Start(start) => match known.by_key.get(&start.key) {
                 Some(found) if found.created_at == start.created_at => {
                     // it has begun, or somebody has claimed it meanwhile, who runs it
-                    if start.yields && found.owner != Some(flush.worker) {
+                    if start.self_claims && found.owner != Some(flush.worker) {
                         outcomes.push((i, Outcome::Queued));
                     }
                 }
@@ -135,7 +135,7 @@ pub(crate) async fn applied_before(
                 Some(existing) if existing.status != Status::Waiting => {}
                 _ => outcomes.push((i, Outcome::NotFound)),
             },
-            Write::Move(Move { key, state: State::Ended { status, .. }, .. })
+            Write::Transition(Move { key, state: State::Ended { status, .. }, .. })
                 if *status != Status::Cancelled
                     && known.of(key).is_some_and(|existing| existing.status == Status::Cancelled) =>
             {
@@ -172,21 +172,21 @@ async fn asked(session: &Session, flush: &Flush) -> Result<HashSet<(Key, Key)>, 
 fn answer(request: &Request, found: Option<&Found>, is_asked: bool) -> Outcome {
     let Some(Found { existing, has_known_status, .. }) = found else { return Outcome::NotFound };
     if !has_known_status {
-        return Outcome::Refused(UNKNOWN_STATUS.into());
+        return Outcome::Rejected(UNKNOWN_STATUS.into());
     }
     let status = existing.status;
     match request.kind {
-        RequestKind::Cancel if is_asked => Outcome::Answered(Answered::Requested, None),
+        RequestKind::Cancel if is_asked => Outcome::RequestHandled(Answered::Pending, None),
         RequestKind::Cancel | RequestKind::Expire if status == Status::Cancelled => {
-            Outcome::Answered(Answered::Done, existing.parent)
+            Outcome::RequestHandled(Answered::Done, existing.parent)
         }
-        RequestKind::Cancel if status.is_terminal() => Outcome::Answered(Answered::Declined(status), None),
-        RequestKind::Expire => Outcome::Answered(Answered::Declined(status), None),
+        RequestKind::Cancel if status.is_terminal() => Outcome::RequestHandled(Answered::NotApplicable(status), None),
+        RequestKind::Expire => Outcome::RequestHandled(Answered::NotApplicable(status), None),
         // its row is gone: the owner has answered it
-        RequestKind::Cancel => Outcome::Answered(Answered::Requested, None),
+        RequestKind::Cancel => Outcome::RequestHandled(Answered::Pending, None),
         RequestKind::Resume if status == Status::Completed => {
-            Outcome::Answered(Answered::Declined(status), None)
+            Outcome::RequestHandled(Answered::NotApplicable(status), None)
         }
-        RequestKind::Resume => Outcome::Answered(Answered::Done, None),
+        RequestKind::Resume => Outcome::RequestHandled(Answered::Done, None),
     }
 }

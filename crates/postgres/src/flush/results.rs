@@ -65,7 +65,7 @@ impl Applied {
                         _ => matches!(write, Write::Attempt(_)),
                     });
                     let heard = records.filter(|(_, write)| asked.contains(&write.execution()));
-                    applied.outcomes.extend(heard.map(|(i, _)| (i, Outcome::CancelAsked)));
+                    applied.outcomes.extend(heard.map(|(i, _)| (i, Outcome::CancelRequested)));
                 }
                 Sql::Forget => {
                     let Some(cancelled) = counted(answer)?.0 else { continue };

@@ -45,7 +45,7 @@ impl<'a> Starts<'a> {
             let Write::Start(start) = write else { continue };
             let attributes = start.attributes.iter();
             starts.attributes.extend(attributes.map(|(name, value)| (start.key, name, value)));
-            if start.merge_within.is_some() {
+            if start.debounce_window.is_some() {
                 starts.merging.push((i, start));
                 continue;
             }
@@ -90,7 +90,7 @@ impl<'a> Starts<'a> {
 
     /// True if there is nothing more to do to make it ready.
     pub(crate) fn is_done_with(&self, i: usize, start: &Start) -> bool {
-        self.refused.contains(&i) || start.merge_within.is_some() || self.has_queued && is_queued(start)
+        self.refused.contains(&i) || start.debounce_window.is_some() || self.has_queued && is_queued(start)
     }
 
     /// Inserts that may have to wait for each other come in one order for all flushes, which so do not deadlock: by what is
@@ -204,8 +204,8 @@ impl<'a> Starts<'a> {
                 column(starts, |(_, s)| queue_key(s)),
                 column(starts, |(_, s)| priority(s)),
                 column(starts, |(_, s)| Instant(due_at(s))),
-                column(starts, |(_, s)| s.merge_within.map(|most| most.as_millis() as i64)),
-                column(starts, |(_, s)| s.held_dedup_id().map(|id| &**id)),
+                column(starts, |(_, s)| s.debounce_window.map(|most| most.as_millis() as i64)),
+                column(starts, |(_, s)| s.active_dedup_id().map(|id| &**id)),
                 column(starts, |(_, s)| s.run_timeout.map(stored_millis)),
             ];
             jobs.push(Job { sql: Sql::Merge, what: "inserting executions", params });
@@ -249,7 +249,7 @@ impl<'a> Starts<'a> {
                 column(starts, |(_, s)| queue(s)),
                 column(starts, |(_, s)| queue_key(s)),
                 column(starts, |(_, s)| priority(s)),
-                column(starts, |(_, s)| s.held_dedup_id().map(|id| &**id)),
+                column(starts, |(_, s)| s.active_dedup_id().map(|id| &**id)),
                 column(starts, |(_, s)| s.run_timeout.map(stored_millis)),
             ];
             jobs.push(Job { sql: Sql::Start, what: "inserting executions", params });
@@ -288,13 +288,13 @@ fn kind(start: &Start) -> Kind {
     if is_queued(start) {
         return Kind::Queued;
     }
-    if start.yields_now() {
+    if start.is_self_claiming() {
         return Kind::Yielding;
     }
     if !is_root || !is_common || start.deadline_at.is_some() {
         return Kind::Special;
     }
-    if start.app_version.is_some() || start.ticket.is_some() {
+    if start.app_version.is_some() || start.placement.is_some() {
         return Kind::Special;
     }
     match &start.workflow_id {
@@ -319,7 +319,7 @@ fn is_queued(start: &Start) -> bool {
 
 /// What it alone has there, if it has that.
 pub(crate) fn held(start: &Start) -> Option<(&str, &str)> {
-    Some((queue(start)?, &**start.held_dedup_id()?))
+    Some((queue(start)?, &**start.active_dedup_id()?))
 }
 
 /// When it may begin.
@@ -332,13 +332,13 @@ fn due_at(start: &Start) -> Timestamp {
 
 /// The queue that it stands in, if that is not the default one.
 pub(crate) fn queue(start: &Start) -> Option<&str> {
-    start.ticket.as_ref().map(|ticket| &*ticket.queue)
+    start.placement.as_ref().map(|ticket| &*ticket.queue)
 }
 
 fn queue_key(start: &Start) -> Option<&str> {
-    start.ticket.as_ref().map(|ticket| &*ticket.key).filter(|key| !key.is_empty())
+    start.placement.as_ref().map(|ticket| &*ticket.key).filter(|key| !key.is_empty())
 }
 
 fn priority(start: &Start) -> Option<i32> {
-    start.ticket.as_ref().map(|ticket| ticket.priority).filter(|priority| *priority != 0)
+    start.placement.as_ref().map(|ticket| ticket.priority).filter(|priority| *priority != 0)
 }

@@ -1,7 +1,7 @@
 //! Who is registered, and what waits: for people.
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::store::{DeadLetter, StoreError, Survey, Waiting, WorkerId, WorkerInfo, WorkerRow};
+use stepfast_core::store::{DeadLetter, StoreError, WorkerOverview, WaitingWork, WorkerId, WorkerInfo, RegisteredWorker};
 use tokio_postgres::Row;
 
 use crate::conn::pipeline::{Job, one};
@@ -17,14 +17,14 @@ impl Reader {
         most: u64,
         now: Option<Timestamp>,
         lease_micros: i64,
-    ) -> Result<Survey, StoreError> {
+    ) -> Result<WorkerOverview, StoreError> {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let now = now.map(Instant);
         let what = "looking who is there";
         let workers = Job { sql: Sql::Workers, what, params: vec![one(now), one(lease_micros)] };
         let workers = self.ask(workers).await?;
         let waiting = self.ask(Job { sql: Sql::Waiting, what, params: vec![one(now), one(most)] }).await?;
-        Ok(Survey {
+        Ok(WorkerOverview {
             workers: workers.iter().map(worker).collect::<Result<_, _>>()?,
             waiting: waiting.iter().map(waits).collect::<Result<_, _>>()?,
         })
@@ -44,8 +44,8 @@ fn dead_letter(row: &Row) -> Result<DeadLetter, StoreError> {
     let mut row = Columns::of(row);
     Ok(DeadLetter {
         id: row.next()?,
-        put_at: row.time()?,
-        refused_at: row.time()?,
+        created_at: row.time()?,
+        rejected_at: row.time()?,
         key: row.key()?,
         reason: row.next()?,
         workflow: row.next()?,
@@ -54,9 +54,9 @@ fn dead_letter(row: &Row) -> Result<DeadLetter, StoreError> {
     })
 }
 
-fn worker(row: &Row) -> Result<WorkerRow, StoreError> {
+fn worker(row: &Row) -> Result<RegisteredWorker, StoreError> {
     let mut row = Columns::of(row);
-    Ok(WorkerRow {
+    Ok(RegisteredWorker {
         worker: WorkerId(row.next()?),
         info: WorkerInfo {
             host: row.next()?,
@@ -74,9 +74,9 @@ fn worker(row: &Row) -> Result<WorkerRow, StoreError> {
     })
 }
 
-fn waits(row: &Row) -> Result<Waiting, StoreError> {
+fn waits(row: &Row) -> Result<WaitingWork, StoreError> {
     let mut row = Columns::of(row);
-    Ok(Waiting {
+    Ok(WaitingWork {
         workflow: row.next::<&str>()?.into(),
         app_version: row.next::<Option<&str>>()?.map(Into::into),
         executions: row.next::<i64>()? as u64,

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::Ticket;
+use stepfast_core::queue::Placement;
 use stepfast_core::store::{
     Attempt, Checkpoint, CheckpointKind, Execution, Existing, Parent, Record, RequestKind, Status,
-    StoreError, WorkerId, decode_armed,
+    StoreError, WorkerId, decode_pending_sleeps,
 };
 use stepfast_core::{Key, Path, Payload};
 use tokio_postgres::Row;
@@ -165,7 +165,7 @@ fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
             status = row.status()?;
             status.unwrap_or(Status::Queued)
         },
-        is_paused: row.next()?,
+        is_parked: row.next()?,
         input: row.payload()?,
         outcome: row.payload()?,
         owner: row.next::<Option<i64>>()?.map(WorkerId),
@@ -174,16 +174,16 @@ fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
         created_at: row.time()?,
         ended_at: row.opt_time()?,
         deadline_at: row.opt_time()?,
-        armed: {
+        pending_sleeps: {
             let bytes: Option<&[u8]> = row.next()?;
-            let armed = decode_armed(bytes.unwrap_or_default());
+            let armed = decode_pending_sleeps(bytes.unwrap_or_default());
             is_armed_damaged = armed.is_none();
             armed.unwrap_or_default()
         },
         wake_at: row.opt_time()?,
         strikes: row.next::<Option<i32>>()?.unwrap_or_default().cast_unsigned(),
         app_version: row.next::<Option<&str>>()?.map(Into::into),
-        ticket: ticket(row)?,
+        placement: ticket(row)?,
         dedup_id: row.next::<Option<&str>>()?.map(Into::into),
         run_timeout: row.next::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         attributes: Attributes::NONE,
@@ -199,10 +199,10 @@ fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
 }
 
 /// Where an execution stands: its queue, its key there, its priority.
-fn ticket(row: &mut Columns<'_>) -> Result<Option<Arc<Ticket>>, StoreError> {
+fn ticket(row: &mut Columns<'_>) -> Result<Option<Arc<Placement>>, StoreError> {
     let (queue, key, priority): (Option<&str>, Option<&str>, Option<i32>) =
         (row.next()?, row.next()?, row.next()?);
-    let ticket = |queue: &str| Ticket {
+    let ticket = |queue: &str| Placement {
         queue: queue.into(),
         key: key.unwrap_or_default().into(),
         priority: priority.unwrap_or_default(),

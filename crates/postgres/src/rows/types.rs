@@ -4,7 +4,7 @@ use std::error::Error;
 
 use bytes::{BufMut, BytesMut};
 use stepfast_core::clock::Timestamp;
-use stepfast_core::store::{State, encode_armed};
+use stepfast_core::store::{State, encode_pending_sleeps};
 use stepfast_core::{Key, Payload};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
@@ -98,7 +98,7 @@ pub(crate) fn ended_at(state: &State) -> Option<Instant> {
 /// Returns the column `armed` of a state.
 pub(crate) fn armed(state: &State) -> Option<Vec<u8>> {
     let armed = state.armed();
-    (!armed.is_empty()).then(|| encode_armed(armed))
+    (!armed.is_empty()).then(|| encode_pending_sleeps(armed))
 }
 
 /// A payload as the column of what a cancel ends.

@@ -10,10 +10,10 @@ use rusqlite::{OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
-use stepfast_core::queue::fairness::{Portion, Turns};
-use stepfast_core::queue::rate::Which;
+use stepfast_core::queue::fairness::{Allocation, FairShare};
+use stepfast_core::queue::rate::ClaimScope;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{Claim, Claimed, Status, StoreError, WorkerId, is_same_version};
+use stepfast_core::store::{Claim, ClaimReply, Status, StoreError, WorkerId, is_same_version};
 
 use crate::claim::inbox::receive;
 use crate::claim::queues::Room;
@@ -30,11 +30,11 @@ const PAGE: usize = 64;
 
 impl Inner {
     /// Claims in one transaction, on the calling thread.
-    pub(crate) fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let (claimed, tally): (Claimed, Tally) = self.write("claiming executions", |conn| {
+    pub(crate) fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
+        let (claimed, tally): (ClaimReply, Tally) = self.write("claiming executions", |conn| {
             let mut sql = Statements::new(conn);
             fence(&mut sql, claim.worker.0, claim.lane, claim.epoch)?;
-            let (shared, now, claimed) = (&self.shared, self.now(), Claimed::default());
+            let (shared, now, claimed) = (&self.shared, self.now(), ClaimReply::default());
             let mut claiming = Claiming { sql, shared, claim, now, claimed, bytes: 0 };
             if claim.from_quarantine {
                 claiming.quarantined()?;
@@ -64,7 +64,7 @@ struct Claiming<'c, 'a> {
     shared: &'a Shared,
     claim: &'a Claim,
     now: Timestamp,
-    claimed: Claimed,
+    claimed: ClaimReply,
     bytes: usize,
 }
 
@@ -163,7 +163,7 @@ impl Claiming<'_, '_> {
     }
 
     /// Takes of each queue and key what its turn and its limits allow for.
-    fn ready(&mut self, turns: &mut Turns) -> Tried<()> {
+    fn ready(&mut self, turns: &mut FairShare) -> Tried<()> {
         if self.is_full() {
             return Ok(());
         }
@@ -190,7 +190,7 @@ impl Claiming<'_, '_> {
     /// starts have their turn. Returns the queues of which only what has waited was taken.
     fn ready_of(
         &mut self,
-        turns: &mut Turns,
+        turns: &mut FairShare,
         queues: BTreeSet<Arc<str>>,
         are_starts: bool,
     ) -> Tried<BTreeSet<Arc<str>>> {
@@ -204,21 +204,21 @@ impl Claiming<'_, '_> {
             room.choose(&mut self.sql, if are_starts { &[] } else { &workflows })?;
             candidates.push(room.candidate(&mut self.sql, &workflows, &turns.after(&queue))?);
             self.claimed.is_limited |= room.is_limited;
-            self.claimed.again_at = self.claimed.again_at.into_iter().chain(room.again_at).min();
+            self.claimed.retry_at = self.claimed.retry_at.into_iter().chain(room.again_at).min();
             rooms.push(room);
         }
         let mut all = rooms.iter().zip(&candidates).peekable();
-        for portion in turns.divide(&candidates, self.claim.limit - self.claimed.records.len()) {
+        for portion in turns.allocate(&candidates, self.claim.limit - self.claimed.records.len()) {
             while all.next_if(|(_, candidate)| candidate.queue != portion.queue).is_some() {}
             let Some((room, _)) = all.peek() else { break };
             self.take_portion(&portion, room)?;
         }
-        let woken = rooms.iter().filter(|room| room.which == Which::Woken);
+        let woken = rooms.iter().filter(|room| room.which == ClaimScope::Resumed);
         Ok(woken.map(|room| room.queue.clone()).collect())
     }
 
     /// Takes the first ready executions of a key, over all workflows.
-    fn take_portion(&mut self, portion: &Portion, room: &Room) -> Tried<()> {
+    fn take_portion(&mut self, portion: &Allocation, room: &Room) -> Tried<()> {
         let workflows = self.claim.workflows.clone();
         // a page of each workflow, refilled when used up: nothing is read of workflows that are not ours
         let mut pages: Vec<(&str, VecDeque<Spot>)> = Vec::with_capacity(workflows.len());
@@ -229,9 +229,9 @@ impl Claiming<'_, '_> {
         while !self.is_full() {
             let first = pages.iter_mut().filter(|(_, page)| !page.is_empty()).min_by_key(|(_, page)| page[0]);
             let Some((workflow, page)) = first else { break };
-            if taken == portion.most {
+            if taken == portion.limit {
                 // of a rate another claim tells when there is more
-                self.claimed.has_more |= portion.is_cut || room.which == Which::Starts;
+                self.claimed.has_more |= portion.is_cut || room.which == ClaimScope::New;
                 self.claimed.is_limited |= !portion.is_cut;
                 break;
             }
@@ -251,10 +251,10 @@ impl Claiming<'_, '_> {
         room.began(&mut self.sql, &portion.key, taken)
     }
 
-    fn page(&mut self, portion: &Portion, room: &Room, workflow: &str, after: Spot) -> Tried<VecDeque<Spot>> {
-        let limit = PAGE.min(portion.most.saturating_add(1));
+    fn page(&mut self, portion: &Allocation, room: &Room, workflow: &str, after: Spot) -> Tried<VecDeque<Spot>> {
+        let limit = PAGE.min(portion.limit.saturating_add(1));
         // what has waited has an index of its own
-        let sql = if room.which == Which::Woken { Sql::WokenOf } else { Sql::ReadyOf };
+        let sql = if room.which == ClaimScope::Resumed { Sql::WokenOf } else { Sql::ReadyOf };
         let params = params![
             workflow,
             &*portion.queue,
@@ -279,7 +279,7 @@ impl Claiming<'_, '_> {
         let statement = self.sql.get(Sql::Execution)?;
         let found =
             statement.query_row([key(&id)], |row| Ok(execution(row, true))).optional()?.transpose()?;
-        let Some(mut execution) = found.filter(|found| found.status == status && !found.is_paused) else {
+        let Some(mut execution) = found.filter(|found| found.status == status && !found.is_parked) else {
             return Ok(false);
         };
         read::fetch_both(&mut self.sql, &mut execution)?;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
-use stepfast_core::queue::fairness::Candidate;
-use stepfast_core::queue::rate::{Rate, Used, Which};
-use stepfast_core::queue::{Limits, left};
+use stepfast_core::queue::fairness::ReadyQueue;
+use stepfast_core::queue::rate::{Rate, RateUsage, ClaimScope};
+use stepfast_core::queue::{Limits, remaining};
 use stepfast_core::store::counters::Table;
 
 use crate::conn::statements::{Sql, Statements};
@@ -22,7 +22,7 @@ pub(crate) struct Room {
     pub(crate) queue: Arc<str>,
     limits: Limits,
     now: Timestamp,
-    pub(crate) which: Which,
+    pub(crate) which: ClaimScope,
     /// How many more of the queue.
     pub(crate) all: usize,
     /// True if more is ready than its concurrency allows for.
@@ -44,7 +44,7 @@ impl Room {
             return Ok(None);
         }
         let limits = row.map(|row| row.queue.limits).unwrap_or_default();
-        let which = if limits.has_rate() { Which::Starts } else { Which::All };
+        let which = if limits.has_rate() { ClaimScope::New } else { ClaimScope::All };
         let mut room = Self {
             queue: name.clone(),
             limits,
@@ -60,7 +60,7 @@ impl Room {
             let (used, here): (u32, u32) =
                 sql.get(Sql::Slots)?.query_row(params, |row| Ok((row.get(0)?, row.get(1)?)))?;
             room.all =
-                left(limits.concurrency, used.into()).min(left(limits.worker_concurrency, here.into()));
+                remaining(limits.concurrency, used.into()).min(remaining(limits.worker_concurrency, here.into()));
             room.is_limited = room.all == 0;
         }
         Ok(Some(room))
@@ -68,12 +68,12 @@ impl Room {
 
     /// Looks whether something of these workflows has waited: then that comes by itself. If nothing has, the rate counts.
     pub(crate) fn choose(&mut self, sql: &mut Statements<'_>, workflows: &[Arc<str>]) -> Tried<()> {
-        if self.which == Which::All {
+        if self.which == ClaimScope::All {
             return Ok(());
         }
         for workflow in workflows {
             if sql.exists(Sql::HasWoken, (&**workflow, &*self.queue))? {
-                self.which = Which::Woken;
+                self.which = ClaimScope::Resumed;
                 return Ok(());
             }
         }
@@ -87,10 +87,10 @@ impl Room {
         let mut room = usize::MAX;
         if let Some(limit) = self.limits.key_concurrency {
             let used: u32 = sql.get(Sql::KeySlots)?.query_row((&*self.queue, key), |row| row.get(0))?;
-            room = left(Some(limit), used.into());
+            room = remaining(Some(limit), used.into());
             self.is_limited |= room == 0;
         }
-        if self.which == Which::Starts {
+        if self.which == ClaimScope::New {
             room = room.min(self.allowed(sql, self.limits.key_rate, Some(key))?);
         }
         Ok(room)
@@ -106,12 +106,12 @@ impl Room {
         Ok(allowance.starts)
     }
 
-    fn used(&self, sql: &mut Statements<'_>, rate: &Rate, key: Option<&str>) -> Tried<Used> {
+    fn used(&self, sql: &mut Statements<'_>, rate: &Rate, key: Option<&str>) -> Tried<RateUsage> {
         let after = rate.counts_after(self.now).as_micros();
         let params = (&*self.queue, key.is_some(), key.unwrap_or_default(), after);
         let used = sql.get(Sql::Used)?.query_row(params, |row| {
             let at = |at: Option<i64>| at.map(Timestamp::from_micros);
-            Ok(Used {
+            Ok(RateUsage {
                 starts: row.get::<_, i64>(0)? as u64,
                 first_at: at(row.get(1)?),
                 last_at: at(row.get(2)?),
@@ -130,7 +130,7 @@ impl Room {
 
     /// So many executions of a key have begun.
     pub(crate) fn began(&self, sql: &mut Statements<'_>, queue_key: &str, starts: usize) -> Tried<()> {
-        if self.which != Which::Starts || starts == 0 {
+        if self.which != ClaimScope::New || starts == 0 {
             return Ok(());
         }
         for (rate, key) in [(self.limits.rate, None), (self.limits.key_rate, Some(queue_key))] {
@@ -150,7 +150,7 @@ impl Room {
         sql: &mut Statements<'_>,
         workflows: &[Arc<str>],
         after: &str,
-    ) -> Tried<Candidate> {
+    ) -> Tried<ReadyQueue> {
         let mut keys = Vec::new();
         let mut has_more_keys = false;
         // from the key after the last one on, and around
@@ -172,9 +172,9 @@ impl Room {
                 at = Some(key);
             }
         }
-        Ok(Candidate {
+        Ok(ReadyQueue {
             queue: self.queue.clone(),
-            room: self.all,
+            capacity: self.all,
             keys,
             has_more_keys,
             weights: self.limits.key_weights.clone(),

@@ -9,10 +9,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
-use stepfast_core::queue::rate::Which;
+use stepfast_core::queue::rate::ClaimScope;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
-    EXPIRED, ExecutionId, Look, QUARANTINE, Registration, Seen, StoreError, WorkerId, WorkerInfo,
+    MAX_EXPIRED, ExecutionId, Heartbeat, QUARANTINE, Registration, HeartbeatReply, StoreError, WorkerId, WorkerInfo,
     is_same_version, quarantine_delay, strikes_after,
 };
 
@@ -114,24 +114,24 @@ impl Inner {
         Ok(())
     }
 
-    pub(crate) fn look(&self, look: &Look) -> Result<Seen, StoreError> {
+    pub(crate) fn look(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
         self.shared.look_for_peers();
-        if look.is_renewal {
+        if look.renews_lease {
             let is_sweep = self.renewals.fetch_add(1, SeqCst).is_multiple_of(RENEWALS_PER_SWEEP);
             self.owes_wakes.fetch_or(is_sweep, SeqCst);
         }
-        if look.is_renewal {
+        if look.renews_lease {
             self.check_files()?;
         }
         // before the database: the copy is never ahead of it
         let copy = self.shared.companions.if_open().and_then(|used| used.counted());
         self.read("looking what has changed", |conn| {
-            if look.is_renewal {
+            if look.renews_lease {
                 self.check_count(copy, conn)?;
             }
             let mut seen = self.see(conn, look)?;
             let (lost, owners) = self.lost_beside(conn, look.worker.0)?;
-            seen.has_lost = !lost.is_empty() || !owners.is_empty() || self.owes_wakes.load(SeqCst);
+            seen.has_dead_workers = !lost.is_empty() || !owners.is_empty() || self.owes_wakes.load(SeqCst);
             Ok(seen)
         })
     }
@@ -303,10 +303,10 @@ impl Inner {
     }
 
     /// What concerns the worker, in one state of the database.
-    fn see(&self, conn: &Connection, look: &Look) -> Tried<Seen> {
+    fn see(&self, conn: &Connection, look: &Heartbeat) -> Tried<HeartbeatReply> {
         let mut sql = Statements::new(conn);
         let worker = look.worker.0;
-        let mut seen = Seen { now: self.now(), ..Seen::default() };
+        let mut seen = HeartbeatReply { now: self.now(), ..HeartbeatReply::default() };
         let epoch: Option<i64> = conn
             .prepare_cached("SELECT epoch FROM workers WHERE worker_id = ?1")?
             .query_row([worker], |row| row.get(0))
@@ -325,13 +325,13 @@ impl Inner {
         let mut over = conn.prepare_cached(
             "SELECT 1 FROM executions WHERE key = ?1 AND (status >= 4 OR status = 1 AND is_paused)",
         )?;
-        for id in &look.watch {
+        for id in &look.watched {
             if over.exists([key(id)])? {
-                seen.ended.push(*id);
+                seen.finished.push(*id);
             }
         }
 
-        if let Some(holds) = &look.holds {
+        if let Some(holds) = &look.held {
             let holds: HashSet<&Key> = holds.iter().collect();
             let mut strays = Vec::new();
             let mut statement = conn.prepare_cached("SELECT key FROM executions WHERE owner = ?1")?;
@@ -345,7 +345,7 @@ impl Inner {
             drop(rows);
             for id in strays {
                 if let Some(execution) = read::find(&mut sql, &ExecutionId::Key(id), true)? {
-                    seen.strays.push(read::record(&mut sql, execution)?);
+                    seen.unheld.push(read::record(&mut sql, execution)?);
                 }
             }
         }
@@ -368,7 +368,7 @@ impl Inner {
 
         let now = seen.now.as_micros();
         let mut expired = conn.prepare_cached(include_str!("../../queries/expired.sql"))?;
-        let mut rows = expired.query((now, EXPIRED as i64))?;
+        let mut rows = expired.query((now, MAX_EXPIRED as i64))?;
         while let Some(row) = rows.next()? {
             seen.expired.push(key_of(row, 0)?);
         }
@@ -396,17 +396,17 @@ impl Inner {
 }
 
 /// True if executions of a workflow are ready, in a queue that is served and not paused.
-fn is_ready(sql: &mut Statements<'_>, workflow: &str, look: &Look) -> Tried<bool> {
+fn is_ready(sql: &mut Statements<'_>, workflow: &str, look: &Heartbeat) -> Tried<bool> {
     for queue in ready_queues(sql, workflow)? {
         if !look.serves(&queue) || stored_queue(sql, &queue)?.is_some_and(|row| row.is_paused) {
             continue;
         }
-        let mut key = next_key(sql, workflow, &queue, None, Which::All)?;
+        let mut key = next_key(sql, workflow, &queue, None, ClaimScope::All)?;
         while let Some(it) = key {
             if sql.exists(Sql::IsReady, (workflow, &*queue, &*it, look.app_version.as_deref()))? {
                 return Ok(true);
             }
-            key = next_key(sql, workflow, &queue, Some(&it), Which::All)?;
+            key = next_key(sql, workflow, &queue, Some(&it), ClaimScope::All)?;
         }
     }
     Ok(false)

@@ -10,8 +10,8 @@ use stepfast_core::payload::Payload;
 use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
-    Armed, Attempt, Checkpoint, Chunk, Discard, Existing, Flush, Move, Outcome, Start, State, Status, Write,
-    cancel_outcome, encode_armed,
+    PendingSleep, Attempt, Checkpoint, Chunk, DeleteChunks, Existing, Flush, Move, Outcome, Start, State, Status, Write,
+    cancel_outcome, encode_pending_sleeps,
 };
 
 use crate::conn::statements::ROWS;
@@ -88,18 +88,18 @@ impl<'c, 'f> Apply<'c, 'f> {
                 Write::Checkpoint(checkpoint) if !self.is_single => {
                     self.gather_checkpoint(i, checkpoint)?;
                     if self.asked.contains(&checkpoint.execution) {
-                        outcomes.push((i, Outcome::CancelAsked));
+                        outcomes.push((i, Outcome::CancelRequested));
                     }
                     continue;
                 }
                 Write::Checkpoint(checkpoint) => self.checkpoint(checkpoint)?,
                 Write::Attempt(attempt) => self.attempt(attempt)?,
-                Write::Move(change) => self.change(change)?,
+                Write::Transition(change) => self.change(change)?,
                 Write::Wake(key) => self.wake(*key)?,
                 Write::Request(request) => self.request(request)?,
-                Write::Answer(key) => self.answer(*key)?,
+                Write::ClearRequests(key) => self.answer(*key)?,
                 Write::Chunk(chunk) => self.chunk(chunk)?,
-                Write::Discard(discard) => self.discard(discard)?,
+                Write::DeleteChunks(discard) => self.discard(discard)?,
             };
             if !matches!(outcome, Outcome::Applied) {
                 outcomes.push((i, outcome));
@@ -118,14 +118,14 @@ impl<'c, 'f> Apply<'c, 'f> {
             return Ok(merged);
         }
         let gate = start.waits_in().map(|ticket| self.gate(&ticket.queue)).transpose()?;
-        let begins = start.yields_now() && gate.is_some_and(|i| self.gates[i].1.lets_begin);
+        let begins = start.is_self_claiming() && gate.is_some_and(|i| self.gates[i].1.lets_begin);
         if let Some(i) = gate.filter(|_| !begins) {
             let (queue, gate) = &mut self.gates[i];
             if !gate.enter(&mut self.sql, start, queue)? {
                 return self.refused(start);
             }
         }
-        if start.yields_now() && !begins {
+        if start.is_self_claiming() && !begins {
             let queued = Start { state: State::Queued { armed: Vec::new() }, ..start.clone() };
             if self.start_any(&queued)? == 0 {
                 return self.existing(start);
@@ -153,14 +153,14 @@ impl<'c, 'f> Apply<'c, 'f> {
 
     /// Puts what is debounced into the one that is there, if there is one.
     fn merge(&mut self, start: &Start) -> Tried<Option<Outcome>> {
-        let (Some(most), State::Scheduled { due_at }) = (start.merge_within, &start.state) else {
+        let (Some(most), State::Scheduled { due_at }) = (start.debounce_window, &start.state) else {
             return Ok(None);
         };
         // sent again under another number, it may be there itself
         if self.find_existing(start)?.is_some() {
             return Ok(None);
         }
-        let ticket = start.ticket.as_deref();
+        let ticket = start.placement.as_deref();
         let (queue, dedup_id) = (ticket.map(|ticket| &*ticket.queue), start.dedup_id.as_deref());
         self.aside.delete(&mut self.sql, Sql::InputToMerge, (queue, dedup_id))?;
         let waiting = self.aside.waiting();
@@ -226,7 +226,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         let input = self.aside.column(&mut self.sql, &start.input)?;
         let armed = armed(state.armed());
         let owner = matches!(state, State::Running { .. }).then_some(self.flush.worker.0);
-        let ticket = start.ticket.as_deref();
+        let ticket = start.placement.as_deref();
         let params = params![
             key(&start.key),
             (start.root != start.key).then(|| key(&start.root)),
@@ -248,10 +248,10 @@ impl<'c, 'f> Apply<'c, 'f> {
             ticket.map(|ticket| &*ticket.queue),
             ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
             ticket.map(|ticket| ticket.priority).filter(|priority| *priority != 0),
-            start.held_dedup_id().map(|dedup_id| &**dedup_id),
+            start.active_dedup_id().map(|dedup_id| &**dedup_id),
             start.run_timeout.map(stored_millis),
             // it begins without a claim
-            start.yields_now().then_some(false),
+            start.is_self_claiming().then_some(false),
         ];
         let rows = self.sql.insert(Table::Executions, Sql::Start, params)?;
         if rows == 0 {
@@ -289,7 +289,7 @@ impl<'c, 'f> Apply<'c, 'f> {
 
     /// The row that has a Start's dedup_id.
     fn find_deduplicated(&mut self, start: &Start) -> Tried<Option<Box<Existing>>> {
-        let queue = start.ticket.as_deref().map(|ticket| &*ticket.queue);
+        let queue = start.placement.as_deref().map(|ticket| &*ticket.queue);
         let statement = self.sql.get(Sql::ExistingByDedupId)?;
         let params = (queue, start.dedup_id.as_deref());
         let found = statement.query_row(params, |row| Ok(existing(row))).optional()?.transpose()?;
@@ -302,7 +302,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             return Ok(self.heard(checkpoint.execution));
         }
         let (execution, path) = (checkpoint.execution, &checkpoint.path);
-        Ok(Outcome::Refused(format!("execution {execution} has another checkpoint at path {path}").into()))
+        Ok(Outcome::Rejected(format!("execution {execution} has another checkpoint at path {path}").into()))
     }
 
     /// Whether there is a checkpoint at this path, and whether it is this one.
@@ -335,7 +335,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             return Ok(self.heard(attempt.execution));
         }
         let Attempt { execution, path, attempt, .. } = attempt;
-        Ok(Outcome::Refused(
+        Ok(Outcome::Rejected(
             format!("execution {execution} has another attempt {attempt} at path {path}").into(),
         ))
     }
@@ -441,7 +441,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     /// Makes a new execution claimable.
     fn enter_ready(&mut self, start: &Start) -> Tried<()> {
         let seq = self.shared.next_seq(self.now);
-        let ticket = start.ticket.as_deref();
+        let ticket = start.placement.as_deref();
         let params = (
             key(&start.key),
             seq,
@@ -483,7 +483,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         Ok(Outcome::Applied)
     }
 
-    fn discard(&mut self, discard: &Discard) -> Tried<Outcome> {
+    fn discard(&mut self, discard: &DeleteChunks) -> Tried<Outcome> {
         let id = key(&discard.execution);
         // one value after the other: their pieces are large, and few
         let mut from = i64::MIN;
@@ -521,7 +521,7 @@ impl<'c, 'f> Apply<'c, 'f> {
 
     /// Returns the outcome of a checkpoint or an attempt of an execution that may be asked to cancel.
     fn heard(&self, execution: Key) -> Outcome {
-        if self.asked.contains(&execution) { Outcome::CancelAsked } else { Outcome::Applied }
+        if self.asked.contains(&execution) { Outcome::CancelRequested } else { Outcome::Applied }
     }
 
     /// True if something is asked for with the execution, which this flush does not answer.
@@ -530,7 +530,7 @@ impl<'c, 'f> Apply<'c, 'f> {
             return Ok(false);
         }
         let is_answered =
-            self.flush.writes.iter().any(|write| matches!(write, Write::Answer(answered) if *answered == id));
+            self.flush.writes.iter().any(|write| matches!(write, Write::ClearRequests(answered) if *answered == id));
         Ok(!is_answered && self.sql.exists(Sql::HasAsked, [key(&id)])?)
     }
 
@@ -550,8 +550,8 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 }
 
-fn armed(armed: &[Armed]) -> Option<Vec<u8>> {
-    (!armed.is_empty()).then(|| encode_armed(armed))
+fn armed(armed: &[PendingSleep]) -> Option<Vec<u8>> {
+    (!armed.is_empty()).then(|| encode_pending_sleeps(armed))
 }
 
 /// A row that a Start met, and when it was created.

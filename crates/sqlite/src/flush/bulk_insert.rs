@@ -27,7 +27,7 @@ impl Shape {
             && start.fingerprint.is_none()
             && start.deadline_at.is_none()
             && start.app_version.is_none()
-            && start.ticket.is_none()
+            && start.placement.is_none()
             && start.dedup_id.is_none()
             && start.attributes.is_empty()
             && start.root == start.key;

@@ -1,6 +1,6 @@
 //! [`Gate`]: whether a queue takes one more.
 
-use stepfast_core::queue::depth::{Depth, Entry};
+use stepfast_core::queue::depth::{Depth, Admission};
 use stepfast_core::store::Start;
 
 use crate::conn::statements::{Sql, Statements};
@@ -32,17 +32,17 @@ impl Gate {
     /// One more is put into it; false if it is full.
     pub(crate) fn enter(&mut self, sql: &mut Statements<'_>, start: &Start, name: &str) -> Tried<bool> {
         let Some((_, depth)) = &mut self.depth else { return Ok(true) };
-        if !start.is_refusable() {
+        if !start.can_be_rejected() {
             depth.enter_anyway();
             return Ok(true);
         }
         let mut entry = depth.enter();
-        if entry == Entry::Count {
+        if entry == Admission::Count {
             let waiting: i64 = sql.get(Sql::CountDepth)?.query_row([name], |row| row.get(0))?;
             depth.counted(waiting.unsigned_abs());
             entry = depth.enter();
         }
-        Ok(entry == Entry::Admitted)
+        Ok(entry == Admission::Admitted)
     }
 
     /// What is to be stored of it, where that has changed.

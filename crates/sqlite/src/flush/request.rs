@@ -3,7 +3,7 @@
 use rusqlite::OptionalExtension;
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{Answer, Outcome, Request, RequestKind, Status, UNKNOWN_STATUS};
+use stepfast_core::store::{RequestResult, Outcome, Request, RequestKind, Status, UNKNOWN_STATUS};
 
 use crate::conn::statements::Sql;
 use crate::error::Tried;
@@ -27,7 +27,7 @@ impl Apply<'_, '_> {
     pub(crate) fn request(&mut self, request: &Request) -> Tried<Outcome> {
         let Some(target) = self.target(request.execution)? else { return Ok(Outcome::NotFound) };
         if !target.has_known_status {
-            return Ok(Outcome::Refused(UNKNOWN_STATUS.into()));
+            return Ok(Outcome::Rejected(UNKNOWN_STATUS.into()));
         }
         match request.kind {
             RequestKind::Cancel => self.cancel(request, &target),
@@ -36,7 +36,7 @@ impl Apply<'_, '_> {
                 if has_expired && target.status != Status::Running {
                     self.cancel(request, &target)
                 } else {
-                    Ok(Outcome::Answered(Answer::Declined(target.status), None))
+                    Ok(Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None))
                 }
             }
             RequestKind::Resume => self.resume(request.execution, &target),
@@ -67,7 +67,7 @@ impl Apply<'_, '_> {
     /// transaction, so none can be started in between.
     fn cancel(&mut self, request: &Request, target: &Target) -> Tried<Outcome> {
         if target.status.is_terminal() {
-            return Ok(Outcome::Answered(Answer::Declined(target.status), None));
+            return Ok(Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None));
         }
         let mut open = vec![(request.execution, target.status)];
         while let Some((id, status)) = open.pop() {
@@ -88,9 +88,9 @@ impl Apply<'_, '_> {
             })?;
         }
         Ok(if target.status == Status::Running {
-            Outcome::Answered(Answer::Requested, None)
+            Outcome::RequestHandled(RequestResult::Pending, None)
         } else {
-            Outcome::Answered(Answer::Done, target.parent)
+            Outcome::RequestHandled(RequestResult::Done, target.parent)
         })
     }
 
@@ -129,7 +129,7 @@ impl Apply<'_, '_> {
     fn resume(&mut self, id: Key, target: &Target) -> Tried<Outcome> {
         let is_parked = target.status == Status::Queued && target.is_paused;
         if !is_parked && !matches!(target.status, Status::Failed | Status::Cancelled) {
-            return Ok(Outcome::Answered(Answer::Declined(target.status), None));
+            return Ok(Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None));
         }
         self.aside.delete(&mut self.sql, Sql::OutcomeOf, [key(&id)])?;
         self.sql.update(Table::Executions, Sql::Resume, (key(&id), i64::from(!is_parked)))?;
@@ -140,6 +140,6 @@ impl Apply<'_, '_> {
             self.withdraw_failures(id)?;
         }
         self.ready(id, false)?;
-        Ok(Outcome::Answered(Answer::Done, None))
+        Ok(Outcome::RequestHandled(RequestResult::Done, None))
     }
 }

@@ -4,7 +4,7 @@
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
-    Answer, Flush, Outcome, Request, RequestKind, Start, State, Status, UNKNOWN_STATUS, Write,
+    RequestResult, Flush, Outcome, Request, RequestKind, Start, State, Status, UNKNOWN_STATUS, Write,
 };
 
 use crate::conn::statements::Sql;
@@ -81,17 +81,17 @@ impl Apply<'_, '_> {
                     Outcome::Duplicate(Box::new(existing))
                 }
                 None if start.dedup_id.is_some() => match self.existing(start)? {
-                    Outcome::Deduplicated(Some(other)) if start.merge_within.is_some() => {
+                    Outcome::Deduplicated(Some(other)) if start.debounce_window.is_some() => {
                         Outcome::Duplicate(other)
                     }
                     outcome => outcome,
                 },
                 None if start.waits_in().is_some() => Outcome::Full,
                 // it has begun, or somebody has claimed it meanwhile, who runs it
-                Some(_) if start.yields && !self.runs_here(start.key)? => Outcome::Queued,
+                Some(_) if start.self_claims && !self.runs_here(start.key)? => Outcome::Queued,
                 _ => Outcome::Applied,
             },
-            Write::Move(change) => match (&change.state, self.target(change.key)?) {
+            Write::Transition(change) => match (&change.state, self.target(change.key)?) {
                 (_, None) => Outcome::NotFound,
                 (State::Ended { status, at, .. }, Some(target))
                     if *status != Status::Cancelled
@@ -115,31 +115,31 @@ impl Apply<'_, '_> {
             Write::Request(request) => self.answered(request)?,
             Write::Checkpoint(_)
             | Write::Attempt(_)
-            | Write::Answer(_)
+            | Write::ClearRequests(_)
             | Write::Chunk(_)
-            | Write::Discard(_) => Outcome::Applied,
+            | Write::DeleteChunks(_) => Outcome::Applied,
         })
     }
 
     fn answered(&mut self, request: &Request) -> Tried<Outcome> {
         let Some(target) = self.target(request.execution)? else { return Ok(Outcome::NotFound) };
         if !target.has_known_status {
-            return Ok(Outcome::Refused(UNKNOWN_STATUS.into()));
+            return Ok(Outcome::Rejected(UNKNOWN_STATUS.into()));
         }
         let is_mine = target.status == Status::Cancelled && target.ended_at == Some(request.at);
         Ok(match request.kind {
             RequestKind::Cancel | RequestKind::Expire if is_mine => {
-                Outcome::Answered(Answer::Done, target.parent)
+                Outcome::RequestHandled(RequestResult::Done, target.parent)
             }
             RequestKind::Cancel if target.status.is_terminal() => {
-                Outcome::Answered(Answer::Declined(target.status), None)
+                Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None)
             }
-            RequestKind::Cancel => Outcome::Answered(Answer::Requested, None),
-            RequestKind::Expire => Outcome::Answered(Answer::Declined(target.status), None),
+            RequestKind::Cancel => Outcome::RequestHandled(RequestResult::Pending, None),
+            RequestKind::Expire => Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None),
             RequestKind::Resume if target.status == Status::Completed => {
-                Outcome::Answered(Answer::Declined(target.status), None)
+                Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None)
             }
-            RequestKind::Resume => Outcome::Answered(Answer::Done, None),
+            RequestKind::Resume => Outcome::RequestHandled(RequestResult::Done, None),
         })
     }
 }
@@ -162,6 +162,6 @@ pub(crate) fn is_first_try(start: &Start) -> bool {
 /// True if a Start may lose against something that passes: another's dedup_id, or a full queue.
 fn has_passing_losers(flush: &Flush) -> bool {
     let may_lose =
-        |start: &Start| start.dedup_id.is_some() || start.waits_in().is_some() && start.is_refusable();
+        |start: &Start| start.dedup_id.is_some() || start.waits_in().is_some() && start.can_be_rejected();
     flush.writes.iter().any(|write| matches!(write, Write::Start(start) if may_lose(start)))
 }

@@ -1,7 +1,7 @@
 //! Who is registered, and what waits: for people.
 
 use rusqlite::Row;
-use stepfast_core::store::{DeadLetter, StoreError, Survey, Waiting, WorkerId, WorkerInfo, WorkerRow};
+use stepfast_core::store::{DeadLetter, StoreError, WorkerOverview, WaitingWork, WorkerId, WorkerInfo, RegisteredWorker};
 
 use crate::database::Inner;
 use crate::error::Tried;
@@ -9,10 +9,10 @@ use crate::rows::{foreign_text, key_of, maybe_text, text, time};
 
 impl Inner {
     /// See [`Store::survey`](stepfast_core::Store::survey).
-    pub(crate) fn survey(&self, most: u64) -> Result<Survey, StoreError> {
+    pub(crate) fn survey(&self, most: u64) -> Result<WorkerOverview, StoreError> {
         self.counters.read();
         self.read("looking who is there", |conn| {
-            let mut survey = Survey::default();
+            let mut survey = WorkerOverview::default();
             let mut statement = conn.prepare_cached(include_str!("../../queries/workers.sql"))?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
@@ -25,7 +25,7 @@ impl Inner {
             while let Some(row) = rows.next()? {
                 let (workflow, app_version) = (text(row, 0)?, maybe_text(row, 1)?);
                 let executions = row.get::<_, i64>(2)? as u64;
-                survey.waiting.push(Waiting { workflow, app_version, executions });
+                survey.waiting.push(WaitingWork { workflow, app_version, executions });
             }
             Ok(survey)
         })
@@ -41,8 +41,8 @@ impl Inner {
             while let Some(row) = rows.next()? {
                 letters.push(DeadLetter {
                     id: row.get(0)?,
-                    put_at: time(row, 1)?,
-                    refused_at: time(row, 2)?,
+                    created_at: time(row, 1)?,
+                    rejected_at: time(row, 2)?,
                     key: key_of(row, 3)?,
                     reason: row.get(4)?,
                     workflow: foreign_text(row, 5)?.unwrap_or_default(),
@@ -54,9 +54,9 @@ impl Inner {
         })
     }
 
-    fn worker(&self, row: &Row<'_>) -> Tried<WorkerRow> {
+    fn worker(&self, row: &Row<'_>) -> Tried<RegisteredWorker> {
         let worker = row.get(0)?;
-        Ok(WorkerRow {
+        Ok(RegisteredWorker {
             worker: WorkerId(worker),
             info: WorkerInfo {
                 host: row.get(1)?,

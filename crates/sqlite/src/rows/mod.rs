@@ -15,10 +15,10 @@ use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::weights::Weights;
-use stepfast_core::queue::{Limits, Queue, QueueRow, Ticket};
+use stepfast_core::queue::{Limits, Queue, QueueRow, Placement};
 use stepfast_core::store::{
     Attempt, Checkpoint, CheckpointKind, Execution, Parent, Record, RequestKind, Status, WorkerId,
-    decode_armed,
+    decode_pending_sleeps,
 };
 
 use crate::error::{Tried, Trouble};
@@ -96,7 +96,7 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
     };
     let given_id = maybe_text(row, 4)?;
     let status = status_of(row, 7)?;
-    let armed = decode_armed(blob(row, 15)?.unwrap_or_default());
+    let armed = decode_pending_sleeps(blob(row, 15)?.unwrap_or_default());
     let is_armed_damaged = armed.is_none();
     let mut execution = Execution {
         key,
@@ -106,7 +106,7 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         workflow: text(row, 5)?,
         fingerprint: fingerprint(row, 6)?,
         status: status.unwrap_or(Status::Queued),
-        is_paused: row.get(8)?,
+        is_parked: row.get(8)?,
         input: if with_input { payload_of(row, 18)? } else { Payload::empty() },
         outcome: payload_of(row, 17)?,
         owner: row.get::<_, Option<i64>>(9)?.map(WorkerId),
@@ -118,11 +118,11 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
         wake_at: maybe_time(row, 16)?,
         strikes: row.get::<_, Option<u32>>(19)?.unwrap_or_default(),
         app_version: maybe_text(row, 20)?,
-        ticket: ticket(row, 21)?,
+        placement: ticket(row, 21)?,
         dedup_id: maybe_text(row, 24)?,
         run_timeout: row.get::<_, Option<i64>>(25)?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         attributes: Attributes::NONE,
-        armed: armed.unwrap_or_default(),
+        pending_sleeps: armed.unwrap_or_default(),
         unreadable: None,
     };
     if status.is_none() {
@@ -135,11 +135,11 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
 }
 
 /// Where an execution stands: its queue, its key there, its priority.
-fn ticket(row: &Row<'_>, i: usize) -> Tried<Option<Arc<Ticket>>> {
+fn ticket(row: &Row<'_>, i: usize) -> Tried<Option<Arc<Placement>>> {
     let Some(queue) = maybe_text(row, i)? else { return Ok(None) };
     let key = maybe_text(row, i + 1)?.unwrap_or_default();
     let priority = row.get::<_, Option<i32>>(i + 2)?.unwrap_or_default();
-    Ok(Some(Arc::new(Ticket { queue, key, priority })))
+    Ok(Some(Arc::new(Placement { queue, key, priority })))
 }
 
 /// A rate: starts, period, burst.

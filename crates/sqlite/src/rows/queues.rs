@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::OptionalExtension;
 use stepfast_core::queue::QueueRow;
-use stepfast_core::queue::rate::Which;
+use stepfast_core::queue::rate::ClaimScope;
 
 use crate::conn::statements::{Sql, Statements};
 use crate::error::Tried;
@@ -35,11 +35,11 @@ pub(crate) fn next_key(
     workflow: &str,
     queue: &str,
     after: Option<&str>,
-    which: Which,
+    which: ClaimScope,
 ) -> Tried<Option<Arc<str>>> {
     let (first, next) = match which {
-        Which::Woken => (Sql::FirstWokenKey, Sql::NextWokenKey),
-        Which::All | Which::Starts => (Sql::FirstKey, Sql::NextKey),
+        ClaimScope::Resumed => (Sql::FirstWokenKey, Sql::NextWokenKey),
+        ClaimScope::All | ClaimScope::New => (Sql::FirstKey, Sql::NextKey),
     };
     let next = match after {
         None => sql.get(first)?.query_row((workflow, queue), |row| Ok(text(row, 0))),

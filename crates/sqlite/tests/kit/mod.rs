@@ -12,8 +12,8 @@ use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
-    Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Look, Move, Outcome, Parent, Record,
-    Registration, Request, RequestKind, Seen, Start, State, Status, Store, StoreError, WorkerInfo, Write,
+    Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, Move, Outcome, Parent, Record,
+    Registration, Request, RequestKind, HeartbeatReply, Start, State, Status, Store, StoreError, WorkerInfo, Write,
 };
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
@@ -41,14 +41,14 @@ pub fn open(path: &std::path::Path, clock: &Arc<ManualClock>) -> Arc<SqliteStore
 }
 
 pub struct Looked {
-    pub seen: Seen,
+    pub seen: HeartbeatReply,
     pub recovered: u64,
 }
 
 impl std::ops::Deref for Looked {
-    type Target = Seen;
+    type Target = HeartbeatReply;
 
-    fn deref(&self) -> &Seen {
+    fn deref(&self) -> &HeartbeatReply {
         &self.seen
     }
 }
@@ -112,13 +112,13 @@ impl Worker {
         self.claim(limit, workflows).await.iter().map(|record| record.execution.key).collect()
     }
 
-    pub fn look_of(&self, workflows: &[&str]) -> Look {
-        Look {
+    pub fn look_of(&self, workflows: &[&str]) -> Heartbeat {
+        Heartbeat {
             worker: self.registration.worker,
             epoch: self.registration.epoch,
-            is_renewal: true,
-            watch: Vec::new(),
-            holds: None,
+            renews_lease: true,
+            watched: Vec::new(),
+            held: None,
             workflows: names(workflows),
             app_version: None,
             queues: None,
@@ -130,9 +130,9 @@ impl Worker {
     }
 
     /// Looks, and takes over what it shows to be lost.
-    pub async fn looked(&self, look: &Look) -> Looked {
-        let mut seen = self.store.look(look).await.unwrap();
-        let recovered = if seen.has_lost { self.store.recover(look.worker).await.unwrap() } else { 0 };
+    pub async fn looked(&self, look: &Heartbeat) -> Looked {
+        let mut seen = self.store.heartbeat(look).await.unwrap();
+        let recovered = if seen.has_dead_workers { self.store.take_over(look.worker).await.unwrap() } else { 0 };
         seen.has_ready |= recovered > 0;
         Looked { seen, recovered }
     }
@@ -186,16 +186,16 @@ pub fn start(key: Key, state: State) -> Start {
         workflow_id: None,
         workflow: Arc::from("w"),
         app_version: None,
-        ticket: None,
+        placement: None,
         fingerprint: None,
         input: value("input"),
         created_at: NOON,
         deadline_at: None,
         is_guarded: false,
         has_begun: false,
-        yields: false,
+        self_claims: false,
         dedup_id: None,
-        merge_within: None,
+        debounce_window: None,
         run_timeout: None,
         attributes: Attributes::NONE,
         state,
@@ -214,7 +214,7 @@ pub fn put(start: Start) -> Write {
 }
 
 pub fn change(key: Key, state: State) -> Write {
-    Write::Move(Move { key, ticket: None, state })
+    Write::Transition(Move { key, ticket: None, state })
 }
 
 pub fn checkpoint(execution: Key, n: u32, outcome: &str) -> Checkpoint {

@@ -76,14 +76,14 @@ pub(super) async fn children_take_an_option_or_refuse_it(fixture: &dyn StoreFixt
     stage
         .door("key of a child", &["queue key"], texts(), async |text| {
             let row = started(Options { key: Some(text.clone()), ..queued() }).await?;
-            assert_eq!(row.ticket.unwrap().key.as_ref(), text);
+            assert_eq!(row.placement.unwrap().key.as_ref(), text);
             Ok(())
         })
         .await;
     stage
         .door("priority of a child", &["priority"], [i32::MIN, -1, 0, 1, i32::MAX], async |priority| {
             let row = started(Options { priority: Some(*priority), ..queued() }).await?;
-            assert_eq!(row.ticket.unwrap().priority, *priority);
+            assert_eq!(row.placement.unwrap().priority, *priority);
             Ok(())
         })
         .await;

@@ -181,7 +181,7 @@ pub(super) async fn each_row_of_the_inbox_starts_or_dies_or_is_refused(fixture: 
         async move { Returns::Ok(x) }
     });
     let stage = Stage::with(fixture, |it| it.register(&counted)).await;
-    let dialect = Dialect { is_sqlite: fixture.store().about().kind == "sqlite" };
+    let dialect = Dialect { is_sqlite: fixture.store().info().kind == "sqlite" };
     let (mut accepted, mut seen) = (Vec::new(), HashSet::new());
     for (column, values) in dialect.values() {
         for value in values {

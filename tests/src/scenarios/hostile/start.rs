@@ -39,7 +39,7 @@ pub(super) async fn starts_take_a_text_or_refuse_it(fixture: &dyn StoreFixture) 
     stage
         .door("key", &["queue key"], texts(), async |text| {
             let row = started(&stage, |it| it.queue(QUEUE).key(text)).await?;
-            assert_eq!(row.ticket.unwrap().key.as_ref(), text);
+            assert_eq!(row.placement.unwrap().key.as_ref(), text);
             Ok(())
         })
         .await;
@@ -155,7 +155,7 @@ pub(super) async fn starts_take_a_time_or_refuse_it(fixture: &dyn StoreFixture) 
     stage
         .door("priority", &["priority"], [i32::MIN, -1, 0, 1, i32::MAX], async |priority| {
             let row = started(&stage, |it| it.queue(QUEUE).priority(*priority)).await?;
-            assert_eq!(row.ticket.unwrap().priority, *priority);
+            assert_eq!(row.placement.unwrap().priority, *priority);
             Ok(())
         })
         .await;

@@ -62,7 +62,7 @@ async fn works(stage: &Stage<'_>, url: &str) -> Result<(), Error> {
 pub(super) async fn urls_take_a_parameter_or_refuse_it(fixture: &dyn StoreFixture) {
     let stage = Stage::on(fixture).await;
     let directory = TempDir::new().unwrap();
-    let (base, parameters) = match fixture.store().about().kind {
+    let (base, parameters) = match fixture.store().info().kind {
         "memory" => ("memory:".to_owned(), &["durability", "nothing", "readers"][..]),
         "sqlite" => (
             format!("sqlite:{}/test.db", directory.path().display()),
@@ -115,7 +115,7 @@ pub(super) async fn urls_take_a_parameter_or_refuse_it(fixture: &dyn StoreFixtur
 }
 
 pub(super) async fn stores_take_an_option_or_refuse_it(fixture: &dyn StoreFixture) {
-    match fixture.store().about().kind {
+    match fixture.store().info().kind {
         "memory" => {}
         "sqlite" => options_of_sqlite(fixture).await,
         _ => options_of_postgres(fixture).await,

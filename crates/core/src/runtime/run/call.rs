@@ -15,7 +15,7 @@ use crate::path::Path;
 use crate::payload::Payload;
 use crate::runtime::run::replay::CallKind;
 use crate::runtime::run::{Interrupt, Run};
-use crate::store::{Armed, CheckpointKind, Outcome};
+use crate::store::{PendingSleep, CheckpointKind, Outcome};
 
 /// A call that is outstanding.
 pub(crate) struct CallState {
@@ -84,7 +84,7 @@ pub(crate) enum Settling {
     Busy,
     /// Some branches are in durable waits; all of them, if `all` says what for. `unarmed` are the sleeps
     /// whose due times the row does not keep.
-    Waiting { all: Option<Vec<(Path, WaitingFor, Timestamp)>>, unarmed: Vec<Armed> },
+    Waiting { all: Option<Vec<(Path, WaitingFor, Timestamp)>>, unarmed: Vec<PendingSleep> },
 }
 
 /// Longest that a run sleeps before it asks again what time it is: our clock stands still while the machine

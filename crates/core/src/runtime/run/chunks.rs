@@ -52,7 +52,7 @@ pub(crate) async fn store(place: Place<'_>, payload: Payload) -> (Payload, u32) 
         }
         let piece = bytes.slice(start..(start + CHUNK_SIZE).min(bytes.len()));
         let room = lane.room(piece.len() + 128).await;
-        let chunk = Chunk { execution, value, n: count, bytes: piece, is_free };
+        let chunk = Chunk { execution, value, n: count, bytes: piece, is_unowned: is_free };
         let staged = Staged { generation, tree, write: Write::Chunk(chunk), room, fate: fate.clone() };
         in_flight.extend(lane.stage(staged, &mut Slot::default()));
         count += 1;
@@ -65,6 +65,6 @@ pub(crate) async fn store(place: Place<'_>, payload: Payload) -> (Payload, u32) 
 pub(crate) async fn fetch(core: &Core, execution: Key, payload: Payload) -> Result<Payload, Error> {
     match payload.chunks() {
         None => Ok(payload),
-        Some(chunks) => Ok(Payload::from_bytes(core.store.value(execution, chunks).await?)),
+        Some(chunks) => Ok(Payload::from_bytes(core.store.load_value(execution, chunks).await?)),
     }
 }

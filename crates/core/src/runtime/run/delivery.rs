@@ -15,7 +15,7 @@ use crate::runtime::run::call::{CallState, Delivery, Phase, Settling, Turn, Wait
 use crate::runtime::run::mismatch::{given_up, non_deterministic, sleep_under_way};
 use crate::runtime::run::replay::CallKind;
 use crate::runtime::run::{Interrupt, Run, RunState};
-use crate::store::{Armed, Checkpoint, CheckpointKind, State, Write};
+use crate::store::{PendingSleep, Checkpoint, CheckpointKind, State, Write};
 
 /// Calls and their deliveries.
 impl Run {
@@ -310,7 +310,7 @@ impl Run {
             return Settling::Busy;
         }
         let sleeps = state.calls.iter().flatten().filter_map(|call| match call.waiting_for {
-            Some(WaitingFor::Timer(due_at)) => Some(Armed { path: call.path.clone(), due_at }),
+            Some(WaitingFor::Timer(due_at)) => Some(PendingSleep { path: call.path.clone(), due_at }),
             _ => None,
         });
         let unarmed = sleeps.filter(|armed| !state.armed.contains(armed)).collect();
@@ -318,12 +318,12 @@ impl Run {
     }
 
     /// Keeps due times in the row.
-    pub(crate) fn arm(&self, armed: Vec<Armed>) {
+    pub(crate) fn arm(&self, armed: Vec<PendingSleep>) {
         let mut state = self.state();
         if state.is_closed {
             return;
         }
-        let outstanding = |armed: &Armed, calls: &[Option<CallState>]| {
+        let outstanding = |armed: &PendingSleep, calls: &[Option<CallState>]| {
             calls.iter().flatten().any(|call| call.path == armed.path)
         };
         let mut kept = std::mem::take(&mut state.armed);

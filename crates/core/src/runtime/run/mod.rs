@@ -26,13 +26,13 @@ use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
-use crate::queue::Ticket;
+use crate::queue::Placement;
 use crate::runtime::definition::Definition;
 use crate::runtime::inner::Core;
 use crate::runtime::run::call::WaitingFor;
 use crate::runtime::run::quiescence::Waits;
 use crate::runtime::run::replay::{Attempts, Replay};
-use crate::store::{Armed, Attempt, CheckpointKind, Move, Parent, Start, State, Status, Write};
+use crate::store::{PendingSleep, Attempt, CheckpointKind, Move, Parent, Start, State, Status, Write};
 
 /// An execution while it runs here.
 pub(crate) struct Run {
@@ -44,7 +44,7 @@ pub(crate) struct Run {
     pub(crate) run_no: u32,
     pub(crate) deadline_at: Option<Timestamp>,
     /// Where it stands whenever it is queued.
-    pub(crate) ticket: Option<Arc<Ticket>>,
+    pub(crate) ticket: Option<Arc<Placement>>,
     /// True if it was claimed: what it starts may exist already.
     pub(crate) is_replayed: bool,
     pub(crate) definition: Arc<Definition>,
@@ -120,13 +120,13 @@ pub(crate) struct NewRun {
     pub(crate) run_no: u32,
     pub(crate) created_at: Timestamp,
     pub(crate) deadline_at: Option<Timestamp>,
-    pub(crate) ticket: Option<Arc<Ticket>>,
+    pub(crate) ticket: Option<Arc<Placement>>,
     /// A Start that is staged when something depends on it, and the room taken for it.
     pub(crate) start: Option<Box<Start>>,
     pub(crate) start_room: u32,
     pub(crate) replay: Option<Replay>,
     pub(crate) attempts: Option<Box<Attempts>>,
-    pub(crate) armed: Vec<Armed>,
+    pub(crate) armed: Vec<PendingSleep>,
     pub(crate) is_replayed: bool,
     pub(crate) generation: u32,
     pub(crate) fate: Option<Fate>,
@@ -227,7 +227,7 @@ impl Run {
 
     /// The Write that moves the execution to a state.
     pub(crate) fn to_state(&self, state: State) -> Write {
-        Write::Move(Move { key: self.key, ticket: self.ticket.clone(), state })
+        Write::Transition(Move { key: self.key, ticket: self.ticket.clone(), state })
     }
 
     /// Makes the run findable by key, for requests, children, waiters and the worker.
@@ -342,7 +342,7 @@ impl Run {
     /// Like [`Run::stage`], also through a closed gate: for the run's own end.
     pub(crate) fn stage_in(&self, state: &mut RunState, write: Write, room: u32) -> Option<Lsn> {
         if let Some(mut start) = state.start.take() {
-            if let Write::Move(change) = write {
+            if let Write::Transition(change) = write {
                 // nothing has been staged yet: the execution is born in the state it has reached
                 start.has_begun = true;
                 start.state = change.state;
@@ -366,7 +366,7 @@ impl Run {
         }
         let is_start = matches!(&write, Write::Start(start) if start.key == self.key);
         // only changes of the execution's own row have a slot to fold into
-        let is_own = is_start || matches!(&write, Write::Move(_));
+        let is_own = is_start || matches!(&write, Write::Transition(_));
         let mut slot = if is_own { state.slot } else { Slot::default() };
         let lsn = self.stage_at(state, write, room, is_solid, &mut slot)?;
         if is_own {

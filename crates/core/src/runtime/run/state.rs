@@ -11,7 +11,7 @@ use crate::payload::Payload;
 use crate::runtime::run::call::CallState;
 use crate::runtime::run::quiescence::Waits;
 use crate::runtime::run::replay::{Attempts, Replay};
-use crate::store::{Armed, Start, Status};
+use crate::store::{PendingSleep, Start, Status};
 
 #[allow(clippy::struct_excessive_bools)] // each says something of its own
 pub(crate) struct RunState {
@@ -68,7 +68,7 @@ pub(crate) struct RunState {
     /// Deliveries whose values are still being fetched or made durable: nothing else is delivered.
     pub(crate) busy: u32,
     /// Due times kept in the row.
-    pub(crate) armed: Vec<Armed>,
+    pub(crate) armed: Vec<PendingSleep>,
     /// Children that have been started, are awaited, and have not ended.
     pub(crate) children: BTreeMap<Key, ChildState>,
     /// Branches spawned and not yet taken up by the task.

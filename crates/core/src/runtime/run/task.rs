@@ -315,7 +315,7 @@ impl RunTask {
         &mut self,
         interrupt: Interrupt,
         waits: Option<Vec<(crate::path::Path, WaitingFor, crate::clock::Timestamp)>>,
-        armed: Vec<crate::store::Armed>,
+        armed: Vec<crate::store::PendingSleep>,
     ) {
         let run = self.run.clone();
         let (state, ending) = match interrupt {
@@ -589,7 +589,7 @@ fn suspended(
         match waiting_for {
             WaitingFor::Timer(due_at) => {
                 wake_at = Some(wake_at.map_or(due_at, |other| other.min(due_at)));
-                armed.push(crate::store::Armed { path, due_at });
+                armed.push(crate::store::PendingSleep { path, due_at });
             }
             WaitingFor::Child(key) => children.push(key),
         }

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
-use crate::queue::Ticket;
+use crate::queue::Placement;
 use crate::runtime::definition::Definition;
 use crate::runtime::run::call::Call;
 use crate::runtime::run::chunks::Place;
@@ -90,16 +90,16 @@ pub(super) async fn start(call: &Call, child: NewChild, key: Key) -> Result<Key,
         workflow_id: None,
         workflow: definition.name.clone(),
         app_version: core.info.app_version.clone(),
-        ticket,
+        placement: ticket,
         fingerprint: None,
         input: stored,
         created_at,
         deadline_at,
         is_guarded: run.is_replayed,
         has_begun: false,
-        yields: false,
+        self_claims: false,
         dedup_id: None,
-        merge_within: None,
+        debounce_window: None,
         run_timeout,
         attributes: options.attributes.clone(),
         state: options.state(created_at, is_local),
@@ -125,7 +125,7 @@ pub(super) async fn start(call: &Call, child: NewChild, key: Key) -> Result<Key,
             &*existing.workflow
         ))
         .permanent()),
-        Outcome::Refused(reason) => Err(Failure::of_kind(
+        Outcome::Rejected(reason) => Err(Failure::of_kind(
             crate::failure::REFUSED,
             format!("the child could not be started: {reason}"),
         )
@@ -188,7 +188,7 @@ async fn start_guarded(
 }
 
 /// Where a child is to stand whenever it is queued, as its options say.
-async fn place(call: &Call, options: &StartOptions) -> Result<Option<Arc<Ticket>>, Failure> {
+async fn place(call: &Call, options: &StartOptions) -> Result<Option<Arc<Placement>>, Failure> {
     options.check_child().and_then(|()| options.attributes.check()).map_err(|error| error.recorded())?;
     let Some(ticket) = options.ticket().map_err(|error| error.recorded())? else { return Ok(None) };
     let core = &call.run.core;
