@@ -258,7 +258,7 @@ impl Bench<'_> {
         let row = Row { concurrency: Some(concurrency), ..Row::default() };
         let mut row = in_queues(row, mode.as_str(), self.parameters);
         let probe = Probe::start(self.target, Some(self.engine.store())).await?;
-        let counted = self.engine.store().counters().counted();
+        let counted = self.engine.store().counters().snapshot();
         let bytes = self.target.bytes_written().await;
         let mut waits = Waits::default();
         let begun = Instant::now();
@@ -283,7 +283,7 @@ impl Bench<'_> {
             }
         }
         let seen = probe.stop(Some(self.engine.store())).await?;
-        let counted = self.engine.store().counters().counted().since(&counted);
+        let counted = self.engine.store().counters().snapshot().since(&counted);
         row.flushes = counted.flushes;
         row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
         row.bytes_written = self.target.bytes_written().await - bytes;

@@ -61,7 +61,7 @@ pub async fn run(
     drive(&engine, &workflow, mode, concurrency.min(64), (warm, input), &|_| {}).await;
     let store = engine.store().clone();
     let probe = Probe::start(target, Some(&store)).await?;
-    let counted = store.counters().counted();
+    let counted = store.counters().snapshot();
     let bytes = target.bytes_written().await;
     let (latencies, wall) = drive(&engine, &workflow, mode, concurrency, (total, input), progress).await;
     let seen = probe.stop(Some(&store)).await?;
@@ -73,7 +73,7 @@ pub async fn run(
         ..Row::default()
     };
     latencies.fill_after(wall, &mut row);
-    let counted = store.counters().counted().since(&counted);
+    let counted = store.counters().snapshot().since(&counted);
     row.flushes = counted.flushes;
     row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
     row.bytes_written = target.bytes_written().await - bytes;

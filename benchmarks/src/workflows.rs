@@ -118,7 +118,7 @@ pub(crate) async fn measure(
     drive(engine, workflow, warm, parameters.warm_up(), &|_| {}).await;
     let store = engine.store();
     let probe = Probe::start(target, Some(store)).await?;
-    let counted = store.counters().counted();
+    let counted = store.counters().snapshot();
     let bytes = target.bytes_written().await;
     let (latencies, wall) = drive(engine, workflow, parameters, total, progress).await;
     let seen = probe.stop(Some(store)).await?;
@@ -129,7 +129,7 @@ pub(crate) async fn measure(
         ..Row::default()
     };
     latencies.fill_after(wall, &mut row);
-    let counted = store.counters().counted().since(&counted);
+    let counted = store.counters().snapshot().since(&counted);
     row.flushes = counted.flushes;
     row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
     row.bytes_written = target.bytes_written().await - bytes;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use rusqlite::Connection;
 use stepfast::clock::{Clock, SystemClock};
 use stepfast::key::Key;
-use stepfast::store::counters::{Counters, Spent};
+use stepfast::store::counters::{Counters, WriterTime};
 use stepfast::{Context, Engine, Error, Failure, Workflow};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -187,8 +187,8 @@ fn write(db: &Connection, counters: &Counters) -> Result<(), rusqlite::Error> {
     if done.is_err() {
         let _ = run("ROLLBACK");
     }
-    counters.add_spent(Spent {
-        turn: begun_at - asked_at,
+    counters.add_writer_time(WriterTime {
+        turn_wait: begun_at - asked_at,
         statements: ended_at - begun_at,
         commit: ended_at.elapsed(),
     });
@@ -210,7 +210,7 @@ pub async fn by_lane(
     call(&engine, &workflow, callers.min(64), &warm, &|_| {}).await;
     let store = engine.store().clone();
     let probe = Probe::start(target, Some(&store)).await?;
-    let counted = store.counters().counted();
+    let counted = store.counters().snapshot();
     let bytes = target.bytes_written().await;
     let latencies = Arc::new(Latencies::new(total));
     let begun = Instant::now();
@@ -218,7 +218,7 @@ pub async fn by_lane(
     let mut row = Row { mode: Some("lane".into()), concurrency: Some(callers), ..Row::default() };
     latencies.fill_after(begun.elapsed(), &mut row);
     let seen = probe.stop(Some(&store)).await?;
-    let counted = store.counters().counted().since(&counted);
+    let counted = store.counters().snapshot().since(&counted);
     row.flushes = counted.flushes;
     row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
     row.bytes_written = target.bytes_written().await - bytes;

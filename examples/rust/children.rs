@@ -22,7 +22,7 @@ async fn main() -> Result<(), Error> {
     let ship = Workflow::new("ship", move |mut cx: Context, items: Vec<String>| {
         let pack = child.clone();
         async move {
-            // started first, awaited later: all are packed at the same time
+            // start all first and await them later: all are packed at the same time
             let mut children = Vec::new();
             for item in items {
                 children.push((item.clone(), cx.start_child(&pack, item).await?));
@@ -43,7 +43,7 @@ async fn main() -> Result<(), Error> {
     let handle = engine.start(&ship, items).await?;
     println!("shipped: {}", handle.result().await?);
 
-    // beside their parent in every list, in no order among themselves
+    // every list shows them beside their parent, in no order among themselves
     let children = Filter { parent: Some(handle.key()), limit: 10, ..Filter::default() };
     let mut ended: Vec<Status> =
         engine.list(&children).await?.executions.iter().map(|child| child.status).collect();

@@ -1,11 +1,11 @@
-//! What kill -9 costs: this program starts itself as a worker, kills it in the middle of a workflow, starts it
-//! again, and shows who did what. `cargo run --example crash [URL]`; a fresh SQLite file unless given.
+//! The cost of kill -9: this program starts itself as a worker, kills it in the middle of a workflow, starts it again,
+//! and shows which process ran which step. `cargo run --example crash [URL]`; a fresh SQLite file by default.
 #![allow(clippy::print_stdout)]
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use stepfast::prelude::{Context, Engine, Failure, Workflow};
 
-/// A worker. Every body prints its number; that of step `stuck` never comes back.
+/// Works on the execution. Every body prints its number; the body of step `stuck` never returns.
 async fn work(url: &str, workflow_id: &str, stuck: u32) -> Result<(), Box<dyn std::error::Error>> {
     let count = Workflow::new("count", move |mut cx: Context, steps: u32| async move {
         for n in 1..=steps {
@@ -21,7 +21,7 @@ async fn work(url: &str, workflow_id: &str, stuck: u32) -> Result<(), Box<dyn st
     Ok(engine.start(&count, 40).workflow_id(workflow_id).await?.result().await?)
 }
 
-/// The life of a worker in a process of its own, ended by SIGKILL in step `kill`: whose bodies it ran.
+/// Runs a worker in a process of its own, which is killed by SIGKILL in step `kill`. Returns the bodies that it ran.
 fn life(url: &str, workflow_id: &str, kill: u32) -> Result<Vec<u32>, Box<dyn std::error::Error>> {
     let mut command = Command::new(std::env::current_exe()?);
     let mut child = command.args([url, workflow_id, &kill.to_string()]).stdout(Stdio::piped()).spawn()?;

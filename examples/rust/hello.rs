@@ -15,10 +15,10 @@ async fn main() -> Result<(), Error> {
     let greet = Workflow::new("greet", greet);
     let engine = Engine::builder(stepfast::connect(&url).await?).register(&greet).open().await?;
 
-    // started, run and recorded; what returns is durable
+    // start, run and record it; the output is durable when this returns
     println!("{}", engine.run(&greet, "Ada".to_owned()).await?);
 
-    // a workflow_id makes starting idempotent: the second start leads to the first execution
+    // a workflow_id makes a start idempotent: the second one returns a handle to the first execution
     for _ in 0..2 {
         let handle = engine.start(&greet, "Grace".to_owned()).workflow_id("greet-grace").await?;
         println!("{}: {}", handle.workflow_id(), handle.result().await?);

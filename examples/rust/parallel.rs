@@ -1,4 +1,4 @@
-//! Branches: a workflow that does several things at a time, and replays them all the same.
+//! Branches: a workflow that does several things at a time, and still replays them in the same order.
 //!
 //! `cargo run --example parallel [URL]`; the URL of a store is `memory:` unless given.
 #![allow(clippy::print_stdout)]
@@ -18,7 +18,7 @@ async fn figure(mut cx: Context, name: &'static str, n: u32) -> Result<String, F
 async fn report(mut cx: Context, pages: u32) -> Result<Vec<String>, Failure> {
     let mut lines = Vec::new();
 
-    // one branch per item, at most three at a time; outputs in the order of the items
+    // one branch per item, at most three at a time; the outputs are in the order of the items
     let sizes = cx.map(1..=pages, 3, fetch).await.into_iter().collect::<Result<Vec<_>, _>>()?;
     lines.push(format!("map: {sizes:?}"));
 
@@ -27,14 +27,14 @@ async fn report(mut cx: Context, pages: u32) -> Result<Vec<String>, Failure> {
     let (sum, max) = cx.join(|cx| figure(cx, "sum", sum), |cx| figure(cx, "max", max)).await;
     lines.push(format!("join: {}, {}", sum?, max?));
 
-    // the first branch to be done wins; that the other was given up is recorded as well
+    // the branch that is done first wins; the abandonment of the other one is recorded too
     let hour = async |mut cx: Context| cx.sleep(Duration::from_hours(1)).await;
     lines.push(match cx.race(|cx| figure(cx, "quick", 7), hour).await {
         Either::First(answer) => format!("race: {}", answer?),
-        Either::Second(()) => "race: an hour was over first".to_owned(),
+        Either::Second(()) => "race: the hour passed first".to_owned(),
     });
 
-    // a limit in time that a replay comes to again
+    // a time limit with the same result in every replay
     let slow = async |mut cx: Context| cx.step("slow", std::future::pending::<Result<(), Failure>>).await;
     lines.push(match cx.timeout(Duration::from_millis(50), slow).await {
         Ok(_) => "timeout: it came in time".to_owned(),

@@ -1,4 +1,4 @@
-//! A queue: one at a time for each customer, urgent ones first, a pause, and what has failed goes on together.
+//! A queue: one execution at a time per customer, urgent ones first, a pause, and failed executions resumed together.
 //!
 //! `cargo run --example queue [URL]`; the URL of a store is `memory:` unless given.
 #![allow(clippy::print_stdout)]
@@ -44,7 +44,7 @@ async fn main() -> Result<(), Error> {
     let (first, second) = (report().await?, report().await?);
     println!("one report: {}", first.workflow_id() == second.workflow_id());
     let in_mails = Filter { queue: Some("mails".into()), ..Filter::default() };
-    println!("{} mails wait", engine.count(&in_mails).await?);
+    println!("{} mails are waiting", engine.count(&in_mails).await?);
 
     engine.resume_queue("mails").await?;
     for handle in handles.iter().chain([&urgent, &first]) {
@@ -55,7 +55,7 @@ async fn main() -> Result<(), Error> {
     is_up.store(true, SeqCst);
     let failed = Filter { statuses: vec![Status::Failed], ..in_mails };
     let again = engine.resume_all(&failed, |_| ()).await?;
-    println!("{} go on, {} have failed", again.done, engine.count(&failed).await?);
+    println!("{} resumed, {} still failed", again.done, engine.count(&failed).await?);
     println!("{}", engine.get::<String>(&urgent.workflow_id()).await?.result().await?);
     engine.shutdown(Duration::from_secs(10)).await
 }

@@ -1,4 +1,4 @@
-//! A durable sleep: the engine that began it is shut down, and another one wakes up in time.
+//! A durable sleep: the engine that began it is shut down, and another one continues in time.
 //!
 //! `cargo run --example sleep [URL]`; the URL of a store is `memory:` unless given.
 #![allow(clippy::print_stdout)]
@@ -11,7 +11,7 @@ const NAP: Duration = Duration::from_millis(400);
 
 async fn reminder(mut cx: Context, text: String) -> Result<String, Failure> {
     cx.step("note", async || Ok::<_, Failure>(())).await?;
-    // while it sleeps long, an execution takes neither a thread nor memory: only a row
+    // during a long sleep, an execution takes neither a thread nor memory: only a row
     cx.sleep(NAP).await;
     cx.step("remind", async || Ok::<_, Failure>(format!("remember: {text}"))).await
 }
@@ -26,10 +26,10 @@ async fn main() -> Result<(), Error> {
     let first = builder().open().await?;
     let id = first.start(&reminder, "water the plants".to_owned()).await?.workflow_id();
     first.shutdown(Duration::from_secs(10)).await?;
-    println!("the first engine has started it and is gone");
+    println!("the first engine has started it and is shut down");
 
     let second = builder().open().await?;
-    println!("the second engine brings: {}", second.get::<String>(&id).await?.result().await?);
+    println!("the second engine returns: {}", second.get::<String>(&id).await?.result().await?);
 
     let record = second.show(&id).await?;
     for checkpoint in &record.checkpoints {

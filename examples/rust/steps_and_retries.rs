@@ -1,4 +1,4 @@
-//! Steps: retries with backoff, an error that no retry can mend, and what of it is recorded.
+//! Steps: retries with backoff, an error that retrying cannot cure, and the record of both.
 //!
 //! `cargo run --example steps_and_retries [URL]`; the URL of a store is `memory:` unless given.
 #![allow(clippy::print_stdout)]
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use stepfast::prelude::*;
 
-/// A payment service that answers from the third call on.
+/// A payment service that succeeds from the third call on.
 fn pay(order: &str) -> Result<String, Failure> {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     match CALLS.fetch_add(1, SeqCst) + 1 {
@@ -25,7 +25,7 @@ async fn checkout(mut cx: Context, order: String) -> Result<String, Failure> {
         .backoff(Duration::from_millis(10), Duration::from_millis(100))
         .timeout(Duration::from_secs(10))
         .await?;
-    // an error is an outcome too: it is recorded, and the workflow decides what to do about it
+    // an error is an outcome too: it is recorded, and the workflow decides what to do
     let gift = cx
         .step("wrap", async || Err::<(), _>(Failure::new("we are out of paper").permanent()))
         .retries(5)

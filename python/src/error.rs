@@ -2,17 +2,17 @@
 
 use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning};
 use pyo3::prelude::*;
-use stepfast::text::{printable, quoted};
+use stepfast::text::{escape_controls, quote};
 use stepfast::{Error, Failure};
 
-use crate::exit::Inside;
+use crate::exit::InterpreterGuard;
 
-const CLOSED: &str =
+const ENGINE_CLOSED_MESSAGE: &str =
     "the engine is closed: open another one. What it had accepted is continued by the next one";
 
 /// The exception for an error of the engine: made by `stepfast.failure`.
-pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
-    let _inside = Inside::enter(py);
+pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
+    let _inside = InterpreterGuard::enter(py);
     let failure = match error {
         Error::Failed(failure) | Error::Cancelled(failure) => Some(failure),
         Error::Parked { failure, .. } => Some(&**failure),
@@ -24,9 +24,9 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         let kind = format!("{:?}", error.kind());
         let message = match error {
             // as Python calls it
-            Error::Shutdown => CLOSED.to_owned(),
+            Error::Shutdown => ENGINE_CLOSED_MESSAGE.to_owned(),
             Error::UnknownQueue { name, known } => {
-                let (name, known) = (quoted(name), if known.is_empty() { "none" } else { known });
+                let (name, known) = (quote(name), if known.is_empty() { "none" } else { known });
                 format!(
                     "there is no queue {name} (there are {known}); declare it where an engine is opened, as in \
                      Engine(url, queues=[Queue({name})]), or create it with engine.set_queue"
@@ -39,8 +39,8 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
             Error::Deduplicated { queue, dedup_id, workflow_id } => format!(
                 "queue {queue:?} has an execution with dedup_id {} that has not ended: {}; start it again when that has \
                  ended, or get a handle to that one with on_duplicate=\"return_existing\"",
-                quoted(dedup_id),
-                printable(workflow_id)
+                quote(dedup_id),
+                escape_controls(workflow_id)
             ),
             Error::QueueFull { queue } => format!(
                 "queue {queue:?} is full: as many executions wait in it as its max_depth allows; start it again later, \
@@ -57,25 +57,25 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 /// A durable call in a thread that is none of the execution's.
-pub(crate) fn foreign_thread(py: Python<'_>) -> PyErr {
+pub(crate) fn foreign_thread_error(py: Python<'_>) -> PyErr {
     let text = "a durable call is made in a thread that is not the workflow's (asyncio.to_thread, an executor, \
                 a thread with a copy of the context): its place in the workflow would be a matter of time. Make \
                 it in the workflow's own code; a sync step in an async workflow is awaited: \
                 await the_step.in_thread(...)";
-    exception(py, &Error::Invalid { what: "thread", reason: text.to_owned() })
+    to_exception(py, &Error::Invalid { what: "thread", reason: text.to_owned() })
 }
 
 /// A durable call of an async generator that is closed because it was left before its end.
-pub(crate) fn torn_off(py: Python<'_>) -> PyErr {
+pub(crate) fn generator_close_error(py: Python<'_>) -> PyErr {
     let text = "an async generator that was left before its end makes a durable call while it is closed: it is \
                 closed whenever the collector finds it, which no replay can repeat. Close it in the workflow's \
                 own code: async with contextlib.aclosing(...)";
-    exception(py, &Error::Invalid { what: "async generator", reason: text.to_owned() })
+    to_exception(py, &Error::Invalid { what: "async generator", reason: text.to_owned() })
 }
 
 /// Something was called, and that is all.
 pub(crate) fn warn_unawaited(py: Python<'_>, what: &str) {
-    let _inside = Inside::enter(py);
+    let _inside = InterpreterGuard::enter(py);
     let text = format!("{what}, and never awaited: nothing has come of it");
     let warned = py
         .import("warnings")
@@ -86,19 +86,19 @@ pub(crate) fn warn_unawaited(py: Python<'_>, what: &str) {
 }
 
 /// What unwinds code that is to go on later.
-pub(crate) fn suspended(py: Python<'_>) -> PyErr {
-    let _inside = Inside::enter(py);
+pub(crate) fn suspended_exception(py: Python<'_>) -> PyErr {
+    let _inside = InterpreterGuard::enter(py);
     let made =
         py.import("stepfast._runtime.branch").and_then(|branch| branch.getattr("unwinding")?.call1((1,)));
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
 /// The same for something that has no error of the engine.
-pub(crate) fn unavailable(message: &str) -> PyErr {
+pub(crate) fn runtime_error(message: &str) -> PyErr {
     PyRuntimeError::new_err(message.to_owned())
 }
 
 /// A failure as Python knows it: kind, message, causes, what it was made of.
-pub(crate) fn parts(failure: &Failure) -> (String, String, Vec<String>, Vec<u8>) {
+pub(crate) fn failure_parts(failure: &Failure) -> (String, String, Vec<String>, Vec<u8>) {
     (failure.kind.clone(), failure.message.clone(), failure.causes.clone(), failure.detail.to_vec())
 }

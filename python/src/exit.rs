@@ -17,16 +17,16 @@ use crate::thread::thread_here;
 
 /// The end waits no longer for a thread that native code has let into Python code, unless threads come to their end
 /// meanwhile.
-const PATIENCE: Duration = Duration::from_secs(1);
+const GUARD_WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most times that the end waits so long.
-const WAITS: usize = 10;
+const MAX_GUARD_WAITS: usize = 10;
 
-static IS_ENDING: AtomicBool = AtomicBool::new(false);
+static IS_EXITING: AtomicBool = AtomicBool::new(false);
 /// Threads inside, each as often as it has entered.
-static INSIDE: AtomicUsize = AtomicUsize::new(0);
+static GUARD_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The thread that ends the program, which goes on.
-static ENDING: Mutex<Option<ThreadId>> = Mutex::new(None);
-static LEFT: Condvar = Condvar::new();
+static EXITING_THREAD: Mutex<Option<ThreadId>> = Mutex::new(None);
+static GUARDS_RELEASED: Condvar = Condvar::new();
 
 thread_local! {
     /// How often this thread is inside.
@@ -34,72 +34,72 @@ thread_local! {
 }
 
 /// While it lives, its thread needs the interpreter, with native code on its stack.
-pub(crate) struct Inside(());
+pub(crate) struct InterpreterGuard(());
 
-impl Inside {
+impl InterpreterGuard {
     /// Enters, in a thread that has the interpreter. Does not return once the program ends.
     pub(crate) fn enter(py: Python<'_>) -> Self {
-        let inside = Self::counted();
-        if is_too_late() {
-            py.detach(stay);
+        let inside = Self::acquire();
+        if must_park() {
+            py.detach(park_forever);
         }
         inside
     }
 
-    fn counted() -> Self {
+    fn acquire() -> Self {
         DEPTH.set(DEPTH.get() + 1);
-        INSIDE.fetch_add(1, SeqCst);
+        GUARD_COUNT.fetch_add(1, SeqCst);
         Self(())
     }
 }
 
 /// True in every thread but the one that ends the program, once it ends.
-fn is_too_late() -> bool {
-    IS_ENDING.load(SeqCst) && ENDING.with(|ending| *ending) != Some(thread_here())
+fn must_park() -> bool {
+    IS_EXITING.load(SeqCst) && EXITING_THREAD.with(|ending| *ending) != Some(thread_here())
 }
 
-impl Drop for Inside {
+impl Drop for InterpreterGuard {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
-        left(1);
+        release_guards(1);
     }
 }
 
 /// Calls `function` without the interpreter. Does not return once the program ends.
-pub(crate) fn detached<R: Send>(py: Python<'_>, function: impl FnOnce() -> R + Send) -> R {
+pub(crate) fn without_interpreter<R: Send>(py: Python<'_>, function: impl FnOnce() -> R + Send) -> R {
     // meanwhile nothing of this thread is on its way
     let depth = DEPTH.replace(0);
     if depth > 0 {
-        left(depth);
+        release_guards(depth);
     }
     let returned = py.detach(|| {
         let returned = function();
         DEPTH.set(depth);
-        INSIDE.fetch_add(depth, SeqCst);
-        let back = Inside::counted();
-        if is_too_late() {
-            stay();
+        GUARD_COUNT.fetch_add(depth, SeqCst);
+        let back = InterpreterGuard::acquire();
+        if must_park() {
+            park_forever();
         }
         // left once the thread has the interpreter
         std::mem::forget(back);
         returned
     });
-    drop(Inside(()));
+    drop(InterpreterGuard(()));
     returned
 }
 
 /// So many entries are over.
-fn left(entries: usize) {
-    INSIDE.fetch_sub(entries, SeqCst);
-    if IS_ENDING.load(SeqCst) {
-        ENDING.with(|_| ());
-        LEFT.notify_all();
+fn release_guards(entries: usize) {
+    GUARD_COUNT.fetch_sub(entries, SeqCst);
+    if IS_EXITING.load(SeqCst) {
+        EXITING_THREAD.with(|_| ());
+        GUARDS_RELEASED.notify_all();
     }
 }
 
 /// Never returns: its thread ends with the process.
-fn stay() {
-    left(DEPTH.replace(0));
+fn park_forever() {
+    release_guards(DEPTH.replace(0));
     loop {
         std::thread::park();
     }
@@ -107,20 +107,20 @@ fn stay() {
 
 /// Ends all threads but this one, where they need the interpreter the next time. Called last, when the program ends.
 #[pyfunction]
-pub(crate) fn end_threads(py: Python<'_>) {
+pub(crate) fn park_other_threads(py: Python<'_>) {
     let here = thread_here();
-    let _ = ENDING.replace(Some(here));
-    IS_ENDING.store(true, SeqCst);
+    let _ = EXITING_THREAD.replace(Some(here));
+    IS_EXITING.store(true, SeqCst);
     let own = DEPTH.get();
     py.detach(|| {
         // on a busy machine threads take their time one after the other
-        for _ in 0..WAITS {
-            let inside = INSIDE.load(SeqCst);
+        for _ in 0..MAX_GUARD_WAITS {
+            let inside = GUARD_COUNT.load(SeqCst);
             if inside <= own {
                 return;
             }
-            ENDING.when_within(&LEFT, PATIENCE, |_| INSIDE.load(SeqCst) <= own, |_| ());
-            if INSIDE.load(SeqCst) >= inside {
+            EXITING_THREAD.when_within(&GUARDS_RELEASED, GUARD_WAIT_TIMEOUT, |_| GUARD_COUNT.load(SeqCst) <= own, |_| ());
+            if GUARD_COUNT.load(SeqCst) >= inside {
                 return;
             }
         }
@@ -129,6 +129,6 @@ pub(crate) fn end_threads(py: Python<'_>) {
 
 pub(crate) fn after_fork_in_child() {
     // of all threads only this one is left
-    INSIDE.store(DEPTH.get(), SeqCst);
-    IS_ENDING.store(false, SeqCst);
+    GUARD_COUNT.store(DEPTH.get(), SeqCst);
+    IS_EXITING.store(false, SeqCst);
 }

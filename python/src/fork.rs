@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use pyo3::prelude::*;
 
-use crate::exit::Inside;
+use crate::exit::InterpreterGuard;
 
 /// How many forks lie between the process that loaded this module and the one that runs.
-static DEPTH: AtomicU32 = AtomicU32::new(0);
+static FORK_COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// The process in which something was made.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) struct Process(u32);
 impl Process {
     /// The one that runs.
     pub(crate) fn current() -> Self {
-        Self(DEPTH.load(Relaxed))
+        Self(FORK_COUNT.load(Relaxed))
     }
 
     /// True in the process in which it was made.
@@ -29,11 +29,11 @@ impl Process {
 
     /// An error in any other process.
     pub(crate) fn check(self, py: Python<'_>) -> PyResult<()> {
-        if self.is_current() { Ok(()) } else { Err(forked(py)) }
+        if self.is_current() { Ok(()) } else { Err(forked_process_error(py)) }
     }
 
     /// Drops `it`, unless it belongs to another process.
-    pub(crate) fn drop_here<T>(self, it: T) {
+    pub(crate) fn drop_if_current<T>(self, it: T) {
         if self.is_current() {
             drop(it);
         } else {
@@ -42,13 +42,13 @@ impl Process {
     }
 }
 
-fn forked(py: Python<'_>) -> PyErr {
-    let _inside = Inside::enter(py);
+fn forked_process_error(py: Python<'_>) -> PyErr {
+    let _inside = InterpreterGuard::enter(py);
     let made = py.import("stepfast.errors").and_then(|errors| errors.getattr("forked")?.call0());
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
 /// Counts the fork, in the child.
 pub(crate) fn after_fork_in_child() {
-    DEPTH.fetch_add(1, Relaxed);
+    FORK_COUNT.fetch_add(1, Relaxed);
 }

@@ -9,36 +9,36 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 /// How far a coroutine came.
-pub(crate) enum Sent<'py> {
+pub(crate) enum SendOutcome<'py> {
     /// It waits for this.
     Yielded(Bound<'py, PyAny>),
     Returned(Bound<'py, PyAny>),
 }
 
 /// Lets a coroutine, or any other iterator, go on.
-pub(crate) fn send<'py>(code: &Bound<'py, PyAny>) -> PyResult<Sent<'py>> {
+pub(crate) fn send<'py>(code: &Bound<'py, PyAny>) -> PyResult<SendOutcome<'py>> {
     let py = code.py();
     let mut result = std::ptr::null_mut();
     // SAFETY: both objects live, and the lock is held; a result that is not an error is ours
     unsafe {
         match ffi::PyIter_Send(code.as_ptr(), ffi::Py_None(), &raw mut result) {
-            ffi::PySendResult::PYGEN_NEXT => Ok(Sent::Yielded(Bound::from_owned_ptr(py, result))),
-            ffi::PySendResult::PYGEN_RETURN => Ok(Sent::Returned(Bound::from_owned_ptr(py, result))),
+            ffi::PySendResult::PYGEN_NEXT => Ok(SendOutcome::Yielded(Bound::from_owned_ptr(py, result))),
+            ffi::PySendResult::PYGEN_RETURN => Ok(SendOutcome::Returned(Bound::from_owned_ptr(py, result))),
             ffi::PySendResult::PYGEN_ERROR => Err(PyErr::fetch(py)),
         }
     }
 }
 
 /// Ends an iterator with a value, as `return` does.
-fn returned(value: Bound<'_, PyAny>) -> PyErr {
-    if is_taken_apart(&value) {
+fn stop_iteration(value: Bound<'_, PyAny>) -> PyErr {
+    if is_unpacked_by_stop_iteration(&value) {
         return PyStopIteration::new_err((value.unbind(),));
     }
     PyStopIteration::new_err(value.unbind())
 }
 
 /// True if the value would be taken for the arguments of StopIteration, or for one.
-fn is_taken_apart(value: &Bound<'_, PyAny>) -> bool {
+fn is_unpacked_by_stop_iteration(value: &Bound<'_, PyAny>) -> bool {
     value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyBaseException>()
 }
 
@@ -46,24 +46,24 @@ fn is_taken_apart(value: &Bound<'_, PyAny>) -> bool {
 pub(crate) fn throw<'py>(
     code: &Bound<'py, PyAny>,
     raised: impl pyo3::call::PyCallArgs<'py>,
-) -> PyResult<Sent<'py>> {
+) -> PyResult<SendOutcome<'py>> {
     let py = code.py();
     match code.call_method1(pyo3::intern!(py, "throw"), raised) {
-        Ok(awaited) => Ok(Sent::Yielded(awaited)),
+        Ok(awaited) => Ok(SendOutcome::Yielded(awaited)),
         Err(raised) if raised.is_instance_of::<PyStopIteration>(py) => {
-            Ok(Sent::Returned(raised.value(py).getattr(pyo3::intern!(py, "value"))?))
+            Ok(SendOutcome::Returned(raised.value(py).getattr(pyo3::intern!(py, "value"))?))
         }
         Err(raised) => Err(raised),
     }
 }
 
-impl<'py> Sent<'py> {
+impl<'py> SendOutcome<'py> {
     /// As `__next__` of an iterator says it.
-    pub(crate) fn next(self) -> PyResult<Option<Bound<'py, PyAny>>> {
+    pub(crate) fn into_next(self) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self {
-            Sent::Yielded(awaited) => Ok(Some(awaited)),
-            Sent::Returned(value) if is_taken_apart(&value) => Err(returned(value)),
-            Sent::Returned(value) => {
+            SendOutcome::Yielded(awaited) => Ok(Some(awaited)),
+            SendOutcome::Returned(value) if is_unpacked_by_stop_iteration(&value) => Err(stop_iteration(value)),
+            SendOutcome::Returned(value) => {
                 // the exception is not made, as few ever look at it
                 // SAFETY: both objects live, and the lock is held
                 unsafe { ffi::PyErr_SetObject(ffi::PyExc_StopIteration, value.as_ptr()) };
@@ -73,16 +73,16 @@ impl<'py> Sent<'py> {
     }
 
     /// As `send` of a coroutine says it.
-    pub(crate) fn sent(self) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn into_sent(self) -> PyResult<Bound<'py, PyAny>> {
         match self {
-            Sent::Yielded(awaited) => Ok(awaited),
-            Sent::Returned(value) => Err(returned(value)),
+            SendOutcome::Yielded(awaited) => Ok(awaited),
+            SendOutcome::Returned(value) => Err(stop_iteration(value)),
         }
     }
 }
 
 /// Sets a context variable; what resets it.
-pub(crate) fn set<'py>(variable: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
+pub(crate) fn set_context_var<'py>(variable: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
     let py = variable.py();
     // SAFETY: both objects live, and the lock is held; a token is ours
     unsafe {

@@ -46,7 +46,7 @@ mod _native {
     #[pymodule_export]
     use crate::convert::step_settings::StepSettings;
     #[pymodule_export]
-    use crate::exit::end_threads;
+    use crate::exit::park_other_threads;
     #[pymodule_export]
     use crate::log::{close_log, next_log_lines};
 

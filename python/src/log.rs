@@ -19,7 +19,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::exit::detached;
+use crate::exit::without_interpreter;
 
 /// So many lines wait at most; what comes then is counted.
 const MOST: usize = 1_000;
@@ -68,7 +68,7 @@ pub(crate) fn after_fork_in_child() {
 /// Waits for lines, and takes them out; none once there will be no more.
 #[pyfunction]
 pub(crate) fn next_log_lines(py: Python<'_>) -> Option<Vec<Line>> {
-    detached(py, || {
+    without_interpreter(py, || {
         let guard = QUEUE.lock();
         let mut queue = CAME.wait_while(guard, |queue| queue.lines.is_empty() && !queue.is_closed);
         if queue.lines.is_empty() {
@@ -88,7 +88,7 @@ pub(crate) fn next_log_lines(py: Python<'_>) -> Option<Vec<Line>> {
 #[pyfunction]
 pub(crate) fn close_log(py: Python<'_>, is_closed: bool) {
     // whoever holds it may be about to fork, and wait for the interpreter
-    detached(py, || QUEUE.lock().is_closed = is_closed);
+    without_interpreter(py, || QUEUE.lock().is_closed = is_closed);
     CAME.notify_all();
 }
 

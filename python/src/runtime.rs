@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 
-use crate::exit::{Inside, detached};
+use crate::exit::{InterpreterGuard, without_interpreter};
 use crate::fork::Process;
 
 /// The runtime, and whose it is: a forked child has no threads of its parent's, and needs another.
@@ -58,7 +58,7 @@ pub(crate) fn runtime() -> &'static Runtime {
             // a thread that forks has it, and may wait for the interpreter, which this one may have
             Err(TryLockError::WouldBlock) => {
                 let wait = || drop(RUNTIME.lock());
-                Python::try_attach(|py| detached(py, wait)).unwrap_or_else(wait);
+                Python::try_attach(|py| without_interpreter(py, wait)).unwrap_or_else(wait);
             }
         }
     };
@@ -99,7 +99,7 @@ pub(crate) fn is_main(py: Python<'_>) -> bool {
     {
         return is_main;
     }
-    let _inside = Inside::enter(py);
+    let _inside = InterpreterGuard::enter(py);
     let is_main = || -> PyResult<bool> {
         let threading = py.import("threading")?;
         let main = threading.call_method0("main_thread")?.getattr("ident")?;

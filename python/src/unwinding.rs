@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
 use pyo3::prelude::*;
 use stepfast::guest::{Gate, Stopped};
 
-use crate::exit::Inside;
+use crate::exit::InterpreterGuard;
 use crate::interpreter::handled;
 
 /// What the code of an execution handles, if that ends the program: a durable call that it makes meanwhile is not
@@ -14,7 +14,7 @@ pub(crate) fn ending(py: Python<'_>) -> PyResult<Option<PyErr>> {
     if !handled.is_instance_of::<PyKeyboardInterrupt>() && !handled.is_instance_of::<PySystemExit>() {
         return Ok(None);
     }
-    let _inside = Inside::enter(py);
+    let _inside = InterpreterGuard::enter(py);
     // what the caller handles meanwhile is none of this code's business
     let is_here =
         py.import("stepfast._runtime.exceptions_here")?.getattr("is_raised_here")?.call1((&handled,))?;

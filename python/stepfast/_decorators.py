@@ -90,7 +90,7 @@ def step(
         Invalid: It is no function, or an option is out of its bounds.
     """
 
-    bounds.flag("process", process)
+    bounds.check_flag("process", process)
     make = cast("Callable[..., Step[..., Any]]", ProcessStep if process else Step)
 
     def made(function: Callable[..., Any]) -> Step[..., Any]:

@@ -1,4 +1,5 @@
-"""Exceptions. Whatever Stepfast raises derives from `Error`, but for what unwinds a workflow."""
+"""The exceptions of Stepfast. All of them derive from `Error`, except those that unwind the code of a
+workflow."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ __all__ = [
 
 
 class Error(Exception):
-    """Anything that Stepfast raises.
+    """Base of the exceptions that Stepfast raises.
 
     Attributes:
-        code: Such as `SF-0003`. It is stable, and the error catalogue has a paragraph on it.
+        code: The error code, such as `SF-0003`. Codes are stable, and the error catalogue describes each of
+            them.
     """
 
     code: str
@@ -37,50 +39,56 @@ class Error(Exception):
 
 
 class Invalid(Error):
-    """What was asked for is wrong: correct it and call again."""
+    """The call is wrong: correct it and call again."""
 
 
 class Conflict(Error):
-    """The workflow_id is taken by another workflow, or by another input. Or a queue is stored with other
-    limits than the code declares, which are not to be changed."""
+    """The workflow_id belongs to another workflow, or to another input; or a queue is stored with limits that
+    differ from those in the code, and must not be changed."""
 
 
 class QueueFull(Conflict):
-    """As many executions wait in the queue as its `max_depth` allows: nothing was started."""
+    """The queue is full: as many executions wait in it as its `max_depth` allows. Nothing was started."""
 
 
 class NotFound(Error):
-    """There is no such execution, workflow or queue."""
+    """The execution, workflow or queue does not exist."""
 
 
 class WorkflowFailed(Error):
-    """The workflow, or the step, failed, and not with an exception of Python: its value was too large, or the
-    database refused it, or its code was written in Rust. The message says why."""
+    """The workflow or the step failed without an exception of Python.
+
+    Its value was too large, or the database rejected the value, or its code was written in Rust. The message
+    gives the reason.
+    """
 
 
 class WorkflowCancelled(Error):
-    """The execution was cancelled, or its time was up. In the code of a workflow it is a child that was: its
-    own cancellation no code can catch."""
+    """The execution was cancelled, or its time limit was reached.
+
+    Raised in the code of a workflow, it reports a cancelled child: code cannot catch the cancellation of its
+    own execution.
+    """
 
 
 class Parked(Error):
-    """The execution is parked: it goes on when it is resumed, after a fix."""
+    """The execution is parked: it continues when it is resumed, after a fix."""
 
 
 class Unavailable(Error):
-    """The database did not answer in time, or the engine has ended. It may be tried again."""
+    """The database was unreachable, or the engine has ended. The call may be repeated."""
 
 
 class Corrupt(Error):
-    """What is recorded cannot be read."""
+    """The recorded data cannot be read."""
 
 
 class ProcessDied(Error):
     """The process of a step with `process=True` ended before the body had returned: a failed attempt.
 
     Attributes:
-        exit_code: What it ended with: an exit code, or minus the number of the signal that killed it; `None`
-            if it could not be reached any more.
+        exit_code: The exit code of the process, or minus the number of the signal that killed it; `None` if
+            the process could not be reached any more.
     """
 
     exit_code: int | None
@@ -91,28 +99,32 @@ class ProcessDied(Error):
 
 
 class StepfastWarning(UserWarning):
-    """Code of a workflow does what a replay may not be able to repeat."""
+    """Code of a workflow does something that a replay may not be able to repeat."""
 
 
 class Suspended(BaseException):
-    """Unwinds the code of an execution that goes on later, or elsewhere. Do not catch it."""
+    """Unwinds the code of an execution that continues later, or on another worker. Do not catch it."""
 
 
 class Cancelled(BaseException):
-    """Unwinds the code of an execution that was cancelled. Do not keep it from leaving."""
+    """Unwinds the code of an execution that was cancelled. Do not suppress it."""
 
 
-def forked() -> Invalid:
-    """An engine, or a handle, is used in a process that was forked from its own."""
+def forked_process_error() -> Invalid:
+    """Returns the error for an engine or a handle that is used in a process forked from its own."""
     return Invalid(
         "this belongs to the process that this one was forked from, and cannot be used here: open an engine "
-        "in this process, or start the process anew (multiprocessing: spawn)",
+        "in this process, or start a new process (multiprocessing: spawn)",
         "SF-0034",
     )
 
 
-def elsewhere(what: str) -> Invalid:
-    """Something that belongs to an event loop is used on another one, or on none."""
+def other_loop_error(what: str) -> Invalid:
+    """Returns the error for an object of an event loop that is used on another loop, or on none.
+
+    Args:
+        what: The object, for the message.
+    """
     return Invalid(
         f"{what} belongs to the event loop on which it was opened, and this is another one, or none: use it "
         "in coroutines of that loop only; for threads there is asyncio.run_coroutine_threadsafe, and Engine",
@@ -120,7 +132,7 @@ def elsewhere(what: str) -> Invalid:
     )
 
 
-#: The class for each kind of error of the engine.
+#: The exception class for each kind of error of the engine.
 KINDS: Final[dict[str, type[Error]]] = {
     "Invalid": Invalid,
     "Conflict": Conflict,
@@ -132,5 +144,5 @@ KINDS: Final[dict[str, type[Error]]] = {
     "Corrupt": Corrupt,
 }
 
-#: Those that have a class of their own, by code.
+#: The exception classes of single error codes.
 CODES: Final[dict[str, type[Error]]] = {"SF-0040": QueueFull}

@@ -82,7 +82,7 @@ async def is_late(seconds: float) -> str:
 def test_what_is_one_already_is_not_made_another() -> None:
     for make in step, workflow:
         for made in square, squares, square_async:
-            with pytest.raises(Invalid, match="is one already"):
+            with pytest.raises(Invalid, match="is a step or a workflow already"):
                 make(made)
 
         async def numbers() -> AsyncIterator[int]:

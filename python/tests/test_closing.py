@@ -12,7 +12,7 @@ import time
 import pytest
 
 from stepfast import AsyncEngine, Engine, Handle, Unavailable, step, workflow
-from stepfast._runtime.threads.pool import Threads
+from stepfast._runtime.threads.pool import ThreadPool
 
 _begun = threading.Semaphore(0)
 _released = threading.Event()
@@ -84,13 +84,13 @@ def test_closing_again_does_nothing(url: str) -> None:
 def patience(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long each end of an engine was ready to wait for threads, in seconds."""
     found: list[float] = []
-    stop = Threads.stop
+    stop = ThreadPool.stop
 
-    def noted(self: Threads, over: float) -> None:
-        found.append(over - time.monotonic())
-        stop(self, over)
+    def noted(self: ThreadPool, deadline: float) -> None:
+        found.append(deadline - time.monotonic())
+        stop(self, deadline)
 
-    monkeypatch.setattr(Threads, "stop", noted)
+    monkeypatch.setattr(ThreadPool, "stop", noted)
     return found
 
 

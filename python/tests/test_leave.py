@@ -14,8 +14,8 @@ import bodies
 import pytest
 
 from stepfast import AsyncEngine, Client, Engine, Workflow, step, workflow
-from stepfast._processes.pool import Processes
-from stepfast._processes.process_step import begun
+from stepfast._processes.pool import ProcessPool
+from stepfast._processes.process_step import begin_attempt
 from stepfast._workflow.step import carry_out_here
 
 BODIES: list[str] = []
@@ -135,7 +135,7 @@ def test_a_body_in_a_thread_of_the_loop_does_not_begin_after_a_cancel(url: str) 
 
     def is_there(frame: FrameType, event: str, arg: Any) -> bool:
         # what `asyncio.to_thread` runs
-        return event == "call" and frame.f_code.co_name == "begun_in_thread" and is_second(frame)
+        return event == "call" and frame.f_code.co_name == "begin_in_thread" and is_second(frame)
 
     def is_second(frame: FrameType) -> bool:
         return frame.f_locals.get("function") is late_body.function
@@ -168,14 +168,14 @@ class ProcessInterruption(Interruption):
     it."""
 
     def __init__(self) -> None:
-        super().__init__(lambda frame, event, _: event == "call" and frame.f_code is begun.__code__)
+        super().__init__(lambda frame, event, _: event == "call" and frame.f_code is begin_attempt.__code__)
         self.decided = threading.Event()
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         super().__call__(frame, event, arg)
-        if event == "return" and frame.f_code is begun.__code__:
+        if event == "return" and frame.f_code is begin_attempt.__code__:
             self.decided.wait(60)
-        elif event == "return" and frame.f_code is Processes.forget.__code__:
+        elif event == "return" and frame.f_code is ProcessPool.finish.__code__:
             self.decided.set()
 
 

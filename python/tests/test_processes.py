@@ -92,7 +92,7 @@ def test_bodies_run_side_by_side_in_at_most_so_many_processes(tmp_path: pathlib.
 @pytest.mark.parametrize(
     ("how", "code", "says"),
     [
-        ("killed", -signal.SIGKILL, "killed by SIGKILL (Killed); if nobody did that on purpose"),
+        ("killed", -signal.SIGKILL, "killed by SIGKILL (Killed); unless that was done on purpose"),
         ("segfault", -signal.SIGSEGV, "killed by SIGSEGV (Segmentation fault); it crashed in native code"),
         ("_exit", 3, "ended with exit code 3 before the body had returned"),
         ("exit", 4, "ended with exit code 4 before the body had returned"),
@@ -111,7 +111,7 @@ def test_a_process_that_dies_fails_the_attempt(
 def test_a_process_that_cuts_itself_off_fails_the_attempt(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "PATIENCE", 0.1)
+    monkeypatch.setattr(child, "CHILD_EXIT_TIMEOUT", 0.1)
     said, _, exit_code = run(f"sqlite:{tmp_path}/a.db", bodies.dies, "cut off")
     assert "closed its connection" in said and exit_code is None
 
@@ -180,7 +180,7 @@ def test_an_argument_that_cannot_go_there_is_an_error(tmp_path: pathlib.Path) ->
         with pytest.raises(EncodeError) as raised:
             engine.run(bodies.passes_a_lock, "order-7")
         assert str(raised.value).startswith(
-            "step 'turned': it runs in a process, where its arguments go as values are recorded: argument "
+            "step 'turned': it runs in a child process, and its arguments must be recordable: argument "
             "'times' cannot be recorded: it is a _thread.lock"
         )
         assert raised.value.path == "argument 'times'"

@@ -78,7 +78,7 @@ def test_a_program_that_would_start_again_in_the_child_is_refused(tmp_path: path
     said = program.stderr.splitlines()[-1]
     assert said.startswith("stepfast.errors.Invalid: step 'process_of' cannot run in a process: importing ")
     assert "raised Invalid: an engine is opened while" in said
-    assert said.endswith('put what starts the program under `if __name__ == "__main__":`')
+    assert said.endswith('put the code that starts the program under `if __name__ == "__main__":`')
 
 
 def test_a_program_with_its_steps_in_a_module_is_not_imported(tmp_path: pathlib.Path) -> None:
@@ -117,7 +117,7 @@ def test_a_program_without_a_file_is_refused(command: list[str], tmp_path: pathl
         ("import nowhere", "raised ModuleNotFoundError: No module named 'nowhere'"),
         ("raise SystemExit(3)", "raised SystemExit: 3"),
         (
-            "del sys.modules['stepfast._processes.step_location'].steps[process_of.place]",
+            "del sys.modules['stepfast._processes.step_location'].process_steps[process_of.location]",
             "has no step process_of",
         ),
     ],
@@ -248,8 +248,8 @@ def test_without_the_help_of_the_system_a_child_ends_with_its_connection(tmp_pat
 
     ours, theirs = socket.socketpair()
     watching = (
-        "import sys, threading\nfrom stepfast._processes.child_setup import end_with\n"
-        "threading.Thread(target=end_with, args=(int(sys.argv[1]),), daemon=True).start()\n"
+        "import sys, threading\nfrom stepfast._processes.child_setup import exit_with_connection\n"
+        "threading.Thread(target=exit_with_connection, args=(int(sys.argv[1]),), daemon=True).start()\n"
         "print('busy', flush=True)\nwhile True: pass\n"
     )
     with subprocess.Popen(

@@ -84,7 +84,7 @@ def test_a_thread_cannot_end_the_program(url: str) -> None:
 def test_what_cancels_itself_fails(code: Workflow[[], object], how: str, url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            with pytest.raises(RemoteError, match="nobody cancelled this code"):
+            with pytest.raises(RemoteError, match="this code was not cancelled itself"):
                 await (engine.run(code) if how == "run" else await engine.start(code))
 
     asyncio.run(main())

@@ -231,8 +231,8 @@ def test_errors_of_ones_own_code_are_told() -> None:
         (b"\xa5abc", "the bytes are no recorded value"),
         (b"\xd4\x7f\x01", "extension 127 is not known"),
         (b"\xd4\xff\x01", "extension -1 is not known"),
-        (b"\xd4\x01\xc1", "the bytes are no recorded value|cannot be made again"),
-        (b"\xd4\x0f\x01", "cannot be made again: TypeError"),
+        (b"\xd4\x01\xc1", "the bytes are no recorded value|cannot be rebuilt"),
+        (b"\xd4\x0f\x01", "cannot be rebuilt: TypeError"),
     ],
 )
 def test_bytes_that_are_no_value_are_refused(data: bytes, words: str) -> None:

@@ -183,7 +183,7 @@ fn all<'a>(
 
 #[allow(clippy::ref_option)]
 async fn one(act: &Act, cx: &mut Context, child: &Option<Doer>, notes: &Arc<Notes>, place: &str) -> Values {
-    let execution = cx.execution();
+    let execution = cx.execution_key();
     let child = || child.as_ref().expect("acts are no deeper than there are workflows");
     match act {
         Act::Step => Ok(vec![cx.step(place.to_owned(), || body(notes, &execution, place)).await?]),

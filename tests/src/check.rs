@@ -229,7 +229,7 @@ impl Told {
 /// The steps whose bodies tell, by what they have recorded.
 fn steps(record: &Record) -> Vec<String> {
     let told = record.checkpoints.iter().filter(|it| it.kind == CheckpointKind::Step);
-    told.filter(|it| it.outcome.chunks().is_none())
+    told.filter(|it| it.outcome.chunk_ref().is_none())
         .filter_map(|it| it.outcome.decode::<String>().ok())
         .filter_map(|outcome| outcome.strip_suffix(" done").map(ToOwned::to_owned))
         .collect()

@@ -123,7 +123,7 @@ impl FaultStore {
     /// The same, with at most so many Writes in a flush.
     pub fn flushing(inner: Arc<dyn Store>, flush_writes: usize) -> Arc<Self> {
         let mut about = inner.info().clone();
-        about.flush_writes = about.flush_writes.min(flush_writes);
+        about.max_flush_writes = about.max_flush_writes.min(flush_writes);
         Self::saying(inner, about)
     }
 

@@ -110,7 +110,7 @@ impl StoreFixture for MemoryFixture {
     }
 
     async fn lose(&self, worker: WorkerId) {
-        self.store.lose(worker);
+        self.store.mark_dead(worker);
     }
 
     async fn try_execute(&self, _: &str) -> Option<Result<(), String>> {
@@ -156,7 +156,7 @@ impl StoreFixture for SqliteFixture {
     }
 
     async fn lose(&self, worker: WorkerId) {
-        self.store.lose(worker);
+        self.store.simulate_death(worker);
     }
 
     async fn try_execute(&self, sql: &str) -> Option<Result<(), String>> {

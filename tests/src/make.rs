@@ -178,14 +178,14 @@ pub fn attempt(execution: Key, n: u32, attempt: u32) -> Attempt {
 
 /// A piece of a large value.
 pub fn chunk(execution: Key, value: u64, n: u32, bytes: &[u8]) -> Write {
-    Write::Chunk(Chunk { execution, value, n, bytes: Bytes::copy_from_slice(bytes), is_unowned: false })
+    Write::Chunk(Chunk { execution, value, index: n, bytes: Bytes::copy_from_slice(bytes), is_unowned: false })
 }
 
 /// A request to cancel, with a number of its own.
 pub fn cancel(execution: Key) -> Write {
     Write::Request(Request {
         execution,
-        n: Key::mint(0),
+        id: Key::mint(0),
         kind: RequestKind::Cancel,
         at: at(7),
         reason: payload("cancelled"),
@@ -195,7 +195,7 @@ pub fn cancel(execution: Key) -> Write {
 /// A request to resume, with a number of its own.
 pub fn resume(execution: Key) -> Write {
     let (n, kind) = (Key::mint(0), RequestKind::Resume);
-    Write::Request(Request { execution, n, kind, at: at(8), reason: Payload::empty() })
+    Write::Request(Request { execution, id: n, kind, at: at(8), reason: Payload::empty() })
 }
 
 /// `n` characters that do not compress.

@@ -11,7 +11,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{Limits, Queue, QueueChange};
-use stepfast_core::store::{Move, Outcome, QUARANTINE, Start, Write};
+use stepfast_core::store::{Move, Outcome, QUARANTINE_STRIKES, Start, Write};
 
 use crate::make::{cancel, completed, queued, running, scheduled, sleeping, start, ticket, write};
 use crate::{StoreFixture, Worker};
@@ -217,7 +217,7 @@ impl Model<'_> {
         let seen = store.queues(Some(std::slice::from_ref(&name))).await.unwrap().pop();
         let queue_now = Queue { name, limits: self.limits[queue].clone() };
         let seen_version = seen.map_or(0, |row| row.version);
-        let change = QueueChange { queue: queue_now, is_paused: self.paused[queue], seen_version };
+        let change = QueueChange { queue: queue_now, is_paused: self.paused[queue], expected_version: seen_version };
         assert!(store.change_queue(&change).await.unwrap().is_some());
     }
 
@@ -264,7 +264,7 @@ impl Model<'_> {
         let place = Place::Queued { from: now, has_waited: false };
         let n = self.add(id, Item::new(queue, key, 0, place));
         if outcome == Outcome::Applied {
-            let has_limits = self.limits[queue].is_serial() || self.limits[queue].max_depth.is_some();
+            let has_limits = self.limits[queue].serializes_claims() || self.limits[queue].max_depth.is_some();
             assert!(!has_limits && !self.paused[queue], "{id} began, although its queue has limits");
             self.begin(n, worker, now);
         } else {
@@ -307,7 +307,7 @@ impl Model<'_> {
     fn check_nothing_had_room(&self, worker: usize, now: Timestamp) {
         for (id, left) in self.items.values() {
             let Place::Queued { from, has_waited } = left.place else { continue };
-            let is_claimable = from <= now && left.lost < QUARANTINE && !left.is_cancelled;
+            let is_claimable = from <= now && left.lost < QUARANTINE_STRIKES && !left.is_cancelled;
             if !is_claimable || self.paused[left.queue] {
                 continue;
             }
@@ -341,7 +341,7 @@ impl Model<'_> {
                 let Place::Queued { from, has_waited } = left.place else { continue };
                 let is_beside = left.queue == came.queue && left.key == came.key && from <= now;
                 // in quarantine it comes when it is tried
-                let is_tried = left.lost >= QUARANTINE;
+                let is_tried = left.lost >= QUARANTINE_STRIKES;
                 if taken.contains(other) || !is_beside || is_tried || left.is_cancelled {
                     continue;
                 }

@@ -443,7 +443,7 @@ impl Twins {
                 let kind = *kind;
                 let reason = if kind == RequestKind::Resume { Payload::empty() } else { value(count) };
                 let n = Key::from_bytes(i128::from(count).to_be_bytes());
-                Write::Request(Request { execution: key(*slot), n, kind, at, reason })
+                Write::Request(Request { execution: key(*slot), id: n, kind, at, reason })
             }
             Draft::Answer { slot } => {
                 let family = root(*slot);

@@ -97,7 +97,7 @@ pub async fn play(store: Arc<dyn Store>, ear: Ear, executions: u32, leave: Optio
 /// Waits for what none of the others has waited for: the child of a cancelled execution may end after it, and late if it
 /// has come into quarantine.
 async fn rest(engine: &Engine) {
-    let filter = Filter { is_paused: Some(false), ..leftovers::unended() };
+    let filter = Filter { is_parked: Some(false), ..leftovers::unended() };
     loop {
         let going = engine.list(&filter).await.unwrap().executions;
         if going.is_empty() {
@@ -207,7 +207,7 @@ impl Cast {
         let patient = Workflow::new("patient", move |mut cx: Context, n: u32| {
             let (hour, ear) = (awaited.clone(), told.clone());
             async move {
-                let me = cx.execution();
+                let me = cx.execution_key();
                 cx.step("one", || body(&ear, &me, "one", "-")).await?;
                 if !is_busy(n) {
                     return cx.child(&hour, n).await;
@@ -241,7 +241,7 @@ fn child(ear: Ear) -> Workflow<u32, String> {
     Workflow::new("child", move |mut cx: Context, n: u32| {
         let ear = ear.clone();
         async move {
-            let me = cx.execution();
+            let me = cx.execution_key();
             let one = cx.step("one", || body(&ear, &me, "one", "-")).await?;
             if n.is_multiple_of(3) {
                 cx.sleep(Duration::from_millis(30)).await;
@@ -256,7 +256,7 @@ fn root(ear: Ear, child: Workflow<u32, String>) -> Workflow<u32, String> {
     Workflow::new("root", move |mut cx: Context, n: u32| {
         let (child, ear) = (child.clone(), ear.clone());
         async move {
-            let me = cx.execution();
+            let me = cx.execution_key();
             let mut all = Vec::new();
             let mut last = "-".to_owned();
             for i in 0..3 {

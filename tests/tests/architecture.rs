@@ -163,7 +163,7 @@ fn rooms_depend_only_downwards() {
 }
 
 #[test]
-fn core_knows_no_database_and_no_network() {
+fn core_depends_on_no_database_and_no_network() {
     let metadata = MetadataCommand::new()
         .manifest_path(home().join("Cargo.toml"))
         .no_deps()
@@ -179,7 +179,7 @@ fn core_knows_no_database_and_no_network() {
 }
 
 #[test]
-fn no_file_is_too_long() {
+fn files_stay_below_line_limit() {
     let too_long: Vec<_> = files(&["rs", "sql"])
         .into_iter()
         .map(|path| (read(&path).lines().count(), path))
@@ -189,7 +189,7 @@ fn no_file_is_too_long() {
 }
 
 #[test]
-fn no_test_sleeps() {
+fn tests_never_sleep() {
     // written so that it does not find itself
     let call = concat!("sle", "ep(");
     let is_test = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "tests");
@@ -212,7 +212,7 @@ fn no_test_sleeps() {
 
 /// What two files need stays there; everything else is refused by the compiler.
 #[test]
-fn unsafe_code_is_in_two_files() {
+fn unsafe_code_is_confined_to_two_files() {
     // written so that it does not find itself
     let permit = concat!("allow(", "unsafe_code)");
     let found: BTreeSet<_> = files(&["rs"]).into_iter().filter(|path| read(path).contains(permit)).collect();
@@ -221,7 +221,7 @@ fn unsafe_code_is_in_two_files() {
 }
 
 #[test]
-fn every_crash_point_is_listed_once() {
+fn crash_points_are_listed_once() {
     let mut found = BTreeSet::new();
     for path in files(&["rs"]).into_iter().filter(|path| path.starts_with(home().join("crates"))) {
         let text = read(&path);
@@ -252,7 +252,7 @@ fn programs_are_built_without_crash_points() {
 }
 
 #[test]
-fn links_in_documents_lead_somewhere() {
+fn document_links_resolve() {
     let mut dead = Vec::new();
     for document in files(&["md"]) {
         let text = read(&document);
@@ -287,7 +287,7 @@ fn links(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn links_are_found_outside_of_code() {
+fn links_are_found_outside_code_only() {
     let text = "a [b](c.md) [d](e/f.md#g \"title\") `[x](y)`\n```\n[no](no.md)\n```\n[h](https://x.org)";
     assert_eq!(links(text), ["c.md", "e/f.md#g", "https://x.org"]);
 }

@@ -88,7 +88,7 @@ fn queued() -> State {
 }
 
 #[tokio::test]
-async fn a_flush_whose_log_was_not_synced_is_written_elsewhere_before_it_is_acknowledged() {
+async fn flush_with_failed_log_sync_is_durable_once_acknowledged() {
     let mut place = Place::new();
     let mut worker = Worker::register(&place.open().unwrap()).await;
     place.start(&mut worker, running()).await;
@@ -100,7 +100,7 @@ async fn a_flush_whose_log_was_not_synced_is_written_elsewhere_before_it_is_ackn
 }
 
 #[tokio::test]
-async fn what_another_process_finds_in_a_log_that_was_not_synced_is_written_elsewhere() {
+async fn unsynced_log_of_dead_process_is_rewritten() {
     let mut place = Place::new();
     let store = place.open().unwrap();
     let mut worker = Worker::register(&store).await;
@@ -118,7 +118,7 @@ async fn what_another_process_finds_in_a_log_that_was_not_synced_is_written_else
 }
 
 #[tokio::test]
-async fn whatever_sync_fails_what_is_acknowledged_is_durable() {
+async fn acknowledged_starts_survive_any_failed_sync() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);

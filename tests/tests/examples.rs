@@ -72,7 +72,7 @@ macro_rules! examples {
         })*
 
         #[test]
-        fn no_example_is_forgotten() {
+        fn examples_are_all_tested() {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/rust");
             let mut found: Vec<String> = std::fs::read_dir(folder)
                 .unwrap()

@@ -175,7 +175,7 @@ async fn make(url: &str, status: &str) -> usize {
     number
 }
 
-fn a_resume_outlives_the_process(status: &'static str) {
+fn check_resume_survives_kill(status: &'static str) {
     on_each(async move |url: &str, _| {
         let number = make(url, status).await;
         let before = {
@@ -200,18 +200,18 @@ fn a_resume_outlives_the_process(status: &'static str) {
 }
 
 #[test]
-fn a_resume_of_a_failed_execution_outlives_the_process() {
-    a_resume_outlives_the_process("failed");
+fn resume_of_failed_execution_survives_kill() {
+    check_resume_survives_kill("failed");
 }
 
 #[test]
-fn a_resume_of_a_cancelled_execution_outlives_the_process() {
-    a_resume_outlives_the_process("cancelled");
+fn resume_of_cancelled_execution_survives_kill() {
+    check_resume_survives_kill("cancelled");
 }
 
 #[test]
-fn a_resume_of_a_parked_execution_outlives_the_process() {
-    a_resume_outlives_the_process("parked");
+fn resume_of_parked_execution_survives_kill() {
+    check_resume_survives_kill("parked");
 }
 
 /// Receives the idempotency key of each body that begins.
@@ -222,7 +222,7 @@ fn pays(ear: Ear, ends: bool) -> Workflow<(), String> {
     Workflow::new("pays", move |mut cx: Context, (): ()| {
         let ear = ear.clone();
         async move {
-            let key = format!("{}/charge", cx.execution());
+            let key = format!("{}/charge", cx.execution_key());
             let body = || {
                 let (ear, key) = (ear.clone(), key.clone());
                 async move {
@@ -246,7 +246,7 @@ async fn runs(url: &str) {
 }
 
 #[test]
-fn an_idempotency_key_is_the_same_after_a_crash() {
+fn idempotency_key_is_unchanged_after_crash() {
     on_each(async |url: &str, _| {
         let mut peer = Peer::start("runs", url);
         let key = peer.line();
@@ -261,7 +261,7 @@ fn an_idempotency_key_is_the_same_after_a_crash() {
 }
 
 #[test]
-fn a_living_process_takes_over_by_itself_with_the_same_idempotency_key() {
+fn live_process_takes_over_with_same_idempotency_key() {
     on_each(async |url: &str, is_sqlite| {
         let mut peer = Peer::start("runs", url);
         let key = peer.line();

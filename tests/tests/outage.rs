@@ -105,7 +105,7 @@ async fn looks(store: &FaultStore, times: usize) {
 }
 
 #[test]
-fn a_server_that_cannot_be_used_is_named_with_what_to_do() {
+fn unusable_server_is_named_with_advice() {
     case(async || {
         let server = PostgresServer::start();
         let (sql, connection) = tokio_postgres::connect(server.url(), tokio_postgres::NoTls).await.unwrap();
@@ -161,7 +161,7 @@ fn a_server_that_cannot_be_used_is_named_with_what_to_do() {
 }
 
 #[test]
-fn a_server_that_crashes_under_load_loses_nothing() {
+fn server_crash_under_load_loses_nothing() {
     case(async || {
         let server = Arc::new(PostgresServer::start());
         let tell = async |what: fn(&PostgresServer)| {
@@ -199,7 +199,7 @@ fn a_server_that_crashes_under_load_loses_nothing() {
 }
 
 #[test]
-fn an_outage_longer_than_a_lease_is_nobodys_death() {
+fn workers_survive_outage_longer_than_lease() {
     case(async || {
         let server = Arc::new(PostgresServer::start());
         let load = Load::new();
@@ -247,7 +247,7 @@ fn an_outage_longer_than_a_lease_is_nobodys_death() {
 }
 
 #[test]
-fn a_server_that_is_away_for_longer_than_a_lease_costs_nothing() {
+fn stopped_server_costs_no_execution_beyond_lease() {
     case(async || {
         let seconds = std::env::var(AWAY_VARIABLE).map_or(5, |seconds| seconds.parse().unwrap());
         let away = Duration::from_secs(seconds);
@@ -317,7 +317,7 @@ fn a_server_that_is_away_for_longer_than_a_lease_costs_nothing() {
 }
 
 #[test]
-fn a_network_that_stands_still_holds_up_and_loses_nothing() {
+fn stalled_network_delays_work_and_loses_nothing() {
     case(async || {
         let url = PostgresServer::shared().url();
         let load = Load::new();
@@ -382,7 +382,7 @@ impl CutOff {
 }
 
 #[test]
-fn what_a_cut_off_worker_had_on_its_way_lands_nowhere() {
+fn inflight_writes_of_disconnected_worker_are_fenced() {
     case(async || {
         let load = Load::new();
         // the same workflow in another process, with a latch of its own
@@ -459,7 +459,7 @@ impl Late {
 }
 
 #[test]
-fn no_body_begins_after_a_lease_before_the_next_look() {
+fn step_body_waits_for_heartbeat_after_lease_expiry() {
     case(async || {
         let Late { cut_off, handle, bodies } = Late::new().await;
         cut_off.proxy.open();
@@ -470,7 +470,7 @@ fn no_body_begins_after_a_lease_before_the_next_look() {
 }
 
 #[test]
-fn no_body_begins_of_what_was_cancelled_while_its_worker_was_cut_off() {
+fn step_body_never_begins_after_cancel_during_disconnect() {
     case(async || {
         let Late { cut_off, handle, bodies } = Late::new().await;
         assert_eq!(cut_off.engines[1].cancel("x").await.unwrap(), RequestResult::Pending);
@@ -483,7 +483,7 @@ fn no_body_begins_of_what_was_cancelled_while_its_worker_was_cut_off() {
 }
 
 #[test]
-fn no_body_begins_after_a_lease_in_a_worker_that_was_taken_over() {
+fn step_body_never_begins_in_worker_that_was_taken_over() {
     case(async || {
         let Late { cut_off, handle, bodies } = Late::new().await;
         cut_off.clock.advance(LONG);

@@ -74,36 +74,36 @@ fn store(name: &str) -> (&'static str, Fresh) {
 }
 
 #[test]
-fn memory_does_the_same_twice() {
+fn memory_store_is_deterministic() {
     check(100, &[store("memory"), store("memory")]);
 }
 
 #[test]
-fn sqlite_does_as_memory_does() {
+fn sqlite_store_matches_memory_store() {
     check(40, &[store("memory"), store("sqlite")]);
 }
 
 #[test]
-fn postgres_does_as_memory_does() {
+fn postgres_store_matches_memory_store() {
     check(24, &[store("memory"), store("postgres")]);
 }
 
 #[test]
-fn all_stores_do_the_same() {
+fn all_stores_match_each_other() {
     check(8, STORES);
 }
 
 #[test]
-fn queues_of_memory_keep_their_limits() {
+fn memory_queues_respect_limits() {
     check_queues(200, store("memory"));
 }
 
 #[test]
-fn queues_of_sqlite_keep_their_limits() {
+fn sqlite_queues_respect_limits() {
     check_queues(60, store("sqlite"));
 }
 
 #[test]
-fn queues_of_postgres_keep_their_limits() {
+fn postgres_queues_respect_limits() {
     check_queues(30, store("postgres"));
 }

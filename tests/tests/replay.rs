@@ -43,22 +43,22 @@ fn two_steps() -> Program {
 }
 
 #[test]
-fn join() {
+fn join_replays_deterministically() {
     interleaved(Program::Seq(vec![step(), Program::Join(two_steps().into(), two_steps().into()), step()]));
 }
 
 #[test]
-fn map_with_a_limit() {
+fn limited_map_replays_deterministically() {
     interleaved(Program::Map(3, vec![two_steps(), step(), Program::Fail(0), step(), two_steps(), step()]));
 }
 
 #[test]
-fn race() {
+fn race_replays_deterministically() {
     interleaved(Program::Seq(vec![Program::Race(two_steps().into(), two_steps().into()), step()]));
 }
 
 #[test]
-fn race_of_a_step_a_sleep_and_a_child() {
+fn race_of_step_sleep_and_child_replays_deterministically() {
     let racers = vec![step(), Program::Sleep(1), Program::Child(0)];
     interleaved(Program::Seq(vec![
         Program::RaceAll(racers.clone()),
@@ -70,19 +70,19 @@ fn race_of_a_step_a_sleep_and_a_child() {
 
 /// Calls that are given up together are dropped in no certain order: a crash may fall between any two of them.
 #[test]
-fn race_with_several_losers() {
+fn race_with_several_losers_replays_deterministically() {
     let map = Program::Map(2, vec![step(), Program::Child(2)]);
     interleaved(Program::Race(Program::Child(0).into(), map.into()));
 }
 
 #[test]
-fn timeout() {
+fn timeout_replays_deterministically() {
     let timeout = Program::Timeout(1, two_steps().into());
     interleaved(Program::Seq(vec![timeout.clone(), step(), timeout, step()]));
 }
 
 #[test]
-fn spawn() {
+fn spawn_replays_deterministically() {
     interleaved(Program::Spawn(
         two_steps().into(),
         Program::Seq(vec![step(), Program::Sleep(1), step()]).into(),
@@ -90,14 +90,14 @@ fn spawn() {
 }
 
 #[test]
-fn a_pool_of_workers_on_a_channel() {
+fn channel_worker_pool_replays_deterministically() {
     interleaved(Program::Pool(4, 20));
 }
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/programs.txt");
 
 #[test]
-fn any_program() {
+fn random_program_replays_deterministically() {
     let config = Config {
         cases: 48,
         max_shrink_iters: 200,

@@ -104,7 +104,7 @@ impl Probe {
             watch = Some(Watch::start(&target.url).await?);
         }
         if let Some(store) = store {
-            store.counters().take_largest();
+            store.counters().take_largest_flush();
         }
         let writer = of_writer.map(|store| Writer::of_store(store.clone()));
         Ok(Self { begun: Instant::now(), processor: Processor::now(), watch, writer, log })
@@ -123,7 +123,7 @@ impl Probe {
         let mut bound = Bound {
             own_processors: Some(own_processors),
             all_processors,
-            largest_flush: store.map(|store| store.counters().take_largest()),
+            largest_flush: store.map(|store| store.counters().take_largest_flush()),
             ..Bound::default()
         };
         if let Some(watch) = self.watch {

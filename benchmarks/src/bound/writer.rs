@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use stepfast::Store;
-use stepfast::store::counters::{Counters, Spent};
+use stepfast::store::counters::{Counters, WriterTime};
 
 use super::{Share, shares};
 
 /// What it had spent when the run began.
 pub struct Writer {
     counters: Counted,
-    before: Spent,
+    before: WriterTime,
 }
 
 enum Counted {
@@ -21,24 +21,24 @@ enum Counted {
 impl Writer {
     /// The writer of a store.
     pub fn of_store(store: Arc<dyn Store>) -> Self {
-        let before = store.counters().spent();
+        let before = store.counters().writer_time();
         Self { counters: Counted::Store(store), before }
     }
 
     /// Connections that write in turn and count so.
     pub fn of(counters: Arc<Counters>) -> Self {
-        Self { before: counters.spent(), counters: Counted::Own(counters) }
+        Self { before: counters.writer_time(), counters: Counted::Own(counters) }
     }
 
     /// Its shares of the `seconds` since then.
     pub fn shares(&self, seconds: f64) -> Vec<Share> {
         let now = match &self.counters {
-            Counted::Store(store) => store.counters().spent(),
-            Counted::Own(counters) => counters.spent(),
+            Counted::Store(store) => store.counters().writer_time(),
+            Counted::Own(counters) => counters.writer_time(),
         };
         let spent = now.since(&self.before);
         let [commit, statements, turn] =
-            [spent.commit, spent.statements, spent.turn].map(|it| it.as_secs_f64());
+            [spent.commit, spent.statements, spent.turn_wait].map(|it| it.as_secs_f64());
         divided(commit, statements, turn, seconds)
     }
 }

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 
 use clap::error::{ContextValue, ErrorKind};
 use clap::{Error, Parser};
-use stepfast::text::{plain, quoted};
+use stepfast::text::{abbreviate, quote};
 
-/// Returns the command line as it is parsed; ends the program if that is wrong.
+/// Parses the command line; ends the program if it is wrong.
 pub(crate) fn parsed<P: Parser>() -> P {
     P::try_parse().unwrap_or_else(|error| {
         let error = if error.kind() == ErrorKind::InvalidUtf8 { not_utf8() } else { bounded(error) };
@@ -14,14 +14,14 @@ pub(crate) fn parsed<P: Parser>() -> P {
     })
 }
 
-/// Returns the error with the beginnings of long values, and without control characters.
+/// Returns the error with long values cut short, and without control characters.
 fn bounded(mut error: Error) -> Error {
     let values: Vec<_> = error
         .context()
         .filter_map(|(kind, value)| {
             let shown = match value {
-                ContextValue::String(text) => ContextValue::String(plain(text)),
-                ContextValue::Strings(all) => ContextValue::Strings(all.iter().map(|it| plain(it)).collect()),
+                ContextValue::String(text) => ContextValue::String(abbreviate(text)),
+                ContextValue::Strings(all) => ContextValue::Strings(all.iter().map(|it| abbreviate(it)).collect()),
                 _ => return None,
             };
             Some((kind, shown))
@@ -33,15 +33,15 @@ fn bounded(mut error: Error) -> Error {
     error
 }
 
-/// Returns the error for bytes that are no text, with their place.
+/// Returns the error for an argument that is not UTF-8, with its position.
 fn not_utf8() -> Error {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let Some(at) = arguments.iter().position(|argument| argument.to_str().is_none()) else {
-        return Error::raw(ErrorKind::InvalidUtf8, "a variable of the environment is not UTF-8\n");
+        return Error::raw(ErrorKind::InvalidUtf8, "an environment variable is not UTF-8\n");
     };
-    let shown = quoted(&arguments[at].to_string_lossy());
+    let shown = quote(&arguments[at].to_string_lossy());
     let before = arguments[..at].last().and_then(|before| before.to_str());
-    let of = before.filter(|before| before.starts_with("--")).map(|option| format!(" of {}", plain(option)));
+    let of = before.filter(|before| before.starts_with("--")).map(|option| format!(" of {}", abbreviate(option)));
     Error::raw(
         ErrorKind::InvalidUtf8,
         format!("the argument {shown}{} is not UTF-8\n", of.unwrap_or_default()),

@@ -4,16 +4,16 @@ use clap::{Args, Subcommand};
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{ContentArrangement, Table};
 use serde_json::{Value, json};
-use stepfast::schema::{self, Migrated};
+use stepfast::schema::{self, MigrationReport};
 
 use crate::output::{self, Exit};
 
-/// Make the database's schema, and see whether the database is fit.
+/// Create or migrate the database's schema, and check the database.
 #[derive(Subcommand)]
 pub(crate) enum Db {
-    /// Bring the schema up to date, or make it.
+    /// Bring the schema up to date, or create it.
     Migrate(Migrate),
-    /// Look at everything that an engine needs; exit code 1 if something is wrong.
+    /// Check everything that an engine needs; exit code 1 if something is wrong.
     Check(Check),
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Migrate {
     /// Only print the SQL that would be executed.
     #[arg(long)]
     print: bool,
-    /// Also let this role of Postgres, which must exist, run engines: it may change rows, and no tables.
+    /// Also permit this role of Postgres, which must exist, to run engines: it may change rows, but no tables.
     #[arg(long)]
     role: Option<String>,
 }
@@ -60,7 +60,7 @@ impl Migrate {
         if self.at.json {
             output::print_json(&migrated_json(&migrated, self.print))?;
         } else if self.print {
-            let nothing = format!("-- version {}: nothing to do", migrated.version);
+            let nothing = format!("-- version {}: nothing to do", migrated.required_version);
             output::print(if migrated.sql.is_empty() { &nothing } else { &migrated.sql });
         } else {
             output::print(&migrated_text(&migrated));
@@ -69,35 +69,35 @@ impl Migrate {
     }
 }
 
-fn migrated_json(migrated: &Migrated, is_dry: bool) -> Value {
+fn migrated_json(migrated: &MigrationReport, is_dry: bool) -> Value {
     json!({
         "database": migrated.database,
         "schema": migrated.schema,
-        "found": migrated.found,
-        "version": migrated.version,
+        "found": migrated.found_version,
+        "version": migrated.required_version,
         "is_applied": !is_dry,
-        "migrations": migrated.applied,
-        "granted": migrated.granted,
+        "migrations": migrated.migrations,
+        "granted": migrated.granted_role,
         "sql": is_dry.then_some(&migrated.sql),
     })
 }
 
-fn migrated_text(migrated: &Migrated) -> String {
+fn migrated_text(migrated: &MigrationReport) -> String {
     let mut place = migrated.database.clone();
     if let Some(schema) = &migrated.schema {
         place = format!("{place}, schema {schema}");
     }
-    let version = migrated.version;
-    let mut text = match (migrated.found, migrated.applied.is_empty()) {
+    let version = migrated.required_version;
+    let mut text = match (migrated.found_version, migrated.migrations.is_empty()) {
         (_, true) => format!("{place}: version {version}, nothing to migrate"),
-        (None, false) => format!("{place}: made, version {version}"),
+        (None, false) => format!("{place}: created, version {version}"),
         (Some(found), false) => format!("{place}: from version {found} to {version}"),
     };
-    for migration in &migrated.applied {
+    for migration in &migrated.migrations {
         text.push_str("\n  applied ");
         text.push_str(migration);
     }
-    if let Some(role) = &migrated.granted {
+    if let Some(role) = &migrated.granted_role {
         text.push_str("\n  role ");
         text.push_str(role);
         text.push_str(" may run engines");
@@ -108,14 +108,14 @@ fn migrated_text(migrated: &Migrated) -> String {
 impl Check {
     async fn run(self) -> anyhow::Result<Exit> {
         let findings = schema::check(&self.at.store).await?;
-        let is_well = findings.iter().all(|finding| finding.is_well);
+        let is_well = findings.iter().all(|finding| finding.is_ok);
         if self.at.json {
             let shown = |finding: &schema::Finding| {
                 json!({
                     "subject": finding.subject,
-                    "is_well": finding.is_well,
+                    "is_well": finding.is_ok,
                     "state": finding.state,
-                    "advice": (!finding.is_well).then_some(&finding.advice),
+                    "advice": (!finding.is_ok).then_some(&finding.advice),
                 })
             };
             let findings: Vec<Value> = findings.iter().map(shown).collect();
@@ -124,11 +124,11 @@ impl Check {
             let mut table = Table::new();
             table
                 .load_style(UTF8_HORIZONTAL_ONLY)
-                // sentences: as wide as the terminal, if it is one
+                // sentences: as wide as the terminal, if there is one
                 .set_content_arrangement(ContentArrangement::Dynamic)
                 .set_header(["", "checked", "found", "what to do"]);
             for finding in &findings {
-                let mark = if finding.is_well { "ok" } else { "WRONG" };
+                let mark = if finding.is_ok { "ok" } else { "WRONG" };
                 table.add_row([mark, finding.subject, &finding.state, &finding.advice]);
             }
             output::print(&table.to_string());

@@ -14,7 +14,7 @@ use crate::workflow::{At, at_least_one};
 pub(crate) struct DeadLetters {
     #[command(flatten)]
     at: At,
-    /// At most this many.
+    /// Maximum number of dead letters.
     #[arg(long, default_value_t = stepfast::store::DEFAULT_LIMIT, value_parser = at_least_one)]
     limit: usize,
 }
@@ -35,14 +35,14 @@ impl DeadLetters {
 
 fn table(letters: &[DeadLetter]) -> String {
     if letters.is_empty() {
-        return "there is no dead letter".to_owned();
+        return "no dead letters".to_owned();
     }
     let mut table = Table::new();
     table
         .load_style(UTF8_HORIZONTAL_ONLY)
         // sentences: as wide as the terminal, if there is one
         .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_header(["letter", "refused at", "workflow", "workflow_id", "queue", "reason"]);
+        .set_header(["letter", "rejected at", "workflow", "workflow_id", "queue", "reason"]);
     for letter in letters {
         table.add_row([
             letter.id.to_string(),

@@ -1,4 +1,4 @@
-//! The `stepfast` program: look at executions, act on them, keep the database in order, measure.
+//! The `stepfast` program: shows and changes executions and queues, maintains the database, measures.
 
 mod arguments;
 mod bench;
@@ -16,12 +16,12 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::{Parser, Subcommand};
-use stepfast::text::quoted;
+use stepfast::text::quote;
 use tracing_subscriber::EnvFilter;
 
 use crate::output::Exit;
 
-/// Says what of the log is written.
+/// The variable with the filter of the log.
 const LOG: &str = "STEPFAST_LOG";
 
 #[global_allocator]
@@ -30,8 +30,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Stepfast is a durable workflow engine that batches for you: every step is safe on disk before the next
 /// one acts, and a thousand of them share one flush.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 no such execution or queue, 4 declined, 5 the database did
-/// not answer.
+/// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 no such execution or queue, 4 declined, 5 the database is
+/// unreachable.
 #[derive(Parser)]
 #[command(name = "stepfast", version)]
 struct Cli {
@@ -80,23 +80,23 @@ async fn main() -> ExitCode {
     ExitCode::from(exit as u8)
 }
 
-/// Says what went wrong, to whoever still listens.
+/// Prints an error. Standard error may be closed.
 fn complain(error: &str) {
     let _ = writeln!(std::io::stderr(), "error: {}", output::lines(error));
 }
 
-/// Writes the engine's log to standard error, as much of it as `STEPFAST_LOG` says. Who reads it may go away, as `head`
-/// does: then it is lost, and the program goes on.
+/// Writes the engine's log to standard error, filtered by `STEPFAST_LOG`. If the reader of a pipe ends, as `head` does,
+/// the log is lost and the program continues.
 fn log(command: &Command) -> anyhow::Result<()> {
     let filter = match std::env::var_os(LOG) {
         Some(directives) => {
             let directives = directives.to_string_lossy();
             EnvFilter::try_new(&directives).map_err(|_| {
-                let shown = quoted(&directives);
-                anyhow!("{LOG}={shown} is no level, such as info, nor a list of targets and levels")
+                let shown = quote(&directives);
+                anyhow!("{LOG}={shown} is neither a level, such as info, nor a list of targets and levels")
             })?
         }
-        // an index may take hours, and the command would seem to hang
+        // building an index may take hours, in which the command would seem to hang
         None if matches!(command, Command::Db(db::Db::Migrate(_))) => {
             EnvFilter::new("error,stepfast_postgres::prepare=info")
         }

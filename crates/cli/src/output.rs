@@ -1,4 +1,4 @@
-//! What the program prints: tables for people, JSON for programs; and its exit codes.
+//! The program's output: tables for people, JSON for programs; and its exit codes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use stepfast::clock::Timestamp;
 use stepfast::queue::Placement;
 use stepfast::store::{Attempt, Checkpoint, CheckpointKind, Execution, Record, WorkerId};
-use stepfast::text::printable;
+use stepfast::text::escape_controls;
 use stepfast::{Error, ErrorKind, Failure, Key, Payload, Status};
 
 use crate::value::payload_json;
@@ -17,16 +17,16 @@ use crate::value::payload_json;
 /// The program's exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
-    /// All was done.
+    /// Everything was done.
     Done = 0,
     /// Something failed; the message says what.
     Failed = 1,
     // 2 is clap's: the command line is wrong
-    /// There is no such execution, or no such queue.
+    /// The execution or the queue does not exist.
     NotFound = 3,
-    /// The execution is in a state in which that is not possible.
+    /// The request does not apply to the execution's status.
     Declined = 4,
-    /// The database did not answer.
+    /// The database is unreachable.
     Unavailable = 5,
 }
 
@@ -41,12 +41,12 @@ impl Exit {
     }
 }
 
-/// Returns lines for a terminal: all control characters in them are escaped.
+/// Returns lines for a terminal, with all control characters escaped.
 pub(crate) fn lines(text: &str) -> String {
-    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+    text.split('\n').map(escape_controls).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints a line. Who reads it may have seen enough and closed the pipe, as `head` does: then the program ends.
+/// Prints a line. If the reader of a pipe has ended, as `head` does, the program ends too.
 pub(crate) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = writeln!(out, "{}", lines(text)).and_then(|()| out.flush()) {
@@ -63,8 +63,8 @@ pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns a text of somebody else's for a cell of a table: what would move the cursor, end the line or turn the direction of
-/// writing is spelled out.
+/// Returns a text of foreign origin for a cell of a table. Characters that would move the cursor, end the line or reverse
+/// the direction of writing are escaped.
 pub(crate) fn plain(text: &str) -> String {
     let is_odd = |c: char| {
         c.is_control()
@@ -73,12 +73,12 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if is_odd(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
-/// Returns JSON in which all control characters of texts are escaped.
+/// Returns JSON with all control characters in texts escaped.
 fn json(value: &Value) -> anyhow::Result<String> {
     let json = serde_json::to_string_pretty(value)?;
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {
-        // those below a space are escaped already, or stand between values
+        // characters below a space are escaped already, or stand between values
         if char.is_control() && char > ' ' {
             escaped.push_str(&format!("\\u{:04x}", u32::from(char)));
         } else {
@@ -88,7 +88,7 @@ fn json(value: &Value) -> anyhow::Result<String> {
     Ok(escaped)
 }
 
-/// An instant in UTC, to the millisecond.
+/// Formats an instant in UTC, to the millisecond.
 pub(crate) fn at(instant: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(instant.as_micros())
         .map_or_else(|_| "?".to_owned(), |instant| format!("{instant:.3}"))
@@ -98,7 +98,7 @@ fn status_of(execution: &Execution) -> String {
     if execution.is_parked { format!("{} (parked)", execution.status) } else { execution.status.to_string() }
 }
 
-/// Workers that are lost, and that nobody has taken over yet.
+/// Dead workers that have not been taken over yet.
 pub(crate) struct Lost(pub(crate) Vec<WorkerId>);
 
 impl Lost {
@@ -111,7 +111,7 @@ pub(crate) fn executions_table(executions: &[Execution], lost: &Lost) -> String 
     if executions.is_empty() {
         return "no executions match".to_owned();
     }
-    // only where somebody uses versions, queues, attributes
+    // columns only for executions that have versions, queues or attributes
     let has_version = executions.iter().any(|execution| execution.app_version.is_some());
     let has_queue = executions.iter().any(|execution| execution.placement.is_some());
     let has_attributes = executions.iter().any(|execution| !execution.attributes.is_empty());
@@ -122,7 +122,7 @@ pub(crate) fn executions_table(executions: &[Execution], lost: &Lost) -> String 
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY).set_header(header);
     for execution in executions {
-        let lost = if lost.owns(execution) { " (worker lost)" } else { "" };
+        let lost = if lost.owns(execution) { " (worker dead)" } else { "" };
         let mut row = vec![
             execution.workflow_id(),
             execution.workflow.to_string(),
@@ -139,7 +139,7 @@ pub(crate) fn executions_table(executions: &[Execution], lost: &Lost) -> String 
     table.to_string()
 }
 
-/// What it is found by, as the filters of a list take it.
+/// Formats attributes in the form that the filters of a list accept.
 fn attributes(execution: &Execution) -> String {
     let all: Vec<String> =
         execution.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -175,25 +175,25 @@ pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
     })
 }
 
-/// What `show` knows of an execution.
+/// The data that `show` prints of an execution.
 pub(crate) struct Shown {
     pub(crate) record: Record,
-    /// The children that its checkpoints refer to.
+    /// The children that the checkpoints refer to.
     pub(crate) children: HashMap<Key, Execution>,
     pub(crate) lost: Lost,
-    /// Why no live worker can run it, although it waits for one.
+    /// Why no live worker can run the execution; `None` if one can, or if it does not wait for one.
     pub(crate) unclaimable: Option<String>,
 }
 
 impl Shown {
-    /// The key of the child that a checkpoint refers to, and its row.
+    /// Returns the key of the child that a checkpoint refers to, and the child's row.
     fn child(&self, checkpoint: &Checkpoint) -> Option<(Key, Option<&Execution>)> {
         let key = child_of(checkpoint)?;
         Some((key, self.children.get(&key)))
     }
 }
 
-/// The key of the child that a checkpoint refers to.
+/// Returns the key of the child that a checkpoint refers to.
 pub(crate) fn child_of(checkpoint: &Checkpoint) -> Option<Key> {
     match checkpoint.kind {
         CheckpointKind::Child | CheckpointKind::Started => {
@@ -263,7 +263,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
             text += &format!("{name:12}{value}\n");
         }
     };
-    let lost = if shown.lost.owns(execution) { " (lost)" } else { "" };
+    let lost = if shown.lost.owns(execution) { " (dead)" } else { "" };
     line("worker", execution.owner.map(|owner| format!("{}{lost}", owner.0)));
     line("queue", execution.placement.as_deref().map(|ticket| queue_of(ticket, execution)));
     line("attributes", (!execution.attributes.is_empty()).then(|| attributes(execution)));
@@ -286,7 +286,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
         let (outcome, took_ms) = match (checkpoint.kind, shown.child(checkpoint)) {
             (CheckpointKind::Failed, _) => (failure(&checkpoint.outcome), checkpoint.took_ms),
             (kind, Some((key, child))) => {
-                // the parent may have waited for its end in several runs: what it took is the child's own time
+                // the parent may have waited in several runs: the duration shown is the child's own
                 let took = child
                     .filter(|_| kind == CheckpointKind::Child)
                     .and_then(|child| child.ended_at.map(|end| end.since(child.created_at)));
@@ -307,7 +307,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
             table.add_row(attempt_row(attempt));
         }
     }
-    // of steps that have no outcome yet
+    // failed attempts of steps without an outcome
     let is_open = |attempt: &&Attempt| record.checkpoints.iter().all(|it| it.path != attempt.path);
     for attempt in record.attempts.iter().filter(is_open) {
         table.add_row(attempt_row(attempt));
@@ -315,7 +315,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
     text + &table.to_string()
 }
 
-/// The queue of an execution, and where it stands there.
+/// Formats the queue of an execution with its placement there.
 fn queue_of(ticket: &Placement, execution: &Execution) -> String {
     let key = if ticket.key.is_empty() { String::new() } else { format!(", key {}", ticket.key) };
     let priority =
@@ -337,21 +337,22 @@ fn attempt_row(attempt: &Attempt) -> [String; 6] {
     ]
 }
 
-/// A child in one line, so that it can be shown by its id.
+/// Formats a child in one line, beginning with its id.
 fn child_text(key: Key, child: Option<&Execution>) -> String {
     let Some(child) = child else { return format!("{key} (not in the database)") };
     let outcome = outcome_of(child).map_or(String::new(), |outcome| format!(": {outcome}"));
     format!("{} {}{outcome}", child.workflow_id(), status_of(child))
 }
 
-/// The output of an execution, or the message of what it ended with or is parked for; `None` if there is none.
+/// Formats the output of an execution, or the failure with which it ended or for which it is parked; `None` if there is
+/// neither.
 fn outcome_of(execution: &Execution) -> Option<String> {
     let is_failure = matches!(execution.status, Status::Failed | Status::Cancelled) || execution.is_parked;
     let text = if is_failure { failure } else { short };
     (!execution.outcome.is_empty()).then(|| text(&execution.outcome))
 }
 
-/// Returns a recorded error for people: its beginning, if it is long.
+/// Formats a recorded failure, cut short if it is long.
 fn failure(payload: &Payload) -> String {
     const LONGEST: usize = 4_000;
     let text = whole_failure(payload);
@@ -365,14 +366,14 @@ fn whole_failure(payload: &Payload) -> String {
     payload.decode::<Failure>().map_or_else(
         |_| short(payload),
         |failure| {
-            // an exception of Python is known by its class
+            // exceptions of Python are known by their class
             let is_exception = !failure.detail.is_empty() && failure.message != failure.kind;
             if is_exception { format!("{}: {failure}", failure.kind) } else { failure.to_string() }
         },
     )
 }
 
-/// A time in the largest unit in which it is not zero.
+/// Formats a duration in the largest fitting unit.
 fn took(millis: i64) -> String {
     match millis {
         ..1_000 => format!("{millis} ms"),
@@ -382,10 +383,10 @@ fn took(millis: i64) -> String {
     }
 }
 
-/// A payload in one short line.
+/// Formats a payload in one short line.
 fn short(payload: &Payload) -> String {
     const LONGEST: usize = 80;
-    if let Some(chunks) = payload.chunks() {
+    if let Some(chunks) = payload.chunk_ref() {
         return format!("({} bytes)", chunks.len);
     }
     let text = match payload_json(payload) {

@@ -1,4 +1,4 @@
-//! `stepfast queue`: what queues there are, their limits, and whether they are paused; and dead letters.
+//! `stepfast queue`: the queues, their limits, whether they are paused; and dead letters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::queue::rate::Rate;
 use stepfast::queue::{DEFAULT_QUEUE, Limits, QueueRow};
-use stepfast::text::listed;
+use stepfast::text::list_names;
 use stepfast::{Client, Error};
 
 use crate::dead_letters::DeadLetters;
 use crate::output::{self, Exit};
 use crate::workflow::At;
 
-/// Look at queues, and change them.
+/// Show queues, and change them.
 #[derive(Subcommand)]
 pub(crate) enum Queue {
-    /// List queues, and their limits.
+    /// List queues and their limits.
     List(List),
     /// Show one queue.
     Show(Named),
-    /// Stop a queue: what waits in it stays there, what runs runs on.
+    /// Pause a queue: what waits in it stays there; running executions continue.
     Pause(Named),
-    /// Let a queue that is paused go on.
+    /// Resume a paused queue.
     Resume(Named),
-    /// Create a queue, or change its limits: those that are not given stay as they are.
+    /// Create a queue, or change its limits: limits that are not given stay as they are.
     Set(Set),
-    /// List dead letters, the latest first: starts of outboxes that could not become executions, and why.
+    /// List dead letters, the latest first: starts from outboxes that could not become executions, with the reasons.
     DeadLetters(DeadLetters),
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct List {
 pub(crate) struct Named {
     #[command(flatten)]
     at: At,
-    /// Its name.
+    /// The queue's name.
     name: String,
 }
 
@@ -51,36 +51,36 @@ pub(crate) struct Named {
 pub(crate) struct Set {
     #[command(flatten)]
     named: Named,
-    /// Most executions that run at a time, in all processes together; "none" for no limit.
+    /// Maximum number of executions that run at a time, in all processes together; "none" for no limit.
     #[arg(long, value_name = "N|none", value_parser = limit)]
     concurrency: Option<Limit>,
-    /// Most executions that run at a time in any one worker; "none" for no limit.
+    /// Maximum number of executions that run at a time in any one worker; "none" for no limit.
     #[arg(long, value_name = "N|none", value_parser = limit)]
     worker_concurrency: Option<Limit>,
-    /// Most executions of any one key that run at a time, in all processes together; "none" for no limit.
+    /// Maximum number of executions of any one key that run at a time, in all processes together; "none" for no limit.
     #[arg(long, value_name = "N|none", value_parser = limit)]
     key_concurrency: Option<Limit>,
-    /// How often its executions begin, as in "100/1m" (at most so many in any minute) or "10/s burst 1" (evenly, so many at
-    /// once after a pause); "none" for as often as they can.
+    /// How often executions begin: "100/1m" permits at most 100 in any minute; "10/s burst 1" spaces them evenly, 1 at once
+    /// after a pause; "none" removes the limit.
     #[arg(long, value_name = "RATE|none", value_parser = rate)]
     rate: Option<Often>,
-    /// How often those of any one key begin.
+    /// How often executions of any one key begin; like --rate.
     #[arg(long, value_name = "RATE|none", value_parser = rate)]
     key_rate: Option<Often>,
-    /// Most executions that wait in it for their beginning; what more is started is refused, or waits outside; "none" for
-    /// no limit.
+    /// Maximum number of executions that wait in the queue to begin. Beyond it, starts are rejected or wait outside; "none"
+    /// for no limit.
     #[arg(long, value_name = "N|none", value_parser = limit)]
     max_depth: Option<Limit>,
-    /// Gives a key so many turns where others have one; 1 takes that away again. May be given several times.
+    /// Give a key N shares of the queue where other keys have one; 1 removes the weight. May be given several times.
     #[arg(long, value_name = "KEY=N", value_parser = weight)]
     key_weight: Vec<(String, u32)>,
 }
 
-/// A rate that is given; `None` inside for none.
+/// The argument of a rate option; `None` inside for no limit.
 #[derive(Clone, Copy)]
 struct Often(Option<Rate>);
 
-/// A limit that is given; `None` inside for no limit.
+/// The argument of a limit option; `None` inside for no limit.
 #[derive(Clone, Copy)]
 struct Limit(Option<u32>);
 
@@ -120,7 +120,7 @@ impl Named {
         }
         let rows = store.queues(None).await.map_err(Error::from)?;
         let Some(row) = rows.iter().find(|row| *row.queue.name == *self.name) else {
-            let known = listed(rows.iter().map(|row| &*row.queue.name));
+            let known = list_names(rows.iter().map(|row| &*row.queue.name));
             return Err(Error::UnknownQueue { name: self.name, known }.into());
         };
         if self.at.json {
@@ -132,14 +132,14 @@ impl Named {
     }
 
     async fn set_paused(self, is_paused: bool) -> anyhow::Result<Exit> {
-        let words = if is_paused { ["paused", "already paused"] } else { ["open again", "already open"] };
+        let words = if is_paused { ["paused", "already paused"] } else { ["resumed", "already open"] };
         self.change(words, async |client, name| {
             if is_paused { client.pause_queue(name).await } else { client.resume_queue(name).await }
         })
         .await
     }
 
-    /// Changes the queue, and says what has come of it, in one word if it is done and in another if it was so already.
+    /// Changes the queue and prints the result: `done` if the queue has changed, `already` if it was in that state before.
     async fn change(
         self,
         [done, already]: [&str; 2],
@@ -151,7 +151,7 @@ impl Named {
             Ok::<_, Error>((before, change(&client, &self.name).await?))
         };
         let changed = changed.await;
-        // also where that has failed: it would count as there for a day
+        // even after an error: otherwise the client would count as registered for a day
         client.shutdown(Duration::from_secs(10)).await?;
         let (before, row) = changed?;
         let is_changed = before.as_ref() != Some(&row);
@@ -217,7 +217,7 @@ fn limit(text: &str) -> Result<Limit, String> {
     text.parse().map(|limit| Limit(Some(limit))).map_err(|_| "give a whole number, or \"none\"".to_owned())
 }
 
-/// A key, which may have equals signs in it, and its weight.
+/// Parses a key, which may contain equals signs, and its weight.
 fn weight(text: &str) -> Result<(String, u32), String> {
     let parts = text.rsplit_once('=').and_then(|(key, weight)| Some((key.to_owned(), weight.parse().ok()?)));
     parts.ok_or_else(|| "give a key and a whole number, as in \"ann=5\"".to_owned())
@@ -264,7 +264,7 @@ fn text(row: &QueueRow) -> String {
     )
 }
 
-/// In all processes, per worker, per key; the rate, and that per key; how many may wait.
+/// Formats the limits in the order of the table: in all processes, per worker, per key, rate, rate per key, depth.
 fn limits(row: &QueueRow) -> [String; 6] {
     let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, .. } =
         row.queue.limits;
@@ -275,7 +275,7 @@ fn limits(row: &QueueRow) -> [String; 6] {
     [all, of_worker, of_key, often(rate), often(key_rate), depth]
 }
 
-/// The weights of keys.
+/// Formats the weights of keys.
 fn weights(row: &QueueRow) -> String {
     let all: Vec<String> =
         row.queue.limits.key_weights.iter().map(|(key, weight)| format!("{key}={weight}")).collect();

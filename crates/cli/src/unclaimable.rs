@@ -1,10 +1,10 @@
-//! Why executions wait for a worker that is not there.
+//! Explanations of executions that no live worker can run.
 
-use stepfast::store::Unclaimable;
+use stepfast::store::UnclaimableWork;
 
-/// Why nobody can run that, and what to do.
-pub(crate) fn why(it: &Unclaimable) -> String {
-    let Unclaimable { workflow, .. } = it;
+/// Explains why no live worker can run these executions, and what to do.
+pub(crate) fn why(it: &UnclaimableWork) -> String {
+    let UnclaimableWork { workflow, .. } = it;
     match &it.app_version {
         Some(version) if it.is_version_missing => format!(
             "no live worker that has registered {workflow:?} runs version {version:?}: start one, or one without \

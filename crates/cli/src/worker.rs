@@ -1,20 +1,20 @@
-//! `stepfast worker`: who works on a database, and what nobody there can run.
+//! `stepfast worker`: the registered workers, and the executions that none of them can run.
 
 use clap::{Args, Subcommand};
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::Error;
-use stepfast::store::{WorkerOverview, Unclaimable, RegisteredWorker};
+use stepfast::store::{WorkerOverview, UnclaimableWork, RegisteredWorker};
 
 use crate::output::{self, Exit};
 use crate::unclaimable::why;
 use crate::workflow::At;
 
-/// Look who works.
+/// Show workers.
 #[derive(Subcommand)]
 pub(crate) enum Worker {
-    /// List workers and clients, and what no live worker can run.
+    /// List workers and clients, and the executions that no live worker can run.
     List(List),
 }
 
@@ -50,7 +50,7 @@ impl List {
 
 fn workers(rows: &[RegisteredWorker]) -> String {
     if rows.is_empty() {
-        return "no worker is registered".to_owned();
+        return "no workers are registered".to_owned();
     }
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY).set_header([
@@ -82,13 +82,13 @@ fn state(row: &RegisteredWorker) -> &'static str {
     match (row.is_alive, row.info.is_client) {
         (true, true) => "client",
         (true, false) => "alive",
-        (false, _) => "lost",
+        (false, _) => "dead",
     }
 }
 
-/// What nobody can run, why, and what to do.
-fn complaint(it: &Unclaimable) -> String {
-    let Unclaimable { workflow, executions, .. } = it;
+/// Describes executions that no live worker can run: how many, why, and what to do.
+fn complaint(it: &UnclaimableWork) -> String {
+    let UnclaimableWork { workflow, executions, .. } = it;
     let (many, verb) = if *executions == 1 { ("execution", "waits") } else { ("executions", "wait") };
     format!("{executions} {many} of workflow {workflow:?} {verb}: {}", why(it))
 }

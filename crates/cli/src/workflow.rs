@@ -9,18 +9,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use stepfast::clock::{Clock, SystemClock, Timestamp};
 use stepfast::store::{RequestResult, Detail, Execution, ExecutionId, Filter, Record, WaitingWork};
-use stepfast::text::{plain, quoted};
+use stepfast::text::{abbreviate, quote};
 use stepfast::{Answers, Client, Error, Key, Status, Store};
 
 use crate::output::{self, Exit, Lost};
 use crate::unclaimable;
 
-/// Look at executions, and act on them.
+/// Show executions, cancel and resume them.
 #[derive(Subcommand)]
 pub(crate) enum Workflow {
     /// List executions, newest first.
     List(List),
-    /// Show everything recorded of an execution.
+    /// Show everything that is recorded of an execution.
     Show(Show),
     /// Cancel executions, and the children they wait for.
     Cancel(Act),
@@ -38,13 +38,13 @@ pub(crate) struct At {
     pub(crate) json: bool,
 }
 
-/// Which executions.
+/// The filters of executions.
 #[derive(Args)]
 struct Matching {
     /// Only these statuses: scheduled, queued, running, waiting, completed, failed, cancelled.
     #[arg(long, value_delimiter = ',')]
     status: Vec<Status>,
-    /// Only this workflow.
+    /// Only executions of this workflow.
     #[arg(long)]
     workflow: Option<String>,
     /// Only executions that are parked.
@@ -53,22 +53,22 @@ struct Matching {
     /// Only children of this execution.
     #[arg(long)]
     parent: Option<String>,
-    /// Only ids that begin with this.
+    /// Only executions whose id begins with this.
     #[arg(long)]
     id_prefix: Option<String>,
-    /// Only those that are pinned to this version of the code.
+    /// Only executions that are pinned to this version of the code.
     #[arg(long, value_name = "VERSION")]
     app_version: Option<String>,
-    /// Only those that stand in this queue whenever they are queued.
+    /// Only executions that wait in this queue whenever they are queued.
     #[arg(long)]
     queue: Option<String>,
-    /// Only those with this attribute; given more than once, with all of them.
+    /// Only executions with this attribute; given more than once, with all of them.
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
     attribute: Vec<(String, String)>,
-    /// Only those created at or after this: an instant (2026-11-21T10:00:00Z) or an age (90s, 15m, 2h, 7d).
+    /// Only executions created at or after this: an instant (2026-11-21T10:00:00Z) or an age (90s, 15m, 2h, 7d).
     #[arg(long, value_parser = instant)]
     since: Option<Timestamp>,
-    /// Only those created before this: an instant or an age.
+    /// Only executions created before this: an instant or an age.
     #[arg(long, value_parser = instant)]
     until: Option<Timestamp>,
 }
@@ -79,10 +79,10 @@ pub(crate) struct List {
     at: At,
     #[command(flatten)]
     matching: Matching,
-    /// At most this many.
+    /// Maximum number of executions.
     #[arg(long, default_value_t = stepfast::store::DEFAULT_LIMIT, value_parser = at_least_one)]
     limit: usize,
-    /// Only count them.
+    /// Only count the executions.
     #[arg(long)]
     count: bool,
 }
@@ -91,7 +91,7 @@ pub(crate) struct List {
 pub(crate) struct Show {
     #[command(flatten)]
     at: At,
-    /// Its workflow_id.
+    /// The execution's workflow_id.
     workflow_id: String,
 }
 
@@ -99,10 +99,10 @@ pub(crate) struct Show {
 pub(crate) struct Act {
     #[command(flatten)]
     at: At,
-    /// Their workflow_ids.
+    /// The executions' workflow_ids.
     #[arg(required_unless_present = "all")]
     workflow_ids: Vec<String>,
-    /// All executions that match these conditions, of which there must be one at least.
+    /// All executions that match the filters; at least one filter must be given.
     #[arg(long, conflicts_with = "workflow_ids")]
     all: bool,
     #[command(flatten)]
@@ -121,7 +121,7 @@ impl Workflow {
 }
 
 impl Matching {
-    /// The filter with these conditions.
+    /// Returns the filter that these options describe.
     async fn filter(self, store: &Arc<dyn Store>) -> Result<Filter, Error> {
         let parent = match &self.parent {
             None => None,
@@ -130,7 +130,7 @@ impl Matching {
         let filter = Filter {
             statuses: self.status,
             workflow: self.workflow.map(Into::into),
-            is_paused: self.parked.then_some(true),
+            is_parked: self.parked.then_some(true),
             parent,
             id_prefix: self.id_prefix.map(Into::into),
             app_version: self.app_version.map(Into::into),
@@ -175,10 +175,10 @@ impl Show {
     async fn run(self) -> anyhow::Result<Exit> {
         let store = stepfast::connect_existing(&self.at.store).await?;
         let mut record = find(&store, &self.workflow_id, Detail::Full).await?;
-        // what is stored aside is shown too
+        // values that are stored in chunks are shown too
         let key = record.execution.key;
         let fetch = async |payload: &mut stepfast::Payload| -> Result<(), Error> {
-            if let Some(chunks) = payload.chunks() {
+            if let Some(chunks) = payload.chunk_ref() {
                 *payload = stepfast::Payload::from_bytes(store.load_value(key, chunks).await?);
             }
             Ok(())
@@ -215,21 +215,21 @@ impl Act {
         let has_conditions = filter != Filter::default();
         if !self.all {
             if has_conditions {
-                bail!("conditions go with --all: give either workflow_ids, or --all and conditions");
+                bail!("filters need --all: give either workflow_ids, or --all with filters");
             }
             return on_these(store, &self.workflow_ids, self.at.json, is_cancel).await;
         }
         if !has_conditions {
-            bail!("--all needs a condition, as --queue, --workflow or --status");
+            bail!("--all needs a filter, such as --queue, --workflow or --status");
         }
-        if !is_cancel && filter.statuses.is_empty() && filter.is_paused.is_none() {
-            bail!("say what is to be continued: --status failed, --status cancelled or --parked");
+        if !is_cancel && filter.statuses.is_empty() && filter.is_parked.is_none() {
+            bail!("resume --all needs to know what to continue: add --status failed, --status cancelled or --parked");
         }
         on_all(store, &filter, self.at.json, is_cancel).await
     }
 }
 
-/// Cancels or continues all that match.
+/// Cancels or continues all executions that match.
 async fn on_all(
     store: Arc<dyn Store>,
     filter: &Filter,
@@ -254,7 +254,7 @@ async fn on_all(
     } else {
         let requested = match requested {
             0 => String::new(),
-            requested => format!(", {requested} requested: the workers that run them will do it"),
+            requested => format!(", {requested} requested: the workers that run them will carry it out"),
         };
         let declined = match declined {
             0 => String::new(),
@@ -266,7 +266,7 @@ async fn on_all(
     Ok(Exit::Done)
 }
 
-/// Cancels or continues these.
+/// Cancels or continues these executions.
 async fn on_these(
     store: Arc<dyn Store>,
     workflow_ids: &[String],
@@ -282,7 +282,7 @@ async fn on_these(
         let (word, detail) = match answer {
             Ok(RequestResult::Done) => ("done", None),
             Ok(RequestResult::Pending) => {
-                ("requested", Some("recorded; the worker that runs it will do it".to_owned()))
+                ("requested", Some("recorded; the worker that runs it will carry it out".to_owned()))
             }
             Ok(RequestResult::NotApplicable(status)) => {
                 exit = exit.max(Exit::Declined);
@@ -297,7 +297,7 @@ async fn on_these(
             answers.push(json!({ "workflow_id": workflow_id, "answer": word, "detail": detail }));
         } else {
             let detail = detail.map_or(String::new(), |detail| format!(": {detail}"));
-            output::print(&format!("{}: {word}{detail}", plain(workflow_id)));
+            output::print(&format!("{}: {word}{detail}", abbreviate(workflow_id)));
         }
     }
     if is_json {
@@ -307,14 +307,14 @@ async fn on_these(
     Ok(exit)
 }
 
-/// A name with its value.
+/// Parses a name with its value.
 fn attribute(text: &str) -> anyhow::Result<(String, String)> {
     let (name, value) =
-        text.split_once('=').ok_or_else(|| anyhow!("{} is not of the form NAME=VALUE", quoted(text)))?;
+        text.split_once('=').ok_or_else(|| anyhow!("{} is not of the form NAME=VALUE", quote(text)))?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Those that own some of the executions and are lost.
+/// Returns the dead workers among the owners of these executions.
 async fn lost_of(store: &Arc<dyn Store>, executions: &[Execution]) -> Result<Lost, Error> {
     let mut owners: Vec<_> = executions.iter().filter_map(|execution| execution.owner).collect();
     owners.sort_unstable();
@@ -322,16 +322,16 @@ async fn lost_of(store: &Arc<dyn Store>, executions: &[Execution]) -> Result<Los
     Ok(Lost(if owners.is_empty() { owners } else { store.dead_workers(&owners).await? }))
 }
 
-/// Why no live worker can run an execution that waits for one.
+/// Explains why no live worker can run an execution that waits for one; `None` if one can.
 async fn why_unclaimable(store: &Arc<dyn Store>, execution: &Execution) -> Result<Option<String>, Error> {
     if execution.status != Status::Queued {
         return Ok(None);
     }
-    // who is there, without counting what else waits
+    // the workers alone, without counting other waiting executions
     let survey = store.workers(0).await?;
     let (workflow, app_version) = (execution.workflow.clone(), execution.app_version.clone());
     let waiting = WaitingWork { workflow, app_version, executions: 1 };
-    Ok(survey.unclaimable_of(&waiting).map(|it| unclaimable::why(&it)))
+    Ok(survey.check_unclaimable(&waiting).map(|it| unclaimable::why(&it)))
 }
 
 async fn find(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Result<Record, Error> {
@@ -341,12 +341,12 @@ async fn find(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Resu
     found.into_iter().flatten().next().ok_or_else(|| Error::NotFound { workflow_id: workflow_id.to_owned() })
 }
 
-/// Returns a limit of a list.
+/// Parses the limit of a list.
 pub(crate) fn at_least_one(text: &str) -> anyhow::Result<usize> {
     text.parse().ok().filter(|limit| *limit > 0).ok_or_else(|| anyhow!("give a whole number of at least 1"))
 }
 
-/// An instant, or how long ago.
+/// Parses an instant, or an age.
 fn instant(text: &str) -> anyhow::Result<Timestamp> {
     if let Ok(instant) = text.parse::<jiff::Timestamp>() {
         return Ok(Timestamp::from_micros(instant.as_microsecond()));
@@ -360,14 +360,14 @@ fn instant(text: &str) -> anyhow::Result<Timestamp> {
         _ => {
             return Err(anyhow!(
                 "{} is neither an instant like 2026-11-21T10:00:00Z nor an age like 15m",
-                quoted(text)
+                quote(text)
             ));
         }
     };
     if number.is_empty() {
-        return Err(anyhow!("{} has no number before its unit", quoted(text)));
+        return Err(anyhow!("{} has no number before its unit", quote(text)));
     }
-    // an age beyond all clocks counts as the oldest
+    // an age before the beginning of all clocks counts as the oldest instant
     let age = number.parse().unwrap_or(u64::MAX).saturating_mul(seconds);
     Ok(SystemClock.now().minus(Duration::from_secs(age)))
 }

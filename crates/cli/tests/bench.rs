@@ -1,4 +1,4 @@
-//! `stepfast bench` as somebody at a terminal sees it. What runs in Python is tested with the package.
+//! `stepfast bench` as its users see it. The experiments in Python are tested with the package.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,8 +11,8 @@ fn bench(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_stepfast")).arg("bench").args(arguments).output().unwrap()
 }
 
-/// What it prints and writes to `--json`; it must succeed.
-fn measured(arguments: &[&str]) -> (String, Value) {
+/// Runs an experiment that must succeed. Returns what it prints and what it writes to `--json`.
+fn run_bench(arguments: &[&str]) -> (String, Value) {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("report.json");
     let output = bench(&[arguments, &["--json", json.to_str().unwrap()]].concat());
@@ -21,7 +21,7 @@ fn measured(arguments: &[&str]) -> (String, Value) {
     (String::from_utf8(output.stdout).unwrap(), report)
 }
 
-fn refusal(arguments: &[&str]) -> String {
+fn bench_failure(arguments: &[&str]) -> String {
     let output = bench(arguments);
     assert!(output.stdout.is_empty() && output.status.code() == Some(1), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
@@ -34,7 +34,7 @@ fn rows<'r>(report: &'r Value, mode: &str) -> Vec<&'r Value> {
 #[test]
 fn steps_have_a_row_for_each_combination() {
     let sweep = ["steps", "--iterations", "20", "--concurrency", "1,4", "--steps", "0,2"];
-    let (printed, report) = measured(&sweep);
+    let (printed, report) = run_bench(&sweep);
     assert!(
         printed.starts_with("steps on SQLite") && printed.contains(", rust, durability full,"),
         "{printed}"
@@ -53,10 +53,10 @@ fn steps_have_a_row_for_each_combination() {
 }
 
 #[test]
-fn sizes_are_swept_and_say_what_a_workflow_takes_on_the_disk() {
+fn size_sweep_reports_disk_bytes_per_workflow() {
     let sweep =
         ["steps", "--iterations", "200", "--concurrency", "64", "--size", "100,20000", "--mode", "run"];
-    let (printed, report) = measured(&[&sweep[..], &["--steps", "0,2"]].concat());
+    let (printed, report) = run_bench(&[&sweep[..], &["--steps", "0,2"]].concat());
     assert!(printed.contains("| disk bytes each |"), "{printed}");
     let rows = rows(&report, "run");
     let of: Vec<_> = rows.iter().map(|row| (row["steps"].as_u64(), row["size"].as_u64())).collect();
@@ -74,8 +74,8 @@ fn sizes_are_swept_and_say_what_a_workflow_takes_on_the_disk() {
 }
 
 #[test]
-fn payload_has_every_size_and_judges_itself() {
-    let (printed, report) = measured(&["payload", "--sdk", "rust", "--iterations", "5"]);
+fn payload_report_has_every_size_and_target() {
+    let (printed, report) = run_bench(&["payload", "--sdk", "rust", "--iterations", "5"]);
     for arm in ["ordinary", "durable", "speculative"] {
         let sizes: Vec<_> = rows(&report, arm).iter().map(|row| row["size"].as_u64()).collect();
         let wanted: Vec<_> = (0..7).map(|i| Some(10u64.pow(i))).chain([None]).collect();
@@ -96,15 +96,15 @@ fn payload_has_every_size_and_judges_itself() {
 }
 
 #[test]
-fn a_store_in_memory_has_no_bare_commit_to_be_judged_by() {
-    let (_, report) = measured(&["payload", "--sdk", "rust", "--iterations", "5", "--store", "memory"]);
+fn memory_store_has_no_bare_commit_row() {
+    let (_, report) = run_bench(&["payload", "--sdk", "rust", "--iterations", "5", "--store", "memory"]);
     assert!(rows(&report, "commit").is_empty() && rows(&report, "append").len() == 1);
     let figures = report["figures"].as_array().unwrap();
     assert_eq!(figures.iter().filter(|figure| figure["limit"].is_f64()).count(), 2, "{figures:?}");
 }
 
 #[test]
-fn flush_measures_a_named_file_again_and_again() {
+fn flush_measures_named_file_repeatedly() {
     let folder = tempfile::tempdir().unwrap();
     for slashes in ["", "//"] {
         let store = format!("sqlite:{slashes}bench.db");
@@ -120,16 +120,16 @@ fn flush_measures_a_named_file_again_and_again() {
 }
 
 #[test]
-fn memory_says_what_an_execution_weighs() {
-    let (printed, report) = measured(&["memory", "--iterations", "2000"]);
+fn memory_report_has_bytes_per_execution() {
+    let (printed, report) = run_bench(&["memory", "--iterations", "2000"]);
     let weighs = &report["figures"][0];
     assert!(weighs["name"].as_str().unwrap().contains("waits in a step"), "{weighs}");
     assert!(printed.contains("bytes") && rows(&report, "blocked")[0]["completed"] == 2000, "{printed}");
 }
 
 #[test]
-fn what_is_no_python_with_the_package_is_refused() {
-    let missing = refusal(&["payload", "--python", "/nowhere/python"]);
+fn python_without_package_is_rejected() {
+    let missing = bench_failure(&["payload", "--python", "/nowhere/python"]);
     assert!(
         missing.contains("cannot start /nowhere/python") && missing.contains("--python PATH"),
         "{missing}"
@@ -146,15 +146,15 @@ fn what_is_no_python_with_the_package_is_refused() {
         ("other", r#"echo '{"stepfast": "0.0.1"}'"#, "is version 0.0.1, this program is"),
     ] {
         let program = script(&folder.path().join(name), code);
-        let refused = refusal(&["workflows", "--sdk", "python", "--python", &program]);
+        let refused = bench_failure(&["workflows", "--sdk", "python", "--python", &program]);
         assert!(refused.contains(says) && refused.contains(&program), "{name}: {refused}");
     }
-    let rust = refusal(&["workflows", "--threads", "2"]);
+    let rust = bench_failure(&["workflows", "--threads", "2"]);
     assert!(rust.contains("--threads is for --sdk python"), "{rust}");
 }
 
-/// A program of a line of shell. Written by a process of its own: one that another test forks meanwhile would
-/// hold a file of this process open, and what is open for writing cannot be run.
+/// Writes a shell program of one line. A process of its own writes it: if another test forked in the meantime, its child
+/// would hold this process's file open, and a file that is open for writing cannot be run.
 fn script(path: &Path, code: &str) -> String {
     let path = path.to_str().unwrap();
     let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#;
@@ -163,9 +163,9 @@ fn script(path: &Path, code: &str) -> String {
 }
 
 #[test]
-fn a_backlog_is_measured_beside_an_empty_queue() {
+fn backlog_is_measured_beside_empty_queue() {
     let sweep = ["backlog", "--backlog", "0,2000", "--iterations", "500", "--runs", "1"];
-    let (printed, report) = measured(&sweep);
+    let (printed, report) = run_bench(&sweep);
     assert!(printed.contains("| drain, 2000 waiting "), "{printed}");
     let drained = rows(&report, "drain");
     let of: Vec<_> = drained.iter().map(|row| (row["stored"].as_u64(), row["completed"].as_u64())).collect();
@@ -177,8 +177,8 @@ fn a_backlog_is_measured_beside_an_empty_queue() {
 }
 
 #[test]
-fn an_even_rate_has_its_intervals() {
-    let (printed, report) = measured(&["rate", "--per-second", "50", "--workers", "0,1", "--seconds", "1"]);
+fn even_rate_reports_its_intervals() {
+    let (printed, report) = run_bench(&["rate", "--per-second", "50", "--workers", "0,1", "--seconds", "1"]);
     let rows = report["rows"].as_array().unwrap();
     for (row, workers) in rows.iter().zip([0, 1]) {
         assert_eq!((row["workers"].as_u64(), row["completed"].as_u64()), (Some(workers), Some(49)), "{row}");
@@ -187,9 +187,9 @@ fn an_even_rate_has_its_intervals() {
 }
 
 #[test]
-fn queues_are_swept() {
+fn queue_sweep_has_row_for_each_combination() {
     let sweep = ["queue", "--iterations", "400", "--concurrency", "8", "--queues", "1,2", "--workers", "0,1"];
-    let (printed, report) = measured(&sweep);
+    let (printed, report) = run_bench(&sweep);
     assert!(printed.contains("| queues | workers |"), "{printed}");
     for mode in ["enqueue", "drain", "both"] {
         let rows = rows(&report, mode);

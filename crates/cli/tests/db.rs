@@ -1,4 +1,4 @@
-//! `stepfast db` as somebody at a terminal sees it, on SQLite and on a real Postgres server.
+//! `stepfast db` as its users see it, on SQLite and on a real Postgres server.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,8 +20,8 @@ fn stepfast(store: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
 
-/// What a command prints that must succeed.
-fn printed(store: &str, arguments: &[&str]) -> String {
+/// Runs a command that must succeed. Returns what it prints.
+fn output_of(store: &str, arguments: &[&str]) -> String {
     let (code, out, err) = stepfast(store, arguments);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     out
@@ -32,7 +32,7 @@ fn as_role(url: &str, role: &str) -> String {
     format!("postgres://{role}@{rest}")
 }
 
-/// What another command says that fails: its exit code, and its message.
+/// Runs another command, which is to fail. Returns its exit code and its message.
 fn failing(store: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
     let output =
@@ -55,18 +55,18 @@ fn findings(store: &str) -> (Option<i32>, Vec<(String, bool, String)>) {
 }
 
 #[test]
-fn a_file_is_planned_made_and_found_well() {
+fn file_is_planned_created_and_checked() {
     let directory = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}", directory.path().join("shop.db").display());
     let (code, found) = findings(&store);
     assert_eq!((code, found[0].1), (Some(1), false), "{found:?}");
     assert!(found[0].2.contains("stepfast db migrate"), "{found:?}");
-    let sql = printed(&store, &["migrate", "--print"]);
+    let sql = output_of(&store, &["migrate", "--print"]);
     assert!(sql.starts_with("BEGIN IMMEDIATE;") && sql.contains("CREATE TABLE executions"), "{sql}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-    assert!(printed(&store, &["migrate"]).contains("made, version 3"));
-    assert!(printed(&store, &["migrate"]).contains("nothing to migrate"));
-    assert!(printed(&store, &["migrate", "--print"]).contains("nothing to do"));
+    assert!(output_of(&store, &["migrate"]).contains("created, version 3"));
+    assert!(output_of(&store, &["migrate"]).contains("nothing to migrate"));
+    assert!(output_of(&store, &["migrate", "--print"]).contains("nothing to do"));
     let (code, found) = findings(&store);
     assert!(code == Some(0) && found.iter().all(|(_, is_well, _)| *is_well), "{found:?}");
     let (code, _, err) = stepfast(&store, &["migrate", "--role", "app"]);
@@ -78,7 +78,7 @@ fn a_file_is_planned_made_and_found_well() {
 }
 
 #[test]
-fn memory_is_refused() {
+fn memory_store_is_rejected() {
     for arguments in [&["check"] as &[&str], &["migrate"]] {
         let (code, _, err) = stepfast("memory:", arguments);
         assert!(code == Some(1) && err.contains("empty in every process"), "{err}");
@@ -86,7 +86,7 @@ fn memory_is_refused() {
 }
 
 #[test]
-fn a_schema_is_printed_made_and_found_well() {
+fn schema_is_printed_created_and_checked() {
     let (store, schema) = postgres();
     let (code, found) = findings(&store);
     let wrong: Vec<_> = found.iter().filter(|(_, is_well, _)| !is_well).collect();
@@ -96,14 +96,14 @@ fn a_schema_is_printed_made_and_found_well() {
         "{found:?}"
     );
     assert!(found.iter().all(|(subject, ..)| subject != "privileges"), "{found:?}");
-    let sql = printed(&store, &["migrate", "--print"]);
+    let sql = output_of(&store, &["migrate", "--print"]);
     assert!(sql.contains(&format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"")), "{sql}");
-    // nothing was made
+    // nothing was created
     assert_eq!(findings(&store).0, Some(1));
-    // and what was printed is all that it takes
+    // and executing the output_of SQL is all that a migration needs
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(kit::execute(&store, &sql)).unwrap();
-    assert!(printed(&store, &["migrate"]).contains("nothing to migrate"));
+    assert!(output_of(&store, &["migrate"]).contains("nothing to migrate"));
     let (code, found) = findings(&store);
     assert!(code == Some(0) && found.iter().all(|(_, is_well, _)| *is_well), "{found:?}");
     for subject in [
@@ -121,7 +121,7 @@ fn a_schema_is_printed_made_and_found_well() {
 }
 
 #[test]
-fn many_processes_migrate_at_once_and_one_of_them_does_it() {
+fn concurrent_migrations_are_applied_once() {
     let (store, _) = postgres();
     let mut processes = Vec::new();
     for _ in 0..12 {
@@ -139,7 +139,7 @@ fn many_processes_migrate_at_once_and_one_of_them_does_it() {
 }
 
 #[test]
-fn a_role_is_let_in_and_may_change_rows_only() {
+fn granted_role_may_change_rows_only() {
     let (store, schema) = postgres();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let url = store.split('?').next().unwrap().to_owned();
@@ -149,11 +149,11 @@ fn a_role_is_let_in_and_may_change_rows_only() {
     assert!(code == Some(1) && err.contains("CREATE ROLE"), "{err}");
     execute(url.clone(), format!("CREATE ROLE {role} LOGIN")).unwrap();
     let theirs = as_role(&store, &role);
-    // without any right, the message says who has to run what
+    // without any privilege: the message names who has to run which command
     let (code, _, err) = stepfast(&theirs, &["migrate"]);
     assert!(code == Some(1) && err.contains(&format!("stepfast db migrate --role {role}")), "{err}");
-    // nor has the check two opinions on it, or one on rights where there is nothing to have rights on
-    let told = || {
+    // and the check reports it once, without missing privileges on tables that do not exist
+    let only_fault = || {
         let (code, found) = findings(&theirs);
         assert_eq!(code, Some(1), "{found:?}");
         let wrong: Vec<_> = found.into_iter().filter(|(_, is_well, _)| !is_well).collect();
@@ -165,13 +165,13 @@ fn a_role_is_let_in_and_may_change_rows_only() {
         );
         wrong[0].clone()
     };
-    let (subject, _, text) = told();
+    let (subject, _, text) = only_fault();
     assert!(subject == "schema" && text.contains("may create a schema in database"), "{text}");
-    assert!(printed(&store, &["migrate"]).contains("made"));
-    let (subject, _, text) = told();
+    assert!(output_of(&store, &["migrate"]).contains("created"));
+    let (subject, _, text) = only_fault();
     assert!(subject == "schema" && text.contains("permission denied"), "{text}");
     assert!(text.contains("role \"stepfast\", who owns it, run"), "{text}");
-    // it may know that there is something, and no more: who reads hears of that, and not to try again
+    // the role may learn that the schema exists, and no more: reading fails for good, with the command to run
     execute(url.clone(), format!("GRANT USAGE ON SCHEMA {schema} TO {role}")).unwrap();
     execute(url.clone(), format!("GRANT SELECT ON {schema}.schema_version TO {role}")).unwrap();
     for command in [&["workflow", "list"][..], &["workflow", "show", "one"], &["worker", "list"]] {
@@ -179,16 +179,18 @@ fn a_role_is_let_in_and_may_change_rows_only() {
         assert!(code == Some(1) && text.contains("SF-0036") && text.contains("permission denied"), "{text}");
         assert!(text.contains("stepfast db migrate --role NAME") && !text.contains("not known"), "{text}");
     }
-    // some rights, and few words for all that are missing
+    // some privileges: the missing ones are summed up briefly
     execute(url.clone(), format!("GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")).unwrap();
     let (code, text) = failing(&theirs, &["workflow", "cancel", "one"]);
     assert!(code == Some(1) && text.contains("SF-0036") && text.contains("registering a worker"), "{text}");
-    let (subject, _, text) = told();
+    let (subject, _, text) = only_fault();
     assert!(subject == "privileges" && text.contains("more") && text.len() < 300, "{text}");
-    assert!(printed(&store, &["migrate", "--role", &role]).contains(&format!("role {role} may run engines")));
+    assert!(
+        output_of(&store, &["migrate", "--role", &role]).contains(&format!("role {role} may run engines"))
+    );
     let (code, found) = findings(&theirs);
     assert_eq!(code, Some(0), "{found:?}");
-    assert!(printed(&theirs, &["migrate"]).contains("nothing to migrate"));
+    assert!(output_of(&theirs, &["migrate"]).contains("nothing to migrate"));
     let there = as_role(&url, &role);
     execute(there.clone(), format!("SELECT * FROM {schema}.executions")).unwrap();
     for forbidden in [
@@ -204,7 +206,7 @@ fn a_role_is_let_in_and_may_change_rows_only() {
 }
 
 #[test]
-fn help_does_not_tell_the_url() {
+fn help_hides_store_url() {
     for arguments in [["db", "migrate"], ["workflow", "list"], ["worker", "list"], ["bench", "flush"]] {
         let output = Command::new(env!("CARGO_BIN_EXE_stepfast"))
             .args(arguments)
@@ -218,7 +220,7 @@ fn help_does_not_tell_the_url() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_a_finding() {
+fn unreachable_server_is_a_finding() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let (code, found) = findings(&format!("postgres://me:secret@127.0.0.1:{port}/shop"));
     assert_eq!((code, found.len()), (Some(1), 1), "{found:?}");
@@ -226,16 +228,16 @@ fn a_server_that_is_not_there_is_a_finding() {
 }
 
 #[test]
-fn a_listen_that_leads_nowhere_is_told() {
+fn unreachable_listen_url_is_reported() {
     let (store, _) = postgres();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let nowhere =
         format!("{store}&pooling=transaction&listen=postgres%3A%2F%2Fme%40127.0.0.1%3A{port}%2Fshop");
-    printed(&store, &["migrate"]);
+    output_of(&store, &["migrate"]);
     let (code, found) = findings(&nowhere);
     let (_, _, text) = found.iter().find(|(_, is_well, _)| !is_well).unwrap();
     assert!(code == Some(1) && text.contains(&format!("me@127.0.0.1:{port}/shop")), "{found:?}");
-    // those that measure take all options of a URL, and an engine says in its log that it hears nothing
+    // commands that measure accept all options of a URL, and an engine logs that it receives no hints
     let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
     command.args(["bench", "workflows", "--concurrency", "1", "--iterations", "1", "--store", &nowhere]);
     let output = command.env("STEPFAST_LOG", "warn").output().unwrap();
@@ -244,20 +246,20 @@ fn a_listen_that_leads_nowhere_is_told() {
     assert!(log.contains(&format!("me@127.0.0.1:{port}/shop")), "{log}");
 }
 
-/// What a check says of the store's identity and of its shard.
+/// Returns the store's identity and its shard, as a check shows them.
 fn identity(found: &[(String, bool, String)]) -> Vec<&str> {
     let states = |subject| found.iter().filter(move |it| it.0 == subject);
     ["store_id", "shard"].into_iter().flat_map(states).map(|it| it.2.trim_end_matches("; ")).collect()
 }
 
 #[test]
-fn a_check_shows_which_store_and_which_shard_it_is() {
+fn check_shows_store_id_and_shard() {
     let directory = tempfile::tempdir().unwrap();
     let file = format!("sqlite:{}", directory.path().join("shop.db").display());
     let (postgres, schema) = postgres();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for store in [&file, &postgres] {
-        printed(store, &["migrate"]);
+        output_of(store, &["migrate"]);
         let about = runtime.block_on(async { stepfast::connect(store).await.unwrap().info().clone() });
         let (code, found) = findings(store);
         assert_eq!((code, identity(&found)), (Some(0), vec![&*about.store_id, "0"]), "{found:?}");
@@ -267,7 +269,7 @@ fn a_check_shows_which_store_and_which_shard_it_is() {
     let store_id = identity(&found)[0].to_owned();
     assert_eq!(identity(&found)[1], "7");
     assert_eq!(findings(&format!("{postgres}&store_id={store_id}")).0, Some(0));
-    // what the URL expects is not there
+    // the store that the URL expects is another one
     let (code, found) = findings(&format!("{postgres}&store_id=00000000-0000-4000-8000-000000000000"));
     let (_, is_well, text) = found.iter().find(|it| it.0 == "store_id").unwrap();
     assert!(code == Some(1) && !is_well && text.contains(&store_id), "{found:?}");

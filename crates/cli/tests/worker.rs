@@ -1,4 +1,4 @@
-//! `stepfast worker` as somebody at a terminal sees it.
+//! `stepfast worker` as its users see it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,13 +11,13 @@ use stepfast::{Client, Store};
 
 const GRACE: Duration = Duration::from_secs(20);
 
-/// What `worker list` prints.
-fn printed(store: &str, arguments: &[&str]) -> String {
-    run(store, &[&["worker", "list"], arguments].concat())
+/// Returns what `worker list` prints.
+fn list_output(store: &str, arguments: &[&str]) -> String {
+    output_of(store, &[&["worker", "list"], arguments].concat())
 }
 
-/// What a command prints that must succeed.
-fn run(store: &str, arguments: &[&str]) -> String {
+/// Runs a command that must succeed. Returns what it prints.
+fn output_of(store: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
     command.args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE");
     let output = command.output().unwrap();
@@ -30,17 +30,17 @@ async fn store(url: &str) -> std::sync::Arc<dyn Store> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_are_listed_and_what_nobody_can_run() {
+async fn workers_and_unclaimable_executions_are_listed() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", directory.path().join("shop.db").display());
     drop(store(&url).await);
-    assert_eq!(printed(&url, &[]), "no worker is registered\n");
+    assert_eq!(list_output(&url, &[]), "no workers are registered\n");
 
     let noop = Workflow::new("noop", |_cx: Context, (): ()| async move { Ok::<(), Failure>(()) });
     let engine = Engine::builder(store(&url).await).register(&noop).app_version("v7").open().await.unwrap();
     let client = Client::open(store(&url).await).await.unwrap();
     let pid = std::process::id().to_string();
-    let text = printed(&url, &[]);
+    let text = list_output(&url, &[]);
     for word in ["alive", "client", "v7", "noop", &pid] {
         assert!(text.contains(word), "{word} in {text}");
     }
@@ -48,10 +48,10 @@ async fn workers_are_listed_and_what_nobody_can_run() {
 
     let elsewhere = Workflow::<(), ()>::named("elsewhere");
     client.start(&elsewhere, ()).await.unwrap();
-    let text = printed(&url, &[]);
+    let text = list_output(&url, &[]);
     assert!(text.contains("1 execution of workflow \"elsewhere\" waits: no live"), "{text}");
     assert!(text.contains("no live worker has registered \"elsewhere\": start one that has\n"), "{text}");
-    let json: Value = serde_json::from_str(&printed(&url, &["--json"])).unwrap();
+    let json: Value = serde_json::from_str(&list_output(&url, &["--json"])).unwrap();
     let workers = json["workers"].as_array().unwrap();
     assert_eq!(workers.len(), 2);
     assert_eq!((&workers[0]["app_version"], &workers[0]["is_client"]), (&"v7".into(), &false.into()));
@@ -65,11 +65,11 @@ async fn workers_are_listed_and_what_nobody_can_run() {
 
     client.shutdown(GRACE).await.unwrap();
     engine.shutdown(GRACE).await.unwrap();
-    assert!(printed(&url, &[]).contains("no worker is registered"));
+    assert!(list_output(&url, &[]).contains("no workers are registered"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_pinned_to_a_version_that_nobody_has_is_told() {
+async fn execution_pinned_to_missing_version_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", directory.path().join("shop.db").display());
     let slow = Workflow::new("slow", |mut cx: Context, (): ()| async move {
@@ -78,25 +78,26 @@ async fn what_is_pinned_to_a_version_that_nobody_has_is_told() {
     let old = Engine::builder(store(&url).await).register(&slow).app_version("1").open().await.unwrap();
     old.start(&slow, ()).workflow_id("pinned").await.unwrap();
     old.drain(Duration::ZERO).await.unwrap();
-    let text = printed(&url, &[]);
-    assert!(text.starts_with("no worker is registered\n"), "{text}");
+    let text = list_output(&url, &[]);
+    assert!(text.starts_with("no workers are registered\n"), "{text}");
     assert!(
         text.contains("no live worker has registered \"slow\": start one that has, of version \"1\""),
         "{text}"
     );
     let new = Engine::builder(store(&url).await).register(&slow).app_version("2").open().await.unwrap();
-    let text = printed(&url, &[]);
+    let text = list_output(&url, &[]);
     assert!(text.contains("no live worker that has registered \"slow\" runs version \"1\""), "{text}");
     assert_eq!(new.running(), 0);
-    // whoever looks at it alone is told the same
-    let text = run(&url, &["workflow", "show", "pinned"]);
+    // `workflow show` gives the same reason
+    let text = output_of(&url, &["workflow", "show", "pinned"]);
     assert!(
         text.contains("unclaimable no live worker that has registered \"slow\" runs version \"1\""),
         "{text}"
     );
-    let json: Value = serde_json::from_str(&run(&url, &["workflow", "show", "pinned", "--json"])).unwrap();
+    let json: Value =
+        serde_json::from_str(&output_of(&url, &["workflow", "show", "pinned", "--json"])).unwrap();
     assert!(json["unclaimable"].as_str().unwrap().contains("version \"1\""), "{json}");
     new.start(&slow, ()).workflow_id("runs").await.unwrap();
-    assert!(!run(&url, &["workflow", "show", "runs"]).contains("no live worker"));
+    assert!(!output_of(&url, &["workflow", "show", "runs"]).contains("no live worker"));
     new.shutdown(GRACE).await.unwrap();
 }

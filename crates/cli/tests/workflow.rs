@@ -1,4 +1,4 @@
-//! `stepfast workflow` as somebody at a terminal sees it.
+//! `stepfast workflow` as its users see it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,20 +19,20 @@ fn stepfast(store: &str, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// What a command prints that must succeed.
-fn printed(store: &str, arguments: &[&str]) -> String {
+/// Runs a command that must succeed. Returns what it prints.
+fn output_of(store: &str, arguments: &[&str]) -> String {
     let output = stepfast(store, arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn refusal(store: &str, arguments: &[&str]) -> (Option<i32>, String) {
+fn failure_of(store: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let output = stepfast(store, arguments);
     assert!(output.stdout.is_empty());
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-fn place() -> (TempDir, String) {
+fn empty_directory() -> (TempDir, String) {
     let directory = tempfile::tempdir().unwrap();
     let url = url(directory.path());
     (directory, url)
@@ -50,10 +50,10 @@ async fn engine<I, O>(store: &str, workflows: &[&Workflow<I, O>]) -> Engine {
 const COMMANDS: [&[&str]; 4] = [&["list"], &["show", "x"], &["cancel", "x"], &["resume", "x"]];
 
 #[test]
-fn a_database_that_is_not_there_is_not_made() {
-    let (directory, store) = place();
+fn missing_database_is_not_created() {
+    let (directory, store) = empty_directory();
     for command in COMMANDS {
-        let (code, message) = refusal(&store, command);
+        let (code, message) = failure_of(&store, command);
         assert_eq!(code, Some(1));
         assert!(message.contains("no such file") && message.contains("[SF-0013]"), "{message}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
@@ -61,10 +61,10 @@ fn a_database_that_is_not_there_is_not_made() {
 }
 
 #[test]
-fn a_server_that_is_away_is_no_fault_of_the_command() {
+fn unreachable_server_has_its_own_exit_code() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for command in COMMANDS {
-        let (code, message) = refusal(&format!("postgres://me:secret@127.0.0.1:{port}/shop"), command);
+        let (code, message) = failure_of(&format!("postgres://me:secret@127.0.0.1:{port}/shop"), command);
         assert_eq!(code, Some(5), "{message}");
         assert!(message.contains("cannot reach postgres://me@127.0.0.1") && message.contains("[SF-0035]"));
         assert!(!message.contains("secret"), "{message}");
@@ -72,17 +72,17 @@ fn a_server_that_is_away_is_no_fault_of_the_command() {
 }
 
 #[test]
-fn memory_is_refused_as_it_would_be_empty() {
+fn memory_store_is_rejected() {
     for command in COMMANDS {
-        let (code, message) = refusal("memory:", command);
+        let (code, message) = failure_of("memory:", command);
         assert_eq!(code, Some(1));
         assert!(message.contains("empty in every process"), "{message}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn versions_are_shown_where_there_are_any() {
-    let (_directory, store) = place();
+async fn versions_are_shown_if_there_are_any() {
+    let (_directory, store) = empty_directory();
     let noop = Workflow::new("noop", |_cx: Context, (): ()| async move { Ok::<(), Failure>(()) });
     let open = async |version: Option<&str>| {
         let builder = Engine::builder(stepfast::connect(&store).await.unwrap()).register(&noop);
@@ -91,30 +91,30 @@ async fn versions_are_shown_where_there_are_any() {
     let engine = open(None).await;
     engine.run(&noop, ()).workflow_id("free").await.unwrap();
     engine.shutdown(GRACE).await.unwrap();
-    assert!(!printed(&store, &["list"]).contains("version"));
-    assert!(!printed(&store, &["show", "free"]).contains("version"));
+    assert!(!output_of(&store, &["list"]).contains("version"));
+    assert!(!output_of(&store, &["show", "free"]).contains("version"));
     let engine = open(Some("v7")).await;
     engine.run(&noop, ()).workflow_id("pinned").await.unwrap();
     engine.shutdown(GRACE).await.unwrap();
-    let all = printed(&store, &["list"]);
+    let all = output_of(&store, &["list"]);
     assert!(["version", "v7", "any"].iter().all(|word| all.contains(word)), "{all}");
-    let some = printed(&store, &["list", "--app-version", "v7"]);
+    let some = output_of(&store, &["list", "--app-version", "v7"]);
     assert!(some.contains("pinned") && !some.contains("free"), "{some}");
-    assert_eq!(printed(&store, &["list", "--app-version", "v8", "--count"]), "0\n");
-    assert!(printed(&store, &["show", "pinned"]).contains("version     v7"));
-    assert!(printed(&store, &["show", "pinned", "--json"]).contains("\"app_version\": \"v7\""));
+    assert_eq!(output_of(&store, &["list", "--app-version", "v8", "--count"]), "0\n");
+    assert!(output_of(&store, &["show", "pinned"]).contains("version     v7"));
+    assert!(output_of(&store, &["show", "pinned", "--json"]).contains("\"app_version\": \"v7\""));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_has_seen_enough_ends_it_quietly() {
-    let (_directory, store) = place();
+async fn closed_pipe_ends_program_quietly() {
+    let (_directory, store) = empty_directory();
     let noop = Workflow::new("noop", |_cx: Context, (): ()| async move { Ok::<(), Failure>(()) });
     let engine = engine(&store, &[&noop]).await;
     engine.run(&noop, ()).await.unwrap();
     engine.shutdown(GRACE).await.unwrap();
     for json in [&[] as &[&str], &["--json"]] {
         let (reader, writer) = std::io::pipe().unwrap();
-        // nobody reads any more
+        // the reader has ended
         drop(reader);
         let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
         command.args(["workflow", "list", "--store", &store]).args(json).stdout(writer);
@@ -125,7 +125,7 @@ async fn a_reader_that_has_seen_enough_ends_it_quietly() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_attempts_are_shown_under_their_step() {
-    let (_directory, store) = place();
+    let (_directory, store) = empty_directory();
     let pay = Workflow::new("pay", |mut cx: Context, (): ()| async move {
         let mut calls = 0;
         cx.step("charge", || {
@@ -141,7 +141,7 @@ async fn failed_attempts_are_shown_under_their_step() {
     });
     let engine = engine(&store, &[&pay]).await;
     engine.run(&pay, ()).workflow_id("order-7").await.unwrap();
-    let text = printed(&store, &["show", "order-7"]);
+    let text = output_of(&store, &["show", "order-7"]);
     let lines: Vec<&str> =
         text.lines().filter(|line| line.contains("charge") || line.contains("attempt")).collect();
     assert_eq!(lines.len(), 3, "{text}");
@@ -153,7 +153,7 @@ async fn failed_attempts_are_shown_under_their_step() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn children_are_shown_with_id_status_and_outcome() {
-    let (_directory, store) = place();
+    let (_directory, store) = empty_directory();
     let pack = Workflow::new("pack", |_cx: Context, item: String| async move {
         if item == "feather" { Err(Failure::new("too light")) } else { Ok(format!("{item}, packed")) }
     });
@@ -167,21 +167,21 @@ async fn children_are_shown_with_id_status_and_outcome() {
     });
     let engine = engine(&store, &[&pack, &ship]).await;
     engine.run(&ship, "hammer".to_owned()).workflow_id("order-7").await.unwrap();
-    let text = printed(&store, &["show", "order-7"]);
+    let text = output_of(&store, &["show", "order-7"]);
     assert!(text.contains("failed: too light"), "{text}");
     assert!(text.contains("completed: \"hammer, packed\""), "{text}");
     let parent = engine.show("order-7").await.unwrap().execution.key;
     let children = engine.list(&stepfast::store::Filter { parent: Some(parent), ..Default::default() }).await;
     for child in children.unwrap().executions {
         assert!(text.contains(&child.workflow_id()), "{text}");
-        assert!(printed(&store, &["show", &child.workflow_id()]).contains("pack"));
+        assert!(output_of(&store, &["show", &child.workflow_id()]).contains("pack"));
     }
     engine.shutdown(GRACE).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_execution_says_so_in_words() {
-    let (_directory, store) = place();
+async fn cancelled_execution_is_shown_in_words() {
+    let (_directory, store) = empty_directory();
     let sleeper = Workflow::new("sleeper", |mut cx: Context, (): ()| async move {
         cx.sleep(Duration::from_hours(1)).await;
         Ok::<_, Failure>(())
@@ -189,14 +189,14 @@ async fn a_cancelled_execution_says_so_in_words() {
     let engine = engine(&store, &[&sleeper]).await;
     engine.start(&sleeper, ()).workflow_id("nap").await.unwrap();
     engine.shutdown(GRACE).await.unwrap();
-    assert!(printed(&store, &["cancel", "nap"]).contains("nap: done"));
-    let text = printed(&store, &["show", "nap"]);
+    assert!(output_of(&store, &["cancel", "nap"]).contains("nap: done"));
+    let text = output_of(&store, &["show", "nap"]);
     assert!(text.contains("[SF-0022]") && !text.contains("is_retryable") && !text.contains('{'), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_execution_whose_worker_is_dead_is_recognised() {
-    let (directory, url) = place();
+async fn execution_of_dead_worker_is_marked() {
+    let (directory, url) = empty_directory();
     let store = SqliteStore::open(directory.path().join("shop.db"), SqliteOptions::default()).unwrap();
     let store = Arc::new(store);
     let (begun, has_begun) = tokio::sync::watch::channel(false);
@@ -214,17 +214,17 @@ async fn an_execution_whose_worker_is_dead_is_recognised() {
     engine.start(&hang, ()).workflow_id("x").await.unwrap();
     has_begun.clone().wait_for(|begun| *begun).await.unwrap();
     let owner = engine.show("x").await.unwrap().execution.owner.unwrap();
-    assert!(printed(&url, &["show", "x"]).contains(&format!("worker      {}\n", owner.0)));
-    assert!(!printed(&url, &["list"]).contains("lost"));
-    store.lose(owner);
-    assert!(printed(&url, &["show", "x"]).contains(&format!("worker      {} (lost)\n", owner.0)));
-    assert!(printed(&url, &["list"]).contains("running (worker lost)"));
-    assert!(printed(&url, &["list", "--json"]).contains("\"is_owner_lost\": true"));
+    assert!(output_of(&url, &["show", "x"]).contains(&format!("worker      {}\n", owner.0)));
+    assert!(!output_of(&url, &["list"]).contains("dead"));
+    store.simulate_death(owner);
+    assert!(output_of(&url, &["show", "x"]).contains(&format!("worker      {} (dead)\n", owner.0)));
+    assert!(output_of(&url, &["list"]).contains("running (worker dead)"));
+    assert!(output_of(&url, &["list", "--json"]).contains("\"is_owner_lost\": true"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_has_to_read_the_log() {
-    let (_directory, store) = place();
+async fn closed_log_pipe_does_not_stop_program() {
+    let (_directory, store) = empty_directory();
     drop(stepfast::connect(&store).await.unwrap());
     let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
     command.args(["workflow", "cancel", "x", "--store", &store]).env("STEPFAST_LOG", "debug");
@@ -235,5 +235,8 @@ async fn nobody_has_to_read_the_log() {
 
     let output = command.env("STEPFAST_LOG", "=,x").output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && text.contains("STEPFAST_LOG=\"=,x\" is no level"), "{text}");
+    assert!(
+        output.status.code() == Some(1) && text.contains("STEPFAST_LOG=\"=,x\" is neither a level"),
+        "{text}"
+    );
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::text::{check_text, quoted};
+use crate::text::{check_text, quote};
 
 /// Longest name of an attribute, in bytes.
-pub const NAME_LIMIT: usize = 128;
+pub const MAX_NAME_BYTES: usize = 128;
 /// Longest value of an attribute, in bytes.
-pub const VALUE_LIMIT: usize = 1024;
+pub const MAX_VALUE_BYTES: usize = 1024;
 /// Most attributes that an execution can have.
-pub const COUNT_LIMIT: usize = 64;
+pub const MAX_ATTRIBUTES: usize = 64;
 
 /// Names, each with a value: an execution is given them when it is started, and is found by them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,18 +53,18 @@ impl Attributes {
 
     /// An error if one of them cannot be, or if they are too many.
     pub fn check(&self) -> Result<(), Error> {
-        if self.len() > COUNT_LIMIT {
-            let reason = format!("there are {}, at most {COUNT_LIMIT} are allowed", self.len());
+        if self.len() > MAX_ATTRIBUTES {
+            let reason = format!("there are {}, at most {MAX_ATTRIBUTES} are allowed", self.len());
             return Err(Error::Invalid { what: "attributes", reason });
         }
         for (name, value) in self.iter() {
-            check_text("the name of an attribute", name, NAME_LIMIT)?;
+            check_text("the name of an attribute", name, MAX_NAME_BYTES)?;
             if name.contains('=') {
                 let reason =
-                    format!("{} contains '=', which stands between a name and its value", quoted(name));
+                    format!("{} contains '=', which stands between a name and its value", quote(name));
                 return Err(Error::Invalid { what: "the name of an attribute", reason });
             }
-            check_text("the value of an attribute", value, VALUE_LIMIT)?;
+            check_text("the value of an attribute", value, MAX_VALUE_BYTES)?;
         }
         Ok(())
     }

@@ -38,18 +38,18 @@ impl Timestamp {
 }
 
 /// The longest time that limits and delays count: a hundred years. What is longer counts as this, in every store.
-pub const LONGEST: Duration = Duration::from_hours(100 * 366 * 24);
+pub const MAX_STORED_DURATION: Duration = Duration::from_hours(100 * 366 * 24);
 
 /// Returns a limit or a delay as stores keep it: milliseconds, at most those of [`LONGEST`].
 pub fn stored_millis(duration: Duration) -> i64 {
-    i64::try_from(duration.min(LONGEST).as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(duration.min(MAX_STORED_DURATION).as_millis()).unwrap_or(i64::MAX)
 }
 
 impl Timestamp {
     /// Returns this instant, or the nearest one within [`LONGEST`] of `now`.
     #[must_use]
-    pub fn near(self, now: Timestamp) -> Self {
-        self.clamp(now.minus(LONGEST), now.plus(LONGEST))
+    pub fn clamp_near(self, now: Timestamp) -> Self {
+        self.clamp(now.minus(MAX_STORED_DURATION), now.plus(MAX_STORED_DURATION))
     }
 }
 
@@ -61,7 +61,7 @@ impl fmt::Debug for Timestamp {
 
 /// Returns the time since the machine has started, counting the time for which it was suspended.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn since_boot() -> Duration {
+pub(crate) fn time_since_boot() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }

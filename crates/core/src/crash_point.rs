@@ -6,36 +6,36 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use nix::sys::signal::{Signal, raise};
 
 /// 0: nobody has looked yet. 1: this process is not to crash. 2: it is.
-static ARMED: AtomicU8 = AtomicU8::new(0);
-static WHERE: OnceLock<Option<Where>> = OnceLock::new();
+static MODE: AtomicU8 = AtomicU8::new(0);
+static TARGET: OnceLock<Option<CrashTarget>> = OnceLock::new();
 
 /// The point, and how many passages of it are left.
-struct Where {
+struct CrashTarget {
     name: String,
-    left: AtomicU64,
+    remaining: AtomicU64,
 }
 
 /// A passage of the point `name`.
 #[inline]
 pub fn pass(name: &str) {
-    if ARMED.load(Ordering::Relaxed) != 1 {
-        look(name);
+    if MODE.load(Ordering::Relaxed) != 1 {
+        check_target(name);
     }
 }
 
 #[cold]
-fn look(name: &str) {
-    let armed = WHERE.get_or_init(|| {
+fn check_target(name: &str) {
+    let armed = TARGET.get_or_init(|| {
         let text = std::env::var("STEPFAST_CRASH").ok()?;
         let (name, n) = text.rsplit_once(':')?;
-        Some(Where { name: name.to_owned(), left: AtomicU64::new(n.parse().ok()?) })
+        Some(CrashTarget { name: name.to_owned(), remaining: AtomicU64::new(n.parse().ok()?) })
     });
     let Some(armed) = armed else {
-        ARMED.store(1, Ordering::Relaxed);
+        MODE.store(1, Ordering::Relaxed);
         return;
     };
-    ARMED.store(2, Ordering::Relaxed);
-    if armed.name == name && armed.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+    MODE.store(2, Ordering::Relaxed);
+    if armed.name == name && armed.remaining.fetch_sub(1, Ordering::SeqCst) == 1 {
         let _ = raise(Signal::SIGKILL);
         loop {
             std::thread::park();

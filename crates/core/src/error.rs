@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::failure::Failure;
-use crate::text::{printable, quoted};
+use crate::text::{escape_controls, quote};
 
 /// What a caller can do about an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub enum Error {
     /// No workflow of this name is registered with the engine.
     #[error(
         "workflow {} is not registered with this engine (it knows {}); register it in the builder",
-        quoted(name),
+        quote(name),
         if known.is_empty() { "none" } else { known }
     )]
     UnknownWorkflow {
@@ -58,9 +58,9 @@ pub enum Error {
     #[error(
         "there is no queue {} (there are {}); declare it when an engine is opened, or create it with \
          `stepfast queue set {}`",
-        quoted(name),
+        quote(name),
         if known.is_empty() { "none" } else { known },
-        quoted(name)
+        quote(name)
     )]
     UnknownQueue {
         /// The name that was asked for.
@@ -81,8 +81,8 @@ pub enum Error {
     #[error(
         "queue {queue:?} has an execution with dedup_id {} that has not ended: {}; start it again when \
          that has ended, or ask for a handle to that one",
-        quoted(dedup_id),
-        printable(workflow_id)
+        quote(dedup_id),
+        escape_controls(workflow_id)
     )]
     Deduplicated {
         /// The queue.
@@ -105,7 +105,7 @@ pub enum Error {
     #[error(
         "workflow_id {} is taken: {reason}; use another workflow_id, or start it with the same \
          workflow and input to get a handle to the first",
-        quoted(workflow_id)
+        quote(workflow_id)
     )]
     Conflict {
         /// The id.
@@ -114,7 +114,7 @@ pub enum Error {
         reason: String,
     },
     /// There is no execution with this id.
-    #[error("there is no execution with workflow_id {}", quoted(workflow_id))]
+    #[error("there is no execution with workflow_id {}", quote(workflow_id))]
     NotFound {
         /// The id.
         workflow_id: String,
@@ -160,7 +160,7 @@ pub enum Error {
     #[error(
         "execution {workflow_id:?} is parked: {failure}; fix the cause, then resume it (`stepfast workflow resume \
          {}`)",
-        printable(workflow_id)
+        escape_controls(workflow_id)
     )]
     Parked {
         /// Which.
@@ -176,7 +176,7 @@ pub enum Error {
     Unavailable(String),
     /// The database does not permit its user to read that. Nothing has happened.
     #[error("the database does not permit it: {0}")]
-    Denied(String),
+    PermissionDenied(String),
     /// The engine is shutting down or has been.
     #[error("the engine is shut down; what it had accepted is continued by the next one")]
     Shutdown,
@@ -219,7 +219,7 @@ impl Error {
             | Error::Encode { .. }
             | Error::TooLarge { .. }
             | Error::Open { .. }
-            | Error::Denied(_) => ErrorKind::Invalid,
+            | Error::PermissionDenied(_) => ErrorKind::Invalid,
             Error::UnknownWorkflow { .. } | Error::UnknownQueue { .. } | Error::NotFound { .. } => {
                 ErrorKind::NotFound
             }
@@ -254,7 +254,7 @@ impl Error {
             Error::NewerSchema { .. } => "SF-0014",
             Error::Corrupt(_) => "SF-0015",
             Error::Unreachable { .. } => "SF-0035",
-            Error::Denied(_) => "SF-0036",
+            Error::PermissionDenied(_) => "SF-0036",
             Error::UnknownQueue { .. } => "SF-0037",
             Error::QueueConflict { .. } => "SF-0038",
             Error::Deduplicated { .. } => "SF-0039",
@@ -264,12 +264,12 @@ impl Error {
 
     /// What is recorded of it where it is the end of a step or of an execution: it would be the same at the next
     /// attempt.
-    pub(crate) fn recorded(&self) -> Failure {
-        Failure::of_kind(self.code(), self.to_string()).permanent()
+    pub(crate) fn to_failure(&self) -> Failure {
+        Failure::with_kind(self.code(), self.to_string()).permanent()
     }
 
     /// The same error, which says what value could not be read.
-    pub(crate) fn of_value(mut self, which: impl FnOnce() -> String) -> Self {
+    pub(crate) fn with_value(mut self, which: impl FnOnce() -> String) -> Self {
         if let Error::Decode { value, .. } = &mut self {
             *value = which();
         }

@@ -20,7 +20,7 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
     /// Whether a step's retry policy may try again.
-    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    #[serde(default = "default_is_retryable", skip_serializing_if = "is_true")]
     pub is_retryable: bool,
     /// What another language needs to raise the same error again; empty for errors of Rust.
     #[serde(default, skip_serializing_if = "Bytes::is_empty")]
@@ -38,7 +38,7 @@ pub const NON_DETERMINISTIC: &str = "SF-0023";
 /// Kind of the failure of code that panicked.
 pub const PANICKED: &str = "SF-0024";
 /// Kind of the failure of a step whose outcome the database refused.
-pub const REFUSED: &str = "SF-0025";
+pub const OUTCOME_REJECTED: &str = "SF-0025";
 /// Kind of the failure that parks an execution whose recorded values cannot be read.
 pub const UNREADABLE: &str = "SF-0026";
 /// Kind of the failure of an execution that has killed its worker too often.
@@ -49,18 +49,18 @@ fn is_true(value: &bool) -> bool {
     *value
 }
 
-fn yes() -> bool {
+fn default_is_retryable() -> bool {
     true
 }
 
 impl Failure {
     /// A failure with a message of its own.
     pub fn new(message: impl Into<String>) -> Self {
-        Self::of_kind("Failure", message)
+        Self::with_kind("Failure", message)
     }
 
     /// A failure of the given kind.
-    pub fn of_kind(kind: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn with_kind(kind: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             kind: kind.into(),
             message: message.into(),
@@ -79,12 +79,12 @@ impl Failure {
 
     /// Returns the failure of an execution that reached its deadline.
     pub(crate) fn deadline_reached() -> Self {
-        Self::of_kind(DEADLINE_REACHED, "the execution reached its deadline").permanent()
+        Self::with_kind(DEADLINE_REACHED, "the execution reached its deadline").permanent()
     }
 
     /// Returns the failure of an execution that was cancelled on request.
     pub(crate) fn cancelled() -> Self {
-        Self::of_kind(CANCELLED, "cancelled on request").permanent()
+        Self::with_kind(CANCELLED, "cancelled on request").permanent()
     }
 
     /// Returns the failure that parks an execution whose record cannot be read.
@@ -92,7 +92,7 @@ impl Failure {
         let message = format!(
             "its record cannot be read: {reason}; run it by the version that wrote it, or mend the row, then resume it"
         );
-        Self::of_kind(UNREADABLE, message).permanent()
+        Self::with_kind(UNREADABLE, message).permanent()
     }
 
     /// Returns the failure of code that panicked with this payload.
@@ -102,7 +102,7 @@ impl Failure {
             .map(ToString::to_string)
             .or_else(|| panic.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "of unknown cause".to_owned());
-        Self::of_kind(PANICKED, format!("panicked: {message}"))
+        Self::with_kind(PANICKED, format!("panicked: {message}"))
     }
 
     /// The same failure, which no retry policy retries.
@@ -193,6 +193,6 @@ mod tests {
         assert_eq!(failure.to_string(), "invalid digit found in string");
         assert!(failure.is_retryable && !failure.clone().permanent().is_retryable);
         assert_eq!(failure.code(), None);
-        assert_eq!(Failure::of_kind(PANICKED, "boom").to_string(), "boom [SF-0024]");
+        assert_eq!(Failure::with_kind(PANICKED, "boom").to_string(), "boom [SF-0024]");
     }
 }

@@ -10,10 +10,10 @@ use crate::clock::Timestamp;
 use crate::path::Path;
 
 /// How many shards a key can name: 0 to 1,023.
-pub const SHARDS: u16 = 1024;
+pub const SHARD_COUNT: u16 = 1024;
 
 /// The bits of a shard's number in byte 14.
-const SHARD_HIGH: u8 = 0b11;
+const SHARD_HIGH_BITS: u8 = 0b11;
 
 /// The key of an execution: a UUIDv7 minted by the engine, or one derived from the parent for a child.
 ///
@@ -27,10 +27,10 @@ impl Key {
     ///
     /// The shard takes the place of ten random bits: 22 others and the counter in bytes 6 to 11 remain.
     pub fn mint(shard: u16) -> Self {
-        debug_assert!(shard < SHARDS, "{shard} is not the number of a shard");
+        debug_assert!(shard < SHARD_COUNT, "{shard} is not the number of a shard");
         let mut bytes = Uuid::now_v7().into_bytes();
-        let [high, low] = (shard % SHARDS).to_be_bytes();
-        bytes[14] = bytes[14] & !SHARD_HIGH | high;
+        let [high, low] = (shard % SHARD_COUNT).to_be_bytes();
+        bytes[14] = bytes[14] & !SHARD_HIGH_BITS | high;
         bytes[15] = low;
         Self(bytes)
     }
@@ -39,14 +39,14 @@ impl Key {
     ///
     /// Every replay derives the same key, so a replay's Start is the same Start. It keeps the parent's
     /// time prefix (neighbours in tables and lists) and its shard, and is a UUIDv8, so it never meets a minted key.
-    pub fn derived(parent: Key, run_no: u32, path: &Path) -> Self {
+    pub fn derive(parent: Key, run_no: u32, path: &Path) -> Self {
         let mut seed = Vec::with_capacity(20 + path.as_bytes().len());
         seed.extend_from_slice(&parent.0);
         seed.extend_from_slice(&run_no.to_be_bytes());
         seed.extend_from_slice(path.as_bytes());
         let mut bytes = parent.0;
         bytes[6..].copy_from_slice(&xxh3_128(&seed).to_be_bytes()[6..]);
-        bytes[14] = bytes[14] & !SHARD_HIGH | parent.0[14] & SHARD_HIGH;
+        bytes[14] = bytes[14] & !SHARD_HIGH_BITS | parent.0[14] & SHARD_HIGH_BITS;
         bytes[15] = parent.0[15];
         bytes[6] = 0x80 | (bytes[6] & 0x0f);
         bytes[8] = 0x80 | (bytes[8] & 0x3f);
@@ -57,8 +57,8 @@ impl Key {
     ///
     /// The key sorts by `moment`, which is recorded and which a replay reads again: the last outcome that the code
     /// of the parent got before the call. A child that is started later than another execution sorts behind it.
-    pub(crate) fn started(parent: Key, run_no: u32, path: &Path, moment: Timestamp) -> Self {
-        let mut bytes = Self::derived(parent, run_no, path).0;
+    pub(crate) fn derive_at(parent: Key, run_no: u32, path: &Path, moment: Timestamp) -> Self {
+        let mut bytes = Self::derive(parent, run_no, path).0;
         let micros = u64::try_from(moment.as_micros()).unwrap_or_default();
         let time = (micros / 1000).to_be_bytes();
         if time[..2] == [0; 2] && time[2..] >= bytes[..6] {
@@ -104,11 +104,11 @@ impl Key {
 
     /// The number of the shard that keeps the execution, 0 to 1,023.
     pub const fn shard(&self) -> u16 {
-        u16::from_be_bytes([self.0[14] & SHARD_HIGH, self.0[15]])
+        u16::from_be_bytes([self.0[14] & SHARD_HIGH_BITS, self.0[15]])
     }
 
     /// A hash of the key, the same in every process: the trees of an engine spread over its lanes by it.
-    pub fn spread(&self) -> u64 {
+    pub fn stable_hash(&self) -> u64 {
         xxh3_64(&self.0)
     }
 }
@@ -144,9 +144,9 @@ mod tests {
     fn derived_keys_depend_on_all_of_parent_run_and_path() {
         let (a, b) = (Key::mint(0), Key::mint(0));
         let (one, two) = (Path::root().child(1), Path::root().child(2));
-        let key = Key::derived(a, 1, &one);
-        assert_eq!(key, Key::derived(a, 1, &one));
-        for other in [Key::derived(b, 1, &one), Key::derived(a, 2, &one), Key::derived(a, 1, &two)] {
+        let key = Key::derive(a, 1, &one);
+        assert_eq!(key, Key::derive(a, 1, &one));
+        for other in [Key::derive(b, 1, &one), Key::derive(a, 2, &one), Key::derive(a, 1, &two)] {
             assert_ne!(key, other);
         }
         assert_eq!(key.as_bytes()[..6], a.as_bytes()[..6]);
@@ -156,15 +156,15 @@ mod tests {
     fn keys_of_started_children_sort_by_their_moments() {
         let (parent, path) = (Key::mint(0), Path::root().child(1));
         let now = i64::from_be_bytes([&[0, 0], &parent.as_bytes()[..6]].concat().try_into().unwrap()) * 1000;
-        let started = |run_no, micros| Key::started(parent, run_no, &path, Timestamp::from_micros(micros));
+        let started = |run_no, micros| Key::derive_at(parent, run_no, &path, Timestamp::from_micros(micros));
         let keys: Vec<Key> = (0..4000).map(|later| started(1, now + later)).collect();
         assert!(keys.windows(2).all(|pair| pair[0] < pair[1]));
         assert_eq!(started(1, now + 5000), started(1, now + 5000));
         assert_ne!(started(1, now + 5000), started(2, now + 5000));
         for before in [i64::MIN, -1, 0, now - 1000] {
-            assert_eq!(started(1, before), Key::derived(parent, 1, &path), "never before its parent");
+            assert_eq!(started(1, before), Key::derive(parent, 1, &path), "never before its parent");
         }
-        assert_eq!(started(1, i64::MAX), Key::derived(parent, 1, &path), "no time that a key can have");
+        assert_eq!(started(1, i64::MAX), Key::derive(parent, 1, &path), "no time that a key can have");
         assert_eq!(Uuid::from_bytes(started(1, now + 5000).0).get_version_num(), 8);
     }
 
@@ -174,7 +174,7 @@ mod tests {
             let keys: HashSet<Key> = (0..10_000).map(|_| Key::mint(shard)).collect();
             assert_eq!(keys.len(), 10_000);
             for key in keys {
-                let child = Key::derived(key, 1, &Path::root().child(1));
+                let child = Key::derive(key, 1, &Path::root().child(1));
                 assert_eq!((key.shard(), child.shard()), (shard, shard));
                 assert_eq!((Uuid::from_bytes(key.0).get_version_num(), key.0[8] >> 6), (7, 0b10));
             }

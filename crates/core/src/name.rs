@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 /// A short text that is passed around a lot: a literal, or shared.
 #[derive(Clone)]
-pub struct Name(Text);
+pub struct Name(NameRepr);
 
 #[derive(Clone)]
-enum Text {
+enum NameRepr {
     Literal(&'static str),
     Shared(Arc<str>),
 }
@@ -21,8 +21,8 @@ impl Deref for Name {
 
     fn deref(&self) -> &str {
         match &self.0 {
-            Text::Literal(text) => text,
-            Text::Shared(text) => text,
+            NameRepr::Literal(text) => text,
+            NameRepr::Shared(text) => text,
         }
     }
 }
@@ -41,19 +41,19 @@ impl Borrow<str> for Name {
 
 impl From<&'static str> for Name {
     fn from(text: &'static str) -> Self {
-        Self(Text::Literal(text))
+        Self(NameRepr::Literal(text))
     }
 }
 
 impl From<String> for Name {
     fn from(text: String) -> Self {
-        Self(Text::Shared(text.into()))
+        Self(NameRepr::Shared(text.into()))
     }
 }
 
 impl From<Arc<str>> for Name {
     fn from(text: Arc<str>) -> Self {
-        Self(Text::Shared(text))
+        Self(NameRepr::Shared(text))
     }
 }
 

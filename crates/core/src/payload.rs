@@ -25,21 +25,21 @@ pub const DEFAULT_VALUE_LIMIT: usize = 256 * 1024 * 1024;
 
 /// Deepest tree that is read for people and for fingerprints; an array counts twice. Its reading fits into the stack of
 /// a thread also without optimisations.
-const DEEPEST: usize = 256;
+const MAX_DEPTH: usize = 256;
 
 /// A serialised value. Its first byte says how it was encoded, so old rows stay readable.
 #[derive(Clone)]
-pub struct Payload(Held);
+pub struct Payload(PayloadRepr);
 
 /// Small values are most of them: they are kept in place, and cost no allocation.
 #[derive(Clone)]
-enum Held {
-    Here(u8, [u8; SMALL]),
+enum PayloadRepr {
+    InPlace(u8, [u8; IN_PLACE_BYTES]),
     Shared(Bytes),
 }
 
 /// Bytes that a payload holds in place: what fits beside the four words of [`Bytes`].
-const SMALL: usize = 23;
+const IN_PLACE_BYTES: usize = 23;
 
 /// What can be put into a payload: any serde value; and a payload, for those who encode by themselves.
 pub(crate) trait ToPayload {
@@ -89,13 +89,13 @@ pub struct ChunkRef {
 impl Payload {
     /// No payload at all, as in a row without an outcome; not the encoding of any value.
     pub const fn empty() -> Self {
-        Self(Held::Here(0, [0; SMALL]))
+        Self(PayloadRepr::InPlace(0, [0; IN_PLACE_BYTES]))
     }
 
-    fn here(bytes: &[u8]) -> Option<Self> {
-        let mut held = [0; SMALL];
+    fn in_place(bytes: &[u8]) -> Option<Self> {
+        let mut held = [0; IN_PLACE_BYTES];
         held.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        Some(Self(Held::Here(bytes.len() as u8, held)))
+        Some(Self(PayloadRepr::InPlace(bytes.len() as u8, held)))
     }
 
     /// `value` as MessagePack with field names; [`Error::Encode`] if serde cannot represent it.
@@ -104,7 +104,7 @@ impl Payload {
         bytes.push(MESSAGE_PACK);
         rmp_serde::encode::write_named(&mut bytes, value)
             .map_err(|error| Error::Encode { what: std::any::type_name::<T>(), reason: error.to_string() })?;
-        Ok(Self::here(&bytes).unwrap_or_else(|| Self(Held::Shared(bytes.into_vec().into()))))
+        Ok(Self::in_place(&bytes).unwrap_or_else(|| Self(PayloadRepr::Shared(bytes.into_vec().into()))))
     }
 
     /// The value back; [`Error::Decode`] if the bytes do not hold a `T`.
@@ -116,7 +116,7 @@ impl Payload {
         };
         match self.as_bytes().split_first() {
             Some((&MESSAGE_PACK, bytes)) => {
-                rmp_serde::from_slice(bytes).map_err(|error| fail(self.why_not(&error)))
+                rmp_serde::from_slice(bytes).map_err(|error| fail(self.describe_mismatch(&error)))
             }
             Some((&CHUNKED, _)) => Err(fail("it is stored aside, and was not fetched".to_owned())),
             Some((header, _)) => Err(fail(format!("unknown payload header {header:#04x}"))),
@@ -125,9 +125,9 @@ impl Payload {
     }
 
     /// Why the bytes are not the value that was asked for, in words that need no knowledge of the encoding.
-    fn why_not(&self, error: &rmp_serde::decode::Error) -> String {
+    fn describe_mismatch(&self, error: &rmp_serde::decode::Error) -> String {
         let Some(value) = self.to_value() else { return "its bytes are damaged".to_owned() };
-        let recorded = format!("what is recorded is {}", described(&value));
+        let recorded = format!("what is recorded is {}", describe_value(&value));
         match error {
             // serde's own words: what it expected, or which field it misses
             rmp_serde::decode::Error::Syntax(reason) => format!("{reason} ({recorded})"),
@@ -140,7 +140,7 @@ impl Payload {
         let mut bytes: SmallVec<[u8; 128]> = SmallVec::with_capacity(encoded.len() + 1);
         bytes.push(MESSAGE_PACK);
         bytes.extend_from_slice(encoded);
-        Self::here(&bytes).unwrap_or_else(|| Self(Held::Shared(bytes.into_vec().into())))
+        Self::in_place(&bytes).unwrap_or_else(|| Self(PayloadRepr::Shared(bytes.into_vec().into())))
     }
 
     /// The value as MessagePack; `None` if the payload holds something else.
@@ -152,48 +152,48 @@ impl Payload {
     }
 
     /// Returns the encoded failure; an empty payload if it cannot be encoded.
-    pub(crate) fn of_failure(failure: &Failure) -> Self {
+    pub(crate) fn from_failure(failure: &Failure) -> Self {
         Self::encode(failure).unwrap_or_default()
     }
 
     /// Returns the failure that the payload holds, or one that says why the payload cannot be read as a failure.
     pub(crate) fn to_failure(&self) -> Failure {
         self.decode().unwrap_or_else(|error| {
-            Failure::new(error.of_value(|| "what was recorded as an error".to_owned()).to_string())
+            Failure::new(error.with_value(|| "what was recorded as an error".to_owned()).to_string())
         })
     }
 
     /// The payload from the bytes of a row.
     pub fn from_bytes(bytes: Bytes) -> Self {
-        Self::here(&bytes).unwrap_or(Self(Held::Shared(bytes)))
+        Self::in_place(&bytes).unwrap_or(Self(PayloadRepr::Shared(bytes)))
     }
 
     /// The payload from the bytes of a row, copied.
     pub fn from_slice(bytes: &[u8]) -> Self {
-        Self::here(bytes).unwrap_or_else(|| Self(Held::Shared(Bytes::copy_from_slice(bytes))))
+        Self::in_place(bytes).unwrap_or_else(|| Self(PayloadRepr::Shared(Bytes::copy_from_slice(bytes))))
     }
 
     /// The bytes as stored, header included.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Held::Here(len, bytes) => &bytes[..usize::from(*len)],
-            Held::Shared(bytes) => bytes,
+            PayloadRepr::InPlace(len, bytes) => &bytes[..usize::from(*len)],
+            PayloadRepr::Shared(bytes) => bytes,
         }
     }
 
     /// The bytes as stored, to be shared.
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
-            Held::Here(..) => Bytes::copy_from_slice(self.as_bytes()),
-            Held::Shared(bytes) => bytes.clone(),
+            PayloadRepr::InPlace(..) => Bytes::copy_from_slice(self.as_bytes()),
+            PayloadRepr::Shared(bytes) => bytes.clone(),
         }
     }
 
     /// Length in bytes, header included.
     pub fn len(&self) -> usize {
         match &self.0 {
-            Held::Here(len, _) => usize::from(*len),
-            Held::Shared(bytes) => bytes.len(),
+            PayloadRepr::InPlace(len, _) => usize::from(*len),
+            PayloadRepr::Shared(bytes) => bytes.len(),
         }
     }
 
@@ -203,17 +203,17 @@ impl Payload {
     }
 
     /// A payload that refers to a value stored as chunks.
-    pub fn chunked(chunks: ChunkRef) -> Self {
-        let mut bytes = [0; SMALL];
+    pub fn from_chunk_ref(chunks: ChunkRef) -> Self {
+        let mut bytes = [0; IN_PLACE_BYTES];
         bytes[0] = CHUNKED;
         bytes[1..9].copy_from_slice(&chunks.value.to_be_bytes());
         bytes[9..17].copy_from_slice(&chunks.len.to_be_bytes());
         bytes[17..21].copy_from_slice(&chunks.count.to_be_bytes());
-        Self(Held::Here(21, bytes))
+        Self(PayloadRepr::InPlace(21, bytes))
     }
 
     /// The chunks this payload refers to, if it is such a reference.
-    pub fn chunks(&self) -> Option<ChunkRef> {
+    pub fn chunk_ref(&self) -> Option<ChunkRef> {
         let (&CHUNKED, rest) = self.as_bytes().split_first()? else { return None };
         Some(ChunkRef {
             value: u64::from_be_bytes(rest.get(..8)?.try_into().ok()?),
@@ -227,7 +227,7 @@ impl Payload {
         let Some((&MESSAGE_PACK, mut bytes)) = self.as_bytes().split_first() else {
             return xxh3_64(self.as_bytes());
         };
-        let Ok(mut value) = read_value_with_max_depth(&mut bytes, DEEPEST) else {
+        let Ok(mut value) = read_value_with_max_depth(&mut bytes, MAX_DEPTH) else {
             return xxh3_64(self.as_bytes());
         };
         sort_maps(&mut value);
@@ -244,12 +244,12 @@ impl Payload {
     /// The value as a MessagePack tree, for showing it to people; `None` if it is not one, or too deep.
     pub fn to_value(&self) -> Option<rmpv::Value> {
         let (&MESSAGE_PACK, mut bytes) = self.as_bytes().split_first()? else { return None };
-        read_value_with_max_depth(&mut bytes, DEEPEST).ok()
+        read_value_with_max_depth(&mut bytes, MAX_DEPTH).ok()
     }
 }
 
 /// What kind of value it is.
-fn described(value: &rmpv::Value) -> String {
+fn describe_value(value: &rmpv::Value) -> String {
     use rmpv::Value;
     match value {
         Value::Nil => "nothing (null)".to_owned(),
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn chunk_references_round_trip() {
         let chunks = ChunkRef { value: 7, len: 3 << 20, count: 3 };
-        assert_eq!(Payload::chunked(chunks).chunks(), Some(chunks));
-        assert_eq!(Payload::encode(&1).unwrap().chunks(), None);
+        assert_eq!(Payload::from_chunk_ref(chunks).chunk_ref(), Some(chunks));
+        assert_eq!(Payload::encode(&1).unwrap().chunk_ref(), None);
     }
 }

@@ -79,20 +79,20 @@ impl Condvar {
 /// Lets threads in one by one, in the order in which they came.
 #[derive(Debug, Default)]
 pub struct FairLock {
-    waiting: Mutex<WaitQueue>,
+    queue: Mutex<WaitQueue>,
 }
 
 #[derive(Debug, Default)]
 struct WaitQueue {
-    is_taken: bool,
-    waiting: VecDeque<Arc<WaitSlot>>,
+    is_locked: bool,
+    waiters: VecDeque<Arc<WaitSlot>>,
 }
 
 /// Where one thread waits.
 #[derive(Debug, Default)]
 struct WaitSlot {
     is_next: Mutex<bool>,
-    called: Condvar,
+    woken: Condvar,
 }
 
 /// The turn of a thread, until dropped.
@@ -108,15 +108,15 @@ impl FairLock {
     /// Waits for this thread's turn.
     pub fn lock(&self) -> FairLockGuard<'_> {
         let place = {
-            let mut line = self.waiting.lock();
-            if !std::mem::replace(&mut line.is_taken, true) {
+            let mut line = self.queue.lock();
+            if !std::mem::replace(&mut line.is_locked, true) {
                 return FairLockGuard(self);
             }
             let place = Arc::new(WaitSlot::default());
-            line.waiting.push_back(place.clone());
+            line.waiters.push_back(place.clone());
             place
         };
-        drop(place.called.wait_while(place.is_next.lock(), |is_next| !*is_next));
+        drop(place.woken.wait_while(place.is_next.lock(), |is_next| !*is_next));
         FairLockGuard(self)
     }
 }
@@ -124,14 +124,14 @@ impl FairLock {
 impl Drop for FairLockGuard<'_> {
     fn drop(&mut self) {
         let next = {
-            let mut line = self.0.waiting.lock();
-            let next = line.waiting.pop_front();
-            line.is_taken = next.is_some();
+            let mut line = self.0.queue.lock();
+            let next = line.waiters.pop_front();
+            line.is_locked = next.is_some();
             next
         };
         if let Some(place) = next {
             *place.is_next.lock() = true;
-            place.called.notify_one();
+            place.woken.notify_one();
         }
     }
 }
@@ -155,7 +155,7 @@ mod tests {
                     let _turn = waiting.lock();
                     send.send(n).unwrap();
                 });
-                while queue.waiting.lock().waiting.len() <= n {
+                while queue.queue.lock().waiters.len() <= n {
                     thread::yield_now();
                 }
                 thread
@@ -166,7 +166,7 @@ mod tests {
             thread.join().unwrap();
         }
         assert_eq!(receive.try_iter().collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
-        assert!(!queue.waiting.lock().is_taken);
+        assert!(!queue.queue.lock().is_locked);
     }
 
     #[test]

@@ -5,19 +5,19 @@ use std::fmt::Write;
 use crate::error::Error;
 
 /// Longest name of a workflow or step, in bytes.
-pub(crate) const NAME_LIMIT: usize = 255;
+pub(crate) const MAX_NAME_BYTES: usize = 255;
 /// Longest workflow_id, dedup_id and id of a debounced start, in bytes.
-pub(crate) const ID_LIMIT: usize = 1024;
+pub(crate) const MAX_ID_BYTES: usize = 1024;
 
 /// Longest text that a message shows, in characters.
-const LONGEST: usize = 200;
+const MAX_SHOWN_CHARS: usize = 200;
 /// About how much of a message a list of names may take, in characters.
-const LONGEST_LIST: usize = 1_000;
+const MAX_LIST_BYTES: usize = 1_000;
 
 /// Returns an error for a name that is empty, longer than [`NAME_LIMIT`] bytes, or has control characters: names go
 /// into the database as text and onto terminals.
 pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), Error> {
-    check_text(what, name, NAME_LIMIT)
+    check_text(what, name, MAX_NAME_BYTES)
 }
 
 /// Returns an error for a text that is empty, longer than `limit` bytes, or has control characters.
@@ -27,7 +27,7 @@ pub(crate) fn check_text(what: &'static str, text: &str, limit: usize) -> Result
     } else if text.len() > limit {
         format!("has {} bytes, at most {limit} are allowed", text.len())
     } else if let Some(control) = text.chars().find(|c| c.is_control()) {
-        format!("{} contains the control character {control:?}; use printable characters only", quoted(text))
+        format!("{} contains the control character {control:?}; use printable characters only", quote(text))
     } else {
         return Ok(());
     };
@@ -35,17 +35,17 @@ pub(crate) fn check_text(what: &'static str, text: &str, limit: usize) -> Result
 }
 
 /// Returns a text as a message shows it: in quotes, escaped like a literal, and cut if it is long.
-pub fn quoted(text: &str) -> String {
-    cut(text, |text| format!("{text:?}"))
+pub fn quote(text: &str) -> String {
+    abbreviate_with(text, |text| format!("{text:?}"))
 }
 
 /// Returns a text as a message shows it without quotes: control characters are escaped, and it is cut if it is long.
-pub fn plain(text: &str) -> String {
-    cut(text, printable)
+pub fn abbreviate(text: &str) -> String {
+    abbreviate_with(text, escape_controls)
 }
 
 /// Returns a text without control characters: they are escaped like those of a literal.
-pub fn printable(text: &str) -> String {
+pub fn escape_controls(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for char in text.chars() {
         if char.is_control() {
@@ -57,22 +57,22 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-fn cut(text: &str, show: impl Fn(&str) -> String) -> String {
-    match text.char_indices().nth(LONGEST) {
+fn abbreviate_with(text: &str, show: impl Fn(&str) -> String) -> String {
+    match text.char_indices().nth(MAX_SHOWN_CHARS) {
         None => show(text),
         Some((end, _)) => format!("{}… ({} bytes)", show(&text[..end]), text.len()),
     }
 }
 
 /// Returns names as a message lists them: as many as people read, and how many more there are.
-pub fn listed<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
+pub fn list_names<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     let mut shown = String::new();
     let mut names = names.into_iter();
     while let Some(name) = names.next() {
-        let name = plain(name);
+        let name = abbreviate(name);
         if shown.is_empty() {
             shown = name;
-        } else if shown.len() + name.len() <= LONGEST_LIST {
+        } else if shown.len() + name.len() <= MAX_LIST_BYTES {
             let _ = write!(shown, ", {name}");
         } else {
             let _ = write!(shown, " and {} more", 1 + names.count());
@@ -88,25 +88,25 @@ mod tests {
 
     #[test]
     fn short_texts_are_shown_whole() {
-        assert_eq!((quoted("order-7"), plain("order-7")), ("\"order-7\"".to_owned(), "order-7".to_owned()));
-        assert_eq!(quoted("a\"b\n"), "\"a\\\"b\\n\"");
-        assert_eq!(plain("a\"b\n\0\u{9b}é🦄"), "a\"b\\n\\0\\u{9b}é🦄");
+        assert_eq!((quote("order-7"), abbreviate("order-7")), ("\"order-7\"".to_owned(), "order-7".to_owned()));
+        assert_eq!(quote("a\"b\n"), "\"a\\\"b\\n\"");
+        assert_eq!(abbreviate("a\"b\n\0\u{9b}é🦄"), "a\"b\\n\\0\\u{9b}é🦄");
     }
 
     #[test]
     fn long_texts_are_cut_between_characters() {
-        let shown = quoted(&"é".repeat(100_000));
-        assert_eq!(shown, format!("\"{}\"… (200000 bytes)", "é".repeat(LONGEST)));
-        assert!(plain(&"\0".repeat(100_000)).len() < 500);
+        let shown = quote(&"é".repeat(100_000));
+        assert_eq!(shown, format!("\"{}\"… (200000 bytes)", "é".repeat(MAX_SHOWN_CHARS)));
+        assert!(abbreviate(&"\0".repeat(100_000)).len() < 500);
     }
 
     #[test]
     fn lists_end_with_how_many_more_there_are() {
-        assert_eq!(listed([]), "");
-        assert_eq!(listed(["a", "b"]), "a, b");
+        assert_eq!(list_names([]), "");
+        assert_eq!(list_names(["a", "b"]), "a, b");
         let names: Vec<String> = (0..1_000).map(|n| format!("queue-{n}")).collect();
-        let shown = listed(names.iter().map(String::as_str));
-        assert!(shown.len() < LONGEST_LIST + 50 && shown.starts_with("queue-0, queue-1, "), "{shown}");
+        let shown = list_names(names.iter().map(String::as_str));
+        assert!(shown.len() < MAX_LIST_BYTES + 50 && shown.starts_with("queue-0, queue-1, "), "{shown}");
         let commas = shown.matches(", ").count();
         assert!(shown.ends_with(&format!(" and {} more", 999 - commas)), "{shown}");
     }

@@ -1,4 +1,4 @@
--- Of what is listed or counted by attributes: those that have the first, in the order of its index.
+-- FROM clause of lists and counts by attribute: the executions that have the first attribute, in the order of its index.
 FROM (SELECT a.execution
       FROM attributes AS a
       WHERE a.name = ($11::text[])[1] AND a.value = ($12::text[])[1]

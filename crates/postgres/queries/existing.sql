@@ -1,4 +1,5 @@
--- $1: keys, $2: ids given by callers, $3 and $4: queues and dedup_ids. Of what runs without a claim, who runs it.
+-- Returns the executions that Starts are duplicates of. $1: keys, $2: ids given by callers, $3 and $4: queues and
+-- dedup_ids. Returns the worker only of executions that run without a claim.
 SELECT e.key, e.workflow_id, e.workflow, e.fingerprint, e.parent, e.status, e.created_at,
        CASE WHEN e.status = 2 AND e.is_alone = false THEN coalesce(e.owner, e.started_by) END, e.queue, e.dedup_id
 FROM (SELECT unnest($1::uuid[])

@@ -1,9 +1,11 @@
--- $1: the worker, $2: its lane, $3: the epoch, $4: the number that is taken, $5: where the lane's row was last, null if
--- nobody knows, $6: whether numbers may be left out, $7: whether its commit waits until it is flushed. Fails the transaction
--- if the row does not agree, or if the session would not wait: its settings were lost, and the setting is no number.
--- $8 to $10: a lane of the worker, a number that it has to have reached, and where its row was; null if none has to.
--- Every flush leaves a version of the row behind, and while somebody holds a snapshot all of them stay: a search by
--- key would walk through them. So the row is looked for where it was left, and by its key only if it is not there.
+-- Takes the next number of a lane, or fails the transaction. $1: the worker, $2: its lane, $3: the epoch, $4: the number
+-- to take, $5: the ctid that the lane's row had last, null if unknown, $6: whether numbers may be skipped, $7: whether
+-- the commit waits until it is flushed. $8 to $10: a lane of the worker, a number that it must have reached, and the ctid
+-- of its row; null to check none.
+-- The statement fails if the row does not match. It also fails if the session would not wait for a flush, because its
+-- settings were lost: the value of the setting is no number.
+-- Every flush leaves an old version of the row behind, and while any transaction holds a snapshot all of them stay: a
+-- search by key would step over them. So the row is looked up by its last ctid, and by its key only if it is not there.
 WITH here AS (
     UPDATE lanes SET last_number = $4::bigint
     WHERE ctid = $5::text::tid AND worker_id = $1::bigint AND lane = $2::smallint AND epoch = $3::bigint

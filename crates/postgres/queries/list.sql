@@ -1,4 +1,5 @@
--- Rows without payloads; which ones, matches.sql says. What an execution is found by comes as name, value, name, ...
+-- SELECT clause of lists: executions without payloads; filter_where.sql selects the rows. Attributes come as name, value,
+-- name, ...
 SELECT e.key, e.root, e.parent, e.is_detached, e.workflow_id, e.workflow, e.fingerprint, e.status, e.is_paused,
        ''::bytea, NULL::bytea,
        CASE WHEN e.status = 2 THEN coalesce(e.owner, e.started_by) END, e.run_no, e.recoveries, e.created_at,

@@ -1,4 +1,4 @@
--- $1: keys, $2: ids given by callers, $3: true to leave out the inputs.
+-- Loads executions. $1: keys, $2: ids given by callers, $3: true to leave out the inputs.
 SELECT e.key, e.root, e.parent, e.is_detached, e.workflow_id, e.workflow, e.fingerprint, e.status, e.is_paused,
        CASE WHEN $3::boolean THEN '' ELSE e.input END, e.outcome,
        CASE WHEN e.status = 2 THEN coalesce(e.owner, e.started_by) END, e.run_no, e.recoveries, e.created_at,

@@ -1,5 +1,5 @@
--- What was started is ready for the first time. Only rows that this very transaction wrote: a Start whose guard failed
--- queues nothing.
+-- Makes started executions ready for the first time, but only rows that this transaction wrote: a Start whose guard
+-- failed queues nothing.
 INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority)
 SELECT e.key, e.workflow, e.app_version, coalesce(e.queue, 'default'), coalesce(e.queue_key, ''),
        coalesce(e.priority, 0)

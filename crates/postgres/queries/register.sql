@@ -1,7 +1,8 @@
--- $1: lanes, $2: the time now, null for the server's, $3: the lease in microseconds, $4 to $9 and $12: what the worker
--- says of itself, $10 and $11: its window (see window.rs), $13: its epoch, which no other registration has, $14: the newest
--- schema that its program knows. The row of the store is locked, so that a migration and a registration wait for each other:
--- either the migration sees the worker, or the worker sees that it is too old, and there is no row.
+-- Registers a worker. $1: the number of lanes, $2: the time now, null for the server's, $3: the lease in microseconds, $4
+-- to $9 and $12: the worker's description, $10 and $11: its window (see ownership.rs), $13: its epoch, which no other
+-- registration has, $14: the newest version of the schema that its program supports. The row of `shard` is locked, so
+-- that a migration and a registration wait for each other: either the migration sees the worker, or the worker's program
+-- is too old and no row is returned.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($2::timestamptz, clock_timestamp()) AS now
 ), place AS (

@@ -1,7 +1,8 @@
--- $1: owners that are gone, $2: true if they were lost, false if they have handed on what they ran, $3: the time now,
--- null for the server's.
--- Strikes and delays are as in record.rs: an execution that was recovered three times in a row with nothing new
--- recorded goes to the quarantine, and from then on only those recoveries count that it was claimed alone for.
+-- Makes the executions of unregistered owners claimable. $1: the owners, $2: true if they died, false if they closed
+-- their registration, $3: the time now, null for the server's.
+-- Strikes and delays are as in store/quarantine.rs of the core: an execution that was recovered three times in a row with
+-- nothing new recorded goes to the quarantine. From then on, only recoveries of an execution that was claimed alone
+-- count.
 WITH chosen AS MATERIALIZED (
     SELECT key, workflow, app_version, queue, queue_key, priority, created_at, coalesce(strikes, 0) AS strikes, progress,
            coalesce(is_alone, false) AS is_alone
@@ -36,7 +37,7 @@ WITH chosen AS MATERIALIZED (
     SELECT deadline_at, key FROM moved WHERE deadline_at IS NOT NULL
     ON CONFLICT DO NOTHING
 ), queued AS (
-    -- in front of what has not begun, as in ready_again.sql
+    -- ahead of executions that have not begun, as in ready_resumed.sql
     INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq) OVERRIDING SYSTEM VALUE
     SELECT key, workflow, app_version, coalesce(queue, 'default'), coalesce(queue_key, ''), coalesce(priority, 0),
            (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904

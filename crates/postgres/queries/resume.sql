@@ -1,4 +1,4 @@
--- $2: true for what had ended: it begins a new run.
+-- Queues executions that were parked or have ended. $2: true for one that had ended: it begins a new run.
 UPDATE executions AS e
 SET status = 1, started_by = NULL, is_paused = false, outcome = NULL, ended_at = NULL, strikes = NULL, progress = NULL,
     deadline_at = CASE WHEN NOT u.had_ended THEN e.deadline_at END,

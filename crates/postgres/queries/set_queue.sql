@@ -1,7 +1,8 @@
--- $1: name, $2: version, $3: the time now, null for the server's, $4: is_paused, $5: is_serial, $6 to $14: limits, $15:
--- max_depth, $16: key_weights. It waits for claims that are under way, and for what is being put into it. Rates that are other than before
--- begin anew. Answers when the queue was changed, and whether all that runs of it has slots already: claims give them to what
--- runs of a queue that counts that.
+-- Creates or changes a queue. $1: name, $2: version, $3: the time now, null for the server's, $4: is_paused, $5:
+-- is_serial, $6 to $14: limits, $15: max_depth, $16: key_weights. The statement waits for claims in progress, and for
+-- Starts that enter the queue. Rates that change lose their recorded starts. Returns the time of the change, and whether
+-- the running executions of the queue have slots already: claims give slots to executions of queues that limit how many
+-- run.
 WITH before AS (
     SELECT name FROM queues
     WHERE name = $1::text AND version = $2::bigint - 1

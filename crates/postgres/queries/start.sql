@@ -1,4 +1,4 @@
--- Arrays as in start_running.sql.
+-- Starts executions with any options. Arrays as in start_running.sql.
 WITH started AS (
     INSERT INTO executions (created_at, ended_at, deadline_at, owner, fingerprint, status, is_paused,
                             is_detached, key, root, parent, workflow, workflow_id, input, outcome, armed, app_version,

@@ -1,6 +1,5 @@
--- Roots with an id of their caller and nothing else special about them. Where the id, or the key, is taken nothing is
--- inserted. $1: the worker, which is not entered in the index of owners: see window.rs. $2 to $10: arrays as in
--- start_running.sql.
+-- Starts roots that have an id given by their caller and no other option. A Start whose id or key exists inserts nothing.
+-- $1: the worker, which is not added to the index of owners: see ownership.rs. $2 to $10: arrays as in start_running.sql.
 INSERT INTO executions (created_at, ended_at, started_by, fingerprint, status, key, workflow, workflow_id,
                         input, outcome)
 SELECT u.created_at, u.ended_at, CASE WHEN u.status = 2 THEN $1::bigint END, u.fingerprint, u.status,

@@ -1,5 +1,5 @@
--- Roots that are queued, with nothing else special about them: their keys were minted for them, so nobody can have them.
--- Arrays as in start_running.sql; they become ready in the order in which they come.
+-- Starts queued roots without other options. Their keys were minted for them, so no other execution can have them. Arrays
+-- as in start_running.sql; the executions become ready in the order of the arrays.
 WITH started AS (
     INSERT INTO executions (created_at, status, key, workflow, app_version, input, queue, queue_key, priority)
     SELECT u.created_at, 1, u.key, u.workflow, u.app_version, u.input, u.queue, u.queue_key, u.priority

@@ -1,10 +1,11 @@
--- $1: executions, locked before; $2: the time now, null for the server's.
+-- Wakes waiting executions that are due or whose child has ended. $1: executions, locked before, $2: the time now, null
+-- for the server's.
 WITH woken AS (
     UPDATE executions AS e
     SET status = 1
     FROM unnest($1::uuid[]) AS u (key)
     WHERE e.key = u.key AND e.status = 3
-      -- not EXISTS: that could be planned as a walk through the whole table
+      -- not EXISTS: the planner could turn that into a scan of the whole table
       AND ((SELECT true FROM timers AS t
             WHERE t.execution = e.key AND t.due_at <= coalesce($2::timestamptz, clock_timestamp())) IS NOT NULL
            OR (SELECT true FROM waits AS w
@@ -16,7 +17,7 @@ WITH woken AS (
 ), unwaited AS (
     DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1
 ), queued AS (
-    -- in front of what has not begun, as in ready_again.sql
+    -- ahead of executions that have not begun, as in ready_resumed.sql
     INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq, is_woken)
         OVERRIDING SYSTEM VALUE
     SELECT key, workflow, app_version, coalesce(queue, 'default'), coalesce(queue_key, ''), coalesce(priority, 0),

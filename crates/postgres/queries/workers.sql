@@ -1,5 +1,5 @@
--- All registrations, for people. $1: the time now, null for the server's, $2: the lease in microseconds. As in look.sql
--- a lease counts at least from the server's start.
+-- Lists all registrations. $1: the time now, null for the server's, $2: the lease in microseconds. As in heartbeat.sql, a
+-- lease counts at least from the server's start.
 SELECT w.worker_id, w.host, w.pid, w.engine, w.app_version, w.workflows, w.queues, w.is_client, w.registered_at,
        w.lease_expires_at,
        coalesce($1::timestamptz, clock_timestamp())

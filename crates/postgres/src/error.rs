@@ -5,53 +5,53 @@ use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 /// What the statement is for that fails if a queue has a maximal depth.
-pub(crate) const BOUNDLESS: &str = "seeing that queues have no maximal depth";
+pub(crate) const DEPTH_LIMIT_CHECK: &str = "seeing that queues have no maximal depth";
 
 /// What went wrong with a statement, before it is known what it means for the whole.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum DbError {
     /// The fence's compare-and-set matched nothing.
-    Fence,
+    Fenced,
     /// The transaction lost against another one and may be tried again as it is.
-    Again(String),
+    Retry(String),
     /// It puts something into a queue whose maximal depth was not known of.
-    Deep,
+    DepthLimited,
     /// The role may not do that. A worker tries on: it may be granted.
-    Denied(String),
+    PermissionDenied(String),
     /// A statement was cancelled: by its limit in time, or by somebody.
     Cancelled(String),
     /// The server reports an error that neither its state nor a known property of an item explains. Nothing has
     /// happened. The session is not used again.
-    Odd(String),
+    Unexplained(String),
     /// Anything else.
     Store(StoreError),
 }
 
-impl Trouble {
+impl DbError {
     /// The error for the engine, where no retry is left.
     pub(crate) fn into_store_error(self) -> StoreError {
         match self {
-            Trouble::Fence => StoreError::Fenced,
-            Trouble::Again(reason) => StoreError::Blocked(reason),
-            Trouble::Deep => StoreError::Blocked("a queue has a maximal depth now".into()),
-            Trouble::Denied(reason) | Trouble::Cancelled(reason) | Trouble::Odd(reason) => {
+            DbError::Fenced => StoreError::Fenced,
+            DbError::Retry(reason) => StoreError::Blocked(reason),
+            DbError::DepthLimited => StoreError::Blocked("a queue has a maximal depth now".into()),
+            DbError::PermissionDenied(reason) | DbError::Cancelled(reason) | DbError::Unexplained(reason) => {
                 StoreError::Unavailable(reason)
             }
-            Trouble::Store(error) => error,
+            DbError::Store(error) => error,
         }
     }
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for DbError {
     fn from(error: StoreError) -> Self {
-        Trouble::Store(error)
+        DbError::Store(error)
     }
 }
 
 /// What an error of the server or the connection means; `what` says what was attempted.
-pub(crate) fn trouble(what: &str, error: &Error) -> Trouble {
+pub(crate) fn db_error(what: &str, error: &Error) -> DbError {
     let Some(database) = error.as_db_error() else {
-        return Trouble::Store(if is_value(error) {
+        return DbError::Store(if is_encoding_error(error) {
             StoreError::Rejected(format!("{what}: a value cannot be sent ({error})"))
         } else {
             StoreError::Unavailable(format!("{what}: the connection was lost"))
@@ -59,25 +59,25 @@ pub(crate) fn trouble(what: &str, error: &Error) -> Trouble {
     };
     let code = database.code();
     let class = code.code().get(..2).unwrap_or_default();
-    let reason = format!("{what}: {} (SQLSTATE {}){}", database.message(), code.code(), advice(code));
+    let reason = format!("{what}: {} (SQLSTATE {}){}", database.message(), code.code(), advice_for(code));
     if *code == SqlState::LOCK_NOT_AVAILABLE {
-        return Trouble::Store(StoreError::Blocked(reason));
+        return DbError::Store(StoreError::Blocked(reason));
     }
     if *code == SqlState::T_R_DEADLOCK_DETECTED || *code == SqlState::T_R_SERIALIZATION_FAILURE {
-        return Trouble::Again(reason);
+        return DbError::Retry(reason);
     }
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        return Trouble::Denied(reason);
+        return DbError::PermissionDenied(reason);
     }
-    if *code == SqlState::DIVISION_BY_ZERO && what == BOUNDLESS {
-        return Trouble::Deep;
+    if *code == SqlState::DIVISION_BY_ZERO && what == DEPTH_LIMIT_CHECK {
+        return DbError::DepthLimited;
     }
     if *code == SqlState::QUERY_CANCELED {
-        return Trouble::Cancelled(reason);
+        return DbError::Cancelled(reason);
     }
     // an error without a context comes from the statement itself, which is the same for all items
     let is_of_statement = database.where_().is_none();
-    Trouble::Store(match class {
+    DbError::Store(match class {
         // data exceptions, constraints, program limits, checks and triggers that somebody added
         "22" | "23" | "44" | "54" | "P0" => StoreError::Rejected(reason),
         "XX" if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => {
@@ -88,12 +88,12 @@ pub(crate) fn trouble(what: &str, error: &Error) -> Trouble {
         _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => StoreError::Unavailable(reason),
         // transactions, prepared statements and tables that are not as the store has left them
         "25" | "26" | "42" if is_of_statement => StoreError::Unavailable(reason),
-        _ => return Trouble::Odd(reason),
+        _ => return DbError::Unexplained(reason),
     })
 }
 
 /// What to do about errors that come from how the store is connected.
-pub(crate) fn advice(code: &SqlState) -> &'static str {
+pub(crate) fn advice_for(code: &SqlState) -> &'static str {
     if *code == SqlState::INVALID_SQL_STATEMENT_NAME || *code == SqlState::DUPLICATE_PSTATEMENT {
         "; a proxy that pools transactions seems to stand before the server: add pooling=transaction to the URL"
     } else if *code == SqlState::UNDEFINED_TABLE {
@@ -110,14 +110,14 @@ pub(crate) fn advice(code: &SqlState) -> &'static str {
 
 /// What an error of a statement outside any flush means.
 pub(crate) fn store_error(what: &str, error: &Error) -> StoreError {
-    match trouble(what, error) {
-        Trouble::Again(reason) => StoreError::Unavailable(reason),
+    match db_error(what, error) {
+        DbError::Retry(reason) => StoreError::Unavailable(reason),
         trouble => trouble.into_store_error(),
     }
 }
 
 /// Outside of flushes there is no item to blame: what is blocked or refused may be tried again.
-pub(crate) fn unavailable(trouble: Trouble) -> StoreError {
+pub(crate) fn unavailable_error(trouble: DbError) -> StoreError {
     match trouble.into_store_error() {
         StoreError::Blocked(reason) | StoreError::Rejected(reason) => StoreError::Unavailable(reason),
         error => error,
@@ -125,20 +125,20 @@ pub(crate) fn unavailable(trouble: Trouble) -> StoreError {
 }
 
 /// The same for a question: what is not permitted has not happened, nor does it when tried again.
-pub(crate) fn unanswered(trouble: Trouble) -> StoreError {
+pub(crate) fn query_error(trouble: DbError) -> StoreError {
     match trouble {
-        Trouble::Denied(reason) => StoreError::Denied(reason),
-        trouble => unavailable(trouble),
+        DbError::PermissionDenied(reason) => StoreError::PermissionDenied(reason),
+        trouble => unavailable_error(trouble),
     }
 }
 
 /// A column that does not hold what the schema says.
-pub(crate) fn damaged(what: &str) -> StoreError {
+pub(crate) fn corrupt(what: &str) -> StoreError {
     StoreError::Corrupt(format!("{what} holds what no version of the program writes"))
 }
 
 /// True for a value that the client cannot encode, as opposed to errors of the connection.
-fn is_value(error: &Error) -> bool {
+fn is_encoding_error(error: &Error) -> bool {
     let text = error.to_string();
     text.starts_with("error serializing") || text.starts_with("error encoding")
 }

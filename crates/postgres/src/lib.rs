@@ -30,7 +30,7 @@ use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    StoreInfo, Hint, Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, Heartbeat, Migrated,
+    StoreInfo, Hint, Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, Heartbeat, MigrationReport,
     Outcome, Page, Record, Registration, HeartbeatReply, StoreError, WorkerOverview, WorkerId, WorkerInfo,
 };
 use stepfast_core::sync::Mutex;
@@ -54,7 +54,7 @@ pub struct PostgresStore {
     connector: Arc<Connector>,
     background: Arc<Background>,
     lanes: Arc<Lanes>,
-    windows: Arc<Windows>,
+    windows: Arc<Ownership>,
     /// Whose turn it is at the next claim.
     turns: Mutex<FairShare>,
     heads: Heads,
@@ -74,8 +74,8 @@ use crate::conn::dial::Target;
 use crate::control::Control;
 use crate::flush::depth::Depths;
 use crate::lane::Lanes;
-use crate::notify::{Hints, READY};
-use crate::ownership::Windows;
+use crate::notify::{Hints, READY_HINT};
+use crate::ownership::Ownership;
 use crate::read::Reader;
 
 impl PostgresStore {
@@ -102,11 +102,11 @@ impl PostgresStore {
             shard: identity.shard,
             durability: connector.options().durability,
             lanes: 2,
-            flush_writes: 4096,
-            flush_bytes: 4 << 20,
+            max_flush_writes: 4096,
+            max_flush_bytes: 4 << 20,
             lease: Some(connector.options().lease),
         };
-        let (windows, lanes) = (Arc::new(Windows::default()), Arc::new(Lanes::default()));
+        let (windows, lanes) = (Arc::new(Ownership::default()), Arc::new(Lanes::default()));
         Ok(Self {
             about,
             counters: Counters::default(),
@@ -150,7 +150,7 @@ impl PostgresStore {
         options: PostgresOptions,
         role: Option<&str>,
         is_dry: bool,
-    ) -> Result<Migrated, StoreError> {
+    ) -> Result<MigrationReport, StoreError> {
         let connector = Connector::new(url, options)?;
         if let Some(reason) = role.and_then(schema::refused_role) {
             return Err(StoreError::Open { store: connector.name().to_owned(), reason });
@@ -196,13 +196,13 @@ impl PostgresStore {
     /// What sets up the connection of a lane.
     #[doc(hidden)]
     pub fn lane_settings(&self) -> String {
-        self.connector.settings(Role::Lane)
+        self.connector.session_settings(Role::Lane)
     }
 
     /// What sets up connections, by what they are for.
     #[doc(hidden)]
     pub fn settings(&self) -> Vec<(&'static str, String)> {
-        Role::ALL.map(|role| (role.name(), self.connector.settings(role))).into()
+        Role::ALL.map(|role| (role.name(), self.connector.session_settings(role))).into()
     }
 }
 
@@ -231,9 +231,9 @@ impl Store for PostgresStore {
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
         let requeued = self.control.close(worker).await?;
-        self.lanes.forget(worker);
+        self.lanes.remove_worker(worker);
         if requeued > 0 {
-            self.hints.tell_now(&self.background, READY).await;
+            self.hints.send_and_wait(&self.background, READY_HINT).await;
         }
         Ok(())
     }
@@ -242,7 +242,7 @@ impl Store for PostgresStore {
         let outcomes =
             flush::commit(&self.connector, &self.lanes, &self.windows, &self.depths, &self.counters, flush)
                 .await?;
-        self.hints.tell(&self.background, notify::of_concern(flush, &outcomes));
+        self.hints.send(&self.background, notify::hint_for_flush(flush, &outcomes));
         Ok(outcomes)
     }
 
@@ -253,21 +253,21 @@ impl Store for PostgresStore {
 
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
         let row = self.control.change_queue(change).await?;
-        self.hints.tell(&self.background, READY);
+        self.hints.send(&self.background, READY_HINT);
         Ok(row)
     }
 
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         self.reader.queues(names).await
     }
 
     async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
         let (seen, has_company) = self.control.look(look, &self.reader).await?;
-        self.hints.set_company(has_company);
+        self.hints.set_has_peers(has_company);
         if seen.is_fenced {
             // it registers anew, and has no use for these any more
-            self.lanes.forget(look.worker);
+            self.lanes.remove_worker(look.worker);
         }
         Ok(seen)
     }
@@ -275,23 +275,23 @@ impl Store for PostgresStore {
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
         let recovered = self.control.recover(worker).await?;
         if recovered > 0 {
-            self.hints.tell(&self.background, READY);
+            self.hints.send(&self.background, READY_HINT);
         }
         Ok(recovered)
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         self.reader.load(ids, detail).await
     }
 
     async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         self.reader.value(execution, chunks).await
     }
 
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         self.reader.list(filter).await
     }
 
@@ -304,11 +304,11 @@ impl Store for PostgresStore {
     }
 
     async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         self.reader.survey(most, self.control.now(), self.control.lease_micros()).await
     }
 
     async fn next_hint(&self) -> Hint {
-        self.hints.changed(&self.background).await
+        self.hints.next_hint(&self.background).await
     }
 }

@@ -23,63 +23,63 @@ use stepfast_core::key::{Key, KeyMap};
 use stepfast_core::store::{Flush, Outcome, WorkerId, Write};
 
 /// How far the window reaches ahead of the clock, in milliseconds: for so long workers whose renewals fail have one.
-const AHEAD_MS: i64 = 3_000;
+const WINDOW_LEAD_MS: i64 = 3_000;
 
 /// How far its start stays behind the clock, in milliseconds: keys are minted a little before they are sent.
-const BEHIND_MS: i64 = 1_000;
+const WINDOW_LAG_MS: i64 = 1_000;
 
 /// After how many renewals what was started is entered in the index of owners: what sleeps is suspended before, after
 /// 5 s.
-const RENEWALS: u64 = 6;
+const RENEWALS_BEFORE_INDEXING: u64 = 6;
 
 /// How many are entered at once, so that the next renewal is not late.
-const MOST: usize = 10_000;
+const MAX_INDEXED_PER_RENEWAL: usize = 10_000;
 
 /// The windows of this store's workers.
 #[derive(Debug, Default)]
-pub(crate) struct Windows(Mutex<HashMap<WorkerId, Window>>);
+pub(crate) struct Ownership(Mutex<HashMap<WorkerId, WorkerOwnership>>);
 
 #[derive(Debug)]
-struct Window {
-    keys: Range<Key>,
+struct WorkerOwnership {
+    window: Range<Key>,
     renewals: u64,
     /// What the last flush of a lane starts, unless it is known to have landed or to have failed.
-    sent: HashMap<u16, Vec<Key>>,
+    in_flight: HashMap<u16, Vec<Key>>,
     /// What runs, and after how many renewals it was started.
     running: KeyMap<u64>,
     /// The same of what claims have taken.
     claimed: KeyMap<u64>,
     /// Claims whose rows are there, with their number and after how many renewals they were.
-    claims: VecDeque<(i64, u64)>,
+    claim_rows: VecDeque<(i64, u64)>,
     /// Claims that may have happened.
-    unsure: Vec<i64>,
+    uncertain_claims: Vec<i64>,
 }
 
 /// What a renewal does about a window.
 #[derive(Debug, Default)]
-pub(crate) struct Sight {
+pub(crate) struct WindowRenewal {
     /// What the registration is to say; `None` of a worker that registered with another store.
-    pub keys: Option<Range<Key>>,
+    pub window: Option<Range<Key>>,
     /// What is to be entered in the index of owners.
-    pub old: Vec<Key>,
+    pub to_index: Vec<Key>,
     /// Claims of which only the database knows by now whether they have happened, and what they took.
-    pub unsure: Vec<i64>,
+    pub uncertain_claims: Vec<i64>,
 }
 
 /// The window that a worker registers with.
-pub(crate) fn first() -> Range<Key> {
+pub(crate) fn current_window() -> Range<Key> {
     let now = Key::mint(0);
-    moved(now, -BEHIND_MS)..moved(now, AHEAD_MS)
+    shift_key(now, -WINDOW_LAG_MS)..shift_key(now, WINDOW_LEAD_MS)
 }
 
 /// The lowest key of a moment so many milliseconds after that of `key`.
-fn moved(key: Key, by_ms: i64) -> Key {
+fn shift_key(key: Key, by_ms: i64) -> Key {
     let ms = (key.as_u128() >> 80) as u64;
     Key::from_bytes((u128::from(ms.saturating_add_signed(by_ms)) << 80).to_be_bytes())
 }
 
 /// Windows that overlap as one, with the workers that have them.
-pub(crate) fn merged(windows: &[(WorkerId, Range<Key>)]) -> Vec<(Vec<i64>, Range<Key>)> {
+pub(crate) fn merge_windows(windows: &[(WorkerId, Range<Key>)]) -> Vec<(Vec<i64>, Range<Key>)> {
     let mut windows = windows.to_vec();
     windows.sort_by_key(|(_, window)| window.start);
     let mut merged: Vec<(Vec<i64>, Range<Key>)> = Vec::new();
@@ -95,45 +95,45 @@ pub(crate) fn merged(windows: &[(WorkerId, Range<Key>)]) -> Vec<(Vec<i64>, Range
     merged
 }
 
-impl Window {
+impl WorkerOwnership {
     /// It is known of these claims now whether they have happened.
-    fn know(&mut self, numbers: &[i64]) {
-        self.unsure.retain(|unsure| !numbers.contains(unsure));
+    fn resolve_claims(&mut self, numbers: &[i64]) {
+        self.uncertain_claims.retain(|unsure| !numbers.contains(unsure));
     }
 }
 
-impl Windows {
-    fn with<R>(&self, worker: WorkerId, f: impl FnOnce(&mut Window) -> R) -> Option<R> {
+impl Ownership {
+    fn with_worker<R>(&self, worker: WorkerId, f: impl FnOnce(&mut WorkerOwnership) -> R) -> Option<R> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&worker).map(f)
     }
 
     /// A worker has registered with this window.
-    pub(crate) fn open(&self, worker: WorkerId, keys: Range<Key>) {
-        let window = Window {
-            keys,
+    pub(crate) fn add_worker(&self, worker: WorkerId, keys: Range<Key>) {
+        let window = WorkerOwnership {
+            window: keys,
             renewals: 0,
-            sent: HashMap::new(),
+            in_flight: HashMap::new(),
             running: KeyMap::default(),
             claimed: KeyMap::default(),
-            claims: VecDeque::new(),
-            unsure: Vec::new(),
+            claim_rows: VecDeque::new(),
+            uncertain_claims: Vec::new(),
         };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, window);
     }
 
     /// A worker is gone.
-    pub(crate) fn close(&self, worker: WorkerId) {
+    pub(crate) fn remove_worker(&self, worker: WorkerId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
     }
 
     /// Before every try of a flush: only what the window covers is started without an entry in the index. The window
     /// stays on it until [`landed`](Self::landed) or [`failed`](Self::failed), for good if neither is ever known.
     /// `restrict` is called once, with the window, and returns what is started without an entry in the index.
-    pub(crate) fn enter(&self, flush: &Flush, restrict: &mut dyn FnMut(&Range<Key>) -> Vec<Key>) {
+    pub(crate) fn begin_flush(&self, flush: &Flush, restrict: &mut dyn FnMut(&Range<Key>) -> Vec<Key>) {
         // under the lock: a renewal in between would move the window
-        let entered = self.with(flush.worker, |window| {
-            let sent = restrict(&window.keys);
-            window.sent.insert(flush.lane, sent);
+        let entered = self.with_worker(flush.worker, |window| {
+            let sent = restrict(&window.window);
+            window.in_flight.insert(flush.lane, sent);
         });
         if entered.is_none() {
             restrict(&(Key::default()..Key::default()));
@@ -143,7 +143,7 @@ impl Windows {
     /// The last flush of a lane is durable.
     ///
     /// `released` are the executions that do not run any more since the flush.
-    pub(crate) fn landed(
+    pub(crate) fn record_flush(
         &self,
         flush: &Flush,
         released: impl Iterator<Item = Key>,
@@ -157,8 +157,8 @@ impl Windows {
             (Some(Write::Start(start)), Outcome::Queued | Outcome::Full) => Some(start.key),
             _ => None,
         });
-        self.with(flush.worker, |window| {
-            let (sent, renewals) = (window.sent.remove(&flush.lane).unwrap_or_default(), window.renewals);
+        self.with_worker(flush.worker, |window| {
+            let (sent, renewals) = (window.in_flight.remove(&flush.lane).unwrap_or_default(), window.renewals);
             window.running.extend(sent.into_iter().map(|key| (key, renewals)));
             if !window.running.is_empty() || !window.claimed.is_empty() {
                 for key in released.chain(lost) {
@@ -172,84 +172,84 @@ impl Windows {
 
     /// Before a claim is committed: until [`claimed`](Self::claimed) or [`unclaimed`](Self::unclaimed) it may have
     /// happened.
-    pub(crate) fn claiming(&self, worker: WorkerId, number: i64) {
-        self.with(worker, |window| window.unsure.push(number));
+    pub(crate) fn begin_claim(&self, worker: WorkerId, number: i64) {
+        self.with_worker(worker, |window| window.uncertain_claims.push(number));
     }
 
     /// A claim is durable.
-    pub(crate) fn claimed(&self, worker: WorkerId, number: i64, keys: impl Iterator<Item = Key>) {
-        self.with(worker, |window| {
-            window.know(&[number]);
-            window.claims.push_back((number, window.renewals));
+    pub(crate) fn record_claim(&self, worker: WorkerId, number: i64, keys: impl Iterator<Item = Key>) {
+        self.with_worker(worker, |window| {
+            window.resolve_claims(&[number]);
+            window.claim_rows.push_back((number, window.renewals));
             window.claimed.extend(keys.map(|key| (key, window.renewals)));
         });
     }
 
     /// A claim has changed nothing and will not.
-    pub(crate) fn unclaimed(&self, worker: WorkerId, number: i64) {
-        self.with(worker, |window| window.know(&[number]));
+    pub(crate) fn cancel_claim(&self, worker: WorkerId, number: i64) {
+        self.with_worker(worker, |window| window.resolve_claims(&[number]));
     }
 
     /// Claims that were unsure are known now, with all that they have taken.
-    pub(crate) fn found(&self, worker: WorkerId, numbers: &[i64], keys: impl Iterator<Item = Key>) {
-        self.with(worker, |window| {
-            window.know(numbers);
+    pub(crate) fn record_found_claims(&self, worker: WorkerId, numbers: &[i64], keys: impl Iterator<Item = Key>) {
+        self.with_worker(worker, |window| {
+            window.resolve_claims(numbers);
             // since when does not matter: it may have ended long since
             window.claimed.extend(keys.map(|key| (key, 0)));
-            window.claims.extend(numbers.iter().map(|number| (*number, 0)));
-            window.claims.make_contiguous().sort_unstable();
+            window.claim_rows.extend(numbers.iter().map(|number| (*number, 0)));
+            window.claim_rows.make_contiguous().sort_unstable();
         });
     }
 
     /// The last of the claims, in their order, whose rows are of no use any more.
-    pub(crate) fn last_over(&self, worker: WorkerId) -> Option<i64> {
-        self.with(worker, |window| {
+    pub(crate) fn take_finished_claims(&self, worker: WorkerId) -> Option<i64> {
+        self.with_worker(worker, |window| {
             let first = window.claimed.values().min().copied().unwrap_or(u64::MAX);
-            let unsure = window.unsure.iter().min().copied().unwrap_or(i64::MAX);
+            let unsure = window.uncertain_claims.iter().min().copied().unwrap_or(i64::MAX);
             let is_over = |(number, since): &(i64, u64)| {
-                *since < first && since + RENEWALS <= window.renewals && *number < unsure
+                *since < first && since + RENEWALS_BEFORE_INDEXING <= window.renewals && *number < unsure
             };
-            let over = window.claims.iter().take_while(|claim| is_over(claim)).count();
-            window.claims.drain(..over).next_back().map(|(number, _)| number)
+            let over = window.claim_rows.iter().take_while(|claim| is_over(claim)).count();
+            window.claim_rows.drain(..over).next_back().map(|(number, _)| number)
         })
         .flatten()
     }
 
     /// The last flush of a lane has changed nothing and will not.
-    pub(crate) fn failed(&self, flush: &Flush) {
-        self.with(flush.worker, |window| window.sent.remove(&flush.lane));
+    pub(crate) fn record_failed_flush(&self, flush: &Flush) {
+        self.with_worker(flush.worker, |window| window.in_flight.remove(&flush.lane));
     }
 
     /// A renewal begins.
-    pub(crate) fn renew(&self, worker: WorkerId) -> Sight {
-        let now = first();
-        let sight = self.with(worker, |window| {
+    pub(crate) fn begin_renewal(&self, worker: WorkerId) -> WindowRenewal {
+        let now = current_window();
+        let sight = self.with_worker(worker, |window| {
             window.renewals += 1;
-            let lowest = window.sent.values().flatten().chain(window.running.keys()).min().copied();
+            let lowest = window.in_flight.values().flatten().chain(window.running.keys()).min().copied();
             let start = lowest.map_or(now.start, |lowest| lowest.min(now.start));
             // never back, as the clock may be
-            window.keys.start = window.keys.start.max(start);
-            let keys = window.keys.start..window.keys.end.max(now.end);
+            window.window.start = window.window.start.max(start);
+            let keys = window.window.start..window.window.end.max(now.end);
             let all = window.running.iter().chain(&window.claimed);
-            let old = all.filter(|(_, since)| **since + RENEWALS <= window.renewals);
-            let mut old: Vec<Key> = old.map(|(key, _)| *key).take(MOST).collect();
+            let old = all.filter(|(_, since)| **since + RENEWALS_BEFORE_INDEXING <= window.renewals);
+            let mut old: Vec<Key> = old.map(|(key, _)| *key).take(MAX_INDEXED_PER_RENEWAL).collect();
             old.sort_unstable();
             // a claim after it has waited for its end
-            let last = window.claims.back().map_or(0, |(number, _)| *number);
-            let unsure = window.unsure.iter().copied().filter(|number| *number < last).collect();
-            Sight { keys: Some(keys), old, unsure }
+            let last = window.claim_rows.back().map_or(0, |(number, _)| *number);
+            let unsure = window.uncertain_claims.iter().copied().filter(|number| *number < last).collect();
+            WindowRenewal { window: Some(keys), to_index: old, uncertain_claims: unsure }
         });
         sight.unwrap_or_default()
     }
 
     /// The registration says so now.
-    pub(crate) fn widened(&self, worker: WorkerId, end: Key) {
-        self.with(worker, |window| window.keys.end = end);
+    pub(crate) fn set_window_end(&self, worker: WorkerId, end: Key) {
+        self.with_worker(worker, |window| window.window.end = end);
     }
 
     /// All of these but `left` are in the index of owners by now, or have ended.
-    pub(crate) fn entered(&self, worker: WorkerId, old: &[Key], left: &HashSet<Key>) {
-        self.with(worker, |window| {
+    pub(crate) fn record_indexed(&self, worker: WorkerId, old: &[Key], left: &HashSet<Key>) {
+        self.with_worker(worker, |window| {
             for key in old.iter().filter(|key| !left.contains(key)) {
                 window.running.remove(key);
                 window.claimed.remove(key);
@@ -263,25 +263,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_that_overlap_are_one() {
+    fn overlapping_windows_are_merged() {
         let key = |n: u128| Key::from_bytes(n.to_be_bytes());
         let window = |worker, from, to| (WorkerId(worker), key(from)..key(to));
-        let merged = merged(&[window(4, 30, 40), window(1, 0, 20), window(2, 5, 7), window(3, 19, 25)]);
+        let merged = merge_windows(&[window(4, 30, 40), window(1, 0, 20), window(2, 5, 7), window(3, 19, 25)]);
         assert_eq!(merged, [(vec![1, 2, 3], key(0)..key(25)), (vec![4], key(30)..key(40))]);
     }
 
     #[test]
-    fn a_window_never_goes_back() {
-        let (windows, worker) = (Windows::default(), WorkerId(1));
-        let ahead = moved(Key::mint(0), 3_600_000)..moved(Key::mint(0), 3_700_000);
-        windows.open(worker, ahead.clone());
-        assert_eq!(windows.renew(worker).keys, Some(ahead));
+    fn window_start_never_moves_back() {
+        let (windows, worker) = (Ownership::default(), WorkerId(1));
+        let ahead = shift_key(Key::mint(0), 3_600_000)..shift_key(Key::mint(0), 3_700_000);
+        windows.add_worker(worker, ahead.clone());
+        assert_eq!(windows.begin_renewal(worker).window, Some(ahead));
     }
 
     #[test]
-    fn a_moment_earlier_or_later_is_a_lower_or_higher_key() {
+    fn shifted_key_follows_the_order_of_time() {
         let key = Key::mint(0);
-        assert!(moved(key, -1) < key && key < moved(key, 1));
-        assert_eq!(moved(moved(key, 5), -5), moved(key, 0));
+        assert!(shift_key(key, -1) < key && key < shift_key(key, 1));
+        assert_eq!(shift_key(shift_key(key, 5), -5), shift_key(key, 0));
     }
 }

@@ -164,7 +164,7 @@ pub(crate) fn refused_role(role: &str) -> Option<String> {
     // the server would cut a longer one, and grant to another
     let is_name = (1..=63).contains(&role.len()) && !role.contains(char::is_control);
     (!is_name).then(|| {
-        let shown = stepfast_core::text::quoted(role);
+        let shown = stepfast_core::text::quote(role);
         format!("role {shown} cannot be: a name has 1 to 63 bytes of printable characters")
     })
 }

@@ -7,7 +7,7 @@ use stepfast_core::store::StoreError;
 
 /// An error on its way out: the driver's, or already the contract's.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum DbError {
     /// From SQLite.
     Sqlite(rusqlite::Error),
     /// Ready to be handed out.
@@ -15,68 +15,68 @@ pub(crate) enum Trouble {
     /// Another process has the file for too long: nothing was begun.
     Busy,
     /// Some row of many is there already: to be done again one row at a time. Never handed out.
-    OneByOne,
+    RetryRowByRow,
 }
 
 /// The result of work on a connection.
-pub(crate) type Tried<T> = Result<T, Trouble>;
+pub(crate) type DbResult<T> = Result<T, DbError>;
 
-impl From<rusqlite::Error> for Trouble {
+impl From<rusqlite::Error> for DbError {
     fn from(error: rusqlite::Error) -> Self {
-        Trouble::Sqlite(error)
+        DbError::Sqlite(error)
     }
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for DbError {
     fn from(error: StoreError) -> Self {
-        Trouble::Store(error)
+        DbError::Store(error)
     }
 }
 
-impl Trouble {
+impl DbError {
     /// What went wrong, for people.
     pub(crate) fn detail(&self) -> String {
         match self {
-            Trouble::Sqlite(error) => detail(error),
-            Trouble::Store(error) => error.to_string(),
-            Trouble::Busy | Trouble::OneByOne => format!("{self:?}"),
+            DbError::Sqlite(error) => detail(error),
+            DbError::Store(error) => error.to_string(),
+            DbError::Busy | DbError::RetryRowByRow => format!("{self:?}"),
         }
     }
 
     /// A row that this program cannot have written.
-    pub(crate) fn damaged(what: &str) -> Self {
-        Trouble::Store(StoreError::Corrupt(format!("{what}; restore the database from a backup")))
+    pub(crate) fn corrupt(what: &str) -> Self {
+        DbError::Store(StoreError::Corrupt(format!("{what}; restore the database from a backup")))
     }
 
     fn code(&self) -> Option<ErrorCode> {
         match self {
-            Trouble::Sqlite(error) => error.sqlite_error_code(),
-            Trouble::Store(_) | Trouble::Busy | Trouble::OneByOne => None,
+            DbError::Sqlite(error) => error.sqlite_error_code(),
+            DbError::Store(_) | DbError::Busy | DbError::RetryRowByRow => None,
         }
     }
 
     /// True if another process has the file, so that nothing was begun.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self, Trouble::Busy)
+        matches!(self, DbError::Busy)
             || matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
     }
 
     /// True if the database refuses a value or a row, whatever else is written.
-    pub(crate) fn is_of_value(&self) -> bool {
+    pub(crate) fn is_rejected_value(&self) -> bool {
         use ErrorCode::{ConstraintViolation, TooBig, TypeMismatch};
         matches!(self.code(), Some(ConstraintViolation | TooBig | TypeMismatch))
     }
 
     /// True if a sync has failed: what it should have written can be read, and is not on the disk.
-    pub(crate) fn is_of_sync(&self) -> bool {
+    pub(crate) fn is_sync_failure(&self) -> bool {
         use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
-        let Trouble::Sqlite(error) = self else { return false };
+        let DbError::Sqlite(error) = self else { return false };
         let code = error.sqlite_error().map(|error| error.extended_code);
         matches!(code, Some(SQLITE_IOERR_FSYNC | SQLITE_IOERR_DIR_FSYNC))
     }
 
     /// True if the connection may no longer know what is on disk, so that only a new one is trusted.
-    pub(crate) fn is_of_disk(&self) -> bool {
+    pub(crate) fn needs_new_connection(&self) -> bool {
         use ErrorCode::{
             CannotOpen, DatabaseCorrupt, DiskFull, FileLockingProtocolFailed, NotADatabase, ReadOnly,
         };
@@ -98,7 +98,7 @@ impl Trouble {
     }
 
     /// The contract's error: `doing` says what was attempted on the database at `path`.
-    pub(crate) fn into_store(self, path: &Path, doing: &str) -> StoreError {
+    pub(crate) fn into_store_error(self, path: &Path, doing: &str) -> StoreError {
         let busy = |doing: &str| {
             StoreError::Unavailable(format!(
                 "{doing} in {}: another process keeps its write lock; look for a stopped process or a long transaction \
@@ -107,10 +107,10 @@ impl Trouble {
             ))
         };
         let error = match self {
-            Trouble::Store(error) => return error,
-            Trouble::Busy => return busy(doing),
-            Trouble::OneByOne => return StoreError::Blocked(format!("{doing}: not done row by row")),
-            Trouble::Sqlite(error) => error,
+            DbError::Store(error) => return error,
+            DbError::Busy => return busy(doing),
+            DbError::RetryRowByRow => return StoreError::Blocked(format!("{doing}: not done row by row")),
+            DbError::Sqlite(error) => error,
         };
         let at = path.display();
         let Some(code) = error.sqlite_error_code() else {

@@ -24,85 +24,85 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::sync::{Condvar, Mutex, FairLock, FairLockGuard};
 use tokio::time::Instant;
 
-use crate::companions::{Companions, Files, Used};
-use crate::notify::Wakes;
+use crate::companions::{Companions, CompanionFiles, OpenCompanions};
+use crate::notify::Hints;
 
 /// Bytes of the turnstile: who is next, who is inside, who opens or migrates.
-const TURN: i64 = 0;
-const GATE: i64 = 1;
-const OPENING: i64 = 2;
+const NEXT_WRITER_BYTE: i64 = 0;
+const WRITER_BYTE: i64 = 1;
+const OPENER_BYTE: i64 = 2;
 
 /// Time between two tries to be the one who opens.
-const OPENING_PAUSE: Duration = Duration::from_millis(10);
+const OPENER_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What a child is told that cannot open what its parent has open.
-pub(crate) const FORKED: &str =
+pub(crate) const FORKED_CHILD_REASON: &str =
     "this process was forked while its parent had the database open; start it anew instead (spawn)";
 
-static FILES: Mutex<BTreeMap<PathBuf, Arc<Shared>>> = Mutex::new(BTreeMap::new());
+static OPEN_FILES: Mutex<BTreeMap<PathBuf, Arc<FileShare>>> = Mutex::new(BTreeMap::new());
 
 /// One database file, as seen by this process.
-pub(crate) struct Shared {
+pub(crate) struct FileShare {
     /// The process that opened the files: a forked child has them too, but none of the locks.
-    process: u32,
+    process_id: u32,
     pub(crate) companions: Arc<Companions>,
     /// Lets threads of this process in one by one, in the order in which they came.
-    fifo: FairLock,
+    thread_order: FairLock,
     /// The thread that waits in line for this process, and the signal that it has come to an end.
-    line: Mutex<Line>,
-    passed: Condvar,
+    turnstile: Mutex<TurnstileState>,
+    turnstile_changed: Condvar,
     /// Registrations of this process; each uses the companions.
-    present: Mutex<HashMap<i64, Used>>,
+    registrations: Mutex<HashMap<i64, OpenCompanions>>,
     /// True if another process has a registration.
     has_peers: AtomicBool,
     /// True if something of the log may not be on the disk although it can be read.
     is_log_doubtful: AtomicBool,
     /// The last position given in `ready`.
     last_seq: AtomicI64,
-    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) hints: Arc<Hints>,
 }
 
 /// The turnstile, as seen by this process.
 #[derive(Default)]
-struct Line {
+struct TurnstileState {
     /// A thread waits in line for this process.
-    has_thread: bool,
+    has_waiting_thread: bool,
     /// A writer waits for that thread.
-    is_wanted: bool,
+    has_waiting_writer: bool,
     /// The thread has come to an end for the writer: whether it has locked the gate.
-    came: Option<bool>,
+    has_locked: Option<bool>,
 }
 
 /// In a child: forgets what its parent has open. Nothing is closed: that would drop locks that the child gets on
 /// the same files later.
-pub(crate) fn forget_all() {
-    std::mem::forget(std::mem::take(&mut *FILES.lock()));
+pub(crate) fn forget_open_files() {
+    std::mem::forget(std::mem::take(&mut *OPEN_FILES.lock()));
 }
 
-impl Shared {
+impl FileShare {
     /// Joins the stores that have the database at `path` (absolute, links resolved) open. An error says why not.
     pub(crate) fn join(path: &Path) -> Result<Arc<Self>, &'static str> {
-        let mut files = FILES.lock();
+        let mut files = OPEN_FILES.lock();
         // what nobody uses is closed here, under the lock, and never while somebody opens it anew
         files.retain(|_, shared| Arc::strong_count(shared) > 1);
         if let Some(shared) = files.get(path) {
-            if shared.process != std::process::id() {
-                return Err(FORKED);
+            if shared.process_id != std::process::id() {
+                return Err(FORKED_CHILD_REASON);
             }
             return Ok(shared.clone());
         }
-        let companions = Companions::of(path);
-        let shared = Arc::new(Shared {
-            process: std::process::id(),
+        let companions = Companions::new(path);
+        let shared = Arc::new(FileShare {
+            process_id: std::process::id(),
             companions: companions.clone(),
-            fifo: FairLock::new(),
-            line: Mutex::default(),
-            passed: Condvar::default(),
-            present: Mutex::default(),
+            thread_order: FairLock::new(),
+            turnstile: Mutex::default(),
+            turnstile_changed: Condvar::default(),
+            registrations: Mutex::default(),
             has_peers: AtomicBool::new(false),
             is_log_doubtful: AtomicBool::new(false),
             last_seq: AtomicI64::new(0),
-            wakes: Arc::new(Wakes::new(companions)),
+            hints: Arc::new(Hints::new(companions)),
         });
         files.insert(path.to_owned(), shared.clone());
         Ok(shared)
@@ -110,16 +110,16 @@ impl Shared {
 
     /// Waits for this thread's turn to write; for other processes until `deadline`. While the turn is held, no other
     /// thread of this process writes, and other processes queue behind it. `None` if another process kept it for too long.
-    pub(crate) fn turn(self: &Arc<Self>, deadline: Instant) -> Option<Turn<'_>> {
-        let fifo = self.fifo.lock();
+    pub(crate) fn wait_for_turn(self: &Arc<Self>, deadline: Instant) -> Option<WriteTurn<'_>> {
+        let fifo = self.thread_order.lock();
         let mut locked = None;
         if self.has_peers.load(Relaxed)
             && let Ok(used) = self.companions.open()
             && self.pass_turnstile(&used.turnstile, deadline)?
         {
-            locked = Some((used, GATE));
+            locked = Some((used, WRITER_BYTE));
         }
-        Some(Turn { locked, _fifo: fifo })
+        Some(WriteTurn { locked, _thread_order: fifo })
     }
 
     /// Passes the turnstile; false if the system has no such locks. One thread of this process at a time comes here.
@@ -128,122 +128,122 @@ impl Shared {
     /// wakes those who wait for a lock in their order, but knows no deadline. So a thread waits for this process, and hands
     /// on what it gets; it gives back what comes too late.
     fn pass_turnstile(self: &Arc<Self>, turnstile: &File, deadline: Instant) -> Option<bool> {
-        let mut line = self.line.lock();
-        if !line.has_thread {
-            match try_lock(turnstile, TURN).and_then(|()| try_lock(turnstile, GATE)) {
+        let mut line = self.turnstile.lock();
+        if !line.has_waiting_thread {
+            match try_lock(turnstile, NEXT_WRITER_BYTE).and_then(|()| try_lock(turnstile, WRITER_BYTE)) {
                 Ok(()) => {
-                    release(turnstile, TURN);
+                    unlock(turnstile, NEXT_WRITER_BYTE);
                     return Some(true);
                 }
                 Err(Errno::EAGAIN | Errno::EACCES) => {}
                 Err(_) => {
-                    release(turnstile, TURN);
+                    unlock(turnstile, NEXT_WRITER_BYTE);
                     return Some(false);
                 }
             }
             let shared = self.clone();
-            let wait = move || shared.stand_in_line();
+            let wait = move || shared.wait_at_turnstile();
             if std::thread::Builder::new().name("stepfast-turn".to_owned()).spawn(wait).is_err() {
-                release(turnstile, TURN);
+                unlock(turnstile, NEXT_WRITER_BYTE);
                 return Some(false);
             }
-            line.has_thread = true;
+            line.has_waiting_thread = true;
         }
-        line.is_wanted = true;
+        line.has_waiting_writer = true;
         let patience = deadline.saturating_duration_since(Instant::now());
-        let mut line = self.passed.wait_while_for(line, patience, |line| line.came.is_none());
-        line.is_wanted = false;
-        line.came.take()
+        let mut line = self.turnstile_changed.wait_while_for(line, patience, |line| line.has_locked.is_none());
+        line.has_waiting_writer = false;
+        line.has_locked.take()
     }
 
     /// Waits for both locks of the turnstile. This process may hold the turn already.
-    fn stand_in_line(&self) {
+    fn wait_at_turnstile(&self) {
         let used = self.companions.open();
         let mut has_gate = false;
-        if let Ok(Files { turnstile, .. }) = used.as_deref()
-            && wait(turnstile, TURN).is_ok()
+        if let Ok(CompanionFiles { turnstile, .. }) = used.as_deref()
+            && lock_and_wait(turnstile, NEXT_WRITER_BYTE).is_ok()
         {
-            has_gate = wait(turnstile, GATE).is_ok();
-            release(turnstile, TURN);
+            has_gate = lock_and_wait(turnstile, WRITER_BYTE).is_ok();
+            unlock(turnstile, NEXT_WRITER_BYTE);
         }
-        let mut line = self.line.lock();
-        line.has_thread = false;
-        if line.is_wanted {
-            line.came = Some(has_gate);
-            self.passed.notify_all();
-        } else if let (true, Ok(Files { turnstile, .. })) = (has_gate, used.as_deref()) {
-            release(turnstile, GATE);
+        let mut line = self.turnstile.lock();
+        line.has_waiting_thread = false;
+        if line.has_waiting_writer {
+            line.has_locked = Some(has_gate);
+            self.turnstile_changed.notify_all();
+        } else if let (true, Ok(CompanionFiles { turnstile, .. })) = (has_gate, used.as_deref()) {
+            unlock(turnstile, WRITER_BYTE);
         }
     }
 
     /// Waits until no other store, of any process, is being opened on the file; until `deadline` for other processes.
     /// `None` if another process kept it for too long.
-    pub(crate) fn opening(&self, deadline: Instant) -> Option<Turn<'_>> {
-        let fifo = self.fifo.lock();
+    pub(crate) fn lock_opening(&self, deadline: Instant) -> Option<WriteTurn<'_>> {
+        let fifo = self.thread_order.lock();
         let used = self.companions.open().ok()?;
         let is_locked = loop {
-            match try_lock(&used.turnstile, OPENING) {
+            match try_lock(&used.turnstile, OPENER_BYTE) {
                 Ok(()) => break true,
                 Err(Errno::EAGAIN | Errno::EACCES) if Instant::now() < deadline => {
-                    drop(self.passed.wait_while_for(self.line.lock(), OPENING_PAUSE, |_| true));
+                    drop(self.turnstile_changed.wait_while_for(self.turnstile.lock(), OPENER_RETRY_INTERVAL, |_| true));
                 }
                 Err(Errno::EAGAIN | Errno::EACCES) => return None,
                 Err(_) => break false,
             }
         };
-        Some(Turn { locked: is_locked.then_some((used, OPENING)), _fifo: fifo })
+        Some(WriteTurn { locked: is_locked.then_some((used, OPENER_BYTE)), _thread_order: fifo })
     }
 
     /// Marks a registration of this process as alive, until [`leave`](Self::leave) or the process's end.
-    pub(crate) fn enter(&self, worker: i64) -> io::Result<()> {
+    pub(crate) fn lock_presence(&self, worker: i64) -> io::Result<()> {
         let used = self.companions.open()?;
-        fcntl(&used.presence, FcntlArg::F_SETLK(&range(libc::F_WRLCK, worker, 1)))?;
-        self.present.lock().insert(worker, used);
-        self.wakes.sign_as(worker);
+        fcntl(&used.presence, FcntlArg::F_SETLK(&lock_range(libc::F_WRLCK, worker, 1)))?;
+        self.registrations.lock().insert(worker, used);
+        self.hints.choose_slot(worker);
         Ok(())
     }
 
     /// Ends [`enter`](Self::enter). With the last registration of the process its companions are closed.
-    pub(crate) fn leave(&self, worker: i64) {
-        let mut present = self.present.lock();
+    pub(crate) fn release_presence(&self, worker: i64) {
+        let mut present = self.registrations.lock();
         if let Some(used) = present.remove(&worker) {
-            release(&used.presence, worker);
+            unlock(&used.presence, worker);
         }
         if present.is_empty() {
-            self.wakes.unwatch();
+            self.hints.unwatch();
         }
     }
 
     /// True if some process holds the presence of this registration. If the system does not tell, true.
     pub(crate) fn is_alive(&self, worker: i64) -> bool {
-        self.present.lock().contains_key(&worker) || self.is_held(worker, 1)
+        self.registrations.lock().contains_key(&worker) || self.is_locked_elsewhere(worker, 1)
     }
 
     /// True if another process holds a byte of the presence file in this range, all from `start` on if `len` is 0. If the
     /// system does not tell, true.
-    fn is_held(&self, start: i64, len: i64) -> bool {
-        let mut found = range(libc::F_WRLCK, start, len);
+    fn is_locked_elsewhere(&self, start: i64, len: i64) -> bool {
+        let mut found = lock_range(libc::F_WRLCK, start, len);
         let asked = self.companions.open().map(|used| fcntl(&used.presence, FcntlArg::F_GETLK(&mut found)));
         !matches!(asked, Ok(Ok(_))) || libc::c_int::from(found.l_type) != libc::F_UNLCK
     }
 
     /// Looks again whether other processes have registrations.
-    pub(crate) fn look_for_peers(&self) {
-        self.has_peers.store(self.is_held(0, 0), Relaxed);
+    pub(crate) fn check_for_peers(&self) {
+        self.has_peers.store(self.is_locked_elsewhere(0, 0), Relaxed);
     }
 
     /// True if no process has a registration.
-    pub(crate) fn is_nobody_there(&self) -> bool {
-        self.present.lock().is_empty() && !self.is_held(0, 0)
+    pub(crate) fn has_no_registrations(&self) -> bool {
+        self.registrations.lock().is_empty() && !self.is_locked_elsewhere(0, 0)
     }
 
     /// Notes that something of the log may not be on the disk although it can be read.
-    pub(crate) fn doubt_log(&self) {
+    pub(crate) fn mark_log_doubtful(&self) {
         self.is_log_doubtful.store(true, SeqCst);
     }
 
     /// Ends [`doubt_log`](Self::doubt_log).
-    pub(crate) fn trust_log(&self) {
+    pub(crate) fn clear_log_doubt(&self) {
         self.is_log_doubtful.store(false, SeqCst);
     }
 
@@ -252,8 +252,8 @@ impl Shared {
     }
 
     /// Tells the other stores on this file that something was committed. `listener` is who did it.
-    pub(crate) fn announce(&self, listener: u64) {
-        self.wakes.announce(listener, self.has_peers.load(Relaxed));
+    pub(crate) fn announce_commit(&self, listener: u64) {
+        self.hints.announce(listener, self.has_peers.load(Relaxed));
     }
 
     /// The position in `ready` of what is queued now: its time, but never twice the same in this process.
@@ -266,28 +266,28 @@ impl Shared {
 }
 
 /// The right to write, until dropped.
-pub(crate) struct Turn<'a> {
+pub(crate) struct WriteTurn<'a> {
     /// The byte of the turnstile that is locked.
-    locked: Option<(Used, i64)>,
-    _fifo: FairLockGuard<'a>,
+    locked: Option<(OpenCompanions, i64)>,
+    _thread_order: FairLockGuard<'a>,
 }
 
-impl Turn<'_> {
+impl WriteTurn<'_> {
     /// True if other processes queue behind this turn.
-    pub(crate) fn is_in_line(&self) -> bool {
+    pub(crate) fn holds_turnstile(&self) -> bool {
         self.locked.is_some()
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for WriteTurn<'_> {
     fn drop(&mut self) {
         if let Some((used, byte)) = self.locked.take() {
-            release(&used.turnstile, byte);
+            unlock(&used.turnstile, byte);
         }
     }
 }
 
-fn range(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
+fn lock_range(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
@@ -298,9 +298,9 @@ fn range(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
 }
 
 /// Locks a byte, waiting for other processes. An error means that it is not locked.
-fn wait(file: &File, byte: i64) -> Result<(), Errno> {
+fn lock_and_wait(file: &File, byte: i64) -> Result<(), Errno> {
     loop {
-        match fcntl(file, FcntlArg::F_SETLKW(&range(libc::F_WRLCK, byte, 1))) {
+        match fcntl(file, FcntlArg::F_SETLKW(&lock_range(libc::F_WRLCK, byte, 1))) {
             Ok(_) => return Ok(()),
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error),
@@ -310,9 +310,9 @@ fn wait(file: &File, byte: i64) -> Result<(), Errno> {
 
 /// Locks a byte if no other process has it.
 fn try_lock(file: &File, byte: i64) -> Result<(), Errno> {
-    fcntl(file, FcntlArg::F_SETLK(&range(libc::F_WRLCK, byte, 1))).map(drop)
+    fcntl(file, FcntlArg::F_SETLK(&lock_range(libc::F_WRLCK, byte, 1))).map(drop)
 }
 
-fn release(file: &File, byte: i64) {
-    let _ = fcntl(file, FcntlArg::F_SETLK(&range(libc::F_UNLCK, byte, 1)));
+fn unlock(file: &File, byte: i64) {
+    let _ = fcntl(file, FcntlArg::F_SETLK(&lock_range(libc::F_UNLCK, byte, 1)));
 }

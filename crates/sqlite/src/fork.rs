@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::file_share;
 
 /// Longest time that a fork waits for transactions that are under way.
-const PATIENCE: Duration = Duration::from_secs(2);
+const MAX_FORK_DELAY: Duration = Duration::from_secs(2);
 
 /// A store that can close its connections.
 pub(crate) trait Disconnect: Send + Sync {
@@ -23,77 +23,77 @@ pub(crate) trait Disconnect: Send + Sync {
     fn disconnect(&self);
 }
 
-static WORK: Mutex<Work> = Mutex::new(Work { in_sqlite: 0, is_fork_wanted: false, stores: Vec::new() });
+static STATE: Mutex<ForkState> = Mutex::new(ForkState { active_uses: 0, is_fork_pending: false, stores: Vec::new() });
 static CHANGED: Condvar = Condvar::new();
 /// This is a child whose parent was in SQLite when it forked.
-static IS_SPOILT: AtomicBool = AtomicBool::new(false);
+static IS_FORKED_CHILD: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// In the thread that forks, until it has.
-    static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
+    static FORKING: RefCell<Option<PendingFork>> = const { RefCell::new(None) };
 }
 
 /// The lock is held over the fork, so that the child does not get it from somebody whom it does not have.
-type Forking = (MutexGuard<'static, Work>, Vec<Arc<dyn Disconnect>>);
+type PendingFork = (MutexGuard<'static, ForkState>, Vec<Arc<dyn Disconnect>>);
 
-struct Work {
+struct ForkState {
     /// Threads that are in SQLite.
-    in_sqlite: usize,
-    is_fork_wanted: bool,
+    active_uses: usize,
+    is_fork_pending: bool,
     /// All that are open, and some that were.
     stores: Vec<Weak<dyn Disconnect>>,
 }
 
-fn work() -> MutexGuard<'static, Work> {
-    WORK.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_state() -> MutexGuard<'static, ForkState> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// While it lives, its thread may be in SQLite, and the process does not fork.
-pub(crate) struct InSqlite;
+pub(crate) struct SqliteUse;
 
-impl InSqlite {
+impl SqliteUse {
     pub(crate) fn enter() -> Self {
-        let mut work = work();
-        while work.is_fork_wanted {
+        let mut work = lock_state();
+        while work.is_fork_pending {
             work = CHANGED.wait(work).unwrap_or_else(PoisonError::into_inner);
         }
-        work.in_sqlite += 1;
+        work.active_uses += 1;
         Self
     }
 }
 
-impl Drop for InSqlite {
+impl Drop for SqliteUse {
     fn drop(&mut self) {
-        let mut work = work();
-        work.in_sqlite -= 1;
-        if work.is_fork_wanted {
+        let mut work = lock_state();
+        work.active_uses -= 1;
+        if work.is_fork_pending {
             CHANGED.notify_all();
         }
     }
 }
 
 /// Keeps a store that has connections.
-pub(crate) fn keep(store: &Arc<impl Disconnect + 'static>) {
+pub(crate) fn register_store(store: &Arc<impl Disconnect + 'static>) {
     let store: Weak<dyn Disconnect> = Arc::downgrade(store) as Weak<dyn Disconnect>;
-    let mut work = work();
+    let mut work = lock_state();
     work.stores.retain(|store| store.strong_count() > 0);
     work.stores.push(store);
 }
 
 /// True in a child that must not use SQLite.
-pub(crate) fn is_spoilt() -> bool {
-    IS_SPOILT.load(SeqCst)
+pub(crate) fn is_forked_child() -> bool {
+    IS_FORKED_CHILD.load(SeqCst)
 }
 
 /// To be called right before the process forks, in the thread that does it: waits until nobody is in SQLite, and
 /// closes all connections.
 #[doc(hidden)]
 pub fn before_fork() {
-    let mut work = work();
-    work.is_fork_wanted = true;
-    let waited = CHANGED.wait_timeout_while(work, PATIENCE, |work| work.in_sqlite > 0);
+    let mut work = lock_state();
+    work.is_fork_pending = true;
+    let waited = CHANGED.wait_timeout_while(work, MAX_FORK_DELAY, |work| work.active_uses > 0);
     let (mut work, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-    work.is_fork_wanted = false;
+    work.is_fork_pending = false;
     if waited.timed_out() {
         drop(work);
         CHANGED.notify_all();
@@ -119,9 +119,9 @@ pub fn after_fork_in_parent() {
 #[doc(hidden)]
 pub fn after_fork_in_child() {
     let Some((mut work, stores)) = FORKING.take() else {
-        IS_SPOILT.store(true, SeqCst);
+        IS_FORKED_CHILD.store(true, SeqCst);
         return;
     };
     std::mem::forget((stores, std::mem::take(&mut work.stores)));
-    file_share::forget_all();
+    file_share::forget_open_files();
 }

@@ -40,7 +40,7 @@ use stepfast_core::store::{
     Outcome, Page, Record, Registration, HeartbeatReply, Store, StoreError, WorkerOverview, WorkerId, WorkerInfo,
 };
 use stepfast_core::sync::Mutex;
-use stepfast_core::text::plain;
+use stepfast_core::text::abbreviate;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -48,22 +48,22 @@ use tokio::time::Instant;
 pub use crate::schema::add_migration;
 
 use crate::admin::migrate;
-use crate::companions::beside;
-use crate::database::{Inner, LONGEST_LOG, Writer};
-use crate::file_share::{FORKED, Shared};
-use crate::fork::InSqlite;
+use crate::companions::companion_path;
+use crate::database::{Database, MAX_LOG_BYTES, Writer};
+use crate::file_share::{FORKED_CHILD_REASON, FileShare};
+use crate::fork::SqliteUse;
 
 /// Longest path of a database, in bytes: no system opens a longer one.
-const PATH_LIMIT: usize = 4_096;
+const MAX_PATH_BYTES: usize = 4_096;
 
 /// How long processes of older programs have to end.
-const WAY_WITHIN: Duration = Duration::from_secs(30);
+const OLDER_ENGINES_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long opening waits for another process that opens the same file, or migrates it.
-const OPENING: Duration = Duration::from_mins(1);
+const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// How long opening waits for readers that keep the log from being folded into the database.
-const OPENING_LOG: Duration = Duration::from_millis(100);
+const OPEN_LOG_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How a [`SqliteStore`] is opened.
 #[derive(Clone, Default)]
@@ -87,23 +87,23 @@ pub struct SqliteOptions {
 /// in, and never wait for a writer. Dropping
 /// the store without closing its workers is like the death of their process: peers take them over.
 pub struct SqliteStore {
-    inner: Arc<Inner>,
+    database: Arc<Database>,
 }
 
 impl SqliteStore {
     /// Opens the database at `path`, creates it if there is none, and brings its schema up to date. An older schema in more
     /// than 1 GiB is left to [`migrate`](Self::migrate): the error says so.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
-        Self::open_any(path.as_ref(), options, false)
+        Self::open_and_migrate(path.as_ref(), options, false)
     }
 
     /// Opens a database as `open` does; with `is_asked`, its schema is brought up to date whatever its size.
-    fn open_any(path: &Path, options: SqliteOptions, is_asked: bool) -> Result<Self, StoreError> {
+    fn open_and_migrate(path: &Path, options: SqliteOptions, is_asked: bool) -> Result<Self, StoreError> {
         let path = resolve(path)?;
-        if fork::is_spoilt() {
-            return Err(StoreError::Open { store: path.display().to_string(), reason: FORKED.into() });
+        if fork::is_forked_child() {
+            return Err(StoreError::Open { store: path.display().to_string(), reason: FORKED_CHILD_REASON.into() });
         }
-        let _in_sqlite = InSqlite::enter();
+        let _in_sqlite = SqliteUse::enter();
         let refuse = |reason: String| StoreError::Open { store: path.display().to_string(), reason };
         if options.must_exist {
             // before anything is made beside it
@@ -111,12 +111,12 @@ impl SqliteStore {
                 return Err(refuse("there is no such file; is the path right?".to_owned()));
             }
             let version = conn::reader(&path, options.vfs).and_then(|conn| {
-                let version = schema::version(&conn);
+                let version = schema::schema_version(&conn);
                 conn::close_for_now(conn);
                 version
             });
             let (version, newest) =
-                (version.map_err(|trouble| conn::explain(&path, trouble))?, schema::newest());
+                (version.map_err(|trouble| conn::explain(&path, trouble))?, schema::newest_version());
             if version == 0 {
                 return Err(refuse(
                     "it has no executions: it belongs to another program, or is empty".to_owned(),
@@ -129,21 +129,21 @@ impl SqliteStore {
                 )));
             }
         }
-        let shared = Shared::join(&path).map_err(|error| refuse(error.to_owned()))?;
+        let shared = FileShare::join(&path).map_err(|error| refuse(error.to_owned()))?;
         // while it is opened
         let companions = shared.companions.open();
         let companions = companions.map_err(|error| {
             refuse(format!("cannot open its companion files ({error}); make the directory writable"))
         })?;
-        let opening = shared.opening(Instant::now() + OPENING).ok_or_else(|| {
+        let opening = shared.lock_opening(Instant::now() + OPEN_TIMEOUT).ok_or_else(|| {
             refuse("another process keeps opening it; look for a stopped process on this file".to_owned())
         })?;
-        let has_log = std::fs::metadata(beside(&path, "-wal")).is_ok_and(|log| log.len() > 0);
+        let has_log = std::fs::metadata(companion_path(&path, "-wal")).is_ok_and(|log| log.len() > 0);
         let explain = |trouble| conn::explain(&path, trouble);
         let mut writer = Writer::open(&path, options.vfs, options.durability).map_err(explain)?;
         if migrate::is_outdated(&writer.conn).map_err(explain)? {
             if !is_asked && let Some(bytes) = migrate::many_bytes(&writer.conn).map_err(explain)? {
-                let (version, newest) = (schema::version(&writer.conn).map_err(explain)?, schema::newest());
+                let (version, newest) = (schema::schema_version(&writer.conn).map_err(explain)?, schema::newest_version());
                 return Err(refuse(format!(
                     "its schema has version {version}, this program needs version {newest}, and the database has {:.1} GiB: \
                      an engine brings only a small schema up to date by itself; run stepfast db migrate",
@@ -152,16 +152,16 @@ impl SqliteStore {
             }
             // before the count of processes: a process that comes later reads that it is too old
             let can_be_asked = migrate::announce(&writer.conn).map_err(explain)?;
-            make_way(&shared, can_be_asked).map_err(refuse)?;
+            wait_for_older_engines(&shared, can_be_asked).map_err(refuse)?;
         }
         let is_migrated = migrate::migrate(&mut writer.conn).map_err(explain)?;
         stepfast_core::crash_point!("sqlite migrated");
-        let (store_id, shard) = schema::identity(&writer.conn).map_err(explain)?;
-        if let Some((found, supported)) = schema::newer(&writer.conn).map_err(explain)? {
+        let (store_id, shard) = schema::store_identity(&writer.conn).map_err(explain)?;
+        if let Some((found, supported)) = schema::find_newer_version(&writer.conn).map_err(explain)? {
             return Err(StoreError::NewerSchema { found, supported });
         }
         // before the database: the copy is never ahead of it, and other processes go on counting
-        let copy = companions.counted();
+        let copy = companions.read_flush_count();
         let counted = conn::counted(&writer.conn).map_err(explain)?;
         if let Some(Err(error)) = copy.map(|copy| counted.check(&path, copy)) {
             // what there is stays as it is
@@ -170,8 +170,8 @@ impl SqliteStore {
         }
         // Processes that were killed after a failed sync leave a log that can be read and is not on the disk. And a new database
         // says in its own file which one it is: where its log is lost, it is not taken for another.
-        if (has_log || is_migrated) && shared.is_nobody_there() {
-            conn::renew_log(&writer.conn, OPENING_LOG).map_err(explain)?;
+        if (has_log || is_migrated) && shared.has_no_registrations() {
+            conn::renew_log(&writer.conn, OPEN_LOG_TIMEOUT).map_err(explain)?;
         }
         drop(opening);
         let about = StoreInfo {
@@ -182,56 +182,56 @@ impl SqliteStore {
             shard,
             durability: options.durability,
             lanes: 1,
-            flush_writes: 4_096,
-            flush_bytes: 4 * 1024 * 1024,
+            max_flush_writes: 4_096,
+            max_flush_bytes: 4 * 1024 * 1024,
             lease: None,
         };
-        let inner = Inner {
+        let inner = Database {
             path,
             vfs: options.vfs,
             about,
             clock: options.clock.unwrap_or_else(|| Arc::new(SystemClock)),
             counters: Counters::default(),
-            listener: shared.wakes.listen(),
-            shared,
+            listener: shared.hints.add_listener(),
+            share: shared,
             workers: Mutex::default(),
             renewals: AtomicU64::new(0),
-            owes_wakes: AtomicBool::new(false),
-            database: Mutex::new(Some(writer.database)),
+            is_sweep_due: AtomicBool::new(false),
+            database_file: Mutex::new(Some(writer.database_file)),
             writer: Mutex::new(Some(writer)),
             nonce: counted.nonce,
-            longest_log: AtomicU64::new(LONGEST_LOG),
-            counted_at: Mutex::default(),
-            readers: Mutex::default(),
-            is_at_rest: AtomicBool::new(false),
-            reading: Arc::new(Semaphore::new(read::READERS)),
-            turns: Mutex::default(),
+            next_empty_at: AtomicU64::new(MAX_LOG_BYTES),
+            flush_counted_at: Mutex::default(),
+            idle_readers: Mutex::default(),
+            is_idle: AtomicBool::new(false),
+            read_permits: Arc::new(Semaphore::new(read::READERS)),
+            fair_share: Mutex::default(),
         };
         let inner = Arc::new(inner);
-        fork::keep(&inner);
-        Ok(Self { inner })
+        fork::register_store(&inner);
+        Ok(Self { database: inner })
     }
 
     /// Where the database is: absolute, links resolved.
     pub fn path(&self) -> &Path {
-        &self.inner.path
+        &self.database.path
     }
 
     /// Makes a worker of this process look lost, as if its process had died: for tests.
     #[doc(hidden)]
-    pub fn lose(&self, worker: WorkerId) {
-        self.inner.shared.leave(worker.0);
+    pub fn simulate_death(&self, worker: WorkerId) {
+        self.database.share.release_presence(worker.0);
     }
 
     /// Reads on a blocking thread.
-    async fn reading<T: Send + 'static>(
+    async fn read_blocking<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Inner) -> Result<T, StoreError> + Send + 'static,
+        read: impl FnOnce(&Database) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let stopped = |_| StoreError::Unavailable("the runtime is shutting down".to_owned());
-        let permit = self.inner.reading.clone().acquire_owned().await;
+        let permit = self.database.read_permits.clone().acquire_owned().await;
         let permit = permit.map_err(|_| StoreError::Unavailable("the store is closed".to_owned()))?;
-        let inner = self.inner.clone();
+        let inner = self.database.clone();
         // the thread has the permit: it reads on if nobody waits for it any more
         let reading = move || {
             let _permit = permit;
@@ -242,8 +242,8 @@ impl SqliteStore {
 }
 
 /// Waits until the engines of older programs have ended, before the schema changes; the error says why they are still there.
-fn make_way(shared: &Shared, can_be_asked: bool) -> Result<(), String> {
-    if shared.is_nobody_there() {
+fn wait_for_older_engines(shared: &FileShare, can_be_asked: bool) -> Result<(), String> {
+    if shared.has_no_registrations() {
         return Ok(());
     }
     if !can_be_asked {
@@ -251,15 +251,15 @@ fn make_way(shared: &Shared, can_be_asked: bool) -> Result<(), String> {
         return Err(reason.to_owned());
     }
     // clients seldom look by themselves
-    shared.wakes.alarm();
+    shared.hints.wake_all_processes();
     tracing::info!("processes of an older program are asked to end");
-    let until = Instant::now() + WAY_WITHIN;
-    while !shared.is_nobody_there() {
+    let until = Instant::now() + OLDER_ENGINES_TIMEOUT;
+    while !shared.has_no_registrations() {
         if Instant::now() > until {
             return Err(format!(
                 "processes of an older program were asked to end and still have it open after {} s: end them, then open \
                  it again",
-                WAY_WITHIN.as_secs()
+                OLDER_ENGINES_TIMEOUT.as_secs()
             ));
         }
         // another process says nothing when it has ended
@@ -272,95 +272,95 @@ fn make_way(shared: &Shared, can_be_asked: bool) -> Result<(), String> {
 #[async_trait]
 impl Store for SqliteStore {
     fn info(&self) -> &StoreInfo {
-        &self.inner.about
+        &self.database.about
     }
 
     fn counters(&self) -> &Counters {
-        &self.inner.counters
+        &self.database.counters
     }
 
     async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
-        let last = Instant::now() + database::PATIENCE;
+        let last = Instant::now() + database::MAX_WRITE_WAIT;
         loop {
-            match self.inner.register(lanes, info) {
+            match self.database.register(lanes, info) {
                 // an engine that ends meanwhile gives up here
                 Err(trouble) if trouble.is_busy() && Instant::now() < last => tokio::task::yield_now().await,
                 registered => {
                     return registered
-                        .map_err(|trouble| trouble.into_store(&self.inner.path, "registering a worker"));
+                        .map_err(|trouble| trouble.into_store_error(&self.database.path, "registering a worker"));
                 }
             }
         }
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
-        let closed = self.inner.close(worker.0);
-        if self.inner.workers.lock().is_empty() {
+        let closed = self.database.close(worker.0);
+        if self.database.workers.lock().is_empty() {
             // nothing of the file stays open: another SQLite of this process, which knows nothing of this one, may use it
             // now, and closing it later would take away its locks
-            self.inner.rest();
-            let nobody_reads = self.inner.reading.acquire_many(read::READERS as u32);
+            self.database.close_idle();
+            let nobody_reads = self.database.read_permits.acquire_many(read::READERS as u32);
             drop(nobody_reads.await);
         }
         closed
     }
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
-        self.inner.commit(flush)
+        self.database.commit(flush)
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
-        self.inner.claim(claim)
+        self.database.claim(claim)
     }
 
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
         let change = change.clone();
-        self.reading(move |inner| inner.change_queue(&change)).await
+        self.read_blocking(move |inner| inner.change_queue(&change)).await
     }
 
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
         let names = names.map(<[_]>::to_vec);
-        self.reading(move |inner| inner.queues(names.as_deref())).await
+        self.read_blocking(move |inner| inner.queues(names.as_deref())).await
     }
 
     async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
-        self.inner.look(look)
+        self.database.look(look)
     }
 
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        self.inner.recover(worker.0)
+        self.database.recover(worker.0)
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
         let ids = ids.to_vec();
-        self.reading(move |inner| inner.load(&ids, detail)).await
+        self.read_blocking(move |inner| inner.load(&ids, detail)).await
     }
 
     async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
-        self.reading(move |inner| inner.value(execution, chunks)).await
+        self.read_blocking(move |inner| inner.value(execution, chunks)).await
     }
 
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         let filter = filter.clone();
-        self.reading(move |inner| inner.list(&filter)).await
+        self.read_blocking(move |inner| inner.list(&filter)).await
     }
 
     async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
         let workers = workers.to_vec();
-        self.reading(move |inner| inner.lost(&workers)).await
+        self.read_blocking(move |inner| inner.lost(&workers)).await
     }
 
     async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
-        self.reading(move |inner| inner.dead_letters(most)).await
+        self.read_blocking(move |inner| inner.dead_letters(most)).await
     }
 
     async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError> {
-        self.reading(move |inner| inner.survey(most)).await
+        self.read_blocking(move |inner| inner.survey(most)).await
     }
 
     async fn next_hint(&self) -> Hint {
-        self.inner.shared.wakes.watch();
-        self.inner.listener.changed().await;
+        self.database.share.hints.watch();
+        self.database.listener.wait_for_change().await;
         Hint { has_ready: false, has_other: true }
     }
 }
@@ -374,9 +374,9 @@ fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
         reason: reason.to_owned(),
     };
     let text = path.to_string_lossy();
-    if text.len() > PATH_LIMIT || text.contains(char::is_control) {
-        let reason = format!("a path has at most {PATH_LIMIT} bytes, and no control characters");
-        return Err(StoreError::Open { store: plain(&text), reason });
+    if text.len() > MAX_PATH_BYTES || text.contains(char::is_control) {
+        let reason = format!("a path has at most {MAX_PATH_BYTES} bytes, and no control characters");
+        return Err(StoreError::Open { store: abbreviate(&text), reason });
     }
     let Some(name) = path.file_name() else {
         return Err(refuse("this is not the path of a file; give the path of a database"));

@@ -14,58 +14,58 @@ use crate::companions::Companions;
 
 /// Bytes of the wake file: a process writes to the one at its first worker_id modulo this, so that it does
 /// not wake itself.
-const SLOTS: usize = 4096;
+const WAKE_SLOTS: usize = 4096;
 
 /// Who listens in this process, and the file between processes.
-pub(crate) struct Wakes {
+pub(crate) struct Hints {
     companions: Arc<Companions>,
     /// The byte that this process writes, plus one; 0 before it has registered.
     slot: AtomicU64,
     count: AtomicU8,
     next_listener: AtomicU64,
     listeners: Mutex<Vec<Arc<Listener>>>,
-    watch: Mutex<Watch>,
+    watch: Mutex<FileWatch>,
 }
 
 #[derive(Default)]
-struct Watch {
+struct FileWatch {
     watcher: Option<RecommendedWatcher>,
-    was_tried: bool,
-    seen: Vec<u8>,
+    is_started: bool,
+    last_bytes: Vec<u8>,
 }
 
 /// A store that wants to be woken.
 pub(crate) struct Listener {
     pub(crate) id: u64,
     /// How many engines share the store.
-    workers: AtomicU64,
-    changed: Notify,
+    engines: AtomicU64,
+    changed_notify: Notify,
 }
 
 impl Listener {
     /// Returns when something may have changed since the last call returned.
-    pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
+    pub(crate) async fn wait_for_change(&self) {
+        self.changed_notify.notified().await;
     }
 
     /// Counts an engine more.
-    pub(crate) fn joined(&self) {
-        self.workers.fetch_add(1, Relaxed);
+    pub(crate) fn add_engine(&self) {
+        self.engines.fetch_add(1, Relaxed);
     }
 
     /// Counts an engine less.
-    pub(crate) fn left(&self) {
-        self.workers.fetch_sub(1, Relaxed);
+    pub(crate) fn remove_engine(&self) {
+        self.engines.fetch_sub(1, Relaxed);
     }
 
     fn wake(&self) {
-        for _ in 0..self.workers.load(Relaxed).max(1) {
-            self.changed.notify_one();
+        for _ in 0..self.engines.load(Relaxed).max(1) {
+            self.changed_notify.notify_one();
         }
     }
 }
 
-impl Wakes {
+impl Hints {
     pub(crate) fn new(companions: Arc<Companions>) -> Self {
         Self {
             companions,
@@ -78,28 +78,28 @@ impl Wakes {
     }
 
     /// Adds a store.
-    pub(crate) fn listen(&self) -> Arc<Listener> {
+    pub(crate) fn add_listener(&self) -> Arc<Listener> {
         let id = self.next_listener.fetch_add(1, Relaxed);
-        let listener = Arc::new(Listener { id, workers: AtomicU64::new(0), changed: Notify::new() });
+        let listener = Arc::new(Listener { id, engines: AtomicU64::new(0), changed_notify: Notify::new() });
         self.listeners.lock().push(listener.clone());
         listener
     }
 
     /// Removes a store.
-    pub(crate) fn forget(&self, id: u64) {
+    pub(crate) fn remove_listener(&self, id: u64) {
         self.listeners.lock().retain(|listener| listener.id != id);
     }
 
     /// Chooses the byte that this process writes; only the first choice counts.
-    pub(crate) fn sign_as(&self, worker: i64) {
-        let slot = worker as u64 % SLOTS as u64 + 1;
+    pub(crate) fn choose_slot(&self, worker: i64) {
+        let slot = worker as u64 % WAKE_SLOTS as u64 + 1;
         let _ = self.slot.compare_exchange(0, slot, Relaxed, Relaxed);
     }
 
     /// Wakes all stores but the one that has committed (that one too, if several engines share it).
     pub(crate) fn announce(&self, from: u64, has_peers: bool) {
         for listener in self.listeners.lock().iter() {
-            if listener.id != from || listener.workers.load(Relaxed) > 1 {
+            if listener.id != from || listener.engines.load(Relaxed) > 1 {
                 listener.wake();
             }
         }
@@ -112,7 +112,7 @@ impl Wakes {
     }
 
     /// Wakes all other processes, before this one has a byte of its own in the file.
-    pub(crate) fn alarm(&self) {
+    pub(crate) fn wake_all_processes(&self) {
         if let Some(used) = self.companions.if_open() {
             let mut byte = [0];
             let _ = used.wake.read_at(&mut byte, 0);
@@ -123,13 +123,13 @@ impl Wakes {
     /// Starts watching the file, once. Without it the look once a second is all there is.
     pub(crate) fn watch(self: &Arc<Self>) {
         let mut watch = self.watch.lock();
-        if std::mem::replace(&mut watch.was_tried, true) {
+        if std::mem::replace(&mut watch.is_started, true) {
             return;
         }
-        watch.seen = self.bytes();
+        watch.last_bytes = self.read_other_slots();
         let path = self.companions.path("-wake");
         let wakes = Arc::downgrade(self);
-        let watcher = notify::recommended_watcher(move |_| Wakes::look(&wakes)).and_then(|mut watcher| {
+        let watcher = notify::recommended_watcher(move |_| Hints::check_wake_file(&wakes)).and_then(|mut watcher| {
             watcher.watch(&path, RecursiveMode::NonRecursive)?;
             Ok(watcher)
         });
@@ -146,13 +146,13 @@ impl Wakes {
     }
 
     /// Wakes everybody if another process has written.
-    fn look(wakes: &Weak<Self>) {
+    fn check_wake_file(wakes: &Weak<Self>) {
         let Some(wakes) = wakes.upgrade() else { return };
-        let bytes = wakes.bytes();
+        let bytes = wakes.read_other_slots();
         let has_changed = {
             let mut watch = wakes.watch.lock();
-            let has_changed = bytes != watch.seen;
-            watch.seen = bytes;
+            let has_changed = bytes != watch.last_bytes;
+            watch.last_bytes = bytes;
             has_changed
         };
         if has_changed {
@@ -161,8 +161,8 @@ impl Wakes {
     }
 
     /// What the others have written.
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; SLOTS];
+    fn read_other_slots(&self) -> Vec<u8> {
+        let mut bytes = vec![0; WAKE_SLOTS];
         let mut len = 0;
         if let Some(used) = self.companions.if_open() {
             while let Ok(read @ 1..) = used.wake.read_at(&mut bytes[len..], len as u64) {

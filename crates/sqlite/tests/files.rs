@@ -1,4 +1,4 @@
-//! Files that are taken away, replaced or cut: what a store notices, and says.
+//! Deleted, replaced and truncated files: their detection, and the messages.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,51 +19,51 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path.display()))
 }
 
-/// Puts a copy in place of a file.
+/// Replaces a file by a copy.
 fn replace(path: &Path) {
     let copy = beside(path, "-copy");
     fs::copy(path, &copy).unwrap();
     fs::rename(&copy, path).unwrap();
 }
 
-/// The reason for which the database is not to be trusted.
+/// Returns the reason of a `Corrupt` error.
 fn reason<T>(result: Result<T, StoreError>) -> String {
     match result {
         Err(StoreError::Corrupt(reason)) => reason,
         Err(error) => panic!("{error}"),
-        Ok(_) => panic!("nothing was noticed"),
+        Ok(_) => panic!("no damage was detected"),
     }
 }
 
 async fn commit(worker: &Worker) -> Key {
     let key = Key::mint(0);
-    worker.commit(vec![put(start(key, queued()))]).await;
+    worker.commit(vec![start_write(start(key, queued()))]).await;
     key
 }
 
 #[tokio::test]
-async fn what_goes_into_a_file_that_is_not_there_any_more_is_not_acknowledged() {
+async fn commit_to_replaced_file_is_not_acknowledged() {
     for suffix in ["", "-wal"] {
-        for (act, word) in
+        for (damage, word) in
             [(replace as fn(&Path), "replaced"), (|path| fs::remove_file(path).unwrap(), "deleted")]
         {
-            let (_dir, path) = place();
+            let (_dir, path) = temp_database();
             let worker = Worker::at(&path).await;
             commit(&worker).await;
-            act(&beside(worker.store.path(), suffix));
-            let error = reason(worker.try_commit(vec![put(start(Key::mint(0), queued()))]).await);
+            damage(&beside(worker.store.path(), suffix));
+            let error = reason(worker.try_commit(vec![start_write(start(Key::mint(0), queued()))]).await);
             assert!(error.contains(word) && error.contains(&format!("test.db{suffix} ")), "{error}");
-            let looked = worker.store.heartbeat(&worker.look_of(&["w"])).await;
+            let reply = worker.store.heartbeat(&worker.heartbeat_request(&["w"])).await;
             if suffix.is_empty() {
-                assert!(reason(looked).contains(word));
+                assert!(reason(reply).contains(word));
             }
         }
     }
 }
 
 #[tokio::test]
-async fn an_engine_whose_database_is_replaced_stops_and_says_why() {
-    let (_dir, path) = place();
+async fn engine_stops_with_reason_when_database_is_replaced() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let echo = Workflow::new("echo", |_: Context, text: String| async move { Ok::<_, Failure>(text) });
     let engine = Engine::builder(worker.store.clone()).register(&echo).open().await.unwrap();
@@ -79,57 +79,57 @@ async fn an_engine_whose_database_is_replaced_stops_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_presence_file_that_is_replaced_is_noticed_at_the_next_look() {
-    for act in [replace as fn(&Path), |path| fs::remove_file(path).unwrap()] {
-        let (_dir, path) = place();
+async fn replaced_presence_file_is_detected_by_next_heartbeat() {
+    for damage in [replace as fn(&Path), |path| fs::remove_file(path).unwrap()] {
+        let (_dir, path) = temp_database();
         let worker = Worker::at(&path).await;
-        worker.look().await;
-        act(&beside(worker.store.path(), "-presence"));
-        let error = reason(worker.store.heartbeat(&worker.look_of(&["w"])).await);
+        worker.heartbeat().await;
+        damage(&beside(worker.store.path(), "-presence"));
+        let error = reason(worker.store.heartbeat(&worker.heartbeat_request(&["w"])).await);
         assert!(error.contains("test.db-presence was"), "{error}");
     }
 }
 
 #[tokio::test]
-async fn a_database_with_less_than_was_acknowledged_is_refused_until_its_presence_file_is_removed() {
-    let (dir, path) = place();
+async fn database_behind_acknowledged_count_is_rejected() {
+    let (dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let backup = dir.path().join("backup");
     let conn = rusqlite::Connection::open(&path).unwrap();
     conn.execute("VACUUM INTO ?1", [backup.to_str().unwrap()]).unwrap();
     drop(conn);
     commit(&worker).await;
-    // by another program, in place
+    // another program changes the file in place
     let conn = rusqlite::Connection::open(&path).unwrap();
     let count: i64 = conn.query_row("SELECT count FROM flushes", [], |row| row.get(0)).unwrap();
     conn.execute("UPDATE flushes SET count = count - 1", []).unwrap();
-    let error = reason(worker.store.heartbeat(&worker.look_of(&["w"])).await);
+    let error = reason(worker.store.heartbeat(&worker.heartbeat_request(&["w"])).await);
     assert!(error.contains("less than was acknowledged"), "{error}");
     conn.execute("UPDATE flushes SET count = ?1, nonce = nonce + 1", [count]).unwrap();
-    let error = reason(worker.store.heartbeat(&worker.look_of(&["w"])).await);
+    let error = reason(worker.store.heartbeat(&worker.heartbeat_request(&["w"])).await);
     assert!(error.contains("another database"), "{error}");
     drop((conn, worker));
 
     fs::copy(&backup, &path).unwrap();
-    let refused = match SqliteStore::open(&path, SqliteOptions::default()) {
+    let rejection = match SqliteStore::open(&path, SqliteOptions::default()) {
         Err(StoreError::Open { reason, .. }) => reason,
         other => panic!("{:?}", other.map(drop)),
     };
-    assert!(refused.contains("remove") && refused.contains("test.db-presence"), "{refused}");
-    // elsewhere nothing is known of it
+    assert!(rejection.contains("remove") && rejection.contains("test.db-presence"), "{rejection}");
+    // at another path, the former count is unknown
     let elsewhere = dir.path().join("elsewhere.db");
     fs::copy(&backup, &elsewhere).unwrap();
     commit(&Worker::at(&elsewhere).await).await;
     fs::remove_file(beside(&path, "-presence")).unwrap();
     commit(&Worker::at(&path).await).await;
-    // and one that is made anew in its place is another one
+    // a new database at the same path has another nonce
     fs::remove_file(&path).unwrap();
     commit(&Worker::at(&path).await).await;
 }
 
 #[tokio::test]
-async fn an_engine_that_is_too_old_for_the_schema_that_comes_hands_on_what_it_runs() {
-    let (_dir, path) = place();
+async fn outdated_engine_requeues_executions_before_migration() {
+    let (_dir, path) = temp_database();
     let nap = Duration::from_millis(50);
     let workflow = Workflow::new("order", move |mut cx: Context, naps: u32| async move {
         for _ in 0..naps {
@@ -144,16 +144,16 @@ async fn an_engine_that_is_too_old_for_the_schema_that_comes_hands_on_what_it_ru
     let old = open().await.unwrap();
     old.start(&workflow, 5).workflow_id("short").await.unwrap();
     old.start(&workflow, 100_000).workflow_id("long").await.unwrap();
-    // what a newer program does before it changes the schema
+    // as a newer program does before it changes the schema
     let conn = rusqlite::Connection::open(&path).unwrap();
     conn.execute("UPDATE shard SET oldest_engine = 99", []).unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(30), async {
+    let closed = tokio::time::timeout(Duration::from_secs(30), async {
         let mut every = tokio::time::interval(nap);
         while conn.query_row("SELECT count(*) FROM workers", [], |row| row.get::<_, i64>(0)).unwrap() > 0 {
             every.tick().await;
         }
     });
-    ended.await.expect("it gives up its registration");
+    closed.await.expect("the engine closes its registration");
     let error = old.start(&workflow, 1).await.unwrap_err();
     assert!(matches!(error, stepfast_core::Error::NewerSchema { found: 99, supported: 3 }), "{error}");
     let error = open().await.err().unwrap();
@@ -173,8 +173,8 @@ async fn an_engine_that_is_too_old_for_the_schema_that_comes_hands_on_what_it_ru
 }
 
 #[tokio::test]
-async fn a_store_that_was_open_before_a_migration_registers_nobody() {
-    let (_dir, path) = place();
+async fn store_opened_before_migration_registers_no_worker() {
+    let (_dir, path) = temp_database();
     let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
     let conn = rusqlite::Connection::open(&path).unwrap();
     let later =
@@ -185,8 +185,8 @@ async fn a_store_that_was_open_before_a_migration_registers_nobody() {
 }
 
 #[tokio::test]
-async fn a_tool_that_looks_does_not_migrate() {
-    let (_dir, path) = place();
+async fn store_that_must_exist_is_not_migrated() {
+    let (_dir, path) = temp_database();
     drop(SqliteStore::open(&path, SqliteOptions::default()).unwrap());
     let conn = rusqlite::Connection::open(&path).unwrap();
     conn.execute("DELETE FROM schema_version WHERE version = 3", []).unwrap();
@@ -197,8 +197,8 @@ async fn a_tool_that_looks_does_not_migrate() {
 }
 
 #[tokio::test]
-async fn a_schema_is_not_changed_beneath_processes_of_an_older_program() {
-    let (_dir, path) = place();
+async fn migration_is_rejected_while_older_processes_run() {
+    let (_dir, path) = temp_database();
     let _worker = Worker::at(&path).await;
     let conn = rusqlite::Connection::open(&path).unwrap();
     conn.execute("DELETE FROM schema_version WHERE version = 3", []).unwrap();

@@ -1,4 +1,4 @@
-//! The inbox: starts that others have put there in transactions of their own.
+//! The inbox: starts that other programs insert in their own transactions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,51 +9,51 @@ use std::time::Duration;
 use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
-use stepfast_core::queue::{Queue, QueueChange, Placement};
+use stepfast_core::queue::{Placement, Queue, QueueChange};
 use stepfast_core::store::{Filter, Outcome, Start, Status, Store};
 
-/// Puts a start there that is to stand in queue `a`, and may not begin before this time.
-fn post(conn: &Connection, key: Key, id: Option<&str>, dedup_id: Option<&str>, due_at: Option<i64>) {
+/// Inserts a start for queue `a` that may not begin before `due_at`.
+fn insert_row(conn: &Connection, key: Key, id: Option<&str>, dedup_id: Option<&str>, due_at: Option<i64>) {
     let insert = "INSERT INTO inbox (put_at, key, workflow, workflow_id, queue, queue_key, priority, dedup_id, due_at, input)
                   VALUES (?1, ?2, 'w', ?3, 'a', 'k', 3, ?4, ?5, x'00')";
     conn.execute(insert, (NOON.as_micros(), key.as_bytes(), id, dedup_id, due_at)).unwrap();
 }
 
 #[tokio::test]
-async fn what_is_put_there_becomes_an_execution_when_its_transaction_commits() {
-    let (_dir, path) = place();
+async fn inbox_row_becomes_execution_once_committed() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
-    let [gone, first, second] = [(); 3].map(|()| Key::mint(0));
+    let [rolled_back, first, second] = [(); 3].map(|()| Key::mint(0));
     foreign.execute_batch("BEGIN").unwrap();
-    post(&foreign, gone, None, None, None);
+    insert_row(&foreign, rolled_back, None, None, None);
     foreign.execute_batch("ROLLBACK; BEGIN").unwrap();
-    post(&foreign, first, None, None, None);
-    post(&foreign, second, None, None, None);
+    insert_row(&foreign, first, None, None, None);
+    insert_row(&foreign, second, None, None, None);
     foreign.execute_batch("COMMIT").unwrap();
-    assert!(worker.look().await.has_ready);
+    assert!(worker.heartbeat().await.has_ready);
     let taken = worker.claim(9, &["w"]).await;
     let keys: Vec<Key> = taken.iter().map(|record| record.execution.key).collect();
     assert_eq!(keys, [first, second]);
-    let place = taken[0].execution.placement.as_deref().unwrap();
-    assert_eq!((&*place.queue, &*place.key, place.priority), ("a", "k", 3));
+    let placement = taken[0].execution.placement.as_deref().unwrap();
+    assert_eq!((&*placement.queue, &*placement.key, placement.priority), ("a", "k", 3));
     assert_eq!(count(&path, "inbox"), 0);
-    assert!(!worker.look().await.has_ready);
+    assert!(!worker.heartbeat().await.has_ready);
 }
 
 #[tokio::test]
-async fn what_is_there_already_is_started_once_and_what_is_delayed_comes_later() {
-    let (_dir, path) = place();
+async fn duplicate_rows_start_once_and_delayed_rows_wait() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
     for _ in 0..2 {
-        post(&foreign, Key::mint(0), Some("x"), None, None);
-        post(&foreign, Key::mint(0), None, Some("x"), None);
+        insert_row(&foreign, Key::mint(0), Some("x"), None, None);
+        insert_row(&foreign, Key::mint(0), None, Some("x"), None);
     }
     assert_eq!(worker.claim(9, &["w"]).await.len(), 2);
     let late = Key::mint(0);
-    post(&foreign, Key::mint(0), Some("x"), None, None);
-    post(&foreign, late, None, None, Some(NOON.plus(Duration::from_secs(60)).as_micros()));
+    insert_row(&foreign, Key::mint(0), Some("x"), None, None);
+    insert_row(&foreign, late, None, None, Some(NOON.plus(Duration::from_secs(60)).as_micros()));
     assert_eq!(worker.claim(9, &["w"]).await.len(), 0);
     assert_eq!((count(&path, "executions"), count(&path, "inbox")), (3, 0));
     assert_eq!(worker.record(late).await.execution.status, Status::Scheduled);
@@ -62,28 +62,28 @@ async fn what_is_there_already_is_started_once_and_what_is_delayed_comes_later()
 }
 
 #[tokio::test]
-async fn it_enters_a_full_queue_and_counts() {
-    let (_dir, path) = place();
+async fn inbox_row_enters_full_queue_and_counts() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let queue = Queue::new("a").max_depth(2);
-    worker.store.change_queue(&QueueChange { queue, is_paused: false, seen_version: 0 }).await.unwrap();
+    worker.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap();
     let foreign = Connection::open(&path).unwrap();
     for _ in 0..3 {
-        post(&foreign, Key::mint(0), None, None, None);
+        insert_row(&foreign, Key::mint(0), None, None, None);
     }
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
-    let more = || {
+    let next_start = || {
         let ticket = Placement { queue: "a".into(), key: "".into(), priority: 0 };
-        put(Start { placement: Some(ticket.into()), ..start(Key::mint(0), queued()) })
+        start_write(Start { placement: Some(ticket.into()), ..start(Key::mint(0), queued()) })
     };
-    assert_eq!(worker.one(more()).await, Outcome::Full);
+    assert_eq!(worker.commit_one(next_start()).await, Outcome::Full);
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
-    assert_eq!(worker.one(more()).await, Outcome::Applied);
+    assert_eq!(worker.commit_one(next_start()).await, Outcome::Applied);
 }
 
 #[tokio::test]
-async fn what_cannot_become_an_execution_is_refused_at_once() {
-    let (_dir, path) = place();
+async fn invalid_row_is_rejected_by_insert() {
+    let (_dir, path) = temp_database();
     let _worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
     let long = "x".repeat(1025);
@@ -107,10 +107,10 @@ fn count(path: &std::path::Path, table: &str) -> i64 {
     conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
 }
 
-/// Rows that no execution can be made of: refused at the door, or kept as dead letters.
+/// Invalid rows are rejected by the INSERT, or kept as dead letters.
 #[tokio::test]
-async fn no_value_of_a_row_stops_a_claim() {
-    let (_dir, path) = place();
+async fn claim_survives_any_column_value() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
     let insert = |column: &str, value: &str, key: Key| {
@@ -131,22 +131,22 @@ async fn no_value_of_a_row_stops_a_claim() {
             assert!(error.contains("CHECK constraint failed") && error.contains(column), "{error}");
         }
     }
-    let far = (13_569_465_600_000_000_i64 - 1).to_string();
-    let odd_values = [
-        ("put_at", &*far, "put_at"),
-        ("deadline_at", &far, "deadline_at"),
+    let far_future = (13_569_465_600_000_000_i64 - 1).to_string();
+    let invalid_values = [
+        ("put_at", &*far_future, "put_at"),
+        ("deadline_at", &far_future, "deadline_at"),
         ("attributes", r#"'{"a":"x","b":1}'"#, "an attribute"),
         ("attributes", r#"'{"":"z"}'"#, "an attribute"),
     ];
-    for (n, (column, value, words)) in odd_values.into_iter().enumerate() {
-        let [odd, innocent] = [Key::mint(0), Key::mint(0)];
-        insert(column, value, odd).unwrap();
-        insert("fingerprint", "1", innocent).unwrap();
+    for (n, (column, value, words)) in invalid_values.into_iter().enumerate() {
+        let [invalid, valid] = [Key::mint(0), Key::mint(0)];
+        insert(column, value, invalid).unwrap();
+        insert("fingerprint", "1", valid).unwrap();
         let taken = worker.claim(9, &["w"]).await;
         let keys: Vec<Key> = taken.iter().map(|record| record.execution.key).collect();
-        assert_eq!(keys, [innocent], "{column} {value}");
+        assert_eq!(keys, [valid], "{column} {value}");
         let dead = worker.store.dead_letters(9).await.unwrap();
-        assert_eq!((dead.len(), dead[0].key), (n + 1, odd));
+        assert_eq!((dead.len(), dead[0].key), (n + 1, invalid));
         assert!(dead[0].reason.contains(words), "{dead:?}");
         assert_eq!(count(&path, "inbox"), 0, "{column} {value}");
     }
@@ -155,7 +155,7 @@ async fn no_value_of_a_row_stops_a_claim() {
     {
         let key = Key::mint(0);
         insert(column, value, key).unwrap();
-        // a copy of it
+        // a copy of the row
         insert(column, value, key).unwrap();
         let taken = worker.claim(9, &["w"]).await;
         assert_eq!(taken.iter().map(|it| it.execution.key).collect::<Vec<_>>(), [key], "{column}");
@@ -164,8 +164,8 @@ async fn no_value_of_a_row_stops_a_claim() {
 }
 
 #[tokio::test]
-async fn a_start_that_asks_for_something_else_is_a_dead_letter() {
-    let (_dir, path) = place();
+async fn conflicting_start_becomes_dead_letter() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
     let first = Key::mint(0);
@@ -183,7 +183,7 @@ async fn a_start_that_asks_for_something_else_is_a_dead_letter() {
         let taken = worker.claim(9, &["w"]).await;
         assert_eq!(taken.len(), 1 - round);
         let dead = worker.store.dead_letters(4).await.unwrap();
-        let reasons: Vec<&str> = dead.iter().rev().map(|letter| &*letter.reason).collect();
+        let reasons: Vec<&str> = dead.iter().rev().map(|row| &*row.reason).collect();
         let words =
             ["its workflow_id", "its workflow_id", "its key is", "shard 1023, and this store is shard 0"];
         for (reason, words) in reasons.iter().zip(words) {
@@ -193,24 +193,24 @@ async fn a_start_that_asks_for_something_else_is_a_dead_letter() {
     }
 }
 
-/// A row of the key that came first, and of which nothing has come, decides nothing about the others.
+/// A rejected row does not decide about later rows of the same key.
 #[tokio::test]
-async fn a_row_behind_one_that_came_to_nothing_becomes_an_execution() {
-    let (_dir, path) = place();
+async fn row_becomes_execution_after_rejected_row_of_same_key() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
-    post(&foreign, Key::mint(0), Some("x"), Some("d"), None);
+    insert_row(&foreign, Key::mint(0), Some("x"), Some("d"), None);
     assert_eq!(worker.claim(9, &["w"]).await.len(), 1);
-    // columns and values of the first row, and of the second one
+    // columns and values of the first row, and of the second row
     let cases = [
         ("attributes", r#"'{"d":""}'"#, "attributes", r#"'{"d":"x"}'"#),
         ("queue, dedup_id", "'a', 'd'", "queue, dedup_id", "'a', 'e'"),
         ("queue, dedup_id", "'a', 'd'", "queue, due_at", "'a', 1"),
         ("workflow_id", "'x'", "workflow_id", "'y'"),
     ];
-    for (n, (first, odd, second, valid)) in cases.into_iter().enumerate() {
+    for (n, (first, invalid, second, valid)) in cases.into_iter().enumerate() {
         let key = Key::mint(0);
-        for (columns, values) in [(first, odd), (second, valid), (first, odd), (second, valid)] {
+        for (columns, values) in [(first, invalid), (second, valid), (first, invalid), (second, valid)] {
             let sql = format!(
                 "INSERT INTO inbox (put_at, key, workflow, input, {columns}) VALUES (?1, ?2, 'w', x'00', {values})"
             );
@@ -218,26 +218,26 @@ async fn a_row_behind_one_that_came_to_nothing_becomes_an_execution() {
         }
         assert_eq!(worker.claim_keys(9, &["w"]).await, [key], "{second}");
         assert_eq!(count(&path, "inbox"), 0, "{second}");
-        // the first row of the first case, each time that it comes, and of the last case, once the key is taken
+        // the first row of the first case, each time, and that of the last case, once its key is taken
         assert_eq!(count(&path, "dead_letters"), if n < 3 { 2 } else { 3 }, "{second}");
         assert_eq!(count(&path, "executions"), n as i64 + 2, "{second}");
     }
     let copy = Key::mint(0);
     for _ in 0..20 {
-        post(&foreign, copy, None, Some("d"), None);
+        insert_row(&foreign, copy, None, Some("d"), None);
     }
     assert_eq!(worker.claim(9, &["w"]).await.len(), 0);
     assert_eq!((count(&path, "inbox"), count(&path, "dead_letters")), (0, 3));
 }
 
 #[tokio::test]
-async fn a_row_that_the_database_refuses_is_a_dead_letter() {
-    let (_dir, path) = place();
+async fn row_rejected_by_trigger_becomes_dead_letter() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
-    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON attributes WHEN NEW.name = 'odd'
+    let trigger = "CREATE TRIGGER refuse BEFORE INSERT ON attributes WHEN NEW.name = 'odd'
                   BEGIN SELECT raise(ABORT, 'not this one'); END";
-    foreign.execute_batch(refuse).unwrap();
+    foreign.execute_batch(trigger).unwrap();
     let keys = [(); 3].map(|()| Key::mint(0));
     for (n, key) in keys.iter().enumerate() {
         let insert =
@@ -253,11 +253,11 @@ async fn a_row_that_the_database_refuses_is_a_dead_letter() {
     assert_eq!((count(&path, "inbox"), count(&path, "executions"), count(&path, "attributes")), (0, 2, 2));
 }
 
-/// SQLite keeps text that is not UTF-8, and makes some of the escapes in a JSON text; control characters are no part of
-/// names and ids.
+/// SQLite stores text that is not UTF-8, and can derive some from escapes in a JSON text. Names and ids must not contain
+/// control characters.
 #[tokio::test]
-async fn no_text_that_an_execution_cannot_have_stops_a_claim() {
-    let (_dir, path) = place();
+async fn claim_survives_invalid_text() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
     let insert = |key: Key, values: &[(&str, &str)]| {
@@ -268,16 +268,16 @@ async fn no_text_that_an_execution_cannot_have_stops_a_claim() {
         let sql = format!("INSERT INTO inbox ({}) VALUES ({})", columns.join(", "), values.join(", "));
         foreign.execute(&sql, []).unwrap();
     };
-    let (w, a, odd) = (("workflow", "'w'"), ("queue", "'a'"), "CAST(x'6fff64' AS TEXT)");
+    let (w, a, invalid_utf8) = (("workflow", "'w'"), ("queue", "'a'"), "CAST(x'6fff64' AS TEXT)");
     let many: Vec<String> = (0..65).map(|n| format!("\"{n}\":\"x\"")).collect();
     let many = format!("'{{{}}}'", many.join(","));
     let rows: [(&str, &[(&str, &str)]); 17] = [
-        ("workflow", &[("workflow", odd)]),
-        ("workflow_id", &[w, ("workflow_id", odd)]),
-        ("app_version", &[w, ("app_version", odd)]),
-        ("queue", &[w, ("queue", odd)]),
-        ("queue_key", &[w, a, ("queue_key", odd)]),
-        ("dedup_id", &[w, a, ("dedup_id", odd)]),
+        ("workflow", &[("workflow", invalid_utf8)]),
+        ("workflow_id", &[w, ("workflow_id", invalid_utf8)]),
+        ("app_version", &[w, ("app_version", invalid_utf8)]),
+        ("queue", &[w, ("queue", invalid_utf8)]),
+        ("queue_key", &[w, a, ("queue_key", invalid_utf8)]),
+        ("dedup_id", &[w, a, ("dedup_id", invalid_utf8)]),
         ("attribute", &[w, ("attributes", "CAST(x'7b2261223a22ff227d' AS TEXT)")]),
         ("attribute", &[w, ("attributes", r#"'{"a":"\ud800"}'"#)]),
         ("attribute", &[w, ("attributes", r#"'{"\ud800":"a"}'"#)]),
@@ -291,12 +291,12 @@ async fn no_text_that_an_execution_cannot_have_stops_a_claim() {
         ("more than 64 attributes", &[w, ("attributes", &many)]),
     ];
     for (n, (words, values)) in rows.iter().enumerate() {
-        let [odd, innocent] = [Key::mint(0), Key::mint(0)];
-        insert(odd, values);
-        insert(innocent, &[w]);
-        assert_eq!(worker.claim_keys(9, &["w"]).await, [innocent], "{values:?}");
+        let [invalid, valid] = [Key::mint(0), Key::mint(0)];
+        insert(invalid, values);
+        insert(valid, &[w]);
+        assert_eq!(worker.claim_keys(9, &["w"]).await, [valid], "{values:?}");
         let dead = worker.store.dead_letters(99).await.unwrap();
-        assert_eq!((dead.len(), dead[0].key), (n + 1, odd), "{values:?}");
+        assert_eq!((dead.len(), dead[0].key), (n + 1, invalid), "{values:?}");
         assert!(dead[0].reason.contains(words), "{dead:?}");
         assert_eq!(count(&path, "inbox"), 0);
     }

@@ -1,4 +1,4 @@
-//! Where payloads stand: in the rows that refer to them, or in pieces aside.
+//! Storage of payloads: inline in the rows that refer to them, or in pieces.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use stepfast_core::store::{
     Attempt, CheckpointKind, Detail, ExecutionId, Flush, Outcome, Start, State, Status, Store, Write,
 };
 
-/// A payload of this length, header included.
+/// Returns a payload of this length, including its header.
 fn payload(len: usize) -> Payload {
     let mut bytes = vec![0; len];
     fastrand::Rng::with_seed(len as u64).fill(&mut bytes);
@@ -23,18 +23,18 @@ fn payload(len: usize) -> Payload {
     Payload::from_slice(&bytes)
 }
 
-/// Returns the number of pieces in the database.
+/// Returns the number of stored pieces.
 fn pieces(path: &Path) -> i64 {
     let conn = Connection::open(path).unwrap();
     conn.query_row("SELECT count(*) FROM payloads", [], |row| row.get(0)).unwrap()
 }
 
-/// The pieces of payloads of these lengths.
+/// Returns the number of pieces of payloads of these lengths.
 fn pieces_of(lengths: &[usize]) -> i64 {
     lengths.iter().map(|len| len.div_ceil(668) as i64).sum()
 }
 
-/// A failed attempt whose failure has this length.
+/// Returns a failed attempt whose failure has this length.
 fn attempt(execution: Key, len: usize) -> Attempt {
     let at = later(len as u64);
     Attempt {
@@ -46,7 +46,7 @@ fn attempt(execution: Key, len: usize) -> Attempt {
     }
 }
 
-/// Bytes of the file once its log is folded into it.
+/// Returns the size of the file in bytes, after a checkpoint of its log.
 fn size(path: &Path) -> f64 {
     let conn = Connection::open(path).unwrap();
     conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
@@ -57,17 +57,17 @@ const SIZES: [usize; 14] =
     [1, 23, 399, 400, 401, 668, 669, 1_336, 1_337, 2_000, 4_096, 16_001, 65_536, 65_537];
 
 #[tokio::test]
-async fn payloads_of_all_sizes_are_read_as_they_were_written() {
-    let (_dir, path) = place();
+async fn payloads_of_all_sizes_are_read_back_unchanged() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     for is_alone in [true, false] {
         let mut keys = Vec::new();
         let mut writes = Vec::new();
         for len in SIZES {
             let (one, two) = (Key::mint(0), Key::mint(0));
-            writes.push(put(Start { input: payload(len), ..start(one, queued()) }));
+            writes.push(start_write(Start { input: payload(len), ..start(one, queued()) }));
             let ended = State::Ended { status: Status::Completed, outcome: payload(len + 1), at: later(1) };
-            writes.push(put(Start { input: payload(len), ..start(two, ended) }));
+            writes.push(start_write(Start { input: payload(len), ..start(two, ended) }));
             let mut written = checkpoint(one, 1, "");
             written.outcome = payload(len);
             writes.push(Write::Checkpoint(written));
@@ -82,7 +82,7 @@ async fn payloads_of_all_sizes_are_read_as_they_were_written() {
             let flush = worker.flush(writes);
             assert_eq!(worker.store.commit(&flush).await.unwrap(), []);
             let (again, before) = (Flush { is_resent: true, ..flush }, pieces(&path));
-            assert_eq!(worker.store.commit(&again).await.unwrap(), [], "it was applied");
+            assert_eq!(worker.store.commit(&again).await.unwrap(), [], "the flush was applied before");
             assert_eq!(pieces(&path), before);
         }
         for (len, one, two) in &keys {
@@ -99,7 +99,7 @@ async fn payloads_of_all_sizes_are_read_as_they_were_written() {
             assert_eq!(record.execution.input.as_bytes(), payload(*len).as_bytes(), "{len}");
         }
         let ended = |len| State::Ended { status: Status::Completed, outcome: payload(len), at: later(1) };
-        worker.commit(keys.iter().map(|(len, one, _)| change(*one, ended(*len))).collect()).await;
+        worker.commit(keys.iter().map(|(len, one, _)| transition(*one, ended(*len))).collect()).await;
         for (len, one, _) in &keys {
             let found = worker.record(*one).await;
             assert_eq!(found.execution.outcome.as_bytes(), payload(*len).as_bytes(), "{len}");
@@ -108,11 +108,11 @@ async fn payloads_of_all_sizes_are_read_as_they_were_written() {
 }
 
 #[tokio::test]
-async fn a_payload_that_reads_like_a_reference_is_read_as_it_was_written() {
-    let (_dir, path) = place();
+async fn payload_that_resembles_reference_is_read_back_unchanged() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
-    worker.commit(vec![put(Start { input: payload(5_000), ..start(Key::mint(0), running()) })]).await;
-    // a reference to the pieces of somebody else, and what is nearly one
+    worker.commit(vec![start_write(Start { input: payload(5_000), ..start(Key::mint(0), running()) })]).await;
+    // a reference to the pieces of another payload, and byte strings that are nearly one
     let foreign = |len: usize| {
         let conn = Connection::open(&path).unwrap();
         let select = "SELECT input FROM executions WHERE length(input) = 17";
@@ -125,7 +125,7 @@ async fn a_payload_that_reads_like_a_reference_is_read_as_it_was_written() {
     let inputs = lengths.map(foreign);
     for input in &inputs {
         let key = Key::mint(0);
-        worker.commit(vec![put(Start { input: input.clone(), ..start(key, running()) })]).await;
+        worker.commit(vec![start_write(Start { input: input.clone(), ..start(key, running()) })]).await;
         let mut written = checkpoint(key, 1, "");
         written.outcome = input.clone();
         worker.commit(vec![Write::Checkpoint(written)]).await;
@@ -136,30 +136,30 @@ async fn a_payload_that_reads_like_a_reference_is_read_as_it_was_written() {
 }
 
 #[tokio::test]
-async fn the_same_is_recorded_once_and_another_is_refused() {
-    let (_dir, path) = place();
+async fn equal_checkpoint_is_recorded_once_and_another_is_rejected() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let id = Key::mint(0);
-    worker.commit(vec![put(start(id, running()))]).await;
+    worker.commit(vec![start_write(start(id, running()))]).await;
     let of = |len: usize| {
         let mut written = checkpoint(id, 2, "");
         written.outcome = payload(len);
         [Write::Attempt(Attempt { at: later(3), ..attempt(id, len) }), Write::Checkpoint(written)]
     };
     for write in of(3_000).into_iter().chain(of(3_000)) {
-        assert_eq!(worker.one(write).await, Outcome::Applied);
+        assert_eq!(worker.commit_one(write).await, Outcome::Applied);
     }
     for write in of(3_001) {
-        assert!(matches!(worker.one(write).await, Outcome::Rejected(_)));
+        assert!(matches!(worker.commit_one(write).await, Outcome::Rejected(_)));
     }
     assert_eq!(pieces(&path), pieces_of(&[3_000, 3_000]));
 }
 
 #[tokio::test]
-async fn a_byte_of_a_payload_takes_one_and_a_half_on_the_disk_at_most() {
+async fn payload_byte_takes_at_most_one_and_a_half_bytes_on_disk() {
     const ROWS: usize = 400;
     let written = async |len: usize| {
-        let (_dir, path) = place();
+        let (_dir, path) = temp_database();
         let worker = Worker::at(&path).await;
         let before = size(&path);
         for _ in 0..ROWS / 20 {
@@ -182,29 +182,29 @@ async fn a_byte_of_a_payload_takes_one_and_a_half_on_the_disk_at_most() {
 }
 
 #[tokio::test]
-async fn what_is_replaced_or_withdrawn_leaves_no_pieces() {
-    let (_dir, path) = place();
+async fn replaced_or_retracted_payload_leaves_no_pieces() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let long = payload(5_000);
-    // the failure that ended it, and its outcome
+    // the failure that finished the execution, and its outcome
     let failed = Key::mint(0);
     let mut failure = checkpoint(failed, 1, "");
     (failure.outcome, failure.kind) = (long.clone(), CheckpointKind::Failed);
     let ended = State::Ended { status: Status::Failed, outcome: long.clone(), at: later(1) };
     let attempt = Write::Attempt(attempt(failed, 3_000));
-    worker.commit(vec![put(start(failed, running())), attempt, Write::Checkpoint(failure)]).await;
-    worker.commit(vec![change(failed, ended)]).await;
+    worker.commit(vec![start_write(start(failed, running())), attempt, Write::Checkpoint(failure)]).await;
+    worker.commit(vec![transition(failed, ended)]).await;
     assert_eq!(pieces(&path), pieces_of(&[5_000, 3_000, 5_000]));
     worker.commit(vec![Write::Request(resume(failed))]).await;
     assert_eq!(pieces(&path), 0);
-    // why it is parked, then cancelled
+    // the reason of parking, then cancelled
     let parked = Key::mint(0);
-    worker.commit(vec![put(start(parked, running()))]).await;
-    worker.commit(vec![change(parked, State::Parked { reason: long.clone(), armed: Vec::new() })]).await;
+    worker.commit(vec![start_write(start(parked, running()))]).await;
+    worker.commit(vec![transition(parked, State::Parked { reason: long.clone(), armed: Vec::new() })]).await;
     assert_eq!(pieces(&path), pieces_of(&[5_000]));
     worker.commit(vec![Write::Request(cancel(parked))]).await;
     assert_eq!(pieces(&path), 0);
-    // the input of what is debounced, also within one flush
+    // the input of a debounced start, also within one flush
     let debounced = |input: &Payload| Start {
         input: input.clone(),
         placement: Some(std::sync::Arc::new(Placement { queue: "mail".into(), key: "".into(), priority: 0 })),
@@ -214,17 +214,17 @@ async fn what_is_replaced_or_withdrawn_leaves_no_pieces() {
     };
     let first = debounced(&long);
     let id = first.key;
-    worker.commit(vec![put(first)]).await;
+    worker.commit(vec![start_write(first)]).await;
     for len in [6_000, 7_000] {
-        worker.commit(vec![put(debounced(&payload(len)))]).await;
+        worker.commit(vec![start_write(debounced(&payload(len)))]).await;
     }
     assert_eq!(pieces(&path), pieces_of(&[7_000]));
     assert_eq!(worker.record(id).await.execution.input.as_bytes(), payload(7_000).as_bytes());
 }
 
 #[tokio::test]
-async fn who_loses_leaves_no_pieces() {
-    let (_dir, path) = place();
+async fn duplicate_start_leaves_no_pieces() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let given = |input: Payload| Start {
         input,
@@ -232,27 +232,29 @@ async fn who_loses_leaves_no_pieces() {
         fingerprint: Some(7),
         ..start(Key::mint(0), running())
     };
-    worker.commit(vec![put(given(value("first")))]).await;
+    worker.commit(vec![start_write(given(value("first")))]).await;
     let plain = start(Key::mint(0), running());
-    worker.commit(vec![put(plain.clone())]).await;
-    let lost = worker.one(put(given(payload(3_000)))).await;
-    assert!(matches!(lost, Outcome::Duplicate(_)), "{lost:?}");
-    // beside many, which are then applied one by one
+    worker.commit(vec![start_write(plain.clone())]).await;
+    let duplicate = worker.commit_one(start_write(given(payload(3_000)))).await;
+    assert!(matches!(duplicate, Outcome::Duplicate(_)), "{duplicate:?}");
+    // in a batch, which is then applied row by row
     let again = Start { input: payload(3_000), ..plain };
-    let mut writes = vec![put(again)];
-    writes.extend((0..40).map(|_| put(Start { input: payload(1_500), ..start(Key::mint(0), running()) })));
-    let lost = worker.commit(writes).await;
-    assert!(matches!(lost[..], [(0, Outcome::Duplicate(_))]), "{lost:?}");
+    let mut writes = vec![start_write(again)];
+    writes.extend(
+        (0..40).map(|_| start_write(Start { input: payload(1_500), ..start(Key::mint(0), running()) })),
+    );
+    let duplicate = worker.commit(writes).await;
+    assert!(matches!(duplicate[..], [(0, Outcome::Duplicate(_))]), "{duplicate:?}");
     assert_eq!(pieces(&path), 40 * pieces_of(&[1_500]));
 }
 
 #[tokio::test]
-async fn a_payload_whose_pieces_are_gone_is_no_value_and_harms_nobody_else() {
-    let (_dir, path) = place();
+async fn payload_with_missing_pieces_is_unreadable_alone() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let (damaged, whole) = (Key::mint(0), Key::mint(0));
     for key in [damaged, whole] {
-        worker.commit(vec![put(Start { input: payload(3_000), ..start(key, queued()) })]).await;
+        worker.commit(vec![start_write(Start { input: payload(3_000), ..start(key, queued()) })]).await;
     }
     let conn = Connection::open(&path).unwrap();
     conn.execute("DELETE FROM payloads WHERE id = 2", []).unwrap();
@@ -270,12 +272,12 @@ async fn a_payload_whose_pieces_are_gone_is_no_value_and_harms_nobody_else() {
 }
 
 #[tokio::test]
-async fn the_inbox_refuses_what_looks_like_a_reference() {
-    let (_dir, path) = place();
+async fn inbox_rejects_input_that_resembles_reference() {
+    let (_dir, path) = temp_database();
     let _worker = Worker::at(&path).await;
     let conn = Connection::open(&path).unwrap();
     let insert = "INSERT INTO inbox (put_at, key, workflow, input) VALUES (1, randomblob(16), 'w', ?1)";
-    let refused = conn.execute(insert, [&[0xff_u8; 17][..]]).unwrap_err().to_string();
-    assert!(refused.contains("first byte"), "{refused}");
+    let rejection = conn.execute(insert, [&[0xff_u8; 17][..]]).unwrap_err().to_string();
+    assert!(rejection.contains("first byte"), "{rejection}");
     conn.execute(insert, [&[0x01_u8, 0xff][..]]).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Looking: lost workers, strays, what is watched; several engines in one process.
+//! Heartbeats: dead workers, unheld and watched executions; several engines in one process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,84 +11,84 @@ use std::task::Poll;
 use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
-use stepfast_core::queue::{Queue, QueueChange, Placement};
+use stepfast_core::queue::{Placement, Queue, QueueChange};
 use stepfast_core::store::{Heartbeat, Start, Status, Store, StoreError, Write};
 
 #[tokio::test]
-async fn two_engines_of_one_process_know_each_other_to_be_alive() {
-    let (_dir, path) = place();
+async fn engines_of_one_process_count_as_alive() {
+    let (_dir, path) = temp_database();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
     let same_store = Worker::on(one.store.clone(), one.clock.clone()).await;
     assert_ne!(one.registration.worker, two.registration.worker);
     let id = Key::mint(0);
-    one.commit(vec![put(start(id, running()))]).await;
+    one.commit(vec![start_write(start(id, running()))]).await;
     for worker in [&one, &two, &same_store] {
-        let seen = worker.look().await;
-        assert!(!seen.is_fenced && seen.recovered == 0);
+        let reply = worker.heartbeat().await;
+        assert!(!reply.is_fenced && reply.recovered == 0);
     }
     assert_eq!(one.record(id).await.execution.owner, Some(one.registration.worker));
 }
 
 #[tokio::test]
-async fn an_engine_that_is_dropped_is_taken_over_by_its_neighbour() {
-    let (_dir, path) = place();
+async fn dropped_engine_is_taken_over_by_peer() {
+    let (_dir, path) = temp_database();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
     let backlog = Key::mint(0);
     two.clock.advance(std::time::Duration::from_mins(1));
-    two.commit(vec![put(start(backlog, queued()))]).await;
+    two.commit(vec![start_write(start(backlog, queued()))]).await;
     let keys: Vec<Key> = (0..2500).map(|_| Key::mint(0)).collect();
     let ended = Key::mint(0);
-    one.commit(keys.iter().map(|key| put(start(*key, running()))).collect()).await;
-    one.commit(vec![put(start(ended, completed("done")))]).await;
-    let flush = one.flush(vec![change(keys[0], completed("too late"))]);
+    one.commit(keys.iter().map(|key| start_write(start(*key, running()))).collect()).await;
+    one.commit(vec![start_write(start(ended, completed("done")))]).await;
+    let flush = one.flush(vec![transition(keys[0], completed("too late"))]);
     drop(one);
-    assert_eq!(two.look().await.recovered, 2500);
-    assert_eq!(two.look().await.recovered, 0);
+    assert_eq!(two.heartbeat().await.recovered, 2500);
+    assert_eq!(two.heartbeat().await.recovered, 0);
     assert!(matches!(two.store.commit(&flush).await, Err(StoreError::Fenced)));
     let row = two.record(keys[0]).await.execution;
     assert_eq!((row.status, row.owner, row.recoveries), (Status::Queued, None, 1));
     assert_eq!(two.status(ended).await, Status::Completed);
     let claimed = two.claim_keys(9999, &["w"]).await;
     assert_eq!(claimed.len(), 2501);
-    assert_eq!(claimed.last(), Some(&backlog), "what was accepted first is not put behind the backlog");
+    assert_eq!(claimed.last(), Some(&backlog), "requeued executions precede the later backlog");
 }
 
 #[tokio::test]
-async fn a_takeover_that_was_interrupted_is_finished_by_the_next_look() {
-    let (_dir, path) = place();
+async fn interrupted_takeover_is_finished_after_next_heartbeat() {
+    let (_dir, path) = temp_database();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
     let id = Key::mint(0);
-    one.commit(vec![put(start(id, running()))]).await;
-    // the first step was done, by somebody who died before the second
+    one.commit(vec![start_write(start(id, running()))]).await;
+    // as if the peer had died between the two steps of the takeover
     let conn = Connection::open(&path).unwrap();
     conn.execute("DELETE FROM lanes WHERE worker_id = ?1", [one.registration.worker.0]).unwrap();
     conn.execute("DELETE FROM workers WHERE worker_id = ?1", [one.registration.worker.0]).unwrap();
-    assert_eq!(two.look().await.recovered, 1);
+    assert_eq!(two.heartbeat().await.recovered, 1);
     assert_eq!(two.claim_keys(9, &["w"]).await, [id]);
-    assert!(one.look().await.is_fenced);
-    assert!(matches!(one.try_commit(vec![change(id, completed("x"))]).await, Err(StoreError::Fenced)));
+    assert!(one.heartbeat().await.is_fenced);
+    assert!(matches!(one.try_commit(vec![transition(id, completed("x"))]).await, Err(StoreError::Fenced)));
 }
 
 #[tokio::test]
-async fn closing_hands_executions_on_without_counting_a_recovery() {
-    let (_dir, path) = place();
+async fn close_requeues_executions_without_counting_recovery() {
+    let (_dir, path) = temp_database();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
     let id = Key::mint(0);
-    one.commit(vec![put(start(id, running()))]).await;
+    one.commit(vec![start_write(start(id, running()))]).await;
     for _ in 0..2 {
         one.store.close(one.registration.worker).await.unwrap();
     }
     let claimed = two.claim(9, &["w"]).await;
     assert_eq!((claimed[0].execution.key, claimed[0].execution.recoveries), (id, 0));
-    // its own is over: closing again must not touch what another runs now
+    // the registration has ended: a second close must not change the execution of another worker
     one.store.close(one.registration.worker).await.unwrap();
     assert_eq!(two.record(id).await.execution.owner, Some(two.registration.worker));
-    assert!(one.look().await.is_fenced);
+    assert!(one.heartbeat().await.is_fenced);
 }
 
 #[tokio::test]
-async fn worker_ids_are_never_used_twice() {
-    let (_dir, path) = place();
+async fn worker_ids_are_never_reused() {
+    let (_dir, path) = temp_database();
     let mut last = 0;
     for _ in 0..3 {
         let worker = Worker::at(&path).await;
@@ -99,75 +99,78 @@ async fn worker_ids_are_never_used_twice() {
 }
 
 #[tokio::test]
-async fn a_look_reports_what_is_watched_and_what_is_not_held() {
-    let (_dir, path) = place();
+async fn heartbeat_reports_finished_and_unheld_executions() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
-    let [held, stray, ended, parked_one, asleep] = std::array::from_fn(|_| Key::mint(0));
+    let [held, unheld, ended, parked_id, asleep] = std::array::from_fn(|_| Key::mint(0));
     worker
         .commit(vec![
-            put(start(held, running())),
-            put(start(stray, running())),
-            put(start(ended, completed("done"))),
-            put(start(parked_one, parked("why"))),
-            put(start(asleep, waiting(None, &[]))),
-            Write::Checkpoint(checkpoint(stray, 1, "one")),
+            start_write(start(held, running())),
+            start_write(start(unheld, running())),
+            start_write(start(ended, completed("done"))),
+            start_write(start(parked_id, parked("why"))),
+            start_write(start(asleep, waiting(None, &[]))),
+            Write::Checkpoint(checkpoint(unheld, 1, "one")),
         ])
         .await;
-    let look = Heartbeat {
-        watched: vec![held, ended, parked_one, asleep, Key::mint(0)],
+    let heartbeat = Heartbeat {
+        watched: vec![held, ended, parked_id, asleep, Key::mint(0)],
         held: Some(vec![held]),
-        ..worker.look_of(&["w"])
+        ..worker.heartbeat_request(&["w"])
     };
-    let seen = worker.store.heartbeat(&look).await.unwrap();
-    assert_eq!(seen.finished, [ended, parked_one]);
-    assert_eq!(seen.unheld, [worker.record(stray).await]);
-    assert_eq!(seen.now, NOON);
-    assert_eq!(worker.look().await.unheld, []);
+    let reply = worker.store.heartbeat(&heartbeat).await.unwrap();
+    assert_eq!(reply.finished, [ended, parked_id]);
+    assert_eq!(reply.unheld, [worker.record(unheld).await]);
+    assert_eq!(reply.now, NOON);
+    assert_eq!(worker.heartbeat().await.unheld, []);
 }
 
 #[tokio::test]
-async fn a_commit_wakes_the_other_stores_of_the_process_and_not_its_own() {
-    let (_dir, path) = place();
+async fn commit_wakes_other_stores_of_process_only() {
+    let (_dir, path) = temp_database();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
-    one.commit(vec![put(start(Key::mint(0), running()))]).await;
+    one.commit(vec![start_write(start(Key::mint(0), running()))]).await;
     two.store.next_hint().await;
-    for (store, what) in [(&one.store, "its own commit"), (&two.store, "nothing new")] {
+    for (store, cause) in [(&one.store, "its own commit"), (&two.store, "nothing new")] {
         let mut changed = pin!(store.next_hint());
         let woken = poll_fn(|cx| Poll::Ready(changed.as_mut().poll(cx).is_ready())).await;
-        assert!(!woken, "woken by {what}");
+        assert!(!woken, "woken by {cause}");
     }
 }
 
 #[tokio::test]
-async fn a_slot_of_what_does_not_run_is_freed() {
-    let (_dir, path) = place();
+async fn orphaned_slots_are_deleted() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let queue = Queue::new("a").concurrency(3);
-    worker.store.change_queue(&QueueChange { queue, is_paused: false, seen_version: 0 }).await.unwrap();
+    worker.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap();
     for _ in 0..3 {
         let ticket = Placement { queue: "a".into(), key: "".into(), priority: 0 };
         worker
-            .commit(vec![put(Start { placement: Some(ticket.into()), ..start(Key::mint(0), queued()) })])
+            .commit(vec![start_write(Start {
+                placement: Some(ticket.into()),
+                ..start(Key::mint(0), queued())
+            })])
             .await;
     }
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
-    // one of an execution that has ended, one of an execution that was deleted
-    let [over, gone] = [(); 2].map(|()| Key::mint(0));
-    worker.commit(vec![put(start(over, completed("done")))]).await;
+    // one slot of a finished execution, one of a deleted execution
+    let [finished, deleted] = [(); 2].map(|()| Key::mint(0));
+    worker.commit(vec![start_write(start(finished, completed("done")))]).await;
     let conn = Connection::open(&path).unwrap();
-    for key in [over, gone] {
+    for key in [finished, deleted] {
         let leak = "INSERT INTO slots (queue, queue_key, execution, worker_id) VALUES ('a', '', ?1, 7)";
         conn.execute(leak, [key.as_bytes()]).unwrap();
     }
     let slots = || -> i64 { conn.query_row("SELECT count(*) FROM slots", [], |row| row.get(0)).unwrap() };
     assert_eq!((worker.claim(9, &["w"]).await.len(), slots()), (0, 3));
     for _ in 0..60 {
-        worker.look().await;
+        worker.heartbeat().await;
     }
     assert_eq!(slots(), 1);
     assert_eq!(worker.claim(9, &["w"]).await.len(), 2);
     for _ in 0..60 {
-        worker.look().await;
+        worker.heartbeat().await;
     }
     assert_eq!(slots(), 3);
 }

@@ -1,4 +1,4 @@
-//! A database of an older schema is brought up to date with all that is in it.
+//! Migrations of databases with older schemas and their content.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,9 +15,9 @@ use stepfast_core::payload::Payload;
 use stepfast_core::store::{Detail, ExecutionId, State, Status, Store, StoreError, Write};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
-use kit::{Worker, change, later, place, resume};
+use kit::{Worker, later, resume, temp_database, transition};
 
-/// The bytes of a payload that says nothing special: what a column holds, not what it means.
+/// The stored bytes of an arbitrary payload.
 const INPUT: &[u8] = &[0, 1];
 
 const VERSIONS: [(&str, &str); 2] = [
@@ -25,8 +25,8 @@ const VERSIONS: [(&str, &str); 2] = [
     ("V2__queues", include_str!("../migrations/V2__queues.sql")),
 ];
 
-/// Makes the schema of a version.
-fn make(conn: &mut Connection, version: usize) {
+/// Creates the schema of a version.
+fn create_schema(conn: &mut Connection, version: usize) {
     let of = |(name, text): &(&str, &str)| Migration::unapplied(name, text).unwrap();
     let migrations: Vec<Migration> = VERSIONS[..version].iter().map(of).collect();
     let mut runner = Runner::new(&migrations);
@@ -35,10 +35,10 @@ fn make(conn: &mut Connection, version: usize) {
 }
 
 #[tokio::test]
-async fn what_was_ready_before_there_were_queues_goes_on() {
-    let (_dir, path) = place();
+async fn ready_executions_of_version_1_continue() {
+    let (_dir, path) = temp_database();
     let mut conn = Connection::open(&path).unwrap();
-    make(&mut conn, 1);
+    create_schema(&mut conn, 1);
     let [ended, begun, fresh] = [(); 3].map(|()| Key::mint(0));
     let insert = "INSERT INTO executions (key, shard, workflow, status, created_at, input) VALUES (?1, 1, 'w', ?2, ?3, ?4)";
     for (n, (key, status)) in [(ended, 4), (begun, 1), (fresh, 1)].into_iter().enumerate() {
@@ -56,26 +56,26 @@ async fn what_was_ready_before_there_were_queues_goes_on() {
     let worker = Worker::at(&path).await;
     let claimed = worker.claim(9, &["w"]).await;
     let keys: Vec<Key> = claimed.iter().map(|record| record.execution.key).collect();
-    assert_eq!(keys, [begun, fresh], "as old as they were");
-    assert_eq!(claimed[0].checkpoints.len(), 1, "what it had done is not done again");
+    assert_eq!(keys, [begun, fresh], "ordered by their age");
+    assert_eq!(claimed[0].checkpoints.len(), 1, "the recorded step is kept");
     assert!(claimed.iter().all(|record| record.execution.placement.is_none()));
     let ids = [ExecutionId::Key(ended)];
     let loaded = worker.store.load(&ids, Detail::Full).await.unwrap().remove(0).unwrap();
     assert_eq!((loaded.execution.status, loaded.execution.input.as_bytes()), (Status::Completed, INPUT));
     drop(worker);
-    // and nothing is left of the way there
+    // the migration leaves no temporary table
     drop(SqliteStore::open(&path, SqliteOptions::default()).unwrap());
     let conn = Connection::open(&path).unwrap();
     let check: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
-    let left: i64 = conn
+    let leftovers: i64 = conn
         .query_row("SELECT count(*) FROM sqlite_schema WHERE name LIKE '%\\_2' ESCAPE '\\'", [], |row| {
             row.get(0)
         })
         .unwrap();
-    assert_eq!((check.as_str(), left), ("ok", 0));
+    assert_eq!((check.as_str(), leftovers), ("ok", 0));
 }
 
-/// Makes a database larger than 1 GiB: its header counts pages that take no space on the disk.
+/// Enlarges a database to more than 1 GiB: its header counts pages that occupy no space on the disk.
 fn enlarge(path: &Path) {
     let (size, pages) = (4_096, (1_u32 << 18) + 100);
     let mut file = OpenOptions::new().write(true).open(path).unwrap();
@@ -85,16 +85,16 @@ fn enlarge(path: &Path) {
 }
 
 #[tokio::test]
-async fn an_engine_leaves_a_large_database_to_the_operator() {
-    let (_dir, path) = place();
+async fn large_database_is_migrated_by_operator_only() {
+    let (_dir, path) = temp_database();
     let mut conn = Connection::open(&path).unwrap();
-    make(&mut conn, 2);
+    create_schema(&mut conn, 2);
     let key = Key::mint(0);
     let insert = "INSERT INTO executions (key, shard, workflow, status, created_at, input) VALUES (?1, 1, 'w', 4, 1, ?2)";
     conn.execute(insert, (key.as_bytes(), INPUT)).unwrap();
     drop(conn);
     enlarge(&path);
-    let found = || SqliteStore::migrate(&path, true).unwrap().found;
+    let found = || SqliteStore::migrate(&path, true).unwrap().found_version;
     for _ in 0..2 {
         let Err(StoreError::Open { reason, .. }) = SqliteStore::open(&path, SqliteOptions::default()) else {
             panic!("it was opened")
@@ -103,9 +103,9 @@ async fn an_engine_leaves_a_large_database_to_the_operator() {
         assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
         assert_eq!(found(), Some(2));
     }
-    assert_eq!(SqliteStore::migrate(&path, false).unwrap().applied.len(), 1);
+    assert_eq!(SqliteStore::migrate(&path, false).unwrap().migrations.len(), 1);
     assert_eq!(found(), Some(3));
-    // once it is up to date its size does not matter
+    // the size does not matter once the schema is up to date
     let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
     assert!(store.load(&[ExecutionId::Key(key)], Detail::Full).await.unwrap().remove(0).is_some());
     drop(store);
@@ -113,10 +113,10 @@ async fn an_engine_leaves_a_large_database_to_the_operator() {
 }
 
 #[tokio::test]
-async fn long_payloads_in_their_columns_are_read_replaced_and_deleted() {
-    let (_dir, path) = place();
+async fn long_payloads_of_version_2_stay_readable_and_replaceable() {
+    let (_dir, path) = temp_database();
     let mut conn = Connection::open(&path).unwrap();
-    make(&mut conn, 2);
+    create_schema(&mut conn, 2);
     let long = |len: usize| {
         let mut bytes = vec![0xff; len];
         bytes[0] = 1;
@@ -136,9 +136,9 @@ async fn long_payloads_in_their_columns_are_read_replaced_and_deleted() {
     conn.execute(attempt, (failed.as_bytes(), long(8_000))).unwrap();
     conn.execute("INSERT INTO ready (execution, seq, workflow) VALUES (?1, 1, 'w')", [ready.as_bytes()])
         .unwrap();
-    let mail = "INSERT INTO inbox (put_at, shard, key, workflow, input) VALUES (1, 1, ?1, 'w', ?2)";
-    let mailed = Key::mint(0);
-    conn.execute(mail, (mailed.as_bytes(), long(3_000))).unwrap();
+    let insert = "INSERT INTO inbox (put_at, shard, key, workflow, input) VALUES (1, 1, ?1, 'w', ?2)";
+    let received = Key::mint(0);
+    conn.execute(insert, (received.as_bytes(), long(3_000))).unwrap();
     drop(conn);
 
     let worker = Worker::at(&path).await;
@@ -149,7 +149,7 @@ async fn long_payloads_in_their_columns_are_read_replaced_and_deleted() {
     assert_eq!(found.attempts[0].failure.as_bytes(), long(8_000));
     worker.commit(vec![Write::Request(resume(failed))]).await;
     let claimed = worker.claim(9, &["w"]).await;
-    let inputs = [(ready, long(5_000)), (failed, long(700)), (mailed, long(3_000))];
+    let inputs = [(ready, long(5_000)), (failed, long(700)), (received, long(3_000))];
     assert_eq!(claimed.len(), inputs.len());
     for (key, input) in inputs {
         let record = claimed.iter().find(|record| record.execution.key == key).unwrap();
@@ -157,28 +157,28 @@ async fn long_payloads_in_their_columns_are_read_replaced_and_deleted() {
         assert!(record.execution.outcome.is_empty() && record.checkpoints.is_empty());
         let outcome = Payload::from_slice(&long(6_000));
         let ended = State::Ended { status: Status::Completed, outcome: outcome.clone(), at: later(1) };
-        worker.commit(vec![change(key, ended)]).await;
+        worker.commit(vec![transition(key, ended)]).await;
         assert_eq!(worker.record(key).await.execution.outcome.as_bytes(), outcome.as_bytes());
     }
 }
 
-/// Keys of version 2 end in ten random bits. A row whose input reads like a reference to another payload cannot stay.
+/// Keys of version 2 end in ten random bits. A row whose input resembles a reference to a payload cannot stay.
 #[tokio::test]
-async fn what_was_in_the_inbox_becomes_executions_or_dead_letters() {
-    let (_dir, path) = place();
+async fn inbox_rows_of_version_2_become_executions_or_dead_letters() {
+    let (_dir, path) = temp_database();
     let mut conn = Connection::open(&path).unwrap();
-    make(&mut conn, 2);
-    let mut mailed = Vec::new();
+    create_schema(&mut conn, 2);
+    let mut received = Vec::new();
     let tails = [[0xff, 0xff], [0xbe, 0x05], [0x81, 0x00], [0x80, 0x00], [0x93, 0x07]];
     for (n, tail) in tails.into_iter().enumerate() {
         let mut bytes = *Key::mint(0).as_bytes();
         bytes[14..].copy_from_slice(&tail);
-        mailed.push(Key::from_bytes(bytes));
+        received.push(Key::from_bytes(bytes));
         let id = (n == 1).then_some("mine");
         let input: &[u8] = if n == 4 { &[0xff, 1] } else { INPUT };
-        let mail = "INSERT INTO inbox (put_at, shard, key, workflow, workflow_id, attributes, input)
+        let insert = "INSERT INTO inbox (put_at, shard, key, workflow, workflow_id, attributes, input)
                     VALUES (1, 1, ?1, 'w', ?2, ?3, ?4)";
-        conn.execute(mail, (mailed[n].as_bytes(), id, r#"{"a":"x"}"#, input)).unwrap();
+        conn.execute(insert, (received[n].as_bytes(), id, r#"{"a":"x"}"#, input)).unwrap();
     }
     drop(conn);
 
@@ -188,10 +188,10 @@ async fn what_was_in_the_inbox_becomes_executions_or_dead_letters() {
     let begins = |key: &Key| key.as_bytes()[..14].to_vec();
     assert_eq!(
         keys.iter().map(begins).collect::<Vec<_>>(),
-        mailed[..4].iter().map(begins).collect::<Vec<_>>()
+        received[..4].iter().map(begins).collect::<Vec<_>>()
     );
-    // an outbox has told the text of the key as the workflow_id
-    for (n, key) in mailed[..4].iter().enumerate() {
+    // an outbox returned the text of the key as the workflow_id
+    for (n, key) in received[..4].iter().enumerate() {
         let id = if n == 1 { "mine".to_owned() } else { key.to_string() };
         let id = if n == 3 { ExecutionId::Key(*key) } else { ExecutionId::Given(id.into()) };
         let found = worker.store.load(&[id], Detail::Full).await.unwrap().remove(0).unwrap().execution;
@@ -199,7 +199,7 @@ async fn what_was_in_the_inbox_becomes_executions_or_dead_letters() {
         assert_eq!(found.attributes.iter().collect::<Vec<_>>(), [("a", "x")]);
     }
     let dead = worker.store.dead_letters(9).await.unwrap();
-    assert_eq!((dead.len(), dead[0].key.shard(), begins(&dead[0].key)), (1, 0, begins(&mailed[4])));
+    assert_eq!((dead.len(), dead[0].key.shard(), begins(&dead[0].key)), (1, 0, begins(&received[4])));
     assert!(dead[0].reason.contains("its input begins with byte ff"), "{dead:?}");
     let conn = Connection::open(&path).unwrap();
     let (letter, input): (String, Vec<u8>) = conn

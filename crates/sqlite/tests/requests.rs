@@ -7,32 +7,32 @@ mod kit;
 use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
-use stepfast_core::store::{RequestResult, Outcome, RequestKind, Status, Write};
+use stepfast_core::store::{Outcome, RequestKind, RequestResult, Status, Write};
 
 fn done(parent: Option<Key>) -> Outcome {
     Outcome::RequestHandled(RequestResult::Done, parent)
 }
 
-fn declined(status: Status) -> Outcome {
+fn not_applicable(status: Status) -> Outcome {
     Outcome::RequestHandled(RequestResult::NotApplicable(status), None)
 }
 
-const REQUESTED: Outcome = Outcome::RequestHandled(RequestResult::Pending, None);
+const PENDING: Outcome = Outcome::RequestHandled(RequestResult::Pending, None);
 
 #[tokio::test]
-async fn cancel_ends_what_nobody_runs() {
-    let (_dir, path) = place();
+async fn cancel_finishes_executions_that_do_not_run() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     for state in [queued(), waiting(Some(later(5)), &[Key::mint(0)]), parked("why")] {
         let id = Key::mint(0);
-        worker.commit(vec![put(start(id, state))]).await;
-        assert_eq!(worker.one(Write::Request(cancel(id))).await, done(None));
+        worker.commit(vec![start_write(start(id, state))]).await;
+        assert_eq!(worker.commit_one(Write::Request(cancel(id))).await, done(None));
         let row = worker.record(id).await.execution;
         assert_eq!((row.status, row.is_parked), (Status::Cancelled, false));
         assert_eq!((row.outcome, row.ended_at, row.wake_at), (value("stop"), Some(later(9)), None));
-        assert_eq!(worker.one(Write::Request(cancel(id))).await, declined(Status::Cancelled));
+        assert_eq!(worker.commit_one(Write::Request(cancel(id))).await, not_applicable(Status::Cancelled));
     }
-    assert_eq!(worker.one(Write::Request(cancel(Key::mint(0)))).await, Outcome::NotFound);
+    assert_eq!(worker.commit_one(Write::Request(cancel(Key::mint(0)))).await, Outcome::NotFound);
     let conn = Connection::open(&path).unwrap();
     for table in ["timers", "waits", "ready", "requests"] {
         let rows: i64 =
@@ -42,51 +42,51 @@ async fn cancel_ends_what_nobody_runs() {
 }
 
 #[tokio::test]
-async fn cancel_of_a_running_one_is_for_its_owner() {
-    let (_dir, path) = place();
+async fn cancel_of_running_execution_is_left_to_owner() {
+    let (_dir, path) = temp_database();
     let (owner, other) = (Worker::at(&path).await, Worker::at(&path).await);
     let id = Key::mint(0);
-    owner.commit(vec![put(start(id, running()))]).await;
-    assert_eq!(other.one(Write::Request(cancel(id))).await, REQUESTED);
+    owner.commit(vec![start_write(start(id, running()))]).await;
+    assert_eq!(other.commit_one(Write::Request(cancel(id))).await, PENDING);
     assert_eq!(owner.status(id).await, Status::Running);
-    assert_eq!(owner.look().await.requests, [(id, RequestKind::Cancel)]);
-    assert_eq!(other.look().await.requests, []);
+    assert_eq!(owner.heartbeat().await.requests, [(id, RequestKind::Cancel)]);
+    assert_eq!(other.heartbeat().await.requests, []);
     assert_eq!(owner.record(id).await.requests, [RequestKind::Cancel]);
-    assert_eq!(owner.one(Write::ClearRequests(id)).await, Outcome::Applied);
-    assert_eq!(owner.look().await.requests, []);
-    // whatever commits first of Finish and cancel wins
-    owner.commit(vec![change(id, completed("done"))]).await;
-    assert_eq!(other.one(Write::Request(cancel(id))).await, declined(Status::Completed));
+    assert_eq!(owner.commit_one(Write::ClearRequests(id)).await, Outcome::Applied);
+    assert_eq!(owner.heartbeat().await.requests, []);
+    // of finish and cancel, the first commit wins
+    owner.commit(vec![transition(id, completed("done"))]).await;
+    assert_eq!(other.commit_one(Write::Request(cancel(id))).await, not_applicable(Status::Completed));
 }
 
 #[tokio::test]
-async fn a_request_is_not_left_behind_when_its_execution_is_handed_on_or_ends() {
-    let (_dir, path) = place();
+async fn request_survives_suspension_and_is_deleted_at_end() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
-    let [suspends, parks, ends, answers] = std::array::from_fn(|_| Key::mint(0));
-    for id in [suspends, parks, ends, answers] {
-        worker.commit(vec![put(start(id, running()))]).await;
+    let [suspends, parks, finishes, clears] = std::array::from_fn(|_| Key::mint(0));
+    for id in [suspends, parks, finishes, clears] {
+        worker.commit(vec![start_write(start(id, running()))]).await;
         worker.commit(vec![Write::Request(cancel(id))]).await;
     }
     worker
         .commit(vec![
-            change(suspends, waiting(Some(later(60)), &[Key::mint(0)])),
-            change(parks, parked("why")),
-            change(ends, completed("done")),
-            change(answers, waiting(Some(later(60)), &[])),
-            Write::ClearRequests(answers),
+            transition(suspends, waiting(Some(later(60)), &[Key::mint(0)])),
+            transition(parks, parked("why")),
+            transition(finishes, completed("done")),
+            transition(clears, waiting(Some(later(60)), &[])),
+            Write::ClearRequests(clears),
         ])
         .await;
-    assert_eq!(worker.status(answers).await, Status::Waiting, "answered in the same flush");
-    assert_eq!(worker.record(ends).await.requests, []);
+    assert_eq!(worker.status(clears).await, Status::Waiting, "cleared in the same flush");
+    assert_eq!(worker.record(finishes).await.requests, []);
     let claimed = worker.claim(9, &["w"]).await;
     assert_eq!(claimed.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [suspends, parks]);
     assert!(claimed.iter().all(|record| record.requests == [RequestKind::Cancel]));
 }
 
 #[tokio::test]
-async fn cancel_goes_down_to_awaited_children_at_any_depth_and_no_further() {
-    let (_dir, path) = place();
+async fn cancel_reaches_awaited_children_only() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let root = Key::mint(0);
     let busy = child(root, false, running());
@@ -97,9 +97,9 @@ async fn cancel_goes_down_to_awaited_children_at_any_depth_and_no_further() {
     let below_ended = child(ended.key, false, queued());
     let asleep = child(root, false, waiting(Some(later(5)), &[]));
     let all = [&busy, &grandchild, &detached, &below_detached, &ended, &below_ended, &asleep];
-    worker.commit(vec![put(start(root, waiting(None, &[busy.key, asleep.key])))]).await;
-    worker.commit(all.iter().map(|start| put((*start).clone())).collect()).await;
-    assert_eq!(worker.one(Write::Request(cancel(root))).await, done(None));
+    worker.commit(vec![start_write(start(root, waiting(None, &[busy.key, asleep.key])))]).await;
+    worker.commit(all.iter().map(|start| start_write((*start).clone())).collect()).await;
+    assert_eq!(worker.commit_one(Write::Request(cancel(root))).await, done(None));
     let statuses = [
         (root, Status::Cancelled),
         (busy.key, Status::Running),
@@ -113,45 +113,50 @@ async fn cancel_goes_down_to_awaited_children_at_any_depth_and_no_further() {
     for (i, (id, status)) in statuses.into_iter().enumerate() {
         assert_eq!(worker.status(id).await, status, "{i}");
     }
-    assert_eq!(worker.look().await.requests, [(busy.key, RequestKind::Cancel)]);
+    assert_eq!(worker.heartbeat().await.requests, [(busy.key, RequestKind::Cancel)]);
 }
 
 #[tokio::test]
-async fn cancel_names_the_parent_of_what_it_ended() {
-    let (_dir, path) = place();
+async fn cancel_returns_parent_of_finished_child() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let parent = Key::mint(0);
-    let kid = child(parent, false, queued());
-    worker.commit(vec![put(start(parent, waiting(None, &[kid.key]))), put(kid.clone())]).await;
-    assert_eq!(worker.one(Write::Request(cancel(kid.key))).await, done(Some(parent)));
-    assert_eq!(worker.one(Write::Wake(parent)).await, Outcome::Applied);
+    let child_start = child(parent, false, queued());
+    worker
+        .commit(vec![
+            start_write(start(parent, waiting(None, &[child_start.key]))),
+            start_write(child_start.clone()),
+        ])
+        .await;
+    assert_eq!(worker.commit_one(Write::Request(cancel(child_start.key))).await, done(Some(parent)));
+    assert_eq!(worker.commit_one(Write::Wake(parent)).await, Outcome::Applied);
 }
 
 #[tokio::test]
-async fn resume_continues_parked_and_ended_ones() {
-    let (_dir, path) = place();
+async fn resume_continues_parked_and_cancelled_executions() {
+    let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
-    let (parked_one, cancelled) = (Key::mint(0), Key::mint(0));
+    let (parked_id, cancelled) = (Key::mint(0), Key::mint(0));
     let mut with_deadline = start(cancelled, running());
     with_deadline.deadline_at = Some(later(5));
-    worker.commit(vec![put(start(parked_one, parked("why"))), put(with_deadline)]).await;
-    assert_eq!(worker.claim_keys(9, &["w"]).await, [], "a parked one is not claimed");
-    assert_eq!(worker.one(Write::Request(resume(parked_one))).await, done(None));
-    let row = worker.record(parked_one).await.execution;
+    worker.commit(vec![start_write(start(parked_id, parked("why"))), start_write(with_deadline)]).await;
+    assert_eq!(worker.claim_keys(9, &["w"]).await, [], "a parked execution is not claimed");
+    assert_eq!(worker.commit_one(Write::Request(resume(parked_id))).await, done(None));
+    let row = worker.record(parked_id).await.execution;
     assert_eq!((row.status, row.is_parked, row.run_no), (Status::Queued, false, 1));
     assert!(row.outcome.is_empty());
 
-    assert_eq!(worker.one(Write::Request(resume(cancelled))).await, declined(Status::Running));
-    worker.commit(vec![change(cancelled, queued())]).await;
-    worker.one(Write::Request(cancel(cancelled))).await;
-    assert_eq!(worker.one(Write::Request(resume(cancelled))).await, done(None));
+    assert_eq!(worker.commit_one(Write::Request(resume(cancelled))).await, not_applicable(Status::Running));
+    worker.commit(vec![transition(cancelled, queued())]).await;
+    worker.commit_one(Write::Request(cancel(cancelled))).await;
+    assert_eq!(worker.commit_one(Write::Request(resume(cancelled))).await, done(None));
     let row = worker.record(cancelled).await.execution;
     assert_eq!((row.status, row.run_no, row.ended_at), (Status::Queued, 2, None));
     assert_eq!((row.deadline_at, row.outcome.is_empty()), (None, true));
-    assert_eq!(worker.one(Write::Request(resume(cancelled))).await, declined(Status::Queued));
-    assert_eq!(worker.claim_keys(9, &["w"]).await, [parked_one, cancelled]);
+    assert_eq!(worker.commit_one(Write::Request(resume(cancelled))).await, not_applicable(Status::Queued));
+    assert_eq!(worker.claim_keys(9, &["w"]).await, [parked_id, cancelled]);
 
-    worker.commit(vec![change(parked_one, completed("done"))]).await;
-    assert_eq!(worker.one(Write::Request(resume(parked_one))).await, declined(Status::Completed));
-    assert_eq!(worker.one(Write::Request(resume(Key::mint(0)))).await, Outcome::NotFound);
+    worker.commit(vec![transition(parked_id, completed("done"))]).await;
+    assert_eq!(worker.commit_one(Write::Request(resume(parked_id))).await, not_applicable(Status::Completed));
+    assert_eq!(worker.commit_one(Write::Request(resume(Key::mint(0)))).await, Outcome::NotFound);
 }

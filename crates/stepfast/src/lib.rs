@@ -23,47 +23,47 @@
 //! # }
 //! ```
 //!
-//! `docs/guide/rust.md` in the repository goes through all of this, from Cargo.toml on.
+//! `docs/guide/rust.md` in the repository explains all of this, beginning with Cargo.toml.
 //!
 //! # Features
 //!
-//! `sqlite` (on by default) and `postgres` are the stores that [`connect`] knows; `memory:` is always there.
-//! `docs/reference/stores.md` has all forms of URLs, and how to back a store up.
+//! `sqlite` (on by default) and `postgres` add stores to [`connect`]; `memory:` is always available.
+//! `docs/reference/stores.md` lists all forms of URLs, and explains backups.
 //!
 //! # Steps, retries, errors
 //!
-//! A step has one attempt unless it is told otherwise, and no limit in time. With [`retries`](Step::retries)
-//! the pauses are 1 s, 2 s, 4 s … up to 60 s, each shortened by up to half at random; [`RetryPolicy`] has all of
-//! it, [`timeout`](Step::timeout) limits an attempt. Pauses and the count of attempts survive crashes.
+//! By default a step has one attempt, without a time limit. [`retries`](Step::retries) allows more, with pauses of
+//! 1 s, 2 s, 4 s … up to 60 s, each shortened at random by up to half; [`RetryPolicy`] sets all of it, and
+//! [`timeout`](Step::timeout) limits an attempt. Pauses and the count of attempts survive crashes.
 //!
-//! The error of a step or workflow may be a [`Failure`] or any `std::error::Error` ([`IntoFailure`]);
-//! [`Failure::new`] makes one of text, [`Failure::from_dyn`] of a `Box<dyn Error>` or an `anyhow::Error`.
+//! The error of a step or workflow may be a [`Failure`] or any `std::error::Error` ([`IntoFailure`]).
+//! [`Failure::new`] makes a failure of text, [`Failure::from_dyn`] of a `Box<dyn Error>` or an `anyhow::Error`.
 //! Values and inputs need serde's `Serialize` and `Deserialize`.
 //!
 //! # Opening and shutting down
 //!
-//! [`open`](EngineBuilder::open) registers a worker that works at once: it claims what is ready of the workflows
-//! that were registered in the builder, and recovers what lost workers left. An engine without registered
-//! workflows claims nothing: open one such to look, to cancel or to resume ([`connect_existing`] makes no store).
+//! [`open`](EngineBuilder::open) registers a worker that works at once: it claims ready executions of the workflows that
+//! were registered in the builder, and recovers those of dead workers. An engine without registered workflows claims
+//! nothing: use one to read, cancel or resume ([`connect_existing`] creates no store).
 //!
-//! [`shutdown`](Engine::shutdown) hands back what runs and flushes what is staged; it does not wait for
-//! executions to end. A process that ends without it loses nothing that was acknowledged: the next worker takes
-//! over, as after a crash.
+//! [`shutdown`](Engine::shutdown) requeues what runs and flushes what is staged; it does not wait for executions to end.
+//! A process that ends without a shutdown loses nothing that was acknowledged: the next worker takes over, as after a
+//! crash.
 
 pub mod schema;
 mod url;
 
-/// The code in the guide is compiled, and run where it can be.
+/// Compiles the code in the guide, and runs it where possible.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/rust.md")]
 struct Guide;
 
-/// The code in the guide to queues is compiled and run.
+/// Compiles and runs the code in the guide to queues.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/queues.md")]
 struct Queues;
 
-/// The code in the README is compiled.
+/// Compiles the code in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
@@ -76,12 +76,12 @@ pub use stepfast_postgres::{Pooling, PostgresOptions, PostgresStore, SslMode, hi
 #[cfg(feature = "sqlite")]
 pub use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
-/// For bindings to languages whose programs fork.
+/// The fork hooks of SQLite, for bindings to languages whose programs fork.
 #[cfg(feature = "sqlite")]
 #[doc(hidden)]
 pub use stepfast_sqlite::fork;
 
-/// What most programs need.
+/// The names that most programs need.
 pub mod prelude {
     pub use stepfast_core::{Context, Either, Engine, Error, Failure, Handle, Status, Workflow};
 }
@@ -89,24 +89,25 @@ pub mod prelude {
 /// Opens the store that `url` names, and brings its schema up to date.
 ///
 /// - `sqlite://shop.db`, `sqlite:///shop.db`: the file `shop.db` in the current directory;
-///   `sqlite:////var/lib/shop.db`, `sqlite:/var/lib/shop.db`: an absolute path. It is created if missing.
+///   `sqlite:////var/lib/shop.db`, `sqlite:/var/lib/shop.db`: an absolute path. A missing file is created.
 /// - `postgres://user:password@host:5432/database`
 /// - `memory:`: nothing is kept; for tests.
 ///
-/// The file's directory must be there. All forms, the files beside a SQLite database, and how to back it up
-/// are in `docs/reference/stores.md`.
+/// The file's directory must exist. `docs/reference/stores.md` lists all forms and the files beside a SQLite database,
+/// and explains backups.
 ///
-/// `?durability=relaxed` (SQLite and Postgres) lets a crash of the machine take back the last moments.
-/// [`Error::Open`], [`Error::Unreachable`], [`Error::NewerSchema`], or [`Error::Invalid`] for a URL that is none of
-/// these.
+/// `?durability=relaxed` (SQLite and Postgres) permits a crash of the machine to undo the last moments.
+///
+/// Fails with [`Error::Open`], [`Error::Unreachable`] or [`Error::NewerSchema`], or with [`Error::Invalid`] for any other
+/// URL.
 pub async fn connect(url: &str) -> Result<Arc<dyn Store>, Error> {
     url::open(url, false).await
 }
 
-/// Opens the store that `url` names like [`connect`], but creates nothing: for programs that look at what
-/// others have made.
+/// Opens the store that `url` names like [`connect`], but creates nothing: for programs that read what other programs
+/// have recorded.
 ///
-/// [`Error::Open`] also if there is no such file, or nothing of Stepfast's in the database;
+/// Fails with [`Error::Open`] also if the file does not exist or the database has no schema of Stepfast, and with
 /// [`Error::Invalid`] also for `memory:`, which is always empty.
 pub async fn connect_existing(url: &str) -> Result<Arc<dyn Store>, Error> {
     url::open(url, true).await

@@ -1,6 +1,6 @@
-//! The schema of a database: brought up to date, or looked at, without an engine.
+//! The schema of a database: migrating and checking it without an engine.
 
-pub use stepfast_core::store::{Finding, Migrated};
+pub use stepfast_core::store::{Finding, MigrationReport};
 
 use stepfast_core::Error;
 #[cfg(feature = "postgres")]
@@ -10,12 +10,12 @@ use stepfast_sqlite::SqliteStore;
 
 use crate::url::{Place, empty, invalid, place};
 
-/// Brings the schema of the database at `url` up to date, and makes what is missing of it; on Postgres also lets
-/// `role` use it, and change nothing but rows. If `is_dry`, only says what would be executed.
+/// Brings the schema of the database at `url` up to date, and creates it if it is missing. On Postgres this also grants
+/// `role` the use of it, to change rows only. If `is_dry`, returns the SQL without executing it.
 ///
-/// [`Error::Open`] says who has the right to, if the URL's role has not; [`Error::NewerSchema`];
-/// [`Error::Invalid`] for `memory:`, and for a role of a store that has none.
-pub async fn migrate(url: &str, role: Option<&str>, is_dry: bool) -> Result<Migrated, Error> {
+/// Fails with [`Error::Open`], which names the permitted roles, if the URL's role lacks the privilege; with
+/// [`Error::NewerSchema`]; and with [`Error::Invalid`] for `memory:`, and for a role where the store has no roles.
+pub async fn migrate(url: &str, role: Option<&str>, is_dry: bool) -> Result<MigrationReport, Error> {
     match place(url)? {
         Place::Memory => Err(empty()),
         #[cfg(feature = "sqlite")]
@@ -36,9 +36,10 @@ pub async fn migrate(url: &str, role: Option<&str>, is_dry: bool) -> Result<Migr
     }
 }
 
-/// Looks at whether the database at `url` is fit for engines, and changes nothing. All is well if every finding is.
+/// Checks whether the database at `url` is fit for engines, and changes nothing. The database is fit if every finding is
+/// good.
 ///
-/// Errors are those of the URL, and of a connection that is lost on the way.
+/// Fails if the URL is wrong, or if the connection breaks during the check.
 pub async fn check(url: &str) -> Result<Vec<Finding>, Error> {
     match place(url)? {
         Place::Memory => Err(empty()),

@@ -1,4 +1,4 @@
-//! Which store a URL names.
+//! Store URLs: parsing them, and opening the store that they name.
 
 #[cfg(feature = "sqlite")]
 use std::path::Path;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 
 use stepfast_core::store::{Durability, StoreError};
 #[cfg(feature = "sqlite")]
-use stepfast_core::text::quoted;
+use stepfast_core::text::quote;
 use stepfast_core::{Error, MemoryStore, Store};
 
-/// Longest URL, in bytes.
+/// Maximum length of a URL, in bytes.
 const URL_LIMIT: usize = 8_192;
 
-/// What a URL names.
+/// The store that a URL names.
 pub(crate) enum Place<'a> {
     Memory,
     /// The path of a file.
     Sqlite(&'a str, Durability),
-    /// A URL that the Postgres store understands.
+    /// A URL for the Postgres store.
     Postgres(String, Durability),
 }
 
-/// What `url` names; the durability is decided here alone.
+/// Parses `url`. The durability is parsed only here.
 pub(crate) fn place(url: &str) -> Result<Place<'_>, Error> {
     if url.len() > URL_LIMIT {
         let reason = format!("has {} bytes, at most {URL_LIMIT} are allowed", url.len());
@@ -35,11 +35,11 @@ pub(crate) fn place(url: &str) -> Result<Place<'_>, Error> {
     match address.split_once(':') {
         Some(("memory", _)) if rest.is_empty() => Ok(Place::Memory),
         Some(("memory", _)) => {
-            Err(invalid(url, &format!("{} is not an option of a memory store", quoted(&rest))))
+            Err(invalid(url, &format!("{} is not an option of a memory store", quote(&rest))))
         }
         Some(("sqlite", path)) => {
             if !rest.is_empty() {
-                return Err(invalid(url, &format!("{} is not an option of a SQLite store", quoted(&rest))));
+                return Err(invalid(url, &format!("{} is not an option of a SQLite store", quote(&rest))));
             }
             Ok(Place::Sqlite(sqlite_path(path), durability))
         }
@@ -60,21 +60,22 @@ pub(crate) async fn open(url: &str, must_exist: bool) -> Result<Arc<dyn Store>, 
     }
 }
 
-/// `memory:` where something must be there.
+/// Returns the error for `memory:` where a store must exist.
 pub(crate) fn empty() -> Error {
     let reason = "memory: is empty in every process that opens it; name the database that your program uses";
     Error::Invalid { what: "store URL", reason: reason.to_owned() }
 }
 
 pub(crate) fn invalid(url: &str, reason: &str) -> Error {
-    let url = quoted(&without_password(url));
+    let url = quote(&without_password(url));
     let reason =
         format!("{url} is not the URL of a store: {reason}; write sqlite://FILE, postgres://… or memory:");
     Error::Invalid { what: "store URL", reason }
 }
 
-/// `url` for people: what stands between a user's colon and the `@` is hidden, and so are options that may hold a
-/// password. A password may have characters that mean something in a URL: what could be a part of one is hidden, too.
+/// Returns `url` for messages, with `***` for whatever may be a password: the text between a user's colon and the `@`,
+/// and the values of options. A password may have characters with a meaning in URLs, so every part that could belong
+/// to one is hidden.
 fn without_password(url: &str) -> String {
     let (scheme, rest) =
         url.split_once("://").map_or((String::new(), url), |(scheme, rest)| (format!("{scheme}://"), rest));
@@ -112,17 +113,17 @@ fn without_password(url: &str) -> String {
     shown
 }
 
-/// True for what looks like an option, and not like a part of a password.
+/// Whether a text looks like an option, and not like a part of a password.
 fn has_name(option: &str) -> bool {
     option
         .split_once('=')
         .is_some_and(|(name, _)| name.bytes().all(|it| it.is_ascii_lowercase() || it == b'_'))
 }
 
-/// The durability asked for, and the other options.
+/// Splits the query into the durability and the other options.
 fn take_durability(url: &str, query: &str) -> Result<(Durability, String), Error> {
     let wrong = |reason: String| {
-        let reason = format!("{}: {reason}", quoted(&without_password(url)));
+        let reason = format!("{}: {reason}", quote(&without_password(url)));
         Err(Error::Invalid { what: "store URL", reason })
     };
     let mut durability = None;
@@ -132,7 +133,7 @@ fn take_durability(url: &str, query: &str) -> Result<(Durability, String), Error
             ("durability", "full") => Durability::Full,
             ("durability", "relaxed") => Durability::Relaxed,
             ("durability", other) => {
-                return wrong(format!("durability is full or relaxed, not {}", quoted(other)));
+                return wrong(format!("durability is full or relaxed, not {}", quote(other)));
             }
             _ => {
                 rest.push(option);
@@ -146,8 +147,8 @@ fn take_durability(url: &str, query: &str) -> Result<(Durability, String), Error
     Ok((durability.unwrap_or(Durability::Full), rest.join("&")))
 }
 
-/// The path in what follows `sqlite:`. One slash more than the authority's two begins a relative path, two
-/// more an absolute one, as SQLAlchemy reads it.
+/// Returns the path in what follows `sqlite:`. One slash beyond the two of the authority begins a relative path, two
+/// begin an absolute one, as in SQLAlchemy.
 fn sqlite_path(after_scheme: &str) -> &str {
     match after_scheme.strip_prefix("//") {
         Some(path) => path.strip_prefix('/').unwrap_or(path),
@@ -171,7 +172,7 @@ fn sqlite(url: &str, path: &str, durability: Durability, must_exist: bool) -> Re
     }
 }
 
-/// Whoever counted the slashes wrong named a directory that is there from the root on, and not from here.
+/// Returns a hint for a path whose directory exists below the root but not here: the URL lacks a slash.
 #[cfg(feature = "sqlite")]
 fn with_more_slashes(path: &str) -> String {
     let is_there = |path: &str| Path::new(path).parent().is_some_and(|it| it == Path::new("") || it.is_dir());
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slashes_tell_relative_from_absolute() {
+    fn slashes_distinguish_relative_and_absolute_paths() {
         for (after_scheme, path) in [
             ("//shop.db", "shop.db"),
             ("///shop.db", "shop.db"),
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_error_tells_a_password() {
+    async fn errors_hide_passwords() {
         for url in [
             "postgres://me:se:cr@et@host/shop?durability=some",
             "mysql://me:se:cr@et@host/shop",
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_is_missing_is_named_as_it_was_looked_for() {
+    async fn missing_directory_is_named_in_full() {
         let here = std::env::current_dir().unwrap();
         for url in ["sqlite:///tmp/no-such-directory-of-ours/x.db", "sqlite://no-such-directory-of-ours/x.db"]
         {
@@ -257,7 +258,7 @@ mod tests {
             assert!(error.contains(&*here.to_string_lossy()), "{error}");
             assert!(!error.contains("four slashes"), "{error}");
         }
-        // from the root on it is there
+        // below the root it exists
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.db").display().to_string();
         let error = open(&format!("sqlite://{path}"), false).await.map(drop).unwrap_err().to_string();
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_must_exist_is_not_made() {
+    async fn missing_store_is_not_created() {
         let directory = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", directory.path().join("x.db").display());
         let error = open(&url, true).await.map(drop).unwrap_err();
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn urls_that_cannot_be_are_refused_in_a_few_words() {
+    async fn invalid_urls_are_rejected_briefly() {
         let long = format!("mysql://me:secret@db/{}", "x".repeat(4_000));
         for (url, words) in [
             ("", "begins with none of"),
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn durability_is_an_option_of_ours() {
+    fn durability_is_taken_from_options() {
         let (durability, rest) = take_durability("", "durability=relaxed&sslmode=disable").unwrap();
         assert_eq!((durability, rest.as_str()), (Durability::Relaxed, "sslmode=disable"));
         for (query, words) in [

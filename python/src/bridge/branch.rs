@@ -56,7 +56,7 @@ impl Drop for Branch {
         if self.process.is_current() && self.is_lost() {
             self.gate.put_off();
         }
-        self.process.drop_here(self.branch.get_mut().take());
+        self.process.drop_if_current(self.branch.get_mut().take());
     }
 }
 
@@ -160,17 +160,17 @@ impl Branch {
     ) -> PyResult<R> {
         self.process.check(py)?;
         if self.is_torn_off {
-            return Err(crate::error::torn_off(py));
+            return Err(crate::error::generator_close_error(py));
         }
         if !self.is_here() {
-            return Err(crate::error::foreign_thread(py));
+            return Err(crate::error::foreign_thread_error(py));
         }
         if let Some(ends) = ending(py)? {
             self.stop(Gate::put_off);
             return Err(ends);
         }
         let made = self.branch.with(|branch| branch.as_mut().map(make));
-        made.ok_or_else(|| crate::error::unavailable("this branch of the workflow has ended"))
+        made.ok_or_else(|| crate::error::runtime_error("this branch of the workflow has ended"))
     }
 
     /// The call; whoever runs the execution polls both, if that is a thread.
@@ -297,7 +297,7 @@ impl Branch {
     /// A branch that is to begin: it has its place, and does not count yet.
     fn reserve(&self, py: Python<'_>) -> PyResult<Self> {
         let Some(branch) = self.branch.with(|branch| branch.as_mut().map(guest::Branch::reserve)) else {
-            return Err(crate::error::unavailable("this branch of the workflow has ended"));
+            return Err(crate::error::runtime_error("this branch of the workflow has ended"));
         };
         let reserved = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
         drop(reserved.home.replace(self.home(py)));
@@ -350,7 +350,7 @@ impl Branch {
     /// The branch has ended.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let ended = self.branch.take();
-        self.process.drop_here(ended);
+        self.process.drop_if_current(ended);
         match self.bound_port(py) {
             Some(port) if self.process.is_current() && self.gate.code_waits() => {
                 Port::watch(port, &self.gate)
@@ -441,7 +441,7 @@ impl Branch {
     fn child_result(slf: &Bound<'_, Self>, engine: &Engine, workflow: usize, key: &str) -> PyResult<Call> {
         let workflow = engine.workflow(workflow)?;
         let Some(key) = Key::from_text(key) else {
-            return Err(crate::error::unavailable("this is not the key of a child"));
+            return Err(crate::error::runtime_error("this is not the key of a child"));
         };
         slf.get().hosted(None);
         Self::awaitable(slf, |branch| {

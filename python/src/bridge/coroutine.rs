@@ -9,8 +9,8 @@ use crate::bridge::branch::Branch;
 use crate::bridge::call::Call;
 use crate::bridge::caller_code::{CallerCode, Entered};
 use crate::convert::step_settings::StepSettings;
-use crate::exit::Inside;
-use crate::interpreter::{Sent, reset, send, set, throw};
+use crate::exit::InterpreterGuard;
+use crate::interpreter::{SendOutcome, reset, send, set_context_var, throw};
 use crate::lock::Mutex;
 use crate::poll_state::{BODY, DONE, FAILED, PENDING};
 use crate::python_functions::package;
@@ -155,8 +155,8 @@ impl Carried {
 
     /// The task that awaits the call goes on, or something is `thrown` into it. What it waits for next, or the
     /// value it has come to.
-    pub(crate) fn go_on<'py>(&self, call: &Bound<'py, Call>, thrown: Option<PyErr>) -> PyResult<Sent<'py>> {
-        let _inside = Inside::enter(call.py());
+    pub(crate) fn go_on<'py>(&self, call: &Bound<'py, Call>, thrown: Option<PyErr>) -> PyResult<SendOutcome<'py>> {
+        let _inside = InterpreterGuard::enter(call.py());
         let running = self.state.with(|state| {
             state.is_awaited = true;
             state.running.take()
@@ -167,7 +167,7 @@ impl Carried {
             (None, Some(thrown)) => self.interrupted(call, thrown).map(Resumed::Ended),
         };
         let followed = gone_on.and_then(|resumed| self.follow(call, resumed));
-        if !matches!(followed, Ok(Sent::Yielded(_))) {
+        if !matches!(followed, Ok(SendOutcome::Yielded(_))) {
             // a traceback may keep it
             call.get().end();
         }
@@ -191,15 +191,15 @@ impl Carried {
     }
 
     /// Does what it is the turn for.
-    fn follow<'py>(&self, call: &Bound<'py, Call>, mut resumed: Resumed<'py>) -> PyResult<Sent<'py>> {
+    fn follow<'py>(&self, call: &Bound<'py, Call>, mut resumed: Resumed<'py>) -> PyResult<SendOutcome<'py>> {
         let py = call.py();
         loop {
             let turn = match resumed {
-                Resumed::Yielded(awaited) => return Ok(Sent::Yielded(awaited)),
+                Resumed::Yielded(awaited) => return Ok(SendOutcome::Yielded(awaited)),
                 Resumed::Ended(turn) => turn,
             };
             match turn {
-                PENDING => return Ok(Sent::Yielded(Call::blocking(call))),
+                PENDING => return Ok(SendOutcome::Yielded(Call::blocking(call))),
                 BODY => resumed = self.begin(call)?,
                 DONE => {
                     let value = self.state.with(|state| state.value.take());
@@ -207,7 +207,7 @@ impl Carried {
                     if let Body::Started(made, home) = &self.body {
                         value = made.bind(py).call1((value, home))?;
                     }
-                    return Ok(Sent::Returned(value));
+                    return Ok(SendOutcome::Returned(value));
                 }
                 _ => {
                     let error = self.state.with(|state| state.error.take());
@@ -226,7 +226,7 @@ impl Carried {
             (Body::Step(settings, args, kwargs), Some(branch)) => {
                 let settings = settings.get();
                 let body = (branch, call, settings.shown_name(py)).into_pyobject(py)?;
-                let token = set(here, &body)?;
+                let token = set_context_var(here, &body)?;
                 (token, None, settings.function(py).call(args.bind(py), Some(kwargs.bind(py))))
             }
             (Body::Code(code), _) => {
@@ -238,7 +238,7 @@ impl Carried {
                     // it is parked
                     return Ok(Resumed::Ended(call.get().advance()));
                 };
-                let token = set(here, entered.branch.bind(py))?;
+                let token = set_context_var(here, entered.branch.bind(py))?;
                 (token, Some(entered), code.called(&input))
             }
             _ => return Err(PyRuntimeError::new_err("a call without a body is asked for it")),
@@ -278,7 +278,7 @@ impl Carried {
             Some(thrown) => throw(coroutine, (thrown.into_value(py),)),
         };
         match sent {
-            Ok(Sent::Yielded(awaited)) => {
+            Ok(SendOutcome::Yielded(awaited)) => {
                 if let Some(entered) = &running.code {
                     call.get().code_waits(entered.branch.get(), py)?;
                 }
@@ -286,7 +286,7 @@ impl Carried {
                 drop(before);
                 Ok(Resumed::Yielded(awaited))
             }
-            Ok(Sent::Returned(value)) => self.ended(call, &running, Ok(value)).map(Resumed::Ended),
+            Ok(SendOutcome::Returned(value)) => self.ended(call, &running, Ok(value)).map(Resumed::Ended),
             Err(raised) => self.ended(call, &running, Err(raised)).map(Resumed::Ended),
         }
     }

@@ -23,8 +23,8 @@ use crate::convert::record;
 use crate::convert::signature::Signature;
 use crate::convert::start_options::Order;
 use crate::convert::value::encode_arguments;
-use crate::error::exception;
-use crate::exit::detached;
+use crate::error::to_exception;
+use crate::exit::without_interpreter;
 use crate::fork::Process;
 use crate::lock::Mutex;
 use crate::outcome_slot::Slot;
@@ -49,7 +49,7 @@ pub(crate) struct Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.process.drop_here(self.engine.get_mut().take());
+        self.process.drop_if_current(self.engine.get_mut().take());
     }
 }
 
@@ -84,7 +84,7 @@ impl Engine {
                 signature: signature.map(Arc::new),
             })
             .collect();
-        let opened = detached(py, || {
+        let opened = without_interpreter(py, || {
             runtime().block_on(async {
                 let store = stepfast::connect(url).await?;
                 let mut builder = CoreEngine::builder(store)
@@ -108,7 +108,7 @@ impl Engine {
                 builder.open().await
             })
         });
-        let engine = opened.map_err(|error| exception(py, &error))?;
+        let engine = opened.map_err(|error| to_exception(py, &error))?;
         for port in &ports {
             port.get().set_engine(Some(engine.clone()));
         }
@@ -119,12 +119,12 @@ impl Engine {
     #[staticmethod]
     #[allow(clippy::needless_pass_by_value)] // of a call from Python
     fn open_client(py: Python<'_>, url: &str, names: Vec<(String, Option<Py<Signature>>)>) -> PyResult<Self> {
-        let opened = detached(py, || {
+        let opened = without_interpreter(py, || {
             runtime().block_on(async {
                 Client::open(stepfast::connect(url).await?).await.map(Client::into_engine)
             })
         });
-        let engine = opened.map_err(|error| exception(py, &error))?;
+        let engine = opened.map_err(|error| to_exception(py, &error))?;
         let workflows = names.into_iter().map(|(name, signature)| Known::named(&name, signature)).collect();
         Ok(Self::of(engine, workflows, Vec::new()))
     }
@@ -258,13 +258,13 @@ impl Engine {
         self.process.check(py)?;
         let Some(engine) = self.take() else { return Ok(()) };
         let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
-        let ended = detached(py, || runtime().block_on(engine.shutdown(grace)));
-        ended.map_err(|error| exception(py, &error))
+        let ended = without_interpreter(py, || runtime().block_on(engine.shutdown(grace)));
+        ended.map_err(|error| to_exception(py, &error))
     }
 
     /// Flushes that its store has committed, and Writes in them; for benchmarks.
     fn counted(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        let counted = self.get(py)?.store().counters().counted();
+        let counted = self.get(py)?.store().counters().snapshot();
         Ok((counted.flushes, counted.writes))
     }
 
@@ -272,7 +272,7 @@ impl Engine {
     fn let_go(&self, py: Python<'_>) {
         if self.process.is_current() {
             let engine = self.take();
-            detached(py, || drop(engine));
+            without_interpreter(py, || drop(engine));
         }
     }
 
@@ -434,7 +434,7 @@ impl Engine {
 
     fn get(&self, py: Python<'_>) -> PyResult<CoreEngine> {
         self.process.check(py)?;
-        self.engine.with(|engine| engine.clone()).ok_or_else(|| exception(py, &stepfast::Error::Shutdown))
+        self.engine.with(|engine| engine.clone()).ok_or_else(|| to_exception(py, &stepfast::Error::Shutdown))
     }
 
     fn of(engine: CoreEngine, workflows: Vec<Known>, ports: Vec<Py<Port>>) -> Self {
@@ -444,7 +444,7 @@ impl Engine {
 
     fn known(&self, number: usize) -> PyResult<Known> {
         let known = self.workflows.with(|workflows| workflows.get(number).cloned());
-        known.ok_or_else(|| crate::error::unavailable("no such workflow in this engine"))
+        known.ok_or_else(|| crate::error::runtime_error("no such workflow in this engine"))
     }
 
     pub(crate) fn workflow(&self, number: usize) -> PyResult<GuestWorkflow> {
@@ -499,7 +499,7 @@ const TIME_LIMIT: &str = "`stepfast.timeout`, not `asyncio.timeout` or `asyncio.
 
 /// The workflow of a Python function, whose code is run by whoever serves `port`, or by the caller.
 fn defined(number: usize, name: &str, is_eager: bool, port: Arc<Shared>) -> GuestWorkflow {
-    GuestWorkflow::of_guest(name, is_eager, port.is_for_threads(), TIME_LIMIT, move |branch, input| {
+    GuestWorkflow::new_guest(name, is_eager, port.is_for_threads(), TIME_LIMIT, move |branch, input| {
         let slot = Arc::new(Slot::default());
         // asked for at once: the code may have returned before anybody polls this
         let running = Running::new(slot.clone().body(), branch.gate(), port.clone());

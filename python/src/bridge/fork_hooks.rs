@@ -2,13 +2,13 @@
 
 use pyo3::prelude::*;
 
-use crate::exit::detached;
+use crate::exit::without_interpreter;
 
 /// To be called right before the process forks.
 #[pyfunction]
 pub(crate) fn before_fork(py: Python<'_>) {
     // whoever has what is waited for here may wait for the interpreter itself
-    detached(py, || {
+    without_interpreter(py, || {
         crate::runtime::before_fork();
         stepfast::fork::before_fork();
         // last: who is waited for above may log

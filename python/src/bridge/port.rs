@@ -20,8 +20,8 @@ use crate::bridge::branch::Branch;
 use crate::bridge::caller_code::Callers;
 use crate::bridge::mailbox::{Begin, Note, Shared};
 use crate::bridge::waiter::{Callback, Waiter};
-use crate::error::unavailable;
-use crate::exit::{Inside, detached};
+use crate::error::runtime_error;
+use crate::exit::{InterpreterGuard, without_interpreter};
 use crate::fork::Process;
 use crate::interpreter::call_in;
 use crate::lock::Mutex;
@@ -85,7 +85,7 @@ pub(crate) struct Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        self.process.drop_here(self.engine.get_mut().take());
+        self.process.drop_if_current(self.engine.get_mut().take());
     }
 }
 
@@ -151,7 +151,7 @@ impl Port {
         if !gate.minds_waits() {
             return Waits::Outside;
         }
-        let _inside = Inside::enter(py);
+        let _inside = InterpreterGuard::enter(py);
         let waits = self.waits.object(py, Option::as_ref);
         let told = waits.map(|waits| waits.call1(py, (gate.run_id(),))?.extract::<u8>(py)).transpose();
         match told {
@@ -167,7 +167,7 @@ impl Port {
 
     fn tick_soon(slf: &Bound<'_, Self>, event_loop: &Py<PyAny>) -> PyResult<()> {
         let py = slf.py();
-        let _inside = Inside::enter(py);
+        let _inside = InterpreterGuard::enter(py);
         let tick = slf.getattr(pyo3::intern!(py, "tick"))?;
         event_loop.call_method1(py, pyo3::intern!(py, "call_soon"), (tick,))?;
         Ok(())
@@ -177,7 +177,7 @@ impl Port {
     pub(crate) fn is_loop_running(&self, py: Python<'_>) -> bool {
         static RUNNING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let Some(event_loop) = &self.event_loop else { return false };
-        let _inside = Inside::enter(py);
+        let _inside = InterpreterGuard::enter(py);
         let running = RUNNING
             .get_or_try_init(py, || {
                 Ok::<_, PyErr>(py.import("asyncio")?.getattr("_get_running_loop")?.unbind())
@@ -225,7 +225,7 @@ impl Port {
     fn new(event_loop: Option<Py<PyAny>>) -> PyResult<Self> {
         let fd = if event_loop.is_some() {
             let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-            Some(fd.map_err(|error| unavailable(&format!("cannot watch for wake-ups: {error}")))?)
+            Some(fd.map_err(|error| runtime_error(&format!("cannot watch for wake-ups: {error}")))?)
         } else {
             None
         };
@@ -278,7 +278,7 @@ impl Port {
     /// number, branch and input for what begins, the id of a run that has to unwind; `None` if nothing.
     fn drain(slf: &Bound<'_, Self>) -> PyResult<Option<Vec<Py<PyAny>>>> {
         let (this, py) = (slf.get(), slf.py());
-        let _inside = Inside::enter(py);
+        let _inside = InterpreterGuard::enter(py);
         let _entered = enter();
         let mut buffer = [0; 8];
         if let Some(fd) = &this.shared.fd {
@@ -344,7 +344,7 @@ impl Port {
 
     /// In a thread of a pool: waits for the next note. `None` once the port is closed.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let note = detached(py, || {
+        let note = without_interpreter(py, || {
             let is_over = |notes: &VecDeque<_>| !notes.is_empty() || self.shared.is_closed.load(SeqCst);
             self.shared.notes.when(&self.shared.came, is_over, VecDeque::pop_front)
         });

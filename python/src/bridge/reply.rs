@@ -128,7 +128,7 @@ pub(crate) struct PyFailure(String, String, Vec<String>, bool, Vec<u8>);
 impl From<PyFailure> for Failure {
     fn from(failure: PyFailure) -> Self {
         let PyFailure(kind, message, causes, is_retryable, detail) = failure;
-        let mut failure = Failure::of_kind(kind, message);
+        let mut failure = Failure::with_kind(kind, message);
         (failure.causes, failure.is_retryable, failure.detail) = (causes, is_retryable, detail.into());
         failure
     }

@@ -10,9 +10,9 @@ use stepfast::guest::Gate;
 use crate::bridge::branch::Branch;
 use crate::bridge::port::Port;
 use crate::convert::value::call_with;
-use crate::exit::Inside;
+use crate::exit::InterpreterGuard;
 use crate::fork::Process;
-use crate::interpreter::{Sent, send, set, throw};
+use crate::interpreter::{SendOutcome, send, set_context_var, throw};
 use crate::python_functions::package;
 
 /// A coroutine of workflow code. To its task it is a coroutine, too.
@@ -43,7 +43,7 @@ impl Code {
 
     fn of(branch: &Bound<'_, Branch>, coroutine: OnceLock<Py<PyAny>>, main: Option<Main>) -> PyResult<Self> {
         let Some(port) = branch.get().port(branch.py()) else {
-            return Err(crate::error::unavailable("its code runs in a thread"));
+            return Err(crate::error::runtime_error("its code runs in a thread"));
         };
         let (gate, branch) = (branch.get().gate().clone(), branch.clone().unbind());
         Ok(Self { coroutine, branch, main, gate, port, process: Process::current() })
@@ -53,14 +53,14 @@ impl Code {
     fn run<'py>(
         &self,
         py: Python<'py>,
-        step: impl FnOnce(&Self) -> PyResult<Sent<'py>>,
-    ) -> PyResult<Sent<'py>> {
-        let _inside = Inside::enter(py);
+        step: impl FnOnce(&Self) -> PyResult<SendOutcome<'py>>,
+    ) -> PyResult<SendOutcome<'py>> {
+        let _inside = InterpreterGuard::enter(py);
         if self.process.is_current() {
             self.gate.code_runs();
         }
         let sent = match (step(self), &self.main) {
-            (Ok(Sent::Returned(value)), Some(main)) => main.ended(self.branch.bind(py), Ok(value)),
+            (Ok(SendOutcome::Returned(value)), Some(main)) => main.ended(self.branch.bind(py), Ok(value)),
             (Err(raised), Some(main)) => main.ended(self.branch.bind(py), Err(raised)),
             (sent, _) => sent,
         };
@@ -70,7 +70,7 @@ impl Code {
         sent
     }
 
-    fn go_on<'py>(&self, py: Python<'py>) -> PyResult<Sent<'py>> {
+    fn go_on<'py>(&self, py: Python<'py>) -> PyResult<SendOutcome<'py>> {
         if let Some(coroutine) = self.coroutine.get() {
             return send(coroutine.bind(py));
         }
@@ -82,7 +82,7 @@ impl Code {
         send(&coroutine)
     }
 
-    fn thrown<'py>(&self, py: Python<'py>, raised: &Bound<'py, PyTuple>) -> PyResult<Sent<'py>> {
+    fn thrown<'py>(&self, py: Python<'py>, raised: &Bound<'py, PyTuple>) -> PyResult<SendOutcome<'py>> {
         let Some(coroutine) = self.coroutine.get() else {
             // it has not begun, and will not
             self.branch.get().put_off();
@@ -98,7 +98,7 @@ impl Main {
     /// Calls the function, whose branch is what runs here from now on: the context is that of its task alone.
     fn begin<'py>(&self, branch: &Bound<'py, Branch>) -> PyResult<Bound<'py, PyAny>> {
         let py = branch.py();
-        set(package(py)?.here_var.bind(py), branch)?;
+        set_context_var(package(py)?.here_var.bind(py), branch)?;
         call_with(self.function.bind(py), self.arguments.bind(py))
     }
 
@@ -107,7 +107,7 @@ impl Main {
         &self,
         branch: &Bound<'py, Branch>,
         result: PyResult<Bound<'py, PyAny>>,
-    ) -> PyResult<Sent<'py>> {
+    ) -> PyResult<SendOutcome<'py>> {
         let py = branch.py();
         let ended = result.and_then(|output| branch.get().succeed(&output)).or_else(|raised| {
             let error = raised.clone_ref(py).into_value(py);
@@ -115,7 +115,7 @@ impl Main {
             if ends_task { Err(raised) } else { Ok(()) }
         });
         self.forget(branch);
-        ended.map(|()| Sent::Returned(py.None().into_bound(py)))
+        ended.map(|()| SendOutcome::Returned(py.None().into_bound(py)))
     }
 
     fn forget(&self, branch: &Bound<'_, Branch>) {
@@ -152,18 +152,18 @@ impl Code {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.run(py, |code| code.go_on(py))?.next()
+        self.run(py, |code| code.go_on(py))?.into_next()
     }
 
     #[allow(clippy::needless_pass_by_value, unused_variables)] // what Python hands over
     fn send<'py>(&self, py: Python<'py>, value: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.run(py, |code| code.go_on(py))?.sent()
+        self.run(py, |code| code.go_on(py))?.into_sent()
     }
 
     /// An exception enters the code.
     #[pyo3(signature = (*raised))]
     fn throw<'py>(&self, py: Python<'py>, raised: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
-        self.run(py, |code| code.thrown(py, raised))?.sent()
+        self.run(py, |code| code.thrown(py, raised))?.into_sent()
     }
 
     /// The coroutine, once there is one.

@@ -5,7 +5,7 @@ use stepfast::clock::Timestamp;
 use stepfast::store::{Filter, Status};
 use stepfast::{Engine, Error, Payload};
 
-use crate::error::exception;
+use crate::error::to_exception;
 
 /// Statuses, workflow, whether they are parked; workflow_id of the parent, beginning of their own; version of the code; queue;
 /// attributes; the instants from which on and before which they were created, in microseconds.
@@ -36,11 +36,11 @@ impl<'a, 'py> FromPyObject<'a, 'py> for PyFilter {
             told.extract()?;
         let statuses: Result<Vec<Status>, String> = statuses.iter().map(|status| status.parse()).collect();
         let statuses =
-            statuses.map_err(|reason| exception(told.py(), &Error::Invalid { what: "status", reason }))?;
+            statuses.map_err(|reason| to_exception(told.py(), &Error::Invalid { what: "status", reason }))?;
         let filter = Filter {
             statuses,
             workflow: workflow.map(Into::into),
-            is_paused,
+            is_parked: is_paused,
             id_prefix: id_prefix.map(Into::into),
             app_version: app_version.map(Into::into),
             queue: queue.map(Into::into),

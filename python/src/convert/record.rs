@@ -9,7 +9,7 @@ use stepfast::store::{RequestResult, Attempt, Checkpoint, CheckpointKind, Execut
 use stepfast::{Engine, Error, Failure, Payload, Status};
 
 use crate::convert::value::decode;
-use crate::error::{exception, parts};
+use crate::error::{to_exception, failure_parts};
 
 /// Everything recorded of an execution, with the values that are stored aside.
 pub(crate) async fn shown(engine: &Engine, workflow_id: &str) -> Result<Record, Error> {
@@ -29,7 +29,7 @@ pub(crate) fn ends(py: Python<'_>, ends: Vec<Result<Payload, Error>>) -> PyResul
     let ended = |end: Result<Payload, Error>| {
         let value = match end {
             Ok(payload) => decode(py, &payload).map(Bound::unbind),
-            Err(error) => Err(exception(py, &error)),
+            Err(error) => Err(to_exception(py, &error)),
         };
         match value {
             Ok(value) => (true, value),
@@ -119,7 +119,7 @@ fn outcome(py: Python<'_>, payload: &Payload, is_value: bool) -> PyResult<Py<PyA
         return Ok(bytes(py, payload));
     }
     match payload.decode::<Failure>() {
-        Ok(failure) => Ok(parts(&failure).into_pyobject(py)?.into_any().unbind()),
+        Ok(failure) => Ok(failure_parts(&failure).into_pyobject(py)?.into_any().unbind()),
         Err(_) => Ok(bytes(py, payload)),
     }
 }

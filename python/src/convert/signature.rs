@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use stepfast::Payload;
 
 use crate::convert::value::{encode, fingerprint};
-use crate::exit::Inside;
+use crate::exit::InterpreterGuard;
 
 /// The parameters of a step or of a workflow.
 #[pyclass(frozen)]
@@ -71,7 +71,7 @@ impl Signature {
             return Ok(());
         }
         let py = args.py();
-        let _inside = Inside::enter(py);
+        let _inside = InterpreterGuard::enter(py);
         let signature = self.signature.bind(py);
         let bound = signature.call_method(pyo3::intern!(py, "bind"), args, Some(kwargs));
         match bound {

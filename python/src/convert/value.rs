@@ -12,7 +12,7 @@ use rmp::encode::{
 };
 use stepfast::Payload;
 
-use crate::exit::Inside;
+use crate::exit::InterpreterGuard;
 
 /// What is nested deeper is left to Python, which has the better error.
 const DEEPEST: usize = 64;
@@ -23,7 +23,7 @@ pub(crate) fn encode(value: &Bound<'_, PyAny>) -> PyResult<Payload> {
     if write(&mut bytes, value, DEEPEST).is_some() {
         return Ok(Payload::from_message_pack(&bytes));
     }
-    let _inside = Inside::enter(value.py());
+    let _inside = InterpreterGuard::enter(value.py());
     let encoded = function(value.py(), &ENCODE, "encode")?.call1((value,))?;
     Ok(Payload::from_message_pack(encoded.cast::<PyBytes>()?.as_bytes()))
 }
@@ -54,7 +54,7 @@ pub(crate) fn encode_arguments(
         return Ok(Payload::from_message_pack(&bytes));
     }
     let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
-    let _inside = Inside::enter(py);
+    let _inside = InterpreterGuard::enter(py);
     let encoded = function(py, &ENCODE_ARGUMENTS, "encode_arguments")?.call1((args, kwargs))?;
     Ok(Payload::from_message_pack(encoded.cast::<PyBytes>()?.as_bytes()))
 }
@@ -77,7 +77,7 @@ pub(crate) fn decode<'py>(py: Python<'py>, payload: &Payload) -> PyResult<Bound<
     {
         return Ok(value);
     }
-    let _inside = Inside::enter(py);
+    let _inside = InterpreterGuard::enter(py);
     function(py, &DECODE, "decode")?.call1((PyBytes::new(py, encoded),))
 }
 

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use stepfast::clock::Timestamp;
-use stepfast::store::{WorkerOverview, Unclaimable, RegisteredWorker};
+use stepfast::store::{WorkerOverview, UnclaimableWork, RegisteredWorker};
 
 pub(crate) fn survey(py: Python<'_>, survey: &WorkerOverview) -> PyResult<Py<PyAny>> {
     let workers: PyResult<Vec<_>> = survey.workers.iter().map(|row| worker(py, row)).collect();
@@ -23,7 +23,7 @@ fn worker(py: Python<'_>, row: &RegisteredWorker) -> PyResult<Py<PyAny>> {
 }
 
 /// In the order of the fields of `stepfast.survey.Unclaimable`.
-fn unclaimable(py: Python<'_>, row: &Unclaimable) -> PyResult<Py<PyAny>> {
+fn unclaimable(py: Python<'_>, row: &UnclaimableWork) -> PyResult<Py<PyAny>> {
     let shown = (&*row.workflow, row.app_version.as_deref(), row.executions, row.is_version_missing);
     Ok(shown.into_pyobject(py)?.into_any().unbind())
 }

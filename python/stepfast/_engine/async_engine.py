@@ -31,11 +31,11 @@ from stepfast._options.queue import (
     served,
     told,
 )
-from stepfast._options.start_options import Order, order_of
+from stepfast._options.start_options import StartOptions, order_of
 from stepfast._runtime import process_hooks
-from stepfast._runtime.branch import refuse_in_workflow
-from stepfast._runtime.event_loop.loop import Loop, running_loop
-from stepfast._runtime.event_loop.shutdown import finished, in_thread
+from stepfast._runtime.branch import forbid_in_workflow
+from stepfast._runtime.event_loop.loop import EngineLoop, require_running_loop
+from stepfast._runtime.event_loop.shutdown import run_in_thread, wait_until_done
 from stepfast._validation import bounds
 from stepfast._workflow.workflow import BoundWorkflow, Workflow
 from stepfast.errors import Invalid, Unavailable
@@ -86,7 +86,7 @@ class AsyncEngine:
         queues: Iterable[Queue] = (),
         serve: Iterable[str | Queue] | None = None,
     ) -> None:
-        bounds.of_engine(
+        bounds.check_engine_options(
             url, max_running, suspend_after, value_limit, threads, processes, app_version, max_recoveries
         )
         self._opened: Opened | None = None
@@ -117,8 +117,8 @@ class AsyncEngine:
             raise Invalid(
                 "the engine is open already: to open the same store once more, make another AsyncEngine"
             )
-        loop = Loop(running_loop())
-        opening = in_thread(loop.loop, functools.partial(self._open, loop))
+        loop = EngineLoop(require_running_loop())
+        opening = run_in_thread(loop.loop, functools.partial(self._open, loop))
         try:
             self._opened = await asyncio.shield(opening)
         except BaseException:
@@ -200,7 +200,7 @@ class AsyncEngine:
         return await self._start_many(workflow, items, None)
 
     async def _start_many(
-        self, workflow: Callable[..., Any], items: Iterable[tuple[Any, ...]], order: Order | None
+        self, workflow: Callable[..., Any], items: Iterable[tuple[Any, ...]], order: StartOptions | None
     ) -> builtins.list[AsyncHandle[Any]]:
         opened = self._here
         return [AsyncHandle(it, opened) for it in await opened.start_many(workflow, items, order)]
@@ -322,7 +322,11 @@ class AsyncEngine:
         )
 
     def _start(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
+        self,
+        workflow: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        order: StartOptions | None,
     ) -> Coroutine[Any, Any, AsyncHandle[Any]]:
         opened = self._opened
         if opened is None or not opened.is_here():
@@ -330,7 +334,11 @@ class AsyncEngine:
         return opened.start_in_task(workflow, args, kwargs, order)
 
     def _run(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
+        self,
+        workflow: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        order: StartOptions | None,
     ) -> Coroutine[Any, Any, Any]:
         opened = self._opened
         if opened is None or not opened.is_here():
@@ -351,7 +359,7 @@ class AsyncEngine:
             NotFound: There is none.
         """
         opened = self._here
-        bounds.stored("workflow_id", workflow_id)
+        bounds.check_storable_text("workflow_id", workflow_id)
         return AsyncHandle(await opened.asked("get").get_handle(workflow_id, opened.port), opened)
 
     @overload
@@ -378,13 +386,13 @@ class AsyncEngine:
         Raises:
             NotFound: There is no such execution.
         """
-        bounds.stored("workflow_id", workflow_id)
+        bounds.check_storable_text("workflow_id", workflow_id)
         return record_of(await self._here.asked("show").show(workflow_id, self._here.port))
 
     async def survey(self) -> Survey:
         """Who works on the database, and what waits for a worker that is not there. See `Engine.survey`."""
         opened = self._here
-        return survey_of(await opened.asked("survey").survey(opened.port))
+        return survey_of(await opened.asked("survey").workers(opened.port))
 
     async def dead_letters(self, *, limit: int = 50) -> builtins.list[DeadLetter]:
         """Starts of outboxes that could not become executions, the latest first. See `Engine.dead_letters`.
@@ -393,7 +401,7 @@ class AsyncEngine:
             limit: At most so many, at least 1.
         """
         opened = self._here
-        bounds.count("limit", limit, 1)
+        bounds.check_count("limit", limit, 1)
         letters = await opened.asked("dead_letters").dead_letters(limit, opened.port)
         return [dead_letter_of(row) for row in letters]
 
@@ -429,7 +437,7 @@ class AsyncEngine:
         Raises:
             NotFound: There is no such execution.
         """
-        refuse_in_workflow("engine.cancel")
+        forbid_in_workflow("engine.cancel")
         return await (await self.get(workflow_id)).cancel()
 
     async def resume(self, workflow_id: str) -> bool:
@@ -444,7 +452,7 @@ class AsyncEngine:
         Raises:
             NotFound: There is no such execution.
         """
-        refuse_in_workflow("engine.resume")
+        forbid_in_workflow("engine.resume")
         return await (await self.get(workflow_id)).resume()
 
     async def cancel_all(self, **filter: Unpack[Filter]) -> Answers:
@@ -464,9 +472,9 @@ class AsyncEngine:
         self, *, after: str | None = None, limit: int = 50, **filter: Unpack[Filter]
     ) -> builtins.list[Execution]:
         """Executions that match, newest first. See `Engine.list`."""
-        bounds.count("limit", limit, 1)
+        bounds.check_count("limit", limit, 1)
         if after is not None:
-            bounds.stored("after", after)
+            bounds.check_storable_text("after", after)
         return [execution_of(row) for row in await self._here.list(filter, after, limit)]
 
     async def close(self, grace: float = 10.0) -> None:
@@ -476,7 +484,7 @@ class AsyncEngine:
             grace: Longest to wait for a database that does not answer, for code that was told to unwind, and
                 for bodies in threads, in seconds.
         """
-        grace = bounds.grace(grace)
+        grace = bounds.checked_grace(grace)
         await self._end(grace, grace)
 
     async def _end(self, grace: float, patience: float) -> None:
@@ -484,7 +492,7 @@ class AsyncEngine:
         if opened is None or opened.loop is None:
             return
         loop = opened.loop
-        if opened.is_to_end or loop.is_ending:
+        if opened.needs_shutdown or loop.is_ending:
             loop.check()
             await loop.end(opened, grace, patience)
 
@@ -495,11 +503,11 @@ class AsyncEngine:
             grace: Longest to wait for what runs, in seconds. Async code that is told to unwind then has
                 another 10 s for that.
         """
-        grace = bounds.grace(grace)
+        grace = bounds.checked_grace(grace)
         opened = self._here
         over = time.monotonic() + grace
-        await opened.native.drained(grace, opened.port)
-        await self._end(process_hooks.CLOSING, max(0.0, over - time.monotonic()))
+        await opened.native.drain(grace, opened.port)
+        await self._end(process_hooks.CLOSE_GRACE, max(0.0, over - time.monotonic()))
 
     async def work(self, grace: float = 30.0) -> None:
         """Works until the program is told to end, by SIGTERM or by SIGINT (Ctrl-C), then drains. See
@@ -513,7 +521,7 @@ class AsyncEngine:
             Corrupt: The engine has ended by itself, as the database has, or is about to get, the schema of a
                 newer version.
         """
-        grace = bounds.grace(grace)
+        grace = bounds.checked_grace(grace)
         told = asyncio.Semaphore(0)
         with calling_on(asyncio.get_running_loop(), told.release):
             await self._until(told)
@@ -522,18 +530,18 @@ class AsyncEngine:
             try:
                 await asyncio.wait([draining, again], return_when=asyncio.FIRST_COMPLETED)
                 if not draining.done():
-                    await self._end(process_hooks.CLOSING, 0.0)
+                    await self._end(process_hooks.CLOSE_GRACE, 0.0)
                 await draining
             finally:
                 # also if this is cancelled: the engine takes nothing new from then on, and can be closed
                 for task in (draining, again):
                     task.cancel()
-                await finished([draining, again])
+                await wait_until_done([draining, again])
 
     async def _until(self, told: asyncio.Semaphore) -> None:
         """Waits until the program is told to end; raises if the engine ends by itself."""
         opened = self._here
-        ended = asyncio.ensure_future(opened.native.ended(opened.port))
+        ended = asyncio.ensure_future(opened.native.wait_until_ended(opened.port))
         first = asyncio.ensure_future(told.acquire())
         try:
             await asyncio.wait([ended, first], return_when=asyncio.FIRST_COMPLETED)
@@ -545,7 +553,7 @@ class AsyncEngine:
         finally:
             for task in (ended, first):
                 task.cancel()
-            await finished([ended, first])
+            await wait_until_done([ended, first])
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -561,7 +569,7 @@ class AsyncEngine:
 
 def _let_go(opening: asyncio.Future[Opened]) -> None:
     if opening.exception() is None:
-        opening.result().let_go()
+        opening.result().release()
 
 
 __all__ = ["AsyncEngine"]

@@ -15,15 +15,15 @@ from stepfast import _native
 from stepfast._engine.filter import Filter, told
 from stepfast._engine.handle import AsyncHandle
 from stepfast._options.queue import Told
-from stepfast._options.start_options import Order
-from stepfast._processes import Processes
-from stepfast._processes.import_guard import refuse_engines
+from stepfast._options.start_options import StartOptions
+from stepfast._processes import ProcessPool
+from stepfast._processes.import_guard import forbid_engines
 from stepfast._runtime import log, process_hooks
-from stepfast._runtime.branch import branch_here, here_var, refuse_in_workflow
-from stepfast._runtime.event_loop.loop import Loop
-from stepfast._runtime.threads.pool import Threads
+from stepfast._runtime.branch import current_branch, current_code, forbid_in_workflow
+from stepfast._runtime.event_loop.loop import EngineLoop
+from stepfast._runtime.threads.pool import ThreadPool
 from stepfast._validation import bounds
-from stepfast._validation.text import shown
+from stepfast._validation.text import short_repr
 from stepfast._workflow.binding import unbind
 from stepfast._workflow.workflow import Workflow, open_engines, refuse_replaced, registered
 from stepfast.errors import Invalid
@@ -36,7 +36,7 @@ class Opened:
     def __init__(
         self,
         url: str,
-        loop: Loop | None = None,
+        loop: EngineLoop | None = None,
         *,
         max_running: int,
         suspend_after: float,
@@ -49,8 +49,8 @@ class Opened:
         serve: builtins.list[str] | None = None,
         is_client: bool = False,
     ) -> None:
-        refuse_engines()
-        self.processes: Processes = Processes(processes)
+        forbid_engines()
+        self.processes: ProcessPool = ProcessPool(processes)
         self._process = os.getpid()
         self.is_closed: bool = False
         self._is_ended = False
@@ -68,8 +68,8 @@ class Opened:
         self.loop = loop
         self.port: _native.Port | None = loop.native if loop is not None else None
         #: True if a task of its loop runs now, in this thread: what is false may be so, too.
-        self.is_here: Callable[[], bool] = loop.native.is_here if loop is not None else lambda: True
-        self.threads: Threads = Threads(self, threads)
+        self.is_here: Callable[[], bool] = loop.native.is_in_task if loop is not None else lambda: True
+        self.threads: ThreadPool = ThreadPool(self, threads)
         log.install()
         if loop is not None:
             # executions may begin as soon as it is open
@@ -95,7 +95,7 @@ class Opened:
                 serve,
             )
         self.threads.start()
-        process_hooks.keep(self)
+        process_hooks.end_at_exit(self)
         open_engines.add(self)
 
     def _port_of(self, workflow: Workflow[..., Any]) -> _native.Port:
@@ -104,14 +104,14 @@ class Opened:
 
     def asked(self, what: str) -> _native.Engine:
         """The native engine, for what a program asks for outside of the code of workflows."""
-        refuse_in_workflow(f"engine.{what}")
+        forbid_in_workflow(f"engine.{what}")
         return self.native
 
     def resolved(
         self, verb: str, workflow: Callable[..., Any], args: tuple[Any, ...]
     ) -> tuple[int, tuple[Any, ...]]:
         """The number of a workflow that a program starts or runs, and all of its arguments."""
-        if branch_here() is not None:
+        if current_branch() is not None:
             raise in_workflow(verb, workflow)
         number = self.known(workflow)
         if number is None:
@@ -135,23 +135,25 @@ class Opened:
             if self._is_client and isinstance(workflow, (str, Workflow)):
                 # by its name, or defined since the client was opened
                 given = workflow if isinstance(workflow, str) else workflow.name
-                bounds.name("the workflow's name", given)
+                bounds.check_name("the workflow's name", given)
                 signature = None if isinstance(workflow, str) else workflow.signature
                 number = self.numbers[workflow] = self.native.declare(given, signature)
                 return number
             if getattr(workflow, "is_async", False) and self.loop is None:
-                raise Invalid(f"{shown(workflow)} is async, and runs on an event loop: use an AsyncEngine")
+                raise Invalid(
+                    f"{short_repr(workflow)} is async, and runs on an event loop: use an AsyncEngine"
+                )
             if not isinstance(workflow, Workflow):
                 if inspect.iscoroutine(workflow):
                     # nobody will await it
                     workflow.close()
                 raise Invalid(
-                    f"{shown(workflow)} is no workflow: give a workflow, then its arguments, as in "
+                    f"{short_repr(workflow)} is no workflow: give a workflow, then its arguments, as in "
                     "engine.start(checkout, order)"
                 )
             raise Invalid(
-                f"{shown(cast('Any', workflow))} is not known to this engine, as it was defined after that "
-                "was opened: close the engine, and open it again"
+                f"{short_repr(cast('Any', workflow))} is not known to this engine, as it was defined after "
+                "that was opened: close the engine, and open it again"
             )
         return number
 
@@ -167,7 +169,11 @@ class Opened:
                 self.numbers[workflow] = number
 
     def start(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
+        self,
+        workflow: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        order: StartOptions | None,
     ) -> _native.Call:
         """Starts an execution: a handle, when that is durable."""
         number, args = self.resolved("start", workflow, args)
@@ -182,11 +188,15 @@ class Opened:
         )
 
     def start_in_task(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
+        self,
+        workflow: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        order: StartOptions | None,
     ) -> _native.Call:
         """The same, to be awaited."""
         number = self.known(workflow)
-        if number is None or type(here_var.get()) is _native.Branch:
+        if number is None or type(current_code.get()) is _native.Branch:
             number, args = self.resolved("start", workflow, args)
         return self.native.start(
             number,
@@ -198,23 +208,25 @@ class Opened:
             order,
         )
 
-    def start_many(self, workflow: Callable[..., Any], items: Any, order: Order | None) -> _native.Call:
+    def start_many(
+        self, workflow: Callable[..., Any], items: Any, order: StartOptions | None
+    ) -> _native.Call:
         """Starts an execution for each tuple of arguments: handles, when all of them are durable."""
         number, before = self.resolved("start", workflow, ())
-        if order is not None and order.is_of_one is not None:
-            raise Invalid(f"{order.is_of_one} is of one execution, and these are many: leave it out")
+        if order is not None and order.unique_option is not None:
+            raise Invalid(f"{order.unique_option} is of one execution, and these are many: leave it out")
         listed: builtins.list[tuple[Any, ...]] = []
         for item in items:
             if item.__class__ is not tuple:
                 raise Invalid(
-                    f"{shown(item)} is no tuple of arguments: write "
-                    f"start_many({shown(workflow)}, [(1,), (2,)])"
+                    f"{short_repr(item)} is no tuple of arguments: write "
+                    f"start_many({short_repr(workflow)}, [(1,), (2,)])"
                 )
             listed.append((*before, *item))
         return self.native.start_many(number, listed, self.port, order)
 
     def run(
-        self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
+        self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], order: StartOptions | None
     ) -> _native.Call:
         """Runs an execution; its code is the caller's to run, if it may begin here at once."""
         return self.native.run(number, args, kwargs, order)
@@ -228,11 +240,11 @@ class Opened:
         workflow: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        order: Order | None = None,
+        order: StartOptions | None = None,
     ) -> _native.Call:
         """Runs an execution; whoever awaits the call runs async code, if it may begin at once."""
         number = self.known(workflow)
-        if number is None or type(here_var.get()) is _native.Branch:
+        if number is None or type(current_code.get()) is _native.Branch:
             number, args = self.resolved("run", workflow, args)
         function = None if self._is_client else self._function(number)
         return self.native.run_in_task(
@@ -265,20 +277,20 @@ class Opened:
 
     def results(self, handles: Iterable[Any]) -> _native.Call:
         """The ends of many executions."""
-        refuse_in_workflow("engine.results")
+        forbid_in_workflow("engine.results")
         return _native.Handle.results([handle._native for handle in handles], self.port)
 
     def begun(self, call: _native.Call, branch: _native.Branch) -> None:
         """The caller of `call` begins to run the code of an execution in its own thread."""
-        branch.home = self
+        branch.host = self
         self.inline[call] = branch
         if self.is_closed:
             self._hand_back(call, branch)
 
     @staticmethod
     def _hand_back(call: _native.Call, branch: _native.Branch) -> None:
-        branch.hand_back()
-        call.let_go()
+        branch.requeue()
+        call.fail_with_shutdown()
 
     def end(self, grace: float, patience: float) -> None:
         """Ends the engine, once; waits `grace` for the database, and `patience` for threads whose code goes
@@ -301,7 +313,7 @@ class Opened:
             self.threads.stop(over)
 
     @property
-    def is_to_end(self) -> bool:
+    def needs_shutdown(self) -> bool:
         """True if somebody has to end it, here."""
         return not self._is_ended and os.getpid() == self._process
 
@@ -310,16 +322,16 @@ class Opened:
         if native is None or self.is_closed or os.getpid() != self._process:
             return
         process_hooks.warn_unclosed("an engine")
-        self.let_go()
+        self.release()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Lets the engine end in the background: nobody has it any more."""
         self.is_closed = True
-        self.native.let_go()
+        self.native.release()
         self.processes.close()
-        self.threads.let_go()
+        self.threads.release()
         if self.loop is not None:
-            self.loop.let_go()
+            self.loop.release()
 
 
 def file_of(url: str) -> str | None:

@@ -55,7 +55,7 @@ class Client(Engine):
     _options_of = ClientOptions
 
     def __init__(self, url: str) -> None:
-        bounds.store_url(url)
+        bounds.check_store_url(url)
         self._opened = Opened(url, **NOTHING)
 
     @overload
@@ -193,7 +193,7 @@ class AsyncClient(AsyncEngine):
     _options_of = AsyncClientOptions
 
     def __init__(self, url: str) -> None:
-        bounds.store_url(url)
+        bounds.check_store_url(url)
         self._opened = None
         self._open = functools.partial(Opened, url, **NOTHING)
 

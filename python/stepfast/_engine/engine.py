@@ -30,10 +30,10 @@ from stepfast._options.queue import (
     served,
     told,
 )
-from stepfast._options.start_options import Order, order_of
+from stepfast._options.start_options import StartOptions, order_of
 from stepfast._runtime import process_hooks
-from stepfast._runtime.branch import BODY, DONE, PENDING, here_var, refuse_in_workflow
-from stepfast._runtime.exceptions_here import entry
+from stepfast._runtime.branch import DONE, PENDING, RUN_BODY, current_code, forbid_in_workflow
+from stepfast._runtime.exceptions_here import execution_entry
 from stepfast._runtime.failures import failure_of
 from stepfast._runtime.waiting import error_of, wait_for_call
 from stepfast._validation import bounds
@@ -88,7 +88,7 @@ class Engine:
         queues: Iterable[Queue] = (),
         serve: Iterable[str | Queue] | None = None,
     ) -> None:
-        bounds.of_engine(
+        bounds.check_engine_options(
             url, max_running, suspend_after, value_limit, threads, processes, app_version, max_recoveries
         )
         self._opened = Opened(
@@ -167,7 +167,7 @@ class Engine:
         return self._start_many(workflow, items, None)
 
     def _start_many(
-        self, workflow: Callable[..., Any], items: Iterable[tuple[Any, ...]], order: Order | None
+        self, workflow: Callable[..., Any], items: Iterable[tuple[Any, ...]], order: StartOptions | None
     ) -> builtins.list[Handle[Any]]:
         opened = self._opened
         return [Handle(it, opened) for it in wait_for_call(opened.start_many(workflow, items, order))]
@@ -323,21 +323,29 @@ class Engine:
         )
 
     def _start(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
+        self,
+        workflow: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        order: StartOptions | None,
     ) -> Handle[Any]:
         return Handle(wait_for_call(self._opened.start(workflow, args, kwargs, order)), self._opened)
 
-    @entry
+    @execution_entry
     def _run(
-        self, workflow: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None
+        self,
+        workflow: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        order: StartOptions | None,
     ) -> Any:
         opened = self._opened
         number, args = opened.resolved("run", workflow, args)
         call = opened.run(number, args, kwargs, order)
         turn = call.wait()
         error: BaseException | None = None
-        while turn == BODY:
-            begun = call.begun()
+        while turn == RUN_BODY:
+            begun = call.take_new_run()
             if begun is None:
                 # its input cannot be read: it is parked
                 turn = call.wait()
@@ -345,28 +353,28 @@ class Engine:
             branch, (args, kwargs) = begun
             opened.begun(call, branch)
             function: Any = opened.workflows[number].function
-            token = here_var.set(branch)
+            token = current_code.set(branch)
             try:
-                turn = call.returned(function(*args, **kwargs))
+                turn = call.code_returned(function(*args, **kwargs))
             except (KeyboardInterrupt, SystemExit):
                 # the program is told to end: the execution goes on from the record
-                branch.put_off()
+                branch.defer()
                 # the traceback keeps it, and nobody polls it any more
                 call.close()
                 raise
             except BaseException as raised:
                 # of code that unwinds nothing counts
                 error = None if branch.is_closing else raised
-                turn = call.unwound() if error is None else call.raised(failure_of(raised))
+                turn = call.code_unwound() if error is None else call.code_failed(failure_of(raised))
             finally:
-                here_var.reset(token)
+                current_code.reset(token)
                 opened.inline.pop(call, None)
             if turn == PENDING:
                 turn = call.wait()
         try:
             if turn != DONE:
                 raise error_of(call, turn, error)
-            return call.value()
+            return call.take_value()
         finally:
             # its traceback has this frame
             del error
@@ -380,7 +388,7 @@ class Engine:
         Raises:
             NotFound: There is none.
         """
-        bounds.stored("workflow_id", workflow_id)
+        bounds.check_storable_text("workflow_id", workflow_id)
         return Handle(wait_for_call(self._opened.asked("get").get_handle(workflow_id, None)), self._opened)
 
     @overload
@@ -418,7 +426,7 @@ class Engine:
         Raises:
             NotFound: There is no such execution.
         """
-        bounds.stored("workflow_id", workflow_id)
+        bounds.check_storable_text("workflow_id", workflow_id)
         return record_of(wait_for_call(self._opened.asked("show").show(workflow_id, None)))
 
     def survey(self) -> Survey:
@@ -429,7 +437,7 @@ class Engine:
             Invalid: The user of the database may not read that.
             Unavailable: The database does not answer.
         """
-        return survey_of(wait_for_call(self._opened.asked("survey").survey(None)))
+        return survey_of(wait_for_call(self._opened.asked("survey").workers(None)))
 
     def dead_letters(self, *, limit: int = 50) -> builtins.list[DeadLetter]:
         """Starts of outboxes that could not become executions, the latest first. The program's
@@ -442,7 +450,7 @@ class Engine:
             Invalid: `limit` is less than 1; or the user of the database may not read that.
             Unavailable: The database does not answer.
         """
-        bounds.count("limit", limit, 1)
+        bounds.check_count("limit", limit, 1)
         letters = wait_for_call(self._opened.asked("dead_letters").dead_letters(limit, None))
         return [dead_letter_of(row) for row in letters]
 
@@ -513,7 +521,7 @@ class Engine:
         Raises:
             NotFound: There is no such execution.
         """
-        refuse_in_workflow("engine.cancel")
+        forbid_in_workflow("engine.cancel")
         return self.get(workflow_id).cancel()
 
     def resume(self, workflow_id: str) -> bool:
@@ -528,7 +536,7 @@ class Engine:
         Raises:
             NotFound: There is no such execution.
         """
-        refuse_in_workflow("engine.resume")
+        forbid_in_workflow("engine.resume")
         return self.get(workflow_id).resume()
 
     def cancel_all(self, **filter: Unpack[Filter]) -> Answers:
@@ -592,9 +600,9 @@ class Engine:
             Invalid: A value is none that it can have, as a status that there is not, or `limit` is less
                 than 1.
         """
-        bounds.count("limit", limit, 1)
+        bounds.check_count("limit", limit, 1)
         if after is not None:
-            bounds.stored("after", after)
+            bounds.check_storable_text("after", after)
         return [execution_of(row) for row in wait_for_call(self._opened.list(filter, after, limit))]
 
     def close(self, grace: float = 10.0) -> None:
@@ -605,7 +613,7 @@ class Engine:
             grace: Longest to wait for a database that does not answer, and for bodies in threads, which
                 cannot be stopped, in seconds. What they come to is dropped.
         """
-        grace = bounds.grace(grace)
+        grace = bounds.checked_grace(grace)
         self._opened.end(grace, grace)
 
     def drain(self, grace: float = 30.0) -> None:
@@ -618,10 +626,10 @@ class Engine:
                 beyond the grace, nobody waits for it, and what it comes to is dropped. A database that does
                 not answer is waited for another 10 s.
         """
-        grace = bounds.grace(grace)
+        grace = bounds.checked_grace(grace)
         over = time.monotonic() + grace
-        wait_for_call(self._opened.native.drained(grace, None))
-        self._opened.end(process_hooks.CLOSING, max(0.0, over - time.monotonic()))
+        wait_for_call(self._opened.native.drain(grace, None))
+        self._opened.end(process_hooks.CLOSE_GRACE, max(0.0, over - time.monotonic()))
 
     def work(self, grace: float = 30.0) -> None:
         """Works until the program is told to end, by SIGTERM or by SIGINT (Ctrl-C), then drains. Told a
@@ -636,10 +644,10 @@ class Engine:
             Corrupt: The engine has ended by itself, as the database has, or is about to get, the schema of a
                 newer version.
         """
-        grace = bounds.grace(grace)
+        grace = bounds.checked_grace(grace)
         # its `put` may interrupt its own `get`, as signals do
         told: queue.SimpleQueue[bool | Corrupt] = queue.SimpleQueue()
-        ended = self._opened.native.ended(None)
+        ended = self._opened.native.wait_until_ended(None)
 
         def watch() -> None:
             try:
@@ -664,7 +672,7 @@ class Engine:
             draining = threading.Thread(target=drain, name="stepfast-drain")
             draining.start()
             if told.get() is True:
-                self._opened.end(process_hooks.CLOSING, 0.0)
+                self._opened.end(process_hooks.CLOSE_GRACE, 0.0)
             draining.join()
 
     def __enter__(self) -> Self:

@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 
 from stepfast._options.queue import Queue, name_of
 from stepfast._validation import bounds
-from stepfast._validation.attributes import checked
-from stepfast._validation.text import shown
+from stepfast._validation.attributes import check_attributes
+from stepfast._validation.text import short_repr
 from stepfast._validation.times import to_micros
 from stepfast._workflow.binding import unbind
 from stepfast._workflow.workflow import BoundWorkflow, Workflow
@@ -85,11 +85,11 @@ def told(filter: Filter) -> Told:
     unknown = filter.keys() - Filter.__annotations__.keys()
     if unknown:
         known = ", ".join(Filter.__annotations__)
-        raise TypeError(f"{shown(min(unknown))} is none of the conditions that there are: {known}")
+        raise TypeError(f"{short_repr(min(unknown))} is none of the conditions that there are: {known}")
     status, workflow, queue = filter.get("status"), filter.get("workflow"), filter.get("queue")
     attributes, is_parked = filter.get("attributes"), filter.get("is_parked")
     if is_parked is not None:
-        bounds.flag("is_parked", is_parked)
+        bounds.check_flag("is_parked", is_parked)
     named: str | None = workflow_name(workflow) if callable(workflow) else workflow
     for what, given in (
         ("workflow", named),
@@ -98,7 +98,7 @@ def told(filter: Filter) -> Told:
         ("app_version", filter.get("app_version")),
     ):
         if given is not None:
-            bounds.stored(what, given)
+            bounds.check_storable_text(what, given)
     return (
         statuses(status),
         named,
@@ -107,7 +107,7 @@ def told(filter: Filter) -> Told:
         filter.get("id_prefix"),
         filter.get("app_version"),
         None if queue is None else name_of(queue),
-        [] if attributes is None else list(checked(attributes).items()),
+        [] if attributes is None else list(check_attributes(attributes).items()),
         checked_time("created_from", filter.get("created_from")),
         checked_time("created_before", filter.get("created_before")),
     )
@@ -124,9 +124,9 @@ def statuses(given: Any) -> list[str]:
     elif hasattr(given, "__iter__"):
         listed = list(given)
     else:
-        raise Invalid(f"status is {shown(given)}, and must be a status, or a list of some")
+        raise Invalid(f"status is {short_repr(given)}, and must be a status, or a list of some")
     for each in listed:
-        bounds.name("status", each)
+        bounds.check_name("status", each)
     return listed
 
 
@@ -138,7 +138,7 @@ def workflow_name(workflow: Callable[..., Any]) -> str:
     """
     found, _ = unbind(workflow, ())
     if not isinstance(found, Workflow):
-        raise Invalid(f"{shown(workflow)} is no workflow")
+        raise Invalid(f"{short_repr(workflow)} is no workflow")
     return found.name
 
 
@@ -149,12 +149,12 @@ def checked_time(what: str, at: Any) -> int | None:
         Invalid: It is something else.
     """
     if at is not None and not isinstance(at, datetime):
-        raise Invalid(f"{what} is {shown(at)}, and must be a datetime")
+        raise Invalid(f"{what} is {short_repr(at)}, and must be a datetime")
     try:
         return to_micros(at)
     except (ValueError, OverflowError):
         # its own zone, or that of this machine, leads out of the calendar
-        raise Invalid(f"{what} is {shown(at)}, and must be a datetime of the years 2 to 9998") from None
+        raise Invalid(f"{what} is {short_repr(at)}, and must be a datetime of the years 2 to 9998") from None
 
 
 __all__ = ["Answers", "Filter"]

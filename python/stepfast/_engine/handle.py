@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stepfast import _native
-from stepfast._runtime.branch import refuse_in_workflow
+from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
 
@@ -44,15 +44,15 @@ class Handle(Generic[R]):
             Invalid: The timeout is no number, or negative.
             Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
-        bounds.limit("timeout", timeout)
-        refuse_in_workflow("handle.result")
+        bounds.check_limit("timeout", timeout)
+        forbid_in_workflow("handle.result")
         output: R = wait_for_call(self._native.result(None), timeout, self)
         return output
 
     def status(self) -> str:
         """Its status now, from the database: scheduled, queued, running, waiting, completed, failed or
         cancelled."""
-        refuse_in_workflow("handle.status")
+        forbid_in_workflow("handle.status")
         status: str = wait_for_call(self._native.status(None))
         return status
 
@@ -63,7 +63,7 @@ class Handle(Generic[R]):
         Returns:
             False if it had ended before.
         """
-        refuse_in_workflow("handle.cancel")
+        forbid_in_workflow("handle.cancel")
         is_done: bool = wait_for_call(self._native.cancel(None))
         return is_done
 
@@ -75,7 +75,7 @@ class Handle(Generic[R]):
         Returns:
             False if it is none of these.
         """
-        refuse_in_workflow("handle.resume")
+        forbid_in_workflow("handle.resume")
         is_done: bool = wait_for_call(self._native.resume(None))
         return is_done
 
@@ -99,7 +99,7 @@ class AsyncHandle(Generic[R]):
     def _port(self) -> _native.Port:
         loop = self._opened.loop
         assert loop is not None
-        if not loop.native.is_here():
+        if not loop.native.is_in_task():
             loop.check("the handle")
         return loop.native
 
@@ -118,33 +118,33 @@ class AsyncHandle(Generic[R]):
             Unavailable: The engine was closed meanwhile.
             Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
-        refuse_in_workflow("the result of a handle")
+        forbid_in_workflow("the result of a handle")
         loop = self._opened.loop
-        if loop is not None and loop.native.is_here():
+        if loop is not None and loop.native.is_in_task():
             return self._native.result(loop.native)
         return self._result_there()
 
     async def _result_there(self) -> R:
         """What is asked for elsewhere may be awaited on the loop."""
-        refuse_in_workflow("handle.result")
+        forbid_in_workflow("handle.result")
         output: R = await self._native.result(self._port)
         return output
 
     async def status(self) -> str:
         """Its status now, from the database. See `Handle.status`."""
-        refuse_in_workflow("handle.status")
+        forbid_in_workflow("handle.status")
         status: str = await self._native.status(self._port)
         return status
 
     async def cancel(self) -> bool:
         """Asks that it be cancelled. See `Handle.cancel`."""
-        refuse_in_workflow("handle.cancel")
+        forbid_in_workflow("handle.cancel")
         is_done: bool = await self._native.cancel(self._port)
         return is_done
 
     async def resume(self) -> bool:
         """Asks that it go on from what is recorded. See `Handle.resume`."""
-        refuse_in_workflow("handle.resume")
+        forbid_in_workflow("handle.resume")
         is_done: bool = await self._native.resume(self._port)
         return is_done
 

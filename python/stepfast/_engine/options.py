@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from stepfast._engine.handle import AsyncHandle, Handle
-from stepfast._options.start_options import Order
+from stepfast._options.start_options import StartOptions
 from stepfast._workflow.binding import unbind
 from stepfast._workflow.workflow import BoundWorkflow, Workflow
 from stepfast.errors import Invalid
@@ -17,15 +17,15 @@ R = TypeVar("R")
 
 
 #: How an engine does as it is ordered: with a workflow, its arguments by position and by name, and the order.
-Doing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], Order | None], Any]
+Doing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], StartOptions | None], Any]
 #: The same for many: with a workflow, the arguments of each, and the order.
-DoingMany = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]], Order | None], Any]
+DoingMany = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]], StartOptions | None], Any]
 
 
 class Options:
     """An engine that starts executions with options: `engine.options(timeout=60).start(checkout, order)`."""
 
-    def __init__(self, start: Doing, run: Doing, start_many: DoingMany, order: Order) -> None:
+    def __init__(self, start: Doing, run: Doing, start_many: DoingMany, order: StartOptions) -> None:
         self._start, self._run, self._start_many, self._order = start, run, start_many, order
 
     def start(
@@ -53,7 +53,7 @@ class Options:
 class AsyncOptions:
     """An engine that starts executions with options: `engine.options(timeout=60).start(checkout, order)`."""
 
-    def __init__(self, start: Doing, run: Doing, start_many: DoingMany, order: Order) -> None:
+    def __init__(self, start: Doing, run: Doing, start_many: DoingMany, order: StartOptions) -> None:
         self._start, self._run, self._start_many, self._order = start, run, start_many, order
 
     @overload

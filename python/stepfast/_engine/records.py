@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from stepfast._runtime.failures import raised_again
+from stepfast._runtime.failures import recorded_exception
 from stepfast._validation.times import to_datetime, to_datetime_or_none
 from stepfast._values import DecodeError, decode
 
@@ -207,7 +207,7 @@ def readable(recorded: Any) -> Any:
     try:
         if isinstance(recorded, bytes):
             return decode(recorded)
-        return None if recorded is None else raised_again(recorded)
+        return None if recorded is None else recorded_exception(recorded)
     except DecodeError as error:
         return error
 

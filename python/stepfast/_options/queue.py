@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, cast, get_args
 
 from stepfast._validation import bounds
-from stepfast._validation.text import shown
+from stepfast._validation.text import short_repr
 from stepfast._validation.times import to_datetime
 from stepfast.errors import Invalid
 
@@ -65,10 +65,10 @@ class Rate:
     burst: int | None = None
 
     def __post_init__(self) -> None:
-        bounds.count("the starts of a rate", self.starts, 1, bounds.LIMIT)
-        bounds.number("the seconds of a rate", self.per, 0.001, 366 * 86_400)
+        bounds.check_count("the starts of a rate", self.starts, 1, bounds.MAX_QUEUE_LIMIT)
+        bounds.check_number("the seconds of a rate", self.per, 0.001, 366 * 86_400)
         if self.burst is not None:
-            bounds.count("the burst of a rate", self.burst, 1, bounds.LIMIT)
+            bounds.check_count("the burst of a rate", self.burst, 1, bounds.MAX_QUEUE_LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Queue:
     on_conflict: Literal["update", "keep", "refuse"] = "update"
 
     def __post_init__(self) -> None:
-        bounds.name("the queue's name", self.name)
+        bounds.check_name("the queue's name", self.name)
         if self.name == DEFAULT:
             raise Invalid(
                 f"the queue's name is {DEFAULT!r}, which is what has no queue and no limits: choose another"
@@ -121,23 +121,23 @@ class Queue:
                 continue
             if limit == 0:
                 raise Invalid(
-                    f"{what} of queue {shown(self.name)} is {shown(limit)}, and must be at least 1: to stop "
-                    "a queue, pause it"
+                    f"{what} of queue {short_repr(self.name)} is {short_repr(limit)}, and must be at least "
+                    "1: to stop a queue, pause it"
                 )
-            bounds.count(f"{what} of queue {shown(self.name)}", limit, 1, bounds.LIMIT)
+            bounds.check_count(f"{what} of queue {short_repr(self.name)}", limit, 1, bounds.MAX_QUEUE_LIMIT)
         for what in ("rate", "key_rate"):
             given = getattr(self, what)
             if given is not None and not isinstance(given, Rate):
                 raise Invalid(
-                    f"{what} of queue {shown(self.name)} is {shown(given)}, and must be a Rate: write "
-                    "Rate(100, per=60)"
+                    f"{what} of queue {short_repr(self.name)} is {short_repr(given)}, and must be a Rate: "
+                    "write Rate(100, per=60)"
                 )
         # a copy, so that it stays as it was checked
         object.__setattr__(self, "key_weights", weights_of(self.name, self.key_weights))
         if self.on_conflict not in POLICIES:
             raise Invalid(
-                f"on_conflict of queue {shown(self.name)} is {shown(self.on_conflict)}, and must be one of "
-                f"{', '.join(map(repr, POLICIES))}"
+                f"on_conflict of queue {short_repr(self.name)} is {short_repr(self.on_conflict)}, and must "
+                f"be one of {', '.join(map(repr, POLICIES))}"
             )
 
 
@@ -180,18 +180,19 @@ def weights_of(queue: str, given: Any) -> dict[str, int]:
     """
     if not isinstance(given, Mapping):
         raise Invalid(
-            f"key_weights of queue {shown(queue)} is {shown(given)}, and must be a dict: write {{'ann': 5}}"
+            f"key_weights of queue {short_repr(queue)} is {short_repr(given)}, and must be a dict: write "
+            f"{{'ann': 5}}"
         )
     weights = dict(cast("Mapping[str, int]", given))
     if len(weights) > WEIGHTED_KEYS:
         raise Invalid(
-            f"key_weights of queue {shown(queue)} has {len(weights)} keys: give at most {WEIGHTED_KEYS} "
+            f"key_weights of queue {short_repr(queue)} has {len(weights)} keys: give at most {WEIGHTED_KEYS} "
             "a weight"
         )
     for key, weight in weights.items():
         if key != "":
-            bounds.name(f"a key of key_weights of queue {shown(queue)}", key, bounds.KEY)
-        bounds.count(f"key_weights[{shown(key)}] of queue {shown(queue)}", weight, 1, WEIGHT)
+            bounds.check_name(f"a key of key_weights of queue {short_repr(queue)}", key, bounds.MAX_ID_BYTES)
+        bounds.check_count(f"key_weights[{short_repr(key)}] of queue {short_repr(queue)}", weight, 1, WEIGHT)
     return weights
 
 
@@ -234,8 +235,8 @@ def told(queue: Any, where: str = "") -> Told:
         Invalid: It is none.
     """
     if not isinstance(queue, Queue):
-        example = f"Queue({shown(queue)})" if isinstance(queue, str) else "Queue('…')"
-        raise Invalid(f"{shown(queue)}{where} is no queue: write {example}")
+        example = f"Queue({short_repr(queue)})" if isinstance(queue, str) else "Queue('…')"
+        raise Invalid(f"{short_repr(queue)}{where} is no queue: write {example}")
     return (
         queue.name,
         queue.concurrency,
@@ -259,7 +260,7 @@ def declared(queues: Any) -> list[tuple[Told, str]]:
     names = [name for (name, *_), _ in listed]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise Invalid(f"queues has {shown(min(twice))} more than once: declare it once")
+        raise Invalid(f"queues has {short_repr(min(twice))} more than once: declare it once")
     return listed
 
 
@@ -281,7 +282,7 @@ def each(what: str, given: Any, example: str) -> list[Any]:
         Invalid: It is one thing.
     """
     if isinstance(given, (str, Queue)) or not hasattr(given, "__iter__"):
-        raise Invalid(f"{what} is {shown(given)}, and must be a list, as in {what}=[{example}]")
+        raise Invalid(f"{what} is {short_repr(given)}, and must be a list, as in {what}=[{example}]")
     return list(given)
 
 
@@ -293,7 +294,7 @@ def name_of(queue: Any, what: str = "the queue's name") -> str:
     """
     if isinstance(queue, Queue):
         return queue.name
-    bounds.name(what, queue)
+    bounds.check_name(what, queue)
     return cast("str", queue)
 
 
@@ -321,30 +322,30 @@ def check_ticket(
     ):
         if given not in policies:
             known = " or ".join(f'"{policy}"' for policy in policies)
-            raise Invalid(f"{what} is {shown(given)}, and must be {known}")
+            raise Invalid(f"{what} is {short_repr(given)}, and must be {known}")
     if on_duplicate != "reject" and dedup_id is None:
         raise Invalid(
-            f"on_duplicate is {shown(on_duplicate)}, and there is no dedup_id for it: give dedup_id= too"
+            f"on_duplicate is {short_repr(on_duplicate)}, and there is no dedup_id for it: give dedup_id= too"
         )
     if queue is None and needs_queue:
         beside = {"key": key, "priority": priority, "dedup_id": dedup_id, "debounce": debounce}
         beside["on_full"] = None if on_full == "reject" else on_full
         for what, given in beside.items():
             if given is not None:
-                raise Invalid(f"{what} is {shown(given)}, and there is no queue for it: give queue= too")
+                raise Invalid(f"{what} is {short_repr(given)}, and there is no queue for it: give queue= too")
     name = None if queue is None else name_of(queue)
     if name == DEFAULT:
         raise Invalid(f"queue is {DEFAULT!r}, which is what has no queue: leave it out")
     if key is not None:
-        bounds.name("key", key, bounds.KEY)
+        bounds.check_name("key", key, bounds.MAX_ID_BYTES)
     if priority is not None:
-        bounds.count("priority", priority, -(2**31), 2**31 - 1)
+        bounds.check_count("priority", priority, -(2**31), 2**31 - 1)
     if dedup_id is not None:
-        bounds.name("dedup_id", dedup_id, bounds.KEY)
+        bounds.check_name("dedup_id", dedup_id, bounds.MAX_ID_BYTES)
     if debounce is not None:
-        bounds.name("debounce", debounce, bounds.KEY)
+        bounds.check_name("debounce", debounce, bounds.MAX_ID_BYTES)
     if max_delay is not None:
-        bounds.number("max_delay", max_delay, 0, 1e11)
+        bounds.check_number("max_delay", max_delay, 0, 1e11)
     return name
 
 

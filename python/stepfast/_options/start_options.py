@@ -8,11 +8,11 @@ from typing import Any
 from stepfast import _native
 from stepfast._options.queue import OnDuplicate, OnFull, check_ticket
 from stepfast._validation import bounds
-from stepfast._validation.attributes import checked
-from stepfast._validation.text import shown
+from stepfast._validation.attributes import check_attributes
+from stepfast._validation.text import short_repr
 from stepfast.errors import Invalid
 
-Order = _native.Order
+StartOptions = _native.StartOptions
 #: As the engine takes it: whether it is an instant, and in microseconds.
 Due = tuple[bool, int]
 
@@ -36,21 +36,21 @@ def order_of(
     debounce: Any = None,
     max_delay: Any = None,
     attributes: Any = None,
-) -> Order:
+) -> StartOptions:
     """How an execution is started with these options. See `Engine.options`.
 
     Raises:
         Invalid: One of them is out of its bounds, or does not go with another.
     """
-    bounds.of_order(workflow_id, timeout, patience)
-    bounds.limit("run_timeout", run_timeout)
+    bounds.check_start_options(workflow_id, timeout, patience)
+    bounds.check_limit("run_timeout", run_timeout)
     if debounce is not None and attributes:
         raise Invalid("debounce does not go with attributes")
-    return Order(
+    return StartOptions(
         workflow_id=workflow_id,
-        timeout=timeout,
+        execution_timeout=timeout,
         run_timeout=run_timeout,
-        patience=patience,
+        wait_timeout=patience,
         queue=check_ticket(queue, key, priority, dedup_id, on_duplicate, on_full, debounce, max_delay),
         key=key,
         priority=priority,
@@ -60,7 +60,7 @@ def order_of(
         waits_if_full=on_full == "wait",
         debounce=debounce,
         max_delay=max_delay,
-        attributes=None if attributes is None else checked(attributes),
+        attributes=None if attributes is None else check_attributes(attributes),
     )
 
 
@@ -74,13 +74,13 @@ def due_of(delay: Any, start_at: Any) -> Due | None:
         raise Invalid("delay and start_at are both given: give one of them")
     if delay is not None:
         # centuries are as good as for ever
-        bounds.number("delay", delay, 0, 1e11)
+        bounds.check_number("delay", delay, 0, 1e11)
         return False, round(delay * 1e6)
     if start_at is None:
         return None
     if not isinstance(start_at, datetime) or start_at.tzinfo is None:
         raise Invalid(
-            f"start_at is {shown(start_at)}, and must be a datetime with a time zone, as in "
+            f"start_at is {short_repr(start_at)}, and must be a datetime with a time zone, as in "
             "datetime.now(timezone.utc) + timedelta(hours=1)"
         )
     return True, (start_at - _EPOCH) // timedelta(microseconds=1)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from stepfast import _native
 from stepfast._outbox.message import Letter
-from stepfast._validation.bounds import LONGEST
+from stepfast._validation.bounds import MAX_SECONDS
 from stepfast._workflow.workflow import open_engines
 from stepfast.errors import Invalid
 
@@ -66,7 +66,7 @@ def refuse_if_open(databases: Iterable[Any]) -> None:
     files = [file for _, _, file in databases if file and os.path.exists(file)]
     for opened in list(open_engines):
         # while one is being closed, too
-        held = opened.file if opened.is_to_end else None
+        held = opened.file if opened.needs_shutdown else None
         if held is None or not os.path.exists(held):
             continue
         if any(os.path.samefile(file, held) for file in files):
@@ -117,14 +117,14 @@ def library_of(connection: Any, *, is_async: bool) -> str:
 
 def seconds(given: float | None) -> float | None:
     """A span of time as drivers take it, which may have been given as any number."""
-    return None if given is None else min(float(given), LONGEST)
+    return None if given is None else min(float(given), MAX_SECONDS)
 
 
 def near(start_at: datetime | None) -> datetime | None:
     """A time at which an execution may begin, or the nearest one that the inbox takes."""
     if start_at is None:
         return None
-    latest = datetime.now(UTC) + timedelta(seconds=LONGEST)
+    latest = datetime.now(UTC) + timedelta(seconds=MAX_SECONDS)
     return min(max(start_at, datetime(1970, 1, 1, tzinfo=UTC)), latest)
 
 

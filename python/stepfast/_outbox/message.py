@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native
-from stepfast._validation.text import shown
+from stepfast._validation.text import short_repr
 from stepfast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def letter_of(
         EncodeError: An argument cannot be recorded.
         Invalid: Together they are too large.
     """
-    key, key_text, encoded, fingerprint = _native.letter(args, kwargs, shard, signature)
+    key, key_text, encoded, fingerprint = _native.encode_start(args, kwargs, shard, signature)
     if len(encoded) > LARGEST:
         raise Invalid(
-            f"the input of workflow {shown(workflow)} has {len(encoded)} bytes; an outbox takes {LARGEST}: "
-            "keep large values elsewhere and pass on where",
+            f"the input of workflow {short_repr(workflow)} has {len(encoded)} bytes; an outbox takes "
+            f"{LARGEST}: keep large values elsewhere and pass on where",
             "SF-0007",
         )
     given = fingerprint if place.workflow_id is not None else None

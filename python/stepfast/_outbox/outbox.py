@@ -12,10 +12,10 @@ from stepfast._options.queue import Queue, check_ticket
 from stepfast._options.start_options import due_of
 from stepfast._outbox.connection import post, post_here
 from stepfast._outbox.message import Letter, letter_of
-from stepfast._runtime.branch import branch_here
+from stepfast._runtime.branch import current_branch
 from stepfast._validation import bounds
-from stepfast._validation.attributes import checked
-from stepfast._validation.text import shown
+from stepfast._validation.attributes import check_attributes
+from stepfast._validation.text import short_repr
 from stepfast._workflow.binding import unbind
 from stepfast._workflow.workflow import BoundWorkflow, Workflow
 from stepfast.errors import Invalid
@@ -44,9 +44,9 @@ class Mail:
     """What both kinds of outboxes have in common."""
 
     def __init__(self, schema: str, *, notify: bool, shard: int) -> None:
-        bounds.name("schema", schema)
-        bounds.flag("notify", notify)
-        bounds.count("shard", shard, 0, 1023)
+        bounds.check_name("schema", schema)
+        bounds.check_flag("notify", notify)
+        bounds.check_count("shard", shard, 0, 1023)
         self._schema, self._notify, self._shard, self._place = schema, notify, shard, Place()
 
     def _with(self, place: Place) -> Self:
@@ -55,7 +55,7 @@ class Mail:
         return other
 
     def _letter(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> Letter:
-        if branch_here() is not None:
+        if current_branch() is not None:
             raise in_workflow("start", workflow)
         check_ticket(place.queue, place.key, place.priority, place.dedup_id)
         signature = None
@@ -65,10 +65,10 @@ class Mail:
             workflow, signature = workflow.name, workflow.signature
         if not isinstance(workflow, str):
             raise Invalid(
-                f"{shown(workflow)} is no workflow: give a connection, a workflow, then its arguments, as in "
-                "outbox.start(connection, checkout, order)"
+                f"{short_repr(workflow)} is no workflow: give a connection, a workflow, then its arguments, "
+                "as in outbox.start(connection, checkout, order)"
             )
-        bounds.name("the workflow's name", workflow)
+        bounds.check_name("the workflow's name", workflow)
         return letter_of(workflow, args, kwargs, place, signature, self._shard)
 
     def options(
@@ -107,12 +107,12 @@ class Mail:
         Raises:
             Invalid: An option is out of its bounds.
         """
-        bounds.of_order(workflow_id, timeout, None)
-        bounds.limit("run_timeout", run_timeout)
+        bounds.check_start_options(workflow_id, timeout, None)
+        bounds.check_limit("run_timeout", run_timeout)
         # `enqueue` has the queue, where the options have none
         name = check_ticket(queue, key, priority, dedup_id, needs_queue=False)
         due_of(delay, start_at)
-        found_by = None if attributes is None else checked(attributes)
+        found_by = None if attributes is None else check_attributes(attributes)
         return self._with(
             Place(workflow_id, timeout, run_timeout, name, key, priority, dedup_id, delay, start_at, found_by)
         )

@@ -1,4 +1,5 @@
-"""`Attempt`: one attempt of a process step, between who waits for its outcome and the slot that makes it."""
+"""`Attempt`: one attempt of a process step, shared by the code that awaits its outcome and the slot that runs
+it."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from stepfast import _native
-from stepfast._runtime.failures import Failure, failure_in_step
+from stepfast._runtime.failures import FailureTuple, step_failure
 
 if TYPE_CHECKING:
     from stepfast._processes.child import Child
@@ -14,57 +15,75 @@ if TYPE_CHECKING:
 
 
 class Attempt:
-    """One attempt of a process step. It leaves its outcome with the call, once, unless it is given up."""
+    """One attempt of a process step. It delivers its outcome to the call once, unless it is abandoned.
+
+    Args:
+        call: The call of the step.
+        step: The step.
+        step_context: The workflow_id, the name of the workflow, and the position of the step.
+    """
 
     def __init__(
-        self, call: _native.Call, step: ProcessStep[Any, Any], where: tuple[str, str, str | None]
+        self, call: _native.Call, step: ProcessStep[Any, Any], step_context: tuple[str, str, str | None]
     ) -> None:
         self.step = step
         #: The workflow_id, the name of the workflow, and the position of the step.
-        self.where = where
+        self.step_context = step_context
         self.arguments = b""
-        #: What it failed with.
+        #: The exception with which the attempt failed.
         self.error: BaseException | None = None
         self._call = call
         self._lock = threading.Lock()
         self._child: Child | None = None
-        self._is_given_up = False
+        self._is_abandoned = False
 
     def enter(self, child: Child) -> bool:
-        """It is about to be made in `child`; false if it has been given up, or if its body may not begin any
-        more: then it is about to be given up."""
+        """Binds the attempt to the child that is about to run its body.
+
+        Returns:
+            False if the attempt was abandoned, or is about to be because its body may no longer begin.
+        """
         with self._lock:
-            if self._is_given_up or not self._call.may_begin:
+            if self._is_abandoned or not self._call.can_begin:
                 return False
             self._child = child
             return True
 
     def leave(self) -> bool:
-        """It is not in its child any more; false if it has been given up."""
+        """Releases the attempt from its child; returns False if it was abandoned."""
         with self._lock:
             self._child = None
-            return not self._is_given_up
+            return not self._is_abandoned
 
-    def give_up(self) -> None:
-        """Nobody waits for it any more: a body under way is killed, with its child."""
+    def abandon(self) -> None:
+        """Abandons the attempt: a running body is killed, with its child."""
         with self._lock:
-            self._is_given_up = True
+            self._is_abandoned = True
             if self._child is not None:
                 self._child.kill()
 
     def succeed(self, encoded: bytes) -> None:
-        """The body has returned the value with this encoding."""
+        """Delivers the encoded value that the body has returned."""
         self._call.deliver(encoded)
 
     def fail(self, error: Exception, *, is_final: bool = False) -> None:
-        """The attempt has failed outside of the body; it is tried again if the step says so, and it is not
-        final."""
+        """Delivers an error from outside of the body.
+
+        Args:
+            error: The error.
+            is_final: Whether no further attempt may follow, even if the step allows one.
+        """
         self.error = error
-        failure = failure_in_step(self.step.name, error, self.step.retry_if)
+        failure = step_failure(self.step.name, error, self.step.retry_if)
         kind, message, causes, is_retryable, detail = failure
         self._call.deliver_failure((kind, message, causes, is_retryable and not is_final, detail))
 
-    def fail_with(self, failure: Failure, error: BaseException) -> None:
-        """The body has failed, as it is recorded in `failure`; raised again, that is `error`."""
+    def fail_with(self, failure: FailureTuple, error: BaseException) -> None:
+        """Delivers the failure of the body.
+
+        Args:
+            failure: The failure, as it is recorded.
+            error: The exception of the failure.
+        """
         self.error = error
         self._call.deliver_failure(failure)

@@ -1,4 +1,4 @@
-"""`Child`: a child process, as the slot sees it that owns it."""
+"""`Child`: a child process, from the view of the slot that owns it."""
 
 from __future__ import annotations
 
@@ -17,54 +17,55 @@ from typing import Any
 from ormsgpack import packb, unpackb
 
 from stepfast._processes.attempt import Attempt
-from stepfast._processes.step_location import main_of_program
-from stepfast._runtime.failures import Failure
+from stepfast._processes.step_location import main_module
+from stepfast._runtime.failures import FailureTuple
 from stepfast._values import decode_exception
 
-#: What a child begins with: it has to find modules as the program does before it imports any of them.
+#: The program of a child. It sets the module search path before it imports any module of the program.
 BOOT = """\
 import json, sys
 from multiprocessing.connection import Connection
 connection = Connection(int(sys.argv[1]))
-told = json.loads(connection.recv_bytes())
-sys.path[:] = told["path"]
+settings = json.loads(connection.recv_bytes())
+sys.path[:] = settings["path"]
 from stepfast._processes.child_main import serve
-serve(connection, told)
+serve(connection, settings)
 """
 
-#: Seconds within which a child has to end once its connection is closed.
-PATIENCE = 5.0
+#: How long a child may take to end after its connection was closed, in seconds.
+CHILD_EXIT_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True)
-class Returned:
-    """The body has returned the value with this encoding."""
+class BodyReturned:
+    """The body has returned a value, of which this is the encoding."""
 
     encoded: bytes
 
 
 @dataclass(frozen=True)
-class Failed:
+class BodyFailed:
     """The body has raised an exception."""
 
-    failure: Failure
+    failure: FailureTuple
     error: BaseException
-    #: The child is not fit for another body.
+    #: Whether the child must not run another body.
     is_last: bool
 
 
 @dataclass(frozen=True)
-class Unfit:
-    """The child cannot run the step at all."""
+class StepUnavailable:
+    """The child cannot run the step."""
 
     reason: str
-    #: It would be the same another time.
+    #: Whether every further attempt would fail in the same way.
     is_final: bool
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The child has ended, with an exit code or minus the number of a signal; `None` if it was made to."""
+class ChildEnded:
+    """The child has ended, with an exit code, or minus the number of a signal; `None` if it had to be
+    killed."""
 
     code: int | None
     has_begun: bool
@@ -73,15 +74,15 @@ class Ended:
 class Child:
     """A child process that runs one body after another.
 
-    It is in a process group of its own: what is typed at the terminal reaches only the program, and what a
-    body has started ends with the child.
+    The child has a process group of its own. Keys typed at the terminal reach only the program, and processes
+    that a body has started end with the child.
     """
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self._connection: Connection[Any, Any] = Connection(ours.detach())
         with theirs:
-            # interpreter options are handed on as multiprocessing does it
+            # passes the options of the interpreter on as multiprocessing does
             options: list[str] = getattr(subprocess, "_args_from_interpreter_flags")()  # noqa: B009
             number = theirs.fileno()
             self._process = subprocess.Popen(
@@ -91,69 +92,74 @@ class Child:
                 process_group=0,
             )
         self._lock = threading.Lock()
-        # the connection alone would not do: something that the child has forked may hold it open
+        # the connection alone does not suffice: a process that the child has forked may hold it open
         self._sentinel = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
-        told = {
+        settings = {
             "path": [str(entry) for entry in sys.path],
             "arguments": sys.argv,
             "parent": os.getpid(),
-            "main": asdict(main_of_program()),
+            "main": asdict(main_module()),
         }
         with contextlib.suppress(OSError):
-            self._connection.send_bytes(json.dumps(told).encode())
+            self._connection.send_bytes(json.dumps(settings).encode())
 
-    def carry_out(self, attempt: Attempt) -> Returned | Failed | Unfit | Ended | None:
-        """Runs the body of a step; `None` if that took longer than its timeout, and was killed."""
+    def run_step(self, attempt: Attempt) -> BodyReturned | BodyFailed | StepUnavailable | ChildEnded | None:
+        """Runs the body of a step; returns `None` if the body exceeded the timeout of the step and was
+        killed."""
         step, has_begun = attempt.step, False
         try:
-            self._connection.send_bytes(packb([astuple(step.place), step.place.file, attempt.where]))
+            self._connection.send_bytes(
+                packb([astuple(step.location), step.location.file, attempt.step_context])
+            )
             self._connection.send_bytes(attempt.arguments)
             while True:
-                if not self._is_heard(step.timeout if has_begun else None):
+                if not self._wait_for_message(step.timeout if has_begun else None):
                     self.kill()
                     return None
                 match unpackb(self._connection.recv_bytes()):
                     case ["begun"]:
                         has_begun = True
                     case ["returned"]:
-                        return Returned(self._connection.recv_bytes())
-                    case ["failed", kind, message, causes, is_retryable, detail, trace, is_last]:
+                        return BodyReturned(self._connection.recv_bytes())
+                    case ["failed", kind, message, causes, is_retryable, detail, note, is_last]:
                         error = decode_exception(detail)
-                        # its class may be frozen
+                        # the class of the exception may be frozen
                         with contextlib.suppress(Exception):
-                            error.add_note(trace)
-                        return Failed((kind, message, causes, is_retryable, detail), error, is_last)
+                            error.add_note(note)
+                        return BodyFailed((kind, message, causes, is_retryable, detail), error, is_last)
                     case ["unfit", reason, is_final]:
-                        return Unfit(reason, is_final)
-                    case other:
-                        raise AssertionError(f"a child has said {other!r}")
+                        return StepUnavailable(reason, is_final)
+                    case message:
+                        raise AssertionError(f"a child process has sent the unknown message {message!r}")
         except (EOFError, OSError):
-            return Ended(self._end(), has_begun)
+            return ChildEnded(self._end(), has_begun)
 
-    def _is_heard(self, seconds: float | None) -> bool:
-        """Waits for a message, or for the child's end; false if there was neither in time."""
+    def _wait_for_message(self, seconds: float | None) -> bool:
+        """Waits for a message, or for the end of the child; returns False if neither came in time."""
         watched: list[Connection[Any, Any] | int] = [self._connection]
         if self._sentinel is not None:
             watched.append(self._sentinel)
-        heard = wait(watched, seconds)
-        if heard and self._connection not in heard and not self._connection.poll():
+        ready = wait(watched, seconds)
+        if ready and self._connection not in ready and not self._connection.poll():
             raise EOFError
-        return bool(heard)
+        return bool(ready)
 
     def kill(self) -> None:
-        """Kills it, and what it has started. From any thread."""
+        """Kills the child and all processes that it has started. Callable from any thread."""
         with self._lock:
             if self._process.returncode is None:
                 self._kill_group()
 
     def close(self) -> None:
-        """Lets it end, if it waits for a body; returns when it has, and what it had started too."""
+        """Ends a child that waits for a body; returns after it, and all processes that it had started, have
+        ended."""
         self._end()
 
     def _end(self) -> int | None:
-        """Closes the connection; what the child ended with, `None` if it had to be killed for that."""
+        """Closes the connection; returns the exit code of the child, or `None` if the child had to be
+        killed."""
         self._connection.close()
-        has_ended = self._has_ended_within(PATIENCE)
+        has_ended = self._has_ended_within(CHILD_EXIT_TIMEOUT)
         with self._lock:
             self._kill_group()
             code = self._process.wait()
@@ -172,6 +178,6 @@ class Child:
         return True
 
     def _kill_group(self) -> None:
-        # its group may be gone by now, or may not be ours any more
+        # the group may have ended, or may belong to another user by now
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

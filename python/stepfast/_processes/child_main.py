@@ -1,4 +1,4 @@
-"""What a child process does: runs bodies, one after another, until the program closes the connection."""
+"""The main loop of a child process: runs bodies one after another until the program closes the connection."""
 
 from __future__ import annotations
 
@@ -11,92 +11,96 @@ from typing import Any, cast
 
 from ormsgpack import packb, unpackb
 
-from stepfast._processes.child_setup import settle_in
-from stepfast._processes.import_guard import Unfindable
+from stepfast._processes.child_setup import set_up_child
+from stepfast._processes.import_guard import StepNotFound
 from stepfast._processes.process_step import ProcessStep
-from stepfast._processes.step_loader import Imports
-from stepfast._processes.step_location import Main, Place
+from stepfast._processes.step_loader import StepLoader
+from stepfast._processes.step_location import MainModule, StepLocation
 from stepfast._runtime import log
-from stepfast._runtime.branch import here_var
-from stepfast._runtime.failures import failure_in_step
+from stepfast._runtime.branch import current_code
+from stepfast._runtime.failures import step_failure
 from stepfast._values import DecodeError, decode, encode
-from stepfast._values.errors import unicode_of
+from stepfast._values.errors import to_unicode
 
 
 @dataclass(frozen=True)
-class Here:
-    """The execution and the position of the body that runs here, as `current` asks a branch and a call."""
+class StepContext:
+    """The execution and the position of the running body. It stands in for the branch and the call, of which
+    `current` reads these attributes."""
 
     workflow_id: str
     workflow: str
     path: str | None
 
 
-def serve(connection: Connection[Any, Any], told: dict[str, Any]) -> None:
-    """Runs the bodies that the program asks for."""
-    settle_in(connection, told["parent"])
-    sys.argv[:] = told["arguments"]
+def serve(connection: Connection[Any, Any], settings: dict[str, Any]) -> None:
+    """Runs the bodies that the program requests."""
+    set_up_child(connection, settings["parent"])
+    sys.argv[:] = settings["arguments"]
     log.install()
-    imports = Imports(Main(**told["main"]))
-    # the program has ended, or the engine is closed
+    loader = StepLoader(MainModule(**settings["main"]))
+    # the program has ended, or has closed the engine
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             request, arguments = connection.recv_bytes(), connection.recv_bytes()
-            answer(connection, imports, unpackb(request), arguments)
+            handle_request(connection, loader, unpackb(request), arguments)
             del request, arguments
 
 
-def answer(connection: Connection[Any, Any], imports: Imports, request: list[Any], arguments: bytes) -> None:
-    """Runs one body, and sends what it comes to."""
+def handle_request(
+    connection: Connection[Any, Any], loader: StepLoader, request: list[Any], arguments: bytes
+) -> None:
+    """Runs one body, and sends its outcome."""
     try:
-        place, file, where = request
-        step = imports.step(Place(*place), file)
-        args, kwargs = read(imports, arguments)
-    except Unfindable as error:
-        connection.send_bytes(packb(["unfit", unicode_of(str(error)), error.is_final]))
+        location, file, step_context = request
+        step = loader.load_step(StepLocation(*location), file)
+        args, kwargs = decode_arguments(loader, arguments)
+    except StepNotFound as error:
+        connection.send_bytes(packb(["unfit", to_unicode(str(error)), error.is_final]))
         return
     connection.send_bytes(packb(["begun"]))
-    here = Here(*where)
-    here_var.set(cast("Any", (here, here, step.name)))
-    encoded, report = outcome(step, args, kwargs)
-    here_var.set(None)
-    flush()
+    context = StepContext(*step_context)
+    current_code.set(cast("Any", (context, context, step.name)))
+    encoded, report = run_body(step, args, kwargs)
+    current_code.set(None)
+    flush_output()
     connection.send_bytes(packb(report))
     if encoded is not None:
         connection.send_bytes(encoded)
 
 
-def read(imports: Imports, arguments: bytes) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a body."""
+def decode_arguments(loader: StepLoader, arguments: bytes) -> tuple[list[Any], dict[str, Any]]:
+    """Decodes the arguments of a body."""
     try:
         args, kwargs = decode(arguments)
     except DecodeError as error:
         try:
-            # one of their classes may be the program's own
-            imports.program()
+            # a class of an argument may be defined in the program's main module
+            loader.load_program()
             args, kwargs = decode(arguments)
-        except (DecodeError, Unfindable) as second:
+        except (DecodeError, StepNotFound) as second:
             also = "" if str(second) == str(error) else f" ({second})"
-            raise Unfindable(f"its arguments cannot be read there: {error}{also}") from error
+            raise StepNotFound(f"its arguments cannot be read in the child process: {error}{also}") from error
     return args, kwargs
 
 
-def outcome(
+def run_body(
     step: ProcessStep[..., Any], args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[bytes | None, list[object]]:
-    """Runs the body: its encoded value, if it has returned one, and what is to be reported."""
+    """Runs the body; returns its encoded value, if there is one, and the report to send."""
     try:
         return encode(step.function(*args, **kwargs)), ["returned"]
     except Exception as error:
-        trace = "".join(traceback.format_tb(error.__traceback__)[1:])
-        note = unicode_of(f"In the process of step {step.name!r}:\n{trace}".rstrip())
-        # what is left of the memory is better not used any more
+        traceback_text = "".join(traceback.format_tb(error.__traceback__)[1:])
+        note = to_unicode(f"In the process of step {step.name!r}:\n{traceback_text}".rstrip())
+        # little memory is left, so no other body should run here
         is_last = isinstance(error, MemoryError)
-        return None, ["failed", *failure_in_step(step.name, error, step.retry_if), note, is_last]
+        return None, ["failed", *step_failure(step.name, error, step.retry_if), note, is_last]
 
 
-def flush() -> None:
-    """What was printed is seen before the outcome, and is not lost if the child is killed later."""
+def flush_output() -> None:
+    """Flushes stdout and stderr: the output appears before the outcome, and survives if the child is killed
+    later."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -1,4 +1,4 @@
-"""A child process among the others: it leaves signals to the program, and ends with it."""
+"""Sets up a child process: it leaves signals to the program, and ends with the program."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any, Final
 
-#: The system takes memory from a child rather than from the program: of two that are as large, always.
+#: The score with which the kernel kills a child before a program of the same size when memory runs out.
 OOM_SCORE: Final = 500
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def settle_in(connection: Connection[Any, Any], parent: int) -> None:
+def set_up_child(connection: Connection[Any, Any], parent: int) -> None:
     """Prepares a child of the process `parent`, once."""
     os.set_inheritable(connection.fileno(), False)
-    # a copy of this process must not keep the program waiting for the end of this one
+    # a fork of this process must not keep the connection open, which would hide the end of this process from
+    # the program
     os.register_at_fork(after_in_child=connection.close)
-    leave_signals()
-    if not dies_with(parent):
-        threading.Thread(target=end_with, args=(connection.fileno(),), daemon=True).start()
-    spare_the_program()
-    # says where a body was that crashes
+    ignore_signals()
+    if not kill_with_parent(parent):
+        threading.Thread(target=exit_with_connection, args=(connection.fileno(),), daemon=True).start()
+    prefer_for_oom_kill()
+    # reports the position of a body that crashes
     with contextlib.suppress(Exception):
         faulthandler.enable()
 
 
-def spare_the_program() -> None:
-    """When memory runs out, this process is the one to be killed."""
+def prefer_for_oom_kill() -> None:
+    """Makes this process the first to be killed when memory runs out."""
     file = "/proc/self/oom_score_adj"
     with contextlib.suppress(OSError):
         with open(file) as score:
@@ -43,9 +44,11 @@ def spare_the_program() -> None:
                 score.write(str(OOM_SCORE))
 
 
-def leave_signals() -> None:
-    """Ctrl-C, and the end of a service, are often told to all processes at once. The program decides what
-    becomes of the children then: a body that is cut off so has not failed."""
+def ignore_signals() -> None:
+    """Ignores SIGINT and SIGTERM, which terminals and supervisors often send to all processes at once.
+
+    The program decides when its children end. A body that ends with the program has not failed.
+    """
 
     def leave(number: int, frame: FrameType | None) -> None:
         pass
@@ -56,12 +59,12 @@ def leave_signals() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
-    # not by SIG_IGN, which programs that a body starts would inherit
+    # a handler instead of SIG_IGN, which programs started by a body would inherit
     os.register_at_fork(after_in_child=back_to_default)
 
 
-def dies_with(parent: int) -> bool:
-    """Has the system kill this process when the thread ends that has started it. False if it cannot."""
+def kill_with_parent(parent: int) -> bool:
+    """Makes the kernel kill this process when the thread that started it ends; returns False if it cannot."""
     try:
         import ctypes
 
@@ -70,15 +73,15 @@ def dies_with(parent: int) -> bool:
     except (ImportError, AttributeError, OSError):
         return False
     if os.getppid() != parent:
-        # it ended before
+        # the parent has ended before
         os._exit(1)
     return True
 
 
-def end_with(descriptor: int) -> None:
-    """Ends this process when the other end of the connection is gone."""
+def exit_with_connection(descriptor: int) -> None:
+    """Ends this process when the other end of the connection is closed."""
     poll = select.poll()
-    # reports only that
+    # an empty mask reports only hang-ups and errors
     poll.register(descriptor, 0)
     poll.poll()
     os._exit(1)

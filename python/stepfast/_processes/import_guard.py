@@ -1,4 +1,4 @@
-"""While a child process imports a module to find a step in it, no engine opens."""
+"""Keeps engines from opening while a child process imports the module of a step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from stepfast.errors import Invalid
 _importing: str | None = None
 
 
-class Unfindable(Exception):
-    """Why a step cannot be run in this process."""
+class StepNotFound(Exception):
+    """Raised if a step cannot be run in this process.
+
+    Args:
+        reason: Why not.
+        is_final: Whether another attempt would fail in the same way.
+    """
 
     def __init__(self, reason: str, *, is_final: bool = True) -> None:
         super().__init__(reason)
@@ -19,30 +24,34 @@ class Unfindable(Exception):
 
 
 @contextlib.contextmanager
-def importing(what: str) -> Generator[None, None, None]:
-    """What goes wrong meanwhile makes the step `Unfindable`."""
+def guard_imports(what: str) -> Generator[None, None, None]:
+    """Converts errors of an import to `StepNotFound`, and marks the import for `forbid_engines`.
+
+    Args:
+        what: What is imported, for messages.
+    """
     global _importing
     _importing = what
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise Unfindable(
-            f"importing {what} there raised {type(error).__name__}: {error}",
-            # files may be about to change; what the program does will not
+        raise StepNotFound(
+            f"importing {what} in the child process raised {type(error).__name__}: {error}",
+            # files may change before the next attempt; what the program does on import will not
             is_final=isinstance(error, Invalid),
         ) from error
     finally:
         _importing = None
 
 
-def refuse_engines() -> None:
-    """For engines that are about to open.
+def forbid_engines() -> None:
+    """Rejects an engine that is opened by an import in a child process.
 
     Raises:
         Invalid: The program would start a second time, in a child.
     """
     if _importing is not None:
         raise Invalid(
-            f"an engine is opened while the process of a step imports {_importing}, to find the step there: "
-            'put what starts the program under `if __name__ == "__main__":`'
+            f"an engine is opened while the child process of a step imports {_importing} to find the step: "
+            'put the code that starts the program under `if __name__ == "__main__":`'
         )

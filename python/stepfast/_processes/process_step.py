@@ -1,7 +1,6 @@
 """`ProcessStep`: a step whose body runs in a child process."""
 
-# what is here belongs together
-# pyright: reportPrivateUsage=false
+# the classes and functions of this module share their private parts
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from stepfast import _native
 from stepfast._processes.attempt import Attempt
-from stepfast._processes.step_location import Place, place_of, steps
-from stepfast._runtime.branch import BODY, DONE, FAILED, PENDING, branch_here
-from stepfast._runtime.event_loop.tasks import cancelled
+from stepfast._processes.step_location import StepLocation, process_steps, step_location
+from stepfast._runtime.branch import DONE, FAILED, PENDING, RUN_BODY, current_branch
+from stepfast._runtime.event_loop.tasks import state_after_cancellation
 from stepfast._runtime.waiting import error_of
 from stepfast._values import EncodeError
 from stepfast._values.arguments import encode_arguments
@@ -28,8 +27,11 @@ R = TypeVar("R", covariant=True)
 
 
 class ProcessStep(Step[P, R]):
-    """A step whose body runs in a child process, made by `@step(process=True)`. Sync workflows call it as it
-    is, async ones write `await crunch.in_process(...)`. Outside of a workflow it is a plain call."""
+    """A step whose body runs in a child process, made by `@step(process=True)`.
+
+    Sync workflows call it directly; async workflows write `await crunch.in_process(...)`. Outside of a
+    workflow the call is a plain call of the function.
+    """
 
     def __init__(self, function: Callable[P, R], **options: Any) -> None:
         super().__init__(function, **options)
@@ -38,8 +40,8 @@ class ProcessStep(Step[P, R]):
                 f"step {self.name!r} is async, and process=True is for sync functions: make it sync, or "
                 "leave process=True out"
             )
-        self.place: Place = place_of(self.name, function)
-        steps[self.place] = self
+        self.location: StepLocation = step_location(self.name, function)
+        process_steps[self.location] = self
 
     def _carried(
         self,
@@ -51,36 +53,37 @@ class ProcessStep(Step[P, R]):
         if branch.is_on_loop:
             raise self._misplaced()
         call = branch.step(self.settings, recorded, kwargs, len(args) - len(recorded))
-        return carry_out_here(call, branch, self, args, kwargs)
+        return wait_for_process_step(call, branch, self, args, kwargs)
 
     def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
-        """For async code: the step, to be awaited; the loop goes on meanwhile.
+        """Runs the step in a child process, for async code, without blocking the event loop.
 
         Raises:
-            Invalid: This is the code of a sync workflow: call the step as it is.
-            EncodeError: An argument, which goes to the process as values are recorded, cannot be.
+            Invalid: The caller is a sync workflow: call the step directly.
+            EncodeError: An argument cannot be encoded. Arguments go to the process in the encoding of
+                recorded values.
             ProcessDied: The process ended before the body had returned, in the last attempt too.
-            Exception: What the body has raised.
+            Exception: The exception that the body has raised.
         """
         return self._in_process(args, args, kwargs)
 
     def _in_process(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[object, None, R]:
-        branch = branch_here()
+        branch = current_branch()
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
             raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
         call = branch.step(self.settings, recorded, kwargs, len(args) - len(recorded))
-        return carry_out(call, branch, self, args, kwargs)
+        return await_process_step(call, branch, self, args, kwargs)
 
     def _in_thread(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[object, None, R]:
         raise self._misplaced()
 
-    # as those of Step
+    # the same overloads as those of Step
     @overload
     def __get__(  # type: ignore[misc]
         self: Callable[Concatenate[Nobody, A], R], instance: object, owner: type
@@ -111,8 +114,10 @@ class ProcessStep(Step[P, R]):
 
 
 class BoundProcessStep(BoundStep[P, R]):
-    """A process step that is a method, with the object that it is called on. That is not recorded, but goes
-    to the process as the arguments do."""
+    """A process step that is a method, together with the object on which it is called.
+
+    The object is not recorded, but goes to the process as the arguments do.
+    """
 
     def __init__(self, step: ProcessStep[..., R], instance: object) -> None:
         super().__init__(step, instance)
@@ -123,99 +128,99 @@ class BoundProcessStep(BoundStep[P, R]):
         return self._process_step._in_process(args, (self.instance, *args), kwargs)
 
 
-async def carry_out(
+async def await_process_step(
     call: _native.Call,
     branch: _native.Branch,
     step: ProcessStep[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Carries the call of a step out in a task of the loop."""
+    """Runs a process step in a task of the event loop."""
     attempt: Attempt | None = None
     try:
         await call
-        while (turn := call.turn) in (PENDING, BODY):
-            if turn == BODY:
-                attempt = begun(call, branch, step, args, kwargs)
+        while (state := call.state) in (PENDING, RUN_BODY):
+            if state == RUN_BODY:
+                attempt = begin_attempt(call, branch, step, args, kwargs)
             await call
-        if turn != DONE:
-            raise error_of(call, turn, None if attempt is None else attempt.error)
-        return call.value()
+        if state != DONE:
+            raise error_of(call, state, None if attempt is None else attempt.error)
+        return call.take_value()
     except asyncio.CancelledError:
-        turn = cancelled(call, branch)
-        if turn == DONE:
-            return call.value()
-        if turn == FAILED:
-            raise error_of(call, turn, None if attempt is None else attempt.error) from None
+        state = state_after_cancellation(call, branch)
+        if state == DONE:
+            return call.take_value()
+        if state == FAILED:
+            raise error_of(call, state, None if attempt is None else attempt.error) from None
         raise
     finally:
         call.close()
         if attempt is not None:
-            attempt.give_up()
+            attempt.abandon()
 
 
-def carry_out_here(
+def wait_for_process_step(
     call: _native.Call,
     branch: _native.Branch,
     step: ProcessStep[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Carries the call of a step out in this thread."""
+    """Runs a process step in this thread."""
     attempt: Attempt | None = None
     try:
-        turn = call.poll()
-        while turn in (PENDING, BODY):
-            if turn == BODY:
-                attempt = begun(call, branch, step, args, kwargs)
-            turn = call.wait()
-        if turn != DONE:
-            raise error_of(call, turn, None if attempt is None else attempt.error)
-        return call.value()
+        state = call.poll()
+        while state in (PENDING, RUN_BODY):
+            if state == RUN_BODY:
+                attempt = begin_attempt(call, branch, step, args, kwargs)
+            state = call.wait()
+        if state != DONE:
+            raise error_of(call, state, None if attempt is None else attempt.error)
+        return call.take_value()
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        # the program is told to end: nothing more is recorded of the code, which unwinds
-        branch.put_off()
+        # the program ends: nothing more is recorded of the code, which unwinds
+        branch.defer()
         raise
     finally:
         call.close()
         if attempt is not None:
-            attempt.give_up()
+            attempt.abandon()
 
 
-def begun(
+def begin_attempt(
     call: _native.Call,
     branch: _native.Branch,
     step: ProcessStep[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Attempt:
-    """An attempt, whose outcome wakes whoever waits for `call`."""
+    """Begins an attempt, whose outcome wakes the code that waits for `call`."""
     attempt = Attempt(call, step, (branch.workflow_id, branch.workflow, call.path))
     try:
-        if steps[step.place] is not step:
+        if process_steps[step.location] is not step:
             raise Invalid(
-                f"another step has taken the place of {step.name!r} in module {step.place.module}: give one "
-                "of the functions another name, or import it again after a reload"
+                f"another step has taken the place of {step.name!r} in module {step.location.module}: give "
+                "one of the functions another name, or import it again after a reload"
             )
-        attempt.arguments = encoded(args, kwargs)
+        attempt.arguments = encode_step_arguments(args, kwargs)
     except (EncodeError, Invalid) as error:
         attempt.fail(error, is_final=True)
     else:
-        branch.home.processes.begin(attempt)
+        branch.host.processes.begin(attempt)
     return attempt
 
 
-def encoded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """The arguments as they go to the child: encoded like recorded values.
+def encode_step_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Encodes the arguments for the child, like recorded values.
 
     Raises:
-        EncodeError: One of them cannot be recorded.
+        EncodeError: An argument cannot be recorded.
     """
     try:
         return encode_arguments(args, kwargs)
     except EncodeError as error:
         raise EncodeError(
-            f"it runs in a process, where its arguments go as values are recorded: {error}",
+            f"it runs in a child process, and its arguments must be recordable: {error}",
             path=error.path,
             type_name=error.type_name,
         ) from None

@@ -1,4 +1,4 @@
-"""`Slot`: a thread that makes attempts, one after the other, in a child process of its own."""
+"""`Slot`: a thread that runs attempts, one after another, in a child process of its own."""
 
 from __future__ import annotations
 
@@ -6,79 +6,80 @@ import threading
 from typing import TYPE_CHECKING
 
 from stepfast._processes.attempt import Attempt
-from stepfast._processes.child import Child, Ended, Failed, Returned, Unfit
-from stepfast._processes.exit_messages import died
-from stepfast._runtime.threads.time_limit import too_long
+from stepfast._processes.child import BodyFailed, BodyReturned, Child, ChildEnded, StepUnavailable
+from stepfast._processes.exit_messages import process_died
+from stepfast._runtime.threads.time_limit import attempt_timeout
 from stepfast.errors import Invalid
 
 if TYPE_CHECKING:
-    from stepfast._processes.pool import Processes
+    from stepfast._processes.pool import ProcessPool
 
 
 class Slot:
-    """Makes attempts in its child, and has another child when one has died."""
+    """Runs attempts in its child, and starts another child after one has died."""
 
-    def __init__(self, pool: Processes, number: int) -> None:
+    def __init__(self, pool: ProcessPool, number: int) -> None:
         self._pool = pool
         self._child: Child | None = None
         self._thread = threading.Thread(target=self._work, name=f"stepfast-process-{number}", daemon=True)
         self._thread.start()
 
     def join(self) -> None:
-        """Waits until it has ended, and its child with it."""
+        """Waits until the slot and its child have ended."""
         self._thread.join()
 
     def _work(self) -> None:
         try:
-            while (attempt := self._pool.next()) is not None:
+            while (attempt := self._pool.take_next()) is not None:
                 try:
-                    self._make(attempt)
+                    self._run_attempt(attempt)
                 except Exception as error:
-                    # no more processes, no more memory: the next attempt gets a fresh child
-                    self._drop()
+                    # the machine may be out of processes or memory: the next attempt gets a new child
+                    self._close_child()
                     if attempt.leave():
                         attempt.fail(error)
                 finally:
-                    self._pool.forget(attempt)
+                    self._pool.finish(attempt)
                     del attempt
         finally:
-            self._drop()
+            self._close_child()
 
-    def _drop(self) -> None:
+    def _close_child(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.close()
 
-    def _make(self, attempt: Attempt) -> None:
+    def _run_attempt(self, attempt: Attempt) -> None:
         step = attempt.step
         is_fresh = self._child is None
         child = self._child = self._child or Child()
         if not attempt.enter(child):
             return
-        outcome = child.carry_out(attempt)
-        is_wanted = attempt.leave()
-        if isinstance(outcome, Ended):
+        outcome = child.run_step(attempt)
+        is_awaited = attempt.leave()
+        if isinstance(outcome, ChildEnded):
             self._child = None
         elif outcome is None:
-            self._drop()
-        if not is_wanted:
+            self._close_child()
+        if not is_awaited:
             return
         match outcome:
-            case Returned(encoded):
+            case BodyReturned(encoded):
                 attempt.succeed(encoded)
-            case Failed(failure, error, is_last):
+            case BodyFailed(failure, error, is_last):
                 if is_last:
-                    self._drop()
+                    self._close_child()
                 attempt.fail_with(failure, error)
-            case Unfit(reason, is_final):
+            case StepUnavailable(reason, is_final):
                 attempt.fail(
                     Invalid(f"step {step.name!r} cannot run in a process: {reason}"), is_final=is_final
                 )
-            case Ended(_, has_begun) if not has_begun and not is_fresh:
-                # it was dead already, or died of what earlier bodies had left in it: this one has not begun
-                self._make(attempt)
-            case Ended(code, has_begun):
-                attempt.fail(died(step.name, code, has_begun=has_begun))
+            case ChildEnded(_, has_begun) if not has_begun and not is_fresh:
+                # the child was dead before, or died of the leftovers of earlier bodies; this body has not
+                # begun
+                self._run_attempt(attempt)
+            case ChildEnded(code, has_begun):
+                attempt.fail(process_died(step.name, code, has_begun=has_begun))
             case None:
                 assert step.timeout is not None
-                attempt.fail(too_long(step.timeout))
+                attempt.fail(attempt_timeout(step.timeout))

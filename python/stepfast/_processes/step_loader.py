@@ -1,4 +1,4 @@
-"""What a child process imports to find the step that it is to run."""
+"""Imports the modules in which a child process finds the step to run."""
 
 from __future__ import annotations
 
@@ -11,89 +11,97 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
 
-from stepfast._processes.import_guard import Unfindable, importing
+from stepfast._processes.import_guard import StepNotFound, guard_imports
 from stepfast._processes.process_step import ProcessStep
-from stepfast._processes.step_location import Main, Place, steps
-from stepfast._values.references import MAINS
+from stepfast._processes.step_location import MainModule, StepLocation, process_steps
+from stepfast._values.references import MAIN_MODULES
 from stepfast.errors import Invalid
 
 
-class Imports:
-    """Finds the steps of the program whose main module is `main`."""
+class StepLoader:
+    """Finds the steps of a program.
 
-    def __init__(self, main: Main) -> None:
+    Args:
+        main: The program's main module.
+    """
+
+    def __init__(self, main: MainModule) -> None:
         self._main = main
         self._program: ModuleType | None = None
 
-    def step(self, place: Place, file: str | None) -> ProcessStep[..., Any]:
-        """The step at this place, whose module has this file.
+    def load_step(self, location: StepLocation, file: str | None) -> ProcessStep[..., Any]:
+        """Returns the step at a location.
+
+        Args:
+            location: The location.
+            file: The file of the module, which is used if the module cannot be imported by its name.
 
         Raises:
-            Unfindable: Its module cannot be imported, or does not have it.
+            StepNotFound: The module cannot be imported, or has no such step.
         """
-        if place.is_main:
-            place = dataclasses.replace(place, module=self.program().__name__)
+        if location.is_main:
+            location = dataclasses.replace(location, module=self.load_program().__name__)
         else:
-            with importing(f"module {place.module}"):
-                imported(place.module, file)
-        step = steps.get(place)
+            with guard_imports(f"module {location.module}"):
+                import_module_or_file(location.module, file)
+        step = process_steps.get(location)
         if step is None:
-            raise Unfindable(
-                f"module {place.module} has no step {place.qualname} when it is imported there; define it "
-                "at the top level, and under no condition that only the program fulfils"
+            raise StepNotFound(
+                f"module {location.module} has no step {location.qualname} when the child process imports "
+                "it; define it at the top level, and under no condition that only the program fulfils"
             )
         return step
 
-    def program(self) -> ModuleType:
-        """The program's main module, under the name by which it can be imported: what stands under
-        `if __name__ == "__main__":` does not run.
+    def load_program(self) -> ModuleType:
+        """Imports the program's main module under its importable name: code under `if __name__ ==
+        "__main__":` does not run.
 
         Raises:
-            Unfindable: It cannot be imported.
+            StepNotFound: The module cannot be imported.
         """
         if self._program is None:
-            with importing(self._main.file or f"module {self._main.name}"):
-                self._program = main_module(self._main)
+            with guard_imports(self._main.file or f"module {self._main.name}"):
+                self._program = import_main(self._main)
             sys.modules["__main__"] = sys.modules["__mp_main__"] = self._program
         return self._program
 
 
-def main_module(main: Main) -> ModuleType:
-    """The main module, imported."""
-    is_named = main.name not in MAINS
+def import_main(main: MainModule) -> ModuleType:
+    """Imports the main module of a program."""
+    is_named = main.name not in MAIN_MODULES
     if is_named and main.is_module:
         return importlib.import_module(main.name)
     if main.file is None:
         raise Invalid("the program has no file: put the step, and classes of its arguments, into a module")
     known = sys.modules.get(main.name)
     if is_named and known is None:
-        return loaded(main.name, main.file)
+        return load_module(main.name, main.file)
     file = getattr(known, "__file__", None)
     if is_named and known is not None and file is not None and os.path.samefile(file, main.file):
         return known
-    # its name is no module's, or another one's
-    return loaded("__mp_main__", main.file)
+    # the name belongs to no module, or to another one
+    return load_module("__mp_main__", main.file)
 
 
-def imported(name: str, file: str | None) -> ModuleType:
-    """The module, imported by its name, or else from its file."""
+def import_module_or_file(name: str, file: str | None) -> ModuleType:
+    """Imports a module by its name, or else from its file."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if file is None or error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-    return loaded(name, file)
+    return load_module(name, file)
 
 
-def loaded(name: str, file: str) -> ModuleType:
-    """The module `name`, from its file."""
+def load_module(name: str, file: str) -> ModuleType:
+    """Loads the module `name` from its file."""
     loader = SourceFileLoader(name, file)
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    before = sys.modules["__main__"]
-    if name in MAINS:
-        # classes are then recorded under the names that they have in the program
+    previous_main = sys.modules["__main__"]
+    if name in MAIN_MODULES:
+        # so that classes are recorded under the names that they have in the program
         module.__spec__ = None
         sys.modules["__main__"] = module
     sys.modules[name] = module
@@ -101,6 +109,6 @@ def loaded(name: str, file: str) -> ModuleType:
         loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
-        sys.modules["__main__"] = before
+        sys.modules["__main__"] = previous_main
         raise
     return module

@@ -1,4 +1,4 @@
-"""Where a step is defined, as the process that runs its body has to find it."""
+"""The location of a step's definition, at which the child process finds the step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast._values.references import MAINS, main_name
+from stepfast._values.references import MAIN_MODULES, main_name
 from stepfast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a step is found: module and qualified name of its function, and its own name, as one function may
-    be several steps."""
+class StepLocation:
+    """The location of a step: module and qualified name of its function, and the name of the step, because
+    one function may be several steps."""
 
     module: str
     qualname: str
@@ -26,52 +26,52 @@ class Place:
 
     @property
     def is_main(self) -> bool:
-        """True if it is defined in the program that runs."""
-        return self.module in MAINS
+        """Whether the step is defined in the main module of the program."""
+        return self.module in MAIN_MODULES
 
     @property
     def file(self) -> str | None:
-        """The file of its module."""
+        """The source file of the module; None if there is none."""
         file = getattr(sys.modules.get(self.module), "__file__", None)
         return file if isinstance(file, str) and file.endswith(".py") else None
 
 
 #: All process steps that have been defined.
-steps: Final[dict[Place, ProcessStep[..., Any]]] = {}
+process_steps: Final[dict[StepLocation, ProcessStep[..., Any]]] = {}
 
 
 @dataclass(frozen=True)
-class Main:
-    """The program that runs: the name under which it can be imported, and its file."""
+class MainModule:
+    """The main module of the running program: its importable name, and its file."""
 
     name: str
     file: str | None
-    #: It was found by name (`python -m name`).
+    #: Whether it was found by name (`python -m name`).
     is_module: bool
 
 
-def main_of_program() -> Main:
-    """What a child needs to import the program that runs."""
+def main_module() -> MainModule:
+    """Returns what a child needs to import the main module of this program."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     is_module = getattr(main, "__spec__", None) is not None
     is_file = isinstance(file, str) and os.path.isfile(file)
-    return Main(main_name(), os.path.abspath(str(file)) if is_file else None, is_module)
+    return MainModule(main_name(), os.path.abspath(str(file)) if is_file else None, is_module)
 
 
-def place_of(name: str, function: Callable[..., Any]) -> Place:
-    """The place of a function that is made the step `name`.
+def step_location(name: str, function: Callable[..., Any]) -> StepLocation:
+    """Returns the location of a function that becomes the step `name`.
 
     Raises:
-        Invalid: Another process cannot find it there.
+        Invalid: A child process could not find the step there.
     """
-    place = Place(function.__module__, function.__qualname__, name)
-    if "<locals>" in place.qualname or "<lambda>" in place.qualname:
+    location = StepLocation(function.__module__, function.__qualname__, name)
+    if "<locals>" in location.qualname or "<lambda>" in location.qualname:
         raise Invalid(
-            f"step {name!r} is defined inside a function or as a lambda ({place.qualname}), where the "
+            f"step {name!r} is defined inside a function or as a lambda ({location.qualname}), where the "
             "process that is to run it cannot find it: define it with `def` at the top level of a module"
         )
-    if place.is_main and main_of_program().file is None:
+    if location.is_main and main_module().file is None:
         raise Invalid(
             f"step {name!r} is defined in a notebook, in an interactive session or on the command line, "
             "where the process that is to run it cannot find it: move it to a module (a .py file) and "
@@ -82,4 +82,4 @@ def place_of(name: str, function: Callable[..., Any]) -> Place:
             f"step {name!r} is to run in a process, but there is no Python interpreter to start: the program "
             "is frozen or embedded. Leave out process=True"
         )
-    return place
+    return location

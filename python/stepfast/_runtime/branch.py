@@ -1,4 +1,4 @@
-"""The branch of an execution that the running code belongs to."""
+"""The branch of an execution to which the running code belongs."""
 
 from __future__ import annotations
 
@@ -8,46 +8,53 @@ from typing import Final
 from stepfast._native import Branch, Call
 from stepfast.errors import Cancelled, Invalid, Suspended
 
+#: The state codes of a call, as in python/src/poll_state.rs.
 PENDING: Final = 0
-BODY: Final = 1
+RUN_BODY: Final = 1
 DONE: Final = 2
 FAILED: Final = 3
 ERROR: Final = 4
 STOPPED: Final = 5
-CHILD: Final = 6
+RUN_CHILD: Final = 6
 
-#: The body of a step that runs: its branch, its call, the name of the step.
-Body = tuple[Branch, Call, str]
+#: A step body that runs: its branch, its call, the name of the step.
+StepBody = tuple[Branch, Call, str]
 
-#: What runs here: code of this branch, or this body, or nothing of a workflow. One variable for both, as it
-#: is set and reset for every body.
-here_var: Final[ContextVar[Branch | Body | None]] = ContextVar("stepfast", default=None)
-
-
-def branch_here() -> Branch | None:
-    """The branch whose code runs here: none in the body of a step."""
-    here = here_var.get()
-    return here if type(here) is Branch else None
+#: The code that runs in this context: code of a branch, the body of a step, or (None) no code of an
+#: execution. One variable serves both kinds, because every step body sets and resets it.
+current_code: Final[ContextVar[Branch | StepBody | None]] = ContextVar("stepfast", default=None)
 
 
-def refuse_in_workflow(what: str) -> None:
-    """Refuses to ask for something in the code of a workflow: a replay would ask again, and could see
-    something else.
+def current_branch() -> Branch | None:
+    """Returns the branch whose code runs here; None in the body of a step and outside of executions."""
+    current = current_code.get()
+    return current if type(current) is Branch else None
+
+
+def forbid_in_workflow(what: str) -> None:
+    """Rejects a question whose answer a replay could not repeat, if workflow code asks it.
+
+    Args:
+        what: The call, as the error message names it.
 
     Raises:
-        Invalid: This is the code of a workflow.
+        Invalid: The caller is the code of a workflow.
     """
-    if type(here_var.get()) is Branch:
+    if type(current_code.get()) is Branch:
         raise Invalid(
             f"{what} is called in the code of a workflow, where a replay would call it again, and could see "
             "something else: call it in a step, whose outcome is recorded"
         )
 
 
-def unwinding(stopped: int) -> BaseException:
-    """What unwinds code that has been stopped."""
-    if stopped == 2:
+def unwind_exception(stop_code: int) -> BaseException:
+    """Returns the exception that unwinds stopped code.
+
+    Args:
+        stop_code: Why the code was stopped: 1 suspended, 2 cancelled, 3 the workflow has returned.
+    """
+    if stop_code == 2:
         return Cancelled("the execution was cancelled")
-    if stopped == 3:
+    if stop_code == 3:
         return Suspended("the workflow has returned, and did not wait for this")
-    return Suspended("the execution goes on later, from what is recorded")
+    return Suspended("the execution continues later from its record")

@@ -1,4 +1,4 @@
-"""The open engine, as the code below it sees it: where executions run, and which workflows there are."""
+"""The interface that the runtime needs of an open engine: where executions run, and the known workflows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from stepfast import _native
-    from stepfast._runtime.event_loop.loop import Loop
-    from stepfast._runtime.threads.pool import Threads
+    from stepfast._runtime.event_loop.loop import EngineLoop
+    from stepfast._runtime.threads.pool import ThreadPool
 
 
 class Definition(Protocol):
-    """A workflow, as what runs its code sees it."""
+    """A workflow, as the code that runs it needs it."""
 
     @property
     def name(self) -> str:
@@ -21,7 +21,7 @@ class Definition(Protocol):
 
     @property
     def is_async(self) -> bool:
-        """True if its code runs on an event loop."""
+        """Whether its code runs on an event loop."""
         ...
 
     @property
@@ -34,10 +34,10 @@ class Host(Protocol):
     """An open engine, which runs executions on an event loop and on threads."""
 
     native: _native.Engine
-    loop: Loop | None
-    threads: Threads
+    loop: EngineLoop | None
+    threads: ThreadPool
     is_closed: bool
-    #: The file that it has open, of SQLite.
+    #: The path of the open SQLite file; None for any other store.
     file: str | None
 
     @property
@@ -46,8 +46,8 @@ class Host(Protocol):
         ...
 
     @property
-    def is_to_end(self) -> bool:
-        """True if the engine has to be ended, in this process."""
+    def needs_shutdown(self) -> bool:
+        """Whether the engine is still open in this process and has to be ended."""
         ...
 
     @property
@@ -63,6 +63,11 @@ class Host(Protocol):
         """Runs the new code of a workflow that was defined again."""
         ...
 
-    def end(self, grace: float, patience: float) -> None:
-        """Ends the engine, once."""
+    def end(self, grace: float, thread_timeout: float) -> None:
+        """Ends the engine, once.
+
+        Args:
+            grace: How long to wait for the database, in seconds.
+            thread_timeout: How long to wait for threads whose code still runs, in seconds.
+        """
         ...

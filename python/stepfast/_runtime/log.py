@@ -1,4 +1,4 @@
-"""The standard `logging`: with the execution that a record belongs to, and with what engines log."""
+"""Connects engines to `logging`: log records know their execution, and lines of the engine are logged."""
 
 from __future__ import annotations
 
@@ -11,95 +11,101 @@ from typing import Any, Final
 from stepfast import _native
 from stepfast._runtime.current import current
 
-#: What engines log.
-ENGINE: Final[logging.Logger] = logging.getLogger("stepfast.engine")
-#: So long the end of the program waits for handlers, in seconds.
-PATIENCE: Final = 1.0
+#: The logger of the engines.
+ENGINE_LOGGER: Final[logging.Logger] = logging.getLogger("stepfast.engine")
+#: How long the exit of the program waits for log handlers, in seconds.
+HANDLER_TIMEOUT: Final = 1.0
 
-_starting = threading.Lock()
-_forwarding: threading.Thread | None = None
+_start_lock = threading.Lock()
+_forwarder: threading.Thread | None = None
 
 
-class Factory:
-    """Makes log records that know their execution: `stepfast_workflow_id`, `stepfast_workflow` and
-    `stepfast_step`, empty outside of executions, and `stepfast_is_replaying`.
+class RecordFactory:
+    """Makes log records with attributes of their execution.
 
-    Each keeps the factory that was there before it: one that wraps another may be wrapped again.
+    The attributes are `stepfast_workflow_id`, `stepfast_workflow` and `stepfast_step`, empty outside of
+    executions, and `stepfast_is_replaying`. Each factory keeps and calls the one installed before it, so
+    further factories may wrap it.
     """
 
-    def __init__(self, before: Callable[..., logging.LogRecord]) -> None:
-        self._before: Final = before
+    def __init__(self, wrapped: Callable[..., logging.LogRecord]) -> None:
+        self._wrapped: Final = wrapped
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
-        # a prefix, as `extra=` of a log call must not have the name of an attribute that is there
-        made = self._before(*args, **kwargs)
-        now = current()
-        if now is None:
-            made.stepfast_workflow_id = made.stepfast_workflow = made.stepfast_step = ""
-            made.stepfast_is_replaying = False
+        # the attributes have a prefix because `extra=` of a log call must not repeat the name of an attribute
+        record = self._wrapped(*args, **kwargs)
+        execution = current()
+        if execution is None:
+            record.stepfast_workflow_id = record.stepfast_workflow = record.stepfast_step = ""
+            record.stepfast_is_replaying = False
         else:
-            made.stepfast_workflow_id, made.stepfast_workflow = now.workflow_id, now.workflow
-            made.stepfast_step, made.stepfast_is_replaying = now.step or "", now.is_replaying
-        return made
+            record.stepfast_workflow_id, record.stepfast_workflow = execution.workflow_id, execution.workflow
+            record.stepfast_step, record.stepfast_is_replaying = execution.step or "", execution.is_replaying
+        return record
 
 
 def install() -> None:
-    """Lets log records know their executions, beside whatever else makes records; and brings here what
-    engines log, in a thread of its own: they do not wait for handlers."""
-    global _forwarding
-    with _starting:
+    """Installs the record factory, and the thread that forwards log lines of engines.
+
+    The factory works with any other record factory. The thread keeps engines from waiting for log handlers.
+    """
+    global _forwarder
+    with _start_lock:
         factory = logging.getLogRecordFactory()
-        if not isinstance(factory, Factory):
-            logging.setLogRecordFactory(Factory(factory))
-        if _forwarding is None or not _forwarding.is_alive():
-            _native.close_log(False)
-            _forwarding = threading.Thread(target=_forward, name="stepfast-log", daemon=True)
-            _forwarding.start()
+        if not isinstance(factory, RecordFactory):
+            logging.setLogRecordFactory(RecordFactory(factory))
+        if _forwarder is None or not _forwarder.is_alive():
+            _native.set_log_closed(False)
+            _forwarder = threading.Thread(target=_forward, name="stepfast-log", daemon=True)
+            _forwarder.start()
 
 
 def _forward() -> None:
     while (lines := _native.next_log_lines()) is not None:
         for level, text, created in lines:
             try:
-                _tell(level, text, created)
+                _log_line(level, text, created)
             except Exception:
-                # a filter's, or a factory's: those of handlers are caught by `logging`
+                # raised by a filter or a record factory: `logging` catches those of handlers itself
                 if logging.raiseExceptions:
                     traceback.print_exc()
 
 
-def _tell(level: int, text: str, created: float) -> None:
-    if ENGINE.isEnabledFor(level):
-        made = ENGINE.makeRecord(ENGINE.name, level, "stepfast", 0, text, (), None)
-        # when it happened
-        made.relativeCreated += (created - made.created) * 1000
-        made.created, made.msecs = created, int(created % 1 * 1000) + 0.0
-        ENGINE.handle(made)
+def _log_line(level: int, text: str, created: float) -> None:
+    if ENGINE_LOGGER.isEnabledFor(level):
+        record = ENGINE_LOGGER.makeRecord(ENGINE_LOGGER.name, level, "stepfast", 0, text, (), None)
+        # the time of the event, not the time at which this thread logs it
+        record.relativeCreated += (created - record.created) * 1000
+        record.created, record.msecs = created, int(created % 1 * 1000) + 0.0
+        ENGINE_LOGGER.handle(record)
 
 
-def finish() -> None:
-    """Lets handlers have what is left."""
-    thread = _forwarding
+def stop() -> None:
+    """Passes the remaining lines to the handlers, then ends the thread that forwards them."""
+    thread = _forwarder
     if thread is not None:
-        _native.close_log(True)
-        thread.join(PATIENCE)
+        _native.set_log_closed(True)
+        thread.join(HANDLER_TIMEOUT)
 
 
-def forget() -> None:
-    """In a forked child: the thread is its parent's."""
-    global _starting, _forwarding
-    _starting, _forwarding = threading.Lock(), None
+def reset_after_fork() -> None:
+    """Forgets the forwarding thread in a forked child: only the parent has it."""
+    global _start_lock, _forwarder
+    _start_lock, _forwarder = threading.Lock(), None
 
 
 class ReplayFilter(logging.Filter):
-    """Drops what the code of a workflow logs again while it repeats what an earlier run has recorded:
-    `handler.addFilter(stepfast.ReplayFilter())`."""
+    """Drops log records of replayed workflow code: `handler.addFilter(stepfast.ReplayFilter())`.
+
+    A replay runs the code of a workflow again from its beginning, and with it the log calls that an earlier
+    run has made.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """False for a record that is to be dropped.
+        """Returns False for a log record of replayed code, which is dropped.
 
         Args:
-            record: What is about to be logged.
+            record: The log record.
         """
         return not getattr(record, "stepfast_is_replaying", False)
 

@@ -1,4 +1,4 @@
-"""What code came to when it raised: an outcome, or nothing that counts."""
+"""Decides whether an exception is a step's outcome or a shutdown signal."""
 
 from __future__ import annotations
 
@@ -7,38 +7,46 @@ import asyncio
 from stepfast._values import RemoteError
 from stepfast.errors import Cancelled, Suspended
 
-#: What tells a program or a task to end, and what unwinds code. None of them is an outcome.
-_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, Suspended, Cancelled)
+#: Exceptions that end a program or a task, or that unwind code. None of them is an outcome.
+_CONTROL_EXCEPTIONS = (
+    KeyboardInterrupt,
+    SystemExit,
+    GeneratorExit,
+    asyncio.CancelledError,
+    Suspended,
+    Cancelled,
+)
 
 
 def is_outcome(raised: BaseException) -> bool:
-    """True if the body of a step has failed with it."""
+    """Returns whether an exception is the outcome of the step body that raised it."""
     if isinstance(raised, Exception):
         return True
     if isinstance(raised, asyncio.CancelledError):
-        # code may raise that by itself, or await something that was cancelled
-        return not is_cancelled()
-    return not isinstance(raised, _ENDS)
+        # without a cancelled task, the body raised it itself, or awaited something that was cancelled
+        return not is_task_cancelled()
+    return not isinstance(raised, _CONTROL_EXCEPTIONS)
 
 
-def is_cancelled() -> bool:
-    """True if somebody has cancelled the running task."""
+def is_task_cancelled() -> bool:
+    """Returns whether the running task is being cancelled."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
-        # a thread
+        # this is a thread without a task
         return False
     return task is not None and task.cancelling() > 0
 
 
-def recordable(raised: BaseException) -> BaseException:
-    """What is recorded of an exception. One that tells to end would end whoever gets it as an outcome."""
+def to_recordable(raised: BaseException) -> BaseException:
+    """Returns the exception to record: a `RemoteError` in place of one that would end the code that receives
+    it."""
     if isinstance(raised, asyncio.CancelledError):
-        text = str(raised) or "nobody cancelled this code: it awaited something that was cancelled"
+        text = str(raised) or "this code was not cancelled itself: it awaited something that was cancelled"
         return RemoteError("CancelledError", text)
-    if isinstance(raised, _ENDS):
+    if isinstance(raised, _CONTROL_EXCEPTIONS):
         return RemoteError(type(raised).__qualname__, str(raised))
     return raised
 
 
-__all__ = ["is_cancelled", "is_outcome", "recordable"]
+__all__ = ["is_outcome", "is_task_cancelled", "to_recordable"]

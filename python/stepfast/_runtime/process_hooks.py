@@ -1,5 +1,4 @@
-"""Ends that nobody has called `close` for: the program ends, the process is forked, nobody has the engine any
-more."""
+"""Cleanup without a call of `close`: at exit of the program, in forked children, and for unclosed engines."""
 
 from __future__ import annotations
 
@@ -15,44 +14,44 @@ from stepfast._runtime import log
 if TYPE_CHECKING:
     from stepfast._runtime.host import Host
 
-#: So long the end of the program waits for a database that does not answer, in seconds.
-GRACE = 5.0
-#: And so long `close`, and what drains.
-CLOSING = 10.0
+#: How long the exit of the program waits for an unreachable database, in seconds.
+EXIT_GRACE = 5.0
+#: How long `close` and draining wait for an unreachable database, in seconds.
+CLOSE_GRACE = 10.0
 
-_open: weakref.WeakSet[Host] = weakref.WeakSet()
+_open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()
 
 
-def keep(opened: Host) -> None:
-    """Ends an engine with the program, unless it has ended before."""
-    _open.add(opened)
+def end_at_exit(host: Host) -> None:
+    """Ends an engine at exit of the program, unless it was ended before."""
+    _open_hosts.add(host)
 
 
 @atexit.register
 def _end_all() -> None:
-    """What runs is handed back; bodies in threads end with the process."""
-    for opened in list(_open):
-        opened.end(GRACE, 0.0)
-    log.finish()
-    # those that Python does not wait for would end within native code
-    _native.end_threads()
+    """Requeues what runs. Step bodies in threads end with the process."""
+    for host in list(_open_hosts):
+        host.end(EXIT_GRACE, 0.0)
+    log.stop()
+    # Python does not wait for daemon threads, and would end them within native code
+    _native.park_other_threads()
 
 
-def _forget_all() -> None:
-    """In a forked child: its parent's engines are its parent's."""
+def _reset_in_child() -> None:
+    """Forgets the engines in a forked child: they belong to the parent."""
     _native.after_fork_in_child()
-    log.forget()
-    _open.clear()
+    log.reset_after_fork()
+    _open_hosts.clear()
 
 
 os.register_at_fork(
     before=_native.before_fork,
     after_in_parent=_native.after_fork_in_parent,
-    after_in_child=_forget_all,
+    after_in_child=_reset_in_child,
 )
 
 
 def warn_unclosed(what: str) -> None:
-    """Says that an engine should have been closed."""
+    """Warns that an engine was not closed."""
     block = "an `async with` block" if "Async" in what else "a `with` block"
     warnings.warn(f"{what} was not closed: use it in {block}, or call close()", ResourceWarning, stacklevel=3)

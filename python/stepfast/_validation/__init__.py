@@ -1,1 +1,1 @@
-"""Checks of what callers give, with messages that name the option, the value and the bounds."""
+"""Checks of arguments, with messages that name the option, the value and the bounds."""

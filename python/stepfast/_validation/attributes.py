@@ -1,4 +1,4 @@
-"""Attributes: names with values by which executions are found."""
+"""Checks attributes: names with values by which executions are found."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from stepfast._validation import bounds
-from stepfast._validation.text import shown
+from stepfast._validation.text import short_repr
 from stepfast.errors import Invalid
 
-#: Most bytes of a name, of a value, and most attributes of an execution.
-NAME: Final = 128
-VALUE: Final = 1024
-COUNT: Final = 64
+#: The maximum size of a name and of a value in bytes, and the maximum number of attributes of an execution.
+MAX_NAME_BYTES: Final = 128
+MAX_VALUE_BYTES: Final = 1024
+MAX_ATTRIBUTES: Final = 64
 
 
-def checked(attributes: Any) -> dict[str, str]:
-    """These attributes.
+def check_attributes(attributes: Any) -> dict[str, str]:
+    """Returns a copy of the attributes after checking them.
 
     Raises:
-        Invalid: They are no mapping of texts, or one is out of its bounds, or there are too many.
+        Invalid: The attributes are no mapping of texts, one exceeds its bounds, or there are too many.
     """
     if not isinstance(attributes, Mapping):
-        raise Invalid(f"attributes is {shown(attributes)}, and must be a dict of texts")
-    found = dict(cast("dict[Any, Any]", attributes))
-    if len(found) > COUNT:
-        raise Invalid(f"attributes has {len(found)} names, and an execution at most {COUNT}")
-    for name, value in found.items():
-        bounds.name("a name in attributes", name, NAME)
+        raise Invalid(f"attributes is {short_repr(attributes)}, and must be a dict of texts")
+    copied = dict(cast("dict[Any, Any]", attributes))
+    if len(copied) > MAX_ATTRIBUTES:
+        raise Invalid(f"attributes has {len(copied)} names, and an execution at most {MAX_ATTRIBUTES}")
+    for name, value in copied.items():
+        bounds.check_name("a name in attributes", name, MAX_NAME_BYTES)
         if "=" in name:
-            raise Invalid(f"a name in attributes is {shown(name)}, and must not contain '='")
-        bounds.name(f"attributes[{shown(name)}]", value, VALUE)
-    return found
+            raise Invalid(f"a name in attributes is {short_repr(name)}, and must not contain '='")
+        bounds.check_name(f"attributes[{short_repr(name)}]", value, MAX_VALUE_BYTES)
+    return copied

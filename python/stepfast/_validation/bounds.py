@@ -1,4 +1,4 @@
-"""What options may be: checked where they are given, so that the error comes from there."""
+"""Checks options where they are given, so that the error is raised there."""
 
 from __future__ import annotations
 
@@ -11,142 +11,147 @@ from threading import TIMEOUT_MAX
 from typing import Any, Final, cast
 
 from stepfast._validation.coroutine_function import CoroutineFunction
-from stepfast._validation.text import shown
+from stepfast._validation.text import short_repr
 from stepfast.errors import Invalid
 
-#: Longest name of a step or workflow, in bytes.
-NAME: Final = 255
-#: Longest workflow_id, dedup_id and key within a queue, in bytes.
-KEY: Final = 1024
-#: Longest URL, in bytes.
-URL: Final = 8192
-#: The largest limit of a queue, on every store.
-LIMIT: Final = 2**31 - 1
-#: What is longer, in seconds, counts as this: a hundred years.
-LONGEST: Final = 100 * 366 * 86_400.0
-#: The most that the engine counts attempts and recoveries to.
-RETRIES: Final = 2**32 - 1
+#: The maximum size of the name of a step or workflow, in bytes.
+MAX_NAME_BYTES: Final = 255
+#: The maximum size of a workflow_id, of a dedup_id, and of a key within a queue, in bytes.
+MAX_ID_BYTES: Final = 1024
+#: The maximum size of a URL, in bytes.
+MAX_URL_BYTES: Final = 8192
+#: The maximum limit of a queue, on every store.
+MAX_QUEUE_LIMIT: Final = 2**31 - 1
+#: The longest time span, in seconds: a hundred years. Longer spans count as this.
+MAX_SECONDS: Final = 100 * 366 * 86_400.0
+#: The maximum count of attempts and recoveries in the engine.
+MAX_RETRIES: Final = 2**32 - 1
 
 
-def number(what: str, value: Any, least: float = -math.inf, most: float = math.inf) -> None:
-    """Refuses what is no number, or not within its bounds. None is for the caller to sort out.
+def check_number(what: str, value: Any, minimum: float = -math.inf, maximum: float = math.inf) -> None:
+    """Checks that a value is a number within its bounds. Callers handle None themselves.
 
     Raises:
-        Invalid: It is no number, not a number (NaN), less than `least` or more than `most`.
+        Invalid: The value is no number, NaN, less than `minimum` or more than `maximum`.
     """
     if type(value) is not float and (type(value) is bool or not isinstance(value, Real)):
-        raise Invalid(f"{what} is {shown(value)}, and must be a number")
+        raise Invalid(f"{what} is {short_repr(value)}, and must be a number")
     given = cast("float", value)
-    if least <= given <= most:
+    if minimum <= given <= maximum:
         return
-    if least == -math.inf and most == math.inf:
-        raise Invalid(f"{what} is {shown(value)}, and must be a number")
-    bounds = f"at least {least}" if most == math.inf else f"from {least} to {most}"
-    raise Invalid(f"{what} is {shown(value)}, and must be {bounds}")
+    if minimum == -math.inf and maximum == math.inf:
+        raise Invalid(f"{what} is {short_repr(value)}, and must be a number")
+    bounds = f"at least {minimum}" if maximum == math.inf else f"from {minimum} to {maximum}"
+    raise Invalid(f"{what} is {short_repr(value)}, and must be {bounds}")
 
 
-def seconds(what: str, value: Any) -> None:
-    """Refuses what is no span of time.
+def check_seconds(what: str, value: Any) -> None:
+    """Checks that a value is a time span in seconds.
 
     Raises:
-        Invalid: It is no number, or negative.
+        Invalid: The value is no number, or negative.
     """
     if type(value) is not float and not isinstance(value, Real):
-        raise Invalid(f"{what} is {shown(value)}, and must be a number of seconds")
-    number(what, value, 0)
+        raise Invalid(f"{what} is {short_repr(value)}, and must be a number of seconds")
+    check_number(what, value, 0)
 
 
-def grace(value: Any) -> float:
-    """How long an end may take, in seconds: never longer than threads can wait.
+def checked_grace(value: Any) -> float:
+    """Returns a grace period in seconds, capped at the longest time for which threads can wait.
 
     Raises:
-        Invalid: It is no number, or negative.
+        Invalid: The value is no number, or negative.
     """
-    seconds("grace", value)
+    check_seconds("grace", value)
     return min(float(value), TIMEOUT_MAX)
 
 
-def limit(what: str, value: Any) -> None:
-    """Refuses a limit in time that is none; None is no limit.
+def check_limit(what: str, value: Any) -> None:
+    """Checks that a value is a time limit in seconds. None is no limit.
 
     Raises:
-        Invalid: It is no number, or negative.
+        Invalid: The value is no number, or negative.
     """
     if value is not None:
-        seconds(what, value)
+        check_seconds(what, value)
 
 
-def count(what: str, value: Any, least: int, most: int = sys.maxsize) -> None:
-    """Refuses what is no whole number within its bounds.
+def check_count(what: str, value: Any, minimum: int, maximum: int = sys.maxsize) -> None:
+    """Checks that a value is a whole number within its bounds.
 
     Raises:
-        Invalid: It is no whole number, less than `least` or more than `most`.
+        Invalid: The value is no whole number, less than `minimum` or more than `maximum`.
     """
     if type(value) is bool or not isinstance(value, Integral):
-        raise Invalid(f"{what} is {shown(value)}, and must be a whole number")
-    if not least <= int(value) <= most:
-        bounds = f"at least {least}" if most == sys.maxsize and value < least else f"from {least} to {most}"
-        raise Invalid(f"{what} is {shown(value)}, and must be {bounds}")
+        raise Invalid(f"{what} is {short_repr(value)}, and must be a whole number")
+    if not minimum <= int(value) <= maximum:
+        bounds = (
+            f"at least {minimum}"
+            if maximum == sys.maxsize and value < minimum
+            else f"from {minimum} to {maximum}"
+        )
+        raise Invalid(f"{what} is {short_repr(value)}, and must be {bounds}")
 
 
-def flag(what: str, value: Any) -> None:
-    """Refuses what is neither True nor False.
+def check_flag(what: str, value: Any) -> None:
+    """Checks that a value is True or False.
 
     Raises:
-        Invalid: It is something else.
+        Invalid: The value is something else.
     """
     if not isinstance(value, bool):
-        raise Invalid(f"{what} is {shown(value)}, and must be True or False")
+        raise Invalid(f"{what} is {short_repr(value)}, and must be True or False")
 
 
-def text(what: str, value: Any) -> None:
-    """Refuses what is no text.
+def check_text(what: str, value: Any) -> None:
+    """Checks that a value is text that is not empty.
 
     Raises:
-        Invalid: It is something else, or empty.
+        Invalid: The value is something else, or empty.
     """
     if not isinstance(value, str) or not value:
-        raise Invalid(f"{what} is {shown(value)}, and must be text that is not empty")
+        raise Invalid(f"{what} is {short_repr(value)}, and must be text that is not empty")
 
 
-def stored(what: str, value: Any) -> None:
-    """Refuses what is no text that a store can have, or compare with what it has.
+def check_storable_text(what: str, value: Any) -> None:
+    """Checks that a value is text that stores can hold and compare.
 
     Raises:
-        Invalid: It is no text, or has a NUL or half of a pair of surrogates.
+        Invalid: The value is no text, or contains a NUL or a lone surrogate.
     """
     if not isinstance(value, str):
-        raise Invalid(f"{what} is {shown(value)}, and must be text")
-    if "\0" in value or any(unicodedata.category(each) == "Cs" for each in value):
+        raise Invalid(f"{what} is {short_repr(value)}, and must be text")
+    if "\0" in value or any(unicodedata.category(character) == "Cs" for character in value):
         raise Invalid(
-            f"{what} is {shown(value)}, and must not have a NUL or a lone surrogate: no store has such text"
+            f"{what} is {short_repr(value)}, and must not have a NUL or a lone surrogate: no store has such "
+            "text"
         )
 
 
-def store_url(value: Any) -> None:
-    """Refuses what is no URL of a store.
+def check_store_url(value: Any) -> None:
+    """Checks that a value may be the URL of a store.
 
     Raises:
-        Invalid: It is no text, empty, too long, or not printable.
+        Invalid: The value is no text, empty, too long, or not printable.
     """
-    name("url", value, URL)
+    check_name("url", value, MAX_URL_BYTES)
 
 
-def name(what: str, value: Any, most: int = NAME) -> None:
-    """Refuses what cannot be the name of a step, workflow or queue, as the engine would when it is used.
+def check_name(what: str, value: Any, maximum: int = MAX_NAME_BYTES) -> None:
+    """Checks that a value may be the name of a step, workflow or queue, as the engine would later.
 
     Raises:
-        Invalid: It is no text, empty, too long, or not printable.
+        Invalid: The value is no text, empty, too long, or not printable.
     """
-    text(what, value)
+    check_text(what, value)
     size = len(value.encode(errors="surrogatepass"))
-    if size > most:
-        raise Invalid(f"{what} is {shown(value)} and has {size} bytes, at most {most} are allowed")
-    if any(unicodedata.category(each) in ("Cc", "Cs") for each in value):
-        raise Invalid(f"{what} is {shown(value)}, and must consist of printable characters")
+    if size > maximum:
+        raise Invalid(f"{what} is {short_repr(value)} and has {size} bytes, at most {maximum} are allowed")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in value):
+        raise Invalid(f"{what} is {short_repr(value)}, and must consist of printable characters")
 
 
-def of_engine(
+def check_engine_options(
     url: Any,
     max_running: Any,
     suspend_after: Any,
@@ -156,24 +161,24 @@ def of_engine(
     app_version: Any,
     max_recoveries: Any,
 ) -> None:
-    """Refuses options that no engine can have.
+    """Checks the options of an engine.
 
     Raises:
-        Invalid: One of them is out of its bounds.
+        Invalid: An option is out of its bounds.
     """
-    store_url(url)
-    count("max_running", max_running, 1)
-    seconds("suspend_after", suspend_after)
-    count("value_limit", value_limit, 1)
-    count("threads", threads, 1)
+    check_store_url(url)
+    check_count("max_running", max_running, 1)
+    check_seconds("suspend_after", suspend_after)
+    check_count("value_limit", value_limit, 1)
+    check_count("threads", threads, 1)
     if processes is not None:
-        count("processes", processes, 1)
+        check_count("processes", processes, 1)
     if app_version is not None:
-        name("app_version", app_version)
-    count("max_recoveries", max_recoveries, 0, RETRIES)
+        check_name("app_version", app_version)
+    check_count("max_recoveries", max_recoveries, 0, MAX_RETRIES)
 
 
-def of_step(
+def check_step_options(
     name_given: Any,
     retries: Any,
     backoff: Any,
@@ -184,22 +189,22 @@ def of_step(
     speculative: Any,
     retry_if: Any,
 ) -> None:
-    """Refuses options that no step can have.
+    """Checks the options of a step.
 
     Raises:
-        Invalid: One of them is out of its bounds.
+        Invalid: An option is out of its bounds.
     """
     if name_given is not None:
-        name("name", name_given)
-    count("retries", retries, 0, RETRIES)
-    seconds("backoff", backoff)
-    number("factor", factor, 1)
-    seconds("max_backoff", max_backoff)
-    number("jitter", jitter, 0, 1)
-    limit("timeout", timeout)
+        check_name("name", name_given)
+    check_count("retries", retries, 0, MAX_RETRIES)
+    check_seconds("backoff", backoff)
+    check_number("factor", factor, 1)
+    check_seconds("max_backoff", max_backoff)
+    check_number("jitter", jitter, 0, 1)
+    check_limit("timeout", timeout)
     if timeout == 0:
         raise Invalid("timeout is 0, and no attempt can be that fast: leave it out for no limit")
-    flag("speculative", speculative)
+    check_flag("speculative", speculative)
     given: object = retry_if
     if isinstance(given, type) and issubclass(given, BaseException):
         raise Invalid(
@@ -207,23 +212,25 @@ def of_step(
             f"retry_if=lambda error: isinstance(error, {given.__qualname__})"
         )
     if retry_if is not None and not callable(retry_if):
-        raise Invalid(f"retry_if is {shown(retry_if)}, and must be a function that takes the exception")
+        raise Invalid(f"retry_if is {short_repr(retry_if)}, and must be a function that takes the exception")
     if CoroutineFunction.is_like(retry_if):
-        # its coroutine would be true, whatever the exception is
+        # its coroutine would count as true for every exception
         raise Invalid(
-            f"retry_if is {shown(retry_if)}, and must be a sync function: nothing awaits its answer"
+            f"retry_if is {short_repr(retry_if)}, and must be a sync function: its result would not be "
+            "awaited"
         )
 
 
-def function(what: str, value: Any) -> None:
-    """Refuses what cannot be the body of a step, or the code of a workflow.
+def check_function(what: str, value: Any) -> None:
+    """Checks that a value can be the body of a step, or the code of a workflow.
 
     Raises:
-        Invalid: It is a step or a workflow already, or a generator.
+        Invalid: The value is a step or a workflow already, or a generator function.
     """
     if hasattr(value, "__stepfast__"):
         raise Invalid(
-            f"{shown(value)} is one already, and cannot be made a {what}: decorate a plain function"
+            f"{short_repr(value)} is a step or a workflow already, and cannot be made a {what}: decorate a "
+            "plain function"
         )
     if inspect.isasyncgenfunction(value):
         raise Invalid(
@@ -237,13 +244,13 @@ def function(what: str, value: Any) -> None:
         )
 
 
-def of_order(workflow_id: Any, timeout: Any, patience: Any) -> None:
-    """Refuses options that nothing can be started with.
+def check_start_options(workflow_id: Any, timeout: Any, wait_timeout: Any) -> None:
+    """Checks the options of a start.
 
     Raises:
-        Invalid: One of them is out of its bounds.
+        Invalid: An option is out of its bounds.
     """
     if workflow_id is not None:
-        name("workflow_id", workflow_id, KEY)
-    limit("timeout", timeout)
-    limit("patience", patience)
+        check_name("workflow_id", workflow_id, MAX_ID_BYTES)
+    check_limit("timeout", timeout)
+    check_limit("patience", wait_timeout)

@@ -1,4 +1,4 @@
-"""How asyncio and `inspect` see that calling something returns what is to be awaited."""
+"""Marks steps and workflows as coroutine functions for asyncio and `inspect`."""
 
 from __future__ import annotations
 
@@ -7,44 +7,46 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final, cast
 
 
-def _marks() -> dict[str, Any]:
+def _marker_attributes() -> dict[str, Any]:
     def marked() -> None: ...
 
-    # there from Python 3.12 on
-    mark: Any = getattr(inspect, "markcoroutinefunction", None)
-    if mark is not None:
-        mark(marked)
-    # what asyncio looks for in other callables than functions
+    # Python 3.12 and later
+    marker: Any = getattr(inspect, "markcoroutinefunction", None)
+    if marker is not None:
+        marker(marked)
+    # asyncio checks this attribute of callables that are no functions
     return {**vars(marked), "_is_coroutine": getattr(asyncio.coroutines, "_is_coroutine", None)}
 
 
-#: The attributes of what is a coroutine function, and no function.
-_MARKS: Final = _marks()
+#: The attributes of a callable that is a coroutine function, but no function.
+_MARKER_ATTRIBUTES: Final = _marker_attributes()
 
 
 class CoroutineFunction:
-    """Steps and workflows that are async: coroutine functions, as their functions are. Frameworks would call
-    others in a thread, and await nothing."""
+    """Base of steps and workflows: they are coroutine functions if their functions are.
+
+    Frameworks would otherwise call an async one in a thread, and never await it.
+    """
 
     def _returns_coroutine(self) -> bool:
         raise NotImplementedError
 
     @staticmethod
-    def is_like(called: Any) -> bool:
-        """Returns true if calling it returns what is to be awaited."""
-        if isinstance(called, CoroutineFunction):
-            return called._returns_coroutine()
-        if inspect.iscoroutinefunction(called):
+    def is_like(function: Any) -> bool:
+        """Returns whether a call of `function` returns an awaitable."""
+        if isinstance(function, CoroutineFunction):
+            return function._returns_coroutine()
+        if inspect.iscoroutinefunction(function):
             return True
-        call: Any = getattr(cast("Any", type(called)), "__call__", None)  # noqa: B004
+        call: Any = getattr(cast("Any", type(function)), "__call__", None)  # noqa: B004
         return inspect.iscoroutinefunction(call)
 
     if not TYPE_CHECKING:
-        # checkers would take any attribute for one that is there
+        # type checkers would otherwise accept every attribute
 
         def __getattr__(self, name: str) -> Any:
-            if name in _MARKS and self._returns_coroutine():
-                return _MARKS[name]
+            if name in _MARKER_ATTRIBUTES and self._returns_coroutine():
+                return _MARKER_ATTRIBUTES[name]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 

@@ -10,9 +10,10 @@ from stepfast import _native
 
 
 def signature_of(function: Callable[..., Any]) -> _native.Signature | None:
-    """Returns the parameters of a function; None if Python does not know them.
+    """Returns the parameters of a function; None if Python cannot determine them.
 
-    Those of a function that a decorator has wrapped are the wrapper's: it may pass on others than it gets.
+    A function wrapped by a decorator has the parameters of the wrapper, which may pass on other arguments
+    than it receives.
     """
     try:
         signature = inspect.signature(function, follow_wrapped=False)

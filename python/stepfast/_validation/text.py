@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-#: What is longer is cut: a message is for people, and goes into logs.
-LONGEST: Final = 200
+#: The maximum length of a value in a message, in characters. Messages are for people, and go into logs.
+MAX_REPR_CHARS: Final = 200
 
 
-def shown(value: object) -> str:
-    """Returns a value as a message shows it: the beginning of its `repr`."""
+def short_repr(value: object) -> str:
+    """Returns the beginning of a value's `repr`, for a message."""
     try:
         text = repr(value)
     except Exception:
-        # of a class of the caller's own
+        # raised by a `__repr__` of the caller's own class
         text = object.__repr__(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)"
+    return text if len(text) <= MAX_REPR_CHARS else f"{text[:MAX_REPR_CHARS]}… ({len(text)} characters)"

@@ -1,8 +1,8 @@
-"""Values as they are recorded: `encode` and `decode`, and what they accept.
+"""Encodes and decodes recorded values: `encode` and `decode`, and the values that they accept.
 
-A value comes back as it was, of the same type at every level, or it is refused when it is recorded.
-None, bool, int, float, str, bytes, list and dict are plain MessagePack; all else is an extension of it,
-whose codes are in `stepfast.values.codes` and in docs/guide/values.md.
+A decoded value equals the encoded one and has the same type at every level; any other value is rejected when
+it is encoded. None, bool, int, float, str, bytes, list and dict are plain MessagePack. Every other type is an
+extension of it, whose codes are in `stepfast._values.codes` and in docs/guide/values.md.
 """
 
 from .arguments import encode_arguments

@@ -1,4 +1,4 @@
-"""Arguments of workflows, as they are recorded: those by position, then those by name."""
+"""Encodes the arguments of workflows: those by position, then those by name."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from .errors import EncodeError
 
 
 def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """The MessagePack bytes of the arguments of a call: of a list of both.
+    """Returns the MessagePack bytes of a call's arguments, as a list of both kinds.
 
     Args:
-        args: Arguments by position.
-        kwargs: Arguments by name.
+        args: The arguments by position.
+        kwargs: The arguments by name.
 
     Raises:
-        EncodeError: One of them would not come back as it is; it says which.
+        EncodeError: An argument could not be decoded as it is; the message names it.
     """
     try:
         return encode([list(args), kwargs])

@@ -1,4 +1,4 @@
-"""`Codec`: how the instances of one class are taken apart and put together."""
+"""`Codec`: how the instances of one class are taken apart and rebuilt."""
 
 import enum
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from .errors import DecodeError
 
 
 class Label(enum.Enum):
-    """What the parts of a content are to the one who reads a path."""
+    """The meaning of a content's parts in the path of an error message."""
 
     NONE = enum.auto()  # parts of the object itself
     ITEMS = enum.auto()  # items, by index
@@ -23,53 +23,53 @@ class Codec:
     """Takes instances of one class apart.
 
     Attributes:
-        code: Code of the extension.
-        reduce: Gives the content: a fresh list of the object's parts, or a plain value. It raises
-            `Refusal` if this object cannot be recorded.
-        label: What the parts are.
-        offset: How many parts of the content come before the labelled ones.
-        sorts: The order of the parts means nothing: they are recorded sorted, so that equal values
-            give equal bytes.
-        raw: `reduce` gives the bytes of the extension.
+        code: The code of the extension.
+        reduce: Returns the content: a new list of the object's parts, or a plain value. Raises
+            `NotRecordable` if the object cannot be recorded.
+        label: The meaning of the parts.
+        offset: The number of parts before the labelled ones.
+        is_unordered: Whether the order of the parts has no meaning. Such parts are recorded sorted, so that
+            equal values have equal bytes.
+        is_raw: Whether `reduce` returns the bytes of the extension.
     """
 
     code: int
     reduce: Callable[[Any], object]
     label: Label = Label.NONE
     offset: int = 0
-    sorts: bool = False
-    raw: bool = False
+    is_unordered: bool = False
+    is_raw: bool = False
 
 
-class Names(Protocol):
-    """Who finds classes while a value is read."""
+class ClassFinder(Protocol):
+    """Finds classes while a value is decoded."""
 
     def find(self, name: str) -> type:
-        """The class of that name, or `DecodeError`."""
+        """Returns the class of that name, or raises `DecodeError`."""
         ...
 
 
-# Functions that users gave for their own classes: one that takes apart, one that puts together.
+# The functions that users registered for their own classes: one takes apart, one rebuilds.
 own_codecs: Final[dict[type, tuple[Callable[[Any], object], Callable[[Any], object]]]] = {}
 
-# Makes a value of the content of an extension; or of its bytes.
-Read = Callable[[Any, Names], object]
-RawRead = Callable[[bytes], object]
+# Rebuilds a value from the content of an extension, or from its bytes.
+ContentReader = Callable[[Any, ClassFinder], object]
+BytesReader = Callable[[bytes], object]
 
 
-def derives(cls: type, base: type) -> bool:
-    """`issubclass`, which makes no claim to type checkers."""
+def derives_from(cls: type, base: type) -> bool:
+    """Returns `issubclass(cls, base)`, without narrowing the type of `cls` for type checkers."""
     return issubclass(cls, base)
 
 
-def expect(cls: type, base: type | tuple[type, ...], what: str) -> None:
-    """Refuses to treat a class as something that it is not (any more).
+def require_subclass(cls: type, base: type | tuple[type, ...], kind: str) -> None:
+    """Checks that a class still is what it was when the value was recorded.
 
     Raises:
-        DecodeError: It is not a subclass of `base`.
+        DecodeError: The class is no subclass of `base`.
     """
     if not issubclass(cls, base):
         raise DecodeError(
-            f"class {cls.__qualname__} of module {cls.__module__} is no {what}, but it was one when "
+            f"class {cls.__qualname__} of module {cls.__module__} is no {kind}, but it was one when "
             "the value was recorded"
         )

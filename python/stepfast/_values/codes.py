@@ -1,7 +1,7 @@
-"""Codes of the MessagePack extensions. They are in databases: none may change or be used again.
+"""The codes of the MessagePack extensions. Databases contain them: no code may change or be reused.
 
-The bytes of every extension are one MessagePack value, described beside the code. `class` stands for the
-name of a class: `module:qualname`, or the name it was registered with.
+The bytes of every extension are one MessagePack value, described beside the code. `class` stands for the name
+of a class: `module:qualname`, or the name under which it was registered.
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ ENUM: Final = 25  # array: class, name of the member
 FLAG: Final = 26  # array: class, bits without a name, name, name …
 CLASS: Final = 27  # str: class
 REGISTERED: Final = 28  # array: class, what its codec made of it
-EXCEPTION: Final = 29  # array of nodes, see stepfast.values.exceptions
+EXCEPTION: Final = 29  # array of nodes, see stepfast._values.exceptions
 ARRAY: Final = 30  # array: bin32, dtype, shape, order
 NUMPY_SCALAR: Final = 31  # array: dtype, bin or str
 URL: Final = 32  # array: class, str

@@ -1,4 +1,4 @@
-"""`encode`: common values in one call of the library, all else by codec."""
+"""`encode`: encodes common values in one call of the library, all other values by codec."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -7,47 +7,47 @@ from ormsgpack import Ext, packb
 
 from .registry import codec_of, codecs
 from .walk import encode_carefully
-from .wire import BIN8, MAX_DEPTH, OPTION, SHORT, hides_bytes, sorted_array
+from .wire import BIN8, MAX_DEPTH, MIN_BIN16_LENGTH, PACK_OPTIONS, contains_buffer, sorted_array
 
 
 def encode(value: object, *, path: str = "value") -> bytes:
-    """The MessagePack bytes of a value, from which `decode` makes an equal one of the same types.
+    """Returns the MessagePack bytes of a value, from which `decode` makes an equal value of the same types.
 
     Args:
-        value: What to record. It is not changed, and must not change meanwhile.
-        path: What errors call it.
+        value: The value to record. It is not changed, and must not change during the call.
+        path: The name of the value in error messages.
 
     Raises:
-        EncodeError: It would not come back as it is. Nothing is recorded.
+        EncodeError: `decode` could not return an equal value. Nothing is recorded.
     """
     cls = type(value)
     try:
         if cls is str or cls is int or value is None:
             return packb(value)
-        data = packb(value, _default, OPTION)
+        data = packb(value, _default, PACK_OPTIONS)
     except TypeError:
         return encode_carefully(value, path)
-    if (BIN8 in data or len(data) >= SHORT) and hides_bytes(value, data):
+    if (BIN8 in data or len(data) >= MIN_BIN16_LENGTH) and contains_buffer(value, data):
         return encode_carefully(value, path)
     return data
 
 
 class _NotSimpleError(TypeError):
-    """The library cannot write this alone; the careful way finds out why."""
+    """The library cannot write the value by itself; `encode_carefully` finds the reason."""
 
 
-def _default_above(following: Callable[[Any], Ext]) -> Callable[[Any], Ext]:
+def _default_at_depth(inner_default: Callable[[Any], Ext]) -> Callable[[Any], Ext]:
     def default(value: object) -> Ext:
         cls = type(value)
         codec = codecs.get(cls) or codec_of(cls)
         content: Any = codec.reduce(value)
-        if codec.sorts:
-            parts = [packb(part, following, OPTION) for part in content]
+        if codec.is_unordered:
+            parts = [packb(part, inner_default, PACK_OPTIONS) for part in content]
             return Ext(codec.code, sorted_array(parts))
-        if codec.raw:
+        if codec.is_raw:
             return Ext(codec.code, content)
-        data = packb(content, following, OPTION)
-        if (BIN8 in data or len(data) >= SHORT) and hides_bytes(content, data):
+        data = packb(content, inner_default, PACK_OPTIONS)
+        if (BIN8 in data or len(data) >= MIN_BIN16_LENGTH) and contains_buffer(content, data):
             raise _NotSimpleError
         return Ext(codec.code, data)
 
@@ -59,11 +59,11 @@ def _too_deep(value: Any) -> Ext:
 
 
 # One function for each depth, so that the depth needs no state.
-def _default_of(depth: int) -> Callable[[Any], Ext]:
+def _default_for_depth(depth: int) -> Callable[[Any], Ext]:
     default: Callable[[Any], Ext] = _too_deep
     for _ in range(depth):
-        default = _default_above(default)
+        default = _default_at_depth(default)
     return default
 
 
-_default: Final = _default_of(MAX_DEPTH)
+_default: Final = _default_for_depth(MAX_DEPTH)

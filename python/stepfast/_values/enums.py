@@ -1,53 +1,56 @@
-"""Members of enumerations, and classes as values."""
+"""Codecs of enum members, and of classes as values."""
 
 import enum
 from typing import Any, cast
 
 from . import codes
-from .codec import Codec, Names, expect
+from .codec import ClassFinder, Codec, require_subclass
 from .errors import DecodeError
 from .references import name_of
 
 
 def enum_codec(cls: type[enum.Enum]) -> Codec:
-    """Members by name: a value may change, and members may move, without harm to what is recorded."""
+    """Returns the codec of an enum, which records members by name.
+
+    The values and the order of the members may change without harm to recorded values.
+    """
     name = name_of(cls)
     if issubclass(cls, enum.Flag):
 
-        def flag(value: enum.Flag) -> list[object]:
+        def reduce_flag(value: enum.Flag) -> list[object]:
             members = list(value)
             rest = value.value
             for member in members:
                 rest &= ~member.value
             return [name, rest, *(member.name for member in members)]
 
-        return Codec(codes.FLAG, flag)
+        return Codec(codes.FLAG, reduce_flag)
 
-    def member(value: enum.Enum) -> list[str]:
+    def reduce_member(value: enum.Enum) -> list[str]:
         return [name, value.name]
 
-    return Codec(codes.ENUM, member)
+    return Codec(codes.ENUM, reduce_member)
 
 
-def read_enum(content: list[str], names: Names) -> enum.Enum:
-    """The member of that name."""
+def read_enum(content: list[str], finder: ClassFinder) -> enum.Enum:
+    """Returns the enum member of that name."""
     name, member = content
-    cls = names.find(name)
-    expect(cls, enum.Enum, "Enum")
-    return _member(cls, member)
+    cls = finder.find(name)
+    require_subclass(cls, enum.Enum, "Enum")
+    return _find_member(cls, member)
 
 
-def read_flag(content: list[Any], names: Names) -> enum.Flag:
-    """The members of those names, and bits without a name."""
+def read_flag(content: list[Any], finder: ClassFinder) -> enum.Flag:
+    """Returns the flag with the named members, and with bits that have no name."""
     name, bits, *members = content
-    cls = names.find(name)
-    expect(cls, enum.Flag, "Flag")
+    cls = finder.find(name)
+    require_subclass(cls, enum.Flag, "Flag")
     for member in members:
-        bits |= _member(cls, member).value
+        bits |= _find_member(cls, member).value
     return cast(enum.Flag, cls(bits))
 
 
-def _member(cls: Any, name: str) -> enum.Enum:
+def _find_member(cls: Any, name: str) -> enum.Enum:
     try:
         found: enum.Enum = cls[name]
     except KeyError:
@@ -58,9 +61,9 @@ def _member(cls: Any, name: str) -> enum.Enum:
     return found
 
 
-CLASS = Codec(codes.CLASS, name_of)
+CLASS_CODEC = Codec(codes.CLASS, name_of)
 
 
-def read_class(content: str, names: Names) -> type:
-    """The class of that name."""
-    return names.find(content)
+def read_class(content: str, finder: ClassFinder) -> type:
+    """Returns the class of that name."""
+    return finder.find(content)

@@ -1,21 +1,21 @@
-"""What encoding and decoding raise."""
+"""The exceptions of encoding and decoding."""
 
 from typing import Final
 
 from stepfast.errors import Error
 
-ADVICE: Final = (
+DEFAULT_ADVICE: Final = (
     "convert it to a type that can be recorded, return an id by which it is found again, "
     "or register a codec for it with stepfast.values.register"
 )
 
 
 class EncodeError(Error, TypeError):
-    """A value cannot be recorded so that it comes back as it was. Its `code` is SF-0030.
+    """A value cannot be recorded such that an equal value is read back. Its `code` is SF-0030.
 
     Attributes:
-        path: Where in the value, such as `value.items[3].price`.
-        type_name: The type of what stands there.
+        path: The position in the value, such as `value.items[3].price`.
+        type_name: The type of the value at that position.
     """
 
     def __init__(self, message: str, *, path: str = "value", type_name: str = "") -> None:
@@ -31,31 +31,32 @@ class DecodeError(Error, ValueError):
         super().__init__(message, "SF-0031")
 
 
-class Refusal(Exception):
-    """Why an object cannot be recorded; becomes an `EncodeError` once its path is known."""
+class NotRecordable(Exception):
+    """The reason why an object cannot be recorded. It becomes an `EncodeError` once the object's path is
+    known."""
 
-    def __init__(self, reason: str, advice: str = ADVICE) -> None:
+    def __init__(self, reason: str, advice: str = DEFAULT_ADVICE) -> None:
         super().__init__(reason)
         self.reason = reason
         self.advice = advice
 
 
 def type_name(cls: type) -> str:
-    """`int`, or `shop.models.Order`: how messages name a type."""
+    """Returns the name of a type for messages, such as `int` or `shop.models.Order`."""
     if cls.__module__ == "builtins":
         return cls.__qualname__
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says, whatever its `__str__` does, as text that can be recorded."""
+    """Returns the text of an exception in a form that can be recorded, even if its `__str__` raises."""
     try:
         text = str(error)
     except Exception as failure:
         text = f"<no text: {type_name(type(failure))} in __str__>"
-    return unicode_of(text)
+    return to_unicode(text)
 
 
-def unicode_of(text: str) -> str:
-    """The text, with lone surrogates spelt out."""
+def to_unicode(text: str) -> str:
+    """Returns the text with lone surrogates as backslash escapes."""
     return text.encode("utf-8", "backslashreplace").decode()

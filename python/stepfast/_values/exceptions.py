@@ -1,12 +1,12 @@
-"""Exceptions: their class, arguments, attributes and notes, and the exceptions that they lead to.
+"""Codec of exceptions: class, arguments, attributes, notes, and linked exceptions.
 
-An exception and all that it leads to (causes, contexts, members of groups) is a list of nodes that refer to
-each other by their place in it; the first is the exception itself. A node is the array
-`class, map with args and slots, map of attributes, links`; links are the array
-`cause, context, whether the context is hidden, members of a group`.
+An exception and all exceptions linked to it (causes, contexts, members of groups) are recorded as a list of
+nodes, which refer to each other by index. The first node is the exception itself. A node is the array `class,
+map with args and slots, map of attributes, links`; links are the array `cause, context, whether the context
+is hidden, members of a group`.
 
-The constructor is not called, as its parameters need not be those of `args`. Tracebacks are not kept, nor
-is the object on which an `AttributeError` missed an attribute.
+Exceptions are rebuilt without calling their constructors, whose parameters need not match `args`. Tracebacks
+are not recorded, nor is the object on which an `AttributeError` missed an attribute.
 """
 
 from collections.abc import Callable
@@ -14,65 +14,69 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, cast
 
 from . import codes
-from .codec import Codec, Label, Names, derives, expect, own_codecs
-from .errors import DecodeError, Refusal, text_of, type_name
+from .codec import ClassFinder, Codec, Label, derives_from, own_codecs, require_subclass
+from .errors import DecodeError, NotRecordable, text_of, type_name
 from .references import name_of
 
 Links = list[Any]
 Group = BaseExceptionGroup[BaseException]
 
-_IGNORED: Final = frozenset({"obj", "exceptions", "message"})
+_IGNORED_ATTRIBUTES: Final = frozenset({"obj", "exceptions", "message"})
 
 
 def graph_of(error: BaseException) -> list[tuple[BaseException, Links]]:
-    """The exception and all that it leads to, each with its links."""
+    """Returns the exception and all exceptions linked to it, each with its links."""
     found = [error]
-    places = {id(error): 0}
+    indexes = {id(error): 0}
 
-    def place(other: BaseException | None) -> int | None:
+    def index(other: BaseException | None) -> int | None:
         if other is None:
             return None
-        if id(other) not in places:
-            places[id(other)] = len(found)
+        if id(other) not in indexes:
+            indexes[id(other)] = len(found)
             found.append(other)
-        return places[id(other)]
+        return indexes[id(other)]
 
     graph: list[tuple[BaseException, Links]] = []
     for each in found:
-        hidden = each.__suppress_context__
-        cause = place(each.__cause__)
-        context = None if hidden and each.__context__ is not each.__cause__ else place(each.__context__)
-        graph.append((each, [cause, context, hidden, [place(member) for member in members_of(each)]]))
+        is_context_hidden = each.__suppress_context__
+        cause = index(each.__cause__)
+        context = (
+            None if is_context_hidden and each.__context__ is not each.__cause__ else index(each.__context__)
+        )
+        graph.append(
+            (each, [cause, context, is_context_hidden, [index(member) for member in members_of(each)]])
+        )
     return graph
 
 
 def members_of(error: BaseException) -> tuple[BaseException, ...]:
-    """The exceptions of a group, or of what stands for one."""
+    """Returns the members of an exception group, or of the `RemoteError` of one."""
     return tuple(getattr(error, "exceptions", ())) if is_group(error) else ()
 
 
 def is_group(error: BaseException) -> bool:
-    """Whether it has members."""
+    """Returns whether an exception may have members."""
     return isinstance(error, (BaseExceptionGroup, RemoteError))
 
 
 def node_of(error: BaseException) -> list[Any]:
-    """The exception alone.
+    """Returns the node of an exception, without its links.
 
     Raises:
-        Refusal: It could not be made again.
+        NotRecordable: The exception could not be rebuilt.
     """
     cls = type(error)
     name = name_of(cls)
     if (own := own_codecs.get(cls)) is not None:
         return [name, None, {"content": own[0](error), "notes": getattr(error, "__notes__", None)}]
     state: dict[str, Any] = {"args": error.args}
-    if derives(cls, BaseExceptionGroup):
+    if derives_from(cls, BaseExceptionGroup):
         state["args"] = (cast(Group, error).message,)
     for base in cls.__mro__[: cls.__mro__.index(BaseException)]:
         is_built_in = base.__module__ == "builtins"
         for attribute, descriptor in vars(base).items():
-            if attribute.startswith("__") or (is_built_in and attribute in _IGNORED):
+            if attribute.startswith("__") or (is_built_in and attribute in _IGNORED_ATTRIBUTES):
                 continue
             if isinstance(descriptor, (MemberDescriptorType, GetSetDescriptorType)):
                 item = getattr(error, attribute, None)
@@ -82,11 +86,11 @@ def node_of(error: BaseException) -> list[Any]:
     if cls is RemoteError:
         del attributes["exceptions"]
     try:
-        again = _make(cls, state, attributes, members_of(error))
+        rebuilt = _make(cls, state, attributes, members_of(error))
     except Exception as failure:
-        raise Refusal(f"an exception of this class cannot be made again ({failure})") from failure
-    if type(again) is not cls or text_of(again) != text_of(error):
-        raise Refusal("an exception of this class says something else when it is made again")
+        raise NotRecordable(f"an exception of this class cannot be made again ({failure})") from failure
+    if type(rebuilt) is not cls or text_of(rebuilt) != text_of(error):
+        raise NotRecordable("an exception of this class says something else when it is made again")
     return [name, state, attributes]
 
 
@@ -111,15 +115,15 @@ def _make(
     return made
 
 
-def read_node(node: list[Any], members: tuple[BaseException, ...], names: Names) -> BaseException:
-    """The exception of one node.
+def read_node(node: list[Any], members: tuple[BaseException, ...], finder: ClassFinder) -> BaseException:
+    """Rebuilds the exception of one node.
 
     Raises:
-        DecodeError: Its class is not found, or is no exception any more.
+        DecodeError: The class is not found, or is no exception any more.
     """
     name, state, attributes = node[:3]
-    cls = names.find(name)
-    expect(cls, BaseException, "exception")
+    cls = finder.find(name)
+    require_subclass(cls, BaseException, "exception")
     if state is not None:
         return _make(cls, state, attributes, members)
     if cls not in own_codecs:
@@ -133,45 +137,46 @@ def read_node(node: list[Any], members: tuple[BaseException, ...], names: Names)
 def assemble(
     links: list[Links], make: Callable[[int, tuple[BaseException, ...]], BaseException]
 ) -> BaseException:
-    """The first exception of a graph, with all that it leads to.
+    """Returns the first exception of a graph, with all exceptions linked to it.
 
     Args:
-        links: Of every node.
-        make: Makes the exception of a node of the members that it is given.
+        links: The links of every node.
+        make: Rebuilds the exception of a node, given by its index, with its members.
     """
     made: dict[int, BaseException] = {}
-    for place, (cause, context, hidden, _) in enumerate(links):
-        error = _made(place, links, make, made)
-        # not by assignment: the class may be frozen
+    for index, (cause, context, is_context_hidden, _) in enumerate(links):
+        error = _exception_at(index, links, make, made)
+        # plain assignment would fail if the class is frozen
         for name, linked in (("__cause__", cause), ("__context__", context)):
-            found = None if linked is None else _made(linked, links, make, made)
+            found = None if linked is None else _exception_at(linked, links, make, made)
             object.__setattr__(error, name, found)
-        object.__setattr__(error, "__suppress_context__", hidden)
-    return _made(0, links, make, made)
+        object.__setattr__(error, "__suppress_context__", is_context_hidden)
+    return _exception_at(0, links, make, made)
 
 
-def _made(
-    place: int,
+def _exception_at(
+    index: int,
     links: list[Links],
     make: Callable[[int, tuple[BaseException, ...]], BaseException],
     made: dict[int, BaseException],
 ) -> BaseException:
-    """The exception of a node, which is made once. No function of `assemble`: that would be in a cycle."""
-    if place not in made:
-        members = tuple(_made(member, links, make, made) for member in links[place][3])
-        made[place] = make(place, members)
-    return made[place]
+    """Returns the exception of a node, and rebuilds it once. A function within `assemble` would create a
+    reference cycle."""
+    if index not in made:
+        members = tuple(_exception_at(member, links, make, made) for member in links[index][3])
+        made[index] = make(index, members)
+    return made[index]
 
 
 def _reduce(error: BaseException) -> list[Any]:
     return [[*node_of(each), links] for each, links in graph_of(error)]
 
 
-def read_exception(content: list[Any], names: Names) -> BaseException:
-    """The exception with all that it leads to."""
+def read_exception(content: list[Any], finder: ClassFinder) -> BaseException:
+    """Rebuilds an exception with all exceptions linked to it."""
     return assemble(
         [node[3] for node in content],
-        lambda place, members: read_node(content[place], members, names),
+        lambda index, members: read_node(content[index], members, finder),
     )
 
 
@@ -179,12 +184,12 @@ CODEC: Final = Codec(codes.EXCEPTION, _reduce, Label.NODES)
 
 
 class RemoteError(Exception):
-    """Stands for an exception that cannot be made again here.
+    """Stands for an exception that cannot be rebuilt here.
 
     Attributes:
-        kind: Name of its class.
-        message: What it said.
-        exceptions: What its members became, if it was a group.
+        kind: The name of its class.
+        message: Its text.
+        exceptions: Its members, if the exception was a group.
     """
 
     def __init__(self, kind: str, message: str) -> None:

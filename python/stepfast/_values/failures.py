@@ -1,9 +1,9 @@
-"""`encode_exception` and `decode_exception`: how a step or workflow failed, as it is recorded.
+"""`encode_exception` and `decode_exception`: the recorded failures of steps and workflows.
 
 The bytes are a plain map that begins like a failure of the engine (`kind`, `message`, `causes`), so that
-every language reads what went wrong. `python` is an array with a map for each exception: `kind`, `message`,
-`links` (see stepfast.values.exceptions), `notes` if there are, and `value` if the exception can be made
-again: its encoding, alone.
+every language can read the failure. `python` is an array with a map for each exception: `kind`, `message`,
+`links` (see stepfast._values.exceptions), `notes` if there are any, and `value`, the separate encoding of the
+exception, if the exception can be rebuilt.
 """
 
 import contextlib
@@ -13,16 +13,16 @@ from ormsgpack import packb, unpackb
 
 from .decoder import Reader
 from .encoder import encode
-from .errors import DecodeError, text_of, type_name, unicode_of
+from .errors import DecodeError, text_of, to_unicode, type_name
 from .exceptions import Links, RemoteError, assemble, graph_of, node_of, read_node
 from .wire import ANY_KEYS
 
 
 def encode_exception(error: BaseException) -> bytes:
-    """The bytes of an exception, with its causes and notes; every exception has some.
+    """Returns the bytes of an exception, with its causes and notes. Every exception can be encoded.
 
-    One that could not be made again as it is (its class is local, it holds a connection, it says something
-    else when it is made again) is recorded by the name of its class and by its text, and comes back as a
+    Some exceptions cannot be rebuilt: their class is local, they hold a connection, or their text changes
+    when they are rebuilt. These are recorded by the name of their class and their text, and are decoded as a
     `RemoteError`.
 
     Args:
@@ -31,19 +31,20 @@ def encode_exception(error: BaseException) -> bytes:
     graph = graph_of(error)
     return packb(
         {
-            "kind": unicode_of(_kind(error)),
+            "kind": to_unicode(_kind(error)),
             "message": _message(error),
             "causes": [_message(cause) for cause in _causes(error)],
-            "python": [_recorded(each, links) for each, links in graph],
+            "python": [_record_node(each, links) for each, links in graph],
         }
     )
 
 
 def decode_exception(data: bytes | bytearray | memoryview) -> BaseException:
-    """The exception that `encode_exception` was given, or a `RemoteError` that says what it was.
+    """Returns the exception that was given to `encode_exception`, or a `RemoteError` with its class name and
+    text.
 
     Args:
-        data: What `encode_exception` gave.
+        data: The bytes that `encode_exception` returned.
 
     Raises:
         DecodeError: The bytes are no recorded failure.
@@ -51,10 +52,11 @@ def decode_exception(data: bytes | bytearray | memoryview) -> BaseException:
     try:
         content: Any = unpackb(data, option=ANY_KEYS)
         if "python" not in content:
-            return _foreign(content)
+            return _remote_error(content)
         nodes: list[dict[str, Any]] = content["python"]
         return assemble(
-            [node["links"] for node in nodes], lambda place, members: _made(nodes[place], members)
+            [node["links"] for node in nodes],
+            lambda index, members: _exception_of_node(nodes[index], members),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise DecodeError(f"the bytes are no recorded failure: {error}") from error
@@ -65,40 +67,40 @@ def _kind(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    return unicode_of(error.message) if isinstance(error, RemoteError) else text_of(error)
+    return to_unicode(error.message) if isinstance(error, RemoteError) else text_of(error)
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """What led to it, outermost first, as a traceback would show it."""
+    """Returns the causes of an exception, outermost first, as a traceback shows them."""
     causes: list[BaseException] = [error]
     while True:
         last = causes[-1]
-        following = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
-        if following is None or any(following is each for each in causes):
+        cause = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
+        if cause is None or any(cause is each for each in causes):
             return causes[1:]
-        causes.append(following)
+        causes.append(cause)
 
 
-def _recorded(error: BaseException, links: Links) -> dict[str, object]:
+def _record_node(error: BaseException, links: Links) -> dict[str, object]:
     recorded: dict[str, object] = {
-        "kind": unicode_of(_kind(error)),
+        "kind": to_unicode(_kind(error)),
         "message": _message(error),
         "links": links,
     }
     notes: object = getattr(error, "__notes__", None)
     if isinstance(notes, list):
-        recorded["notes"] = [unicode_of(str(note)) for note in cast("list[object]", notes)]
-    # whatever goes wrong here, the failure itself must not be lost
+        recorded["notes"] = [to_unicode(str(note)) for note in cast("list[object]", notes)]
+    # an error here must not lose the failure itself
     with contextlib.suppress(Exception):
         recorded["value"] = encode(node_of(error))
     return recorded
 
 
-def _made(node: dict[str, Any], members: tuple[BaseException, ...]) -> BaseException:
+def _exception_of_node(node: dict[str, Any], members: tuple[BaseException, ...]) -> BaseException:
     if "value" in node:
         reader = Reader()
         with contextlib.suppress(Exception):
-            return read_node(reader.value(node["value"]), members, reader)
+            return read_node(reader.read(node["value"]), members, reader)
     made = RemoteError(node["kind"], node["message"])
     made.exceptions = members
     for note in node.get("notes", ()):
@@ -106,8 +108,8 @@ def _made(node: dict[str, Any], members: tuple[BaseException, ...]) -> BaseExcep
     return made
 
 
-def _foreign(content: dict[str, Any]) -> RemoteError:
-    """A failure that was not recorded by Python."""
+def _remote_error(content: dict[str, Any]) -> RemoteError:
+    """Returns the exception of a failure that was not recorded by Python."""
     made = RemoteError(content["kind"], content["message"])
     last: BaseException = made
     for cause in content.get("causes", ()):

@@ -1,4 +1,5 @@
-"""Objects made of fields: dataclasses, attrs classes, msgspec structs, pydantic models, named tuples."""
+"""Codecs of objects with fields: dataclasses, attrs classes, msgspec structs, pydantic models, named
+tuples."""
 
 import contextlib
 import dataclasses
@@ -10,38 +11,38 @@ from types import MemberDescriptorType
 from typing import Any, Final
 
 from . import codes
-from .codec import Codec, Label, Names, derives
-from .errors import DecodeError, Refusal, type_name
+from .codec import ClassFinder, Codec, Label, derives_from
+from .errors import DecodeError, NotRecordable, type_name
 from .references import name_of
 
-# What a class may have beside fields, by section: attributes that are no fields, fields without a value,
+# State of an instance besides its fields, by section: attributes that are no fields, fields without a value,
 # and pydantic's private attributes, extra fields and names of fields that were set.
 Extra = dict[str, Any]
 
 _new_tuple: Final[Any] = vars(tuple)["__new__"]
-# without asking a __getattr__, which may compute what is not there
-_get: Final = object.__getattribute__
-_UPGRADE: Final = "__stepfast_upgrade__"
-_IGNORED: Final = frozenset({"__orig_class__", "__weakref__", "_attrs_cached_hash"})
+# does not call a `__getattr__`, which may compute missing attributes
+_get_attribute: Final = object.__getattribute__
+_UPGRADE_METHOD: Final = "__stepfast_upgrade__"
+_IGNORED_ATTRIBUTES: Final = frozenset({"__orig_class__", "__weakref__", "_attrs_cached_hash"})
 
 
 class Shape:
-    """Takes the instances of one class apart, and makes them without their constructor.
+    """Takes the instances of one class apart, and rebuilds them without their constructor.
 
-    The constructor is not called, as it may check, compute or count what was done when the value was
-    made: what comes back is the state that was recorded.
+    A constructor may check, compute or count, as it did when the value was created. The rebuilt instance has
+    the recorded state.
 
     Attributes:
         cls: The class.
-        names: Names of the fields.
-        defaults: Gives the value of a field that was not recorded, if there is one.
+        names: The names of the fields, in the order of the class.
+        defaults: Functions that return the value of a field that was not recorded, by the name of the field.
     """
 
     def __init__(self, cls: type, names: list[str], defaults: dict[str, Callable[[Any], object]]) -> None:
         self.cls: Any = cls
         self.names = names
-        self.known: frozenset[str] = frozenset(names)
-        self.upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(cls, _UPGRADE, None)
+        self.field_names: frozenset[str] = frozenset(names)
+        self.upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(cls, _UPGRADE_METHOD, None)
         self.defaults = defaults
         members = [
             name
@@ -49,8 +50,10 @@ class Shape:
             for name, member in vars(base).items()
             if type(member) is MemberDescriptorType
         ]
-        self.slots: list[str] = [name for name in members if name not in self.known | _IGNORED]
-        self.computed: set[str] = {
+        self.slots: list[str] = [
+            name for name in members if name not in self.field_names | _IGNORED_ATTRIBUTES
+        ]
+        self.cached_properties: set[str] = {
             name
             for base in cls.__mro__
             for name, member in vars(base).items()
@@ -58,64 +61,69 @@ class Shape:
         }
         self.has_dict: bool = bool(cls.__dictoffset__)
         self.is_direct: bool = self.has_dict and not any(
-            _is_setter(inspect.getattr_static(cls, name, None)) for name in names
+            _has_setter(inspect.getattr_static(cls, name, None)) for name in names
         )
-        self.hides_hash: bool = "_attrs_cached_hash" in members
+        self.has_cached_hash: bool = "_attrs_cached_hash" in members
 
-    def take(self, value: Any) -> tuple[dict[str, Any], Extra]:
-        """The fields that have a value, in the order of the class, and what else there is."""
+    def split(self, value: Any) -> tuple[dict[str, Any], Extra]:
+        """Returns the fields that have a value, in the order of the class, and the other state of the
+        instance."""
         state: dict[str, Any] = value.__dict__ if self.has_dict else {}
         try:
             if self.is_direct:
                 if len(state) == len(self.names) and not self.slots:
                     return {name: state[name] for name in self.names}, {}
             elif not state and not self.slots:
-                return {name: _get(value, name) for name in self.names}, {}
+                return {name: _get_attribute(value, name) for name in self.names}, {}
         except (KeyError, AttributeError):
             pass
         fields: dict[str, Any] = {}
-        extra = self.beside(value)
+        extra = self.extra_attributes(value)
         for name in self.names:
             try:
-                fields[name] = _get(value, name)
+                fields[name] = _get_attribute(value, name)
             except AttributeError:
                 extra.setdefault("unset", []).append(name)
         return fields, extra
 
-    def beside(self, value: Any) -> Extra:
-        """What is in the instance and is no field."""
+    def extra_attributes(self, value: Any) -> Extra:
+        """Returns the attributes of the instance that are no fields."""
         attributes: dict[str, Any] = {}
         for name in self.slots:
             with contextlib.suppress(AttributeError):
-                attributes[name] = _get(value, name)
+                attributes[name] = _get_attribute(value, name)
         for name, item in value.__dict__.items() if self.has_dict else ():
-            if name not in self.known and name not in self.computed and name not in _IGNORED:
+            if (
+                name not in self.field_names
+                and name not in self.cached_properties
+                and name not in _IGNORED_ATTRIBUTES
+            ):
                 attributes[name] = item
         return {"attributes": attributes} if attributes else {}
 
     def make(self, fields: dict[str, Any], extra: Extra) -> object:
-        """An object of these fields; those that are missing have a default."""
+        """Rebuilds an instance from its fields; missing fields get their defaults."""
         made = object.__new__(self.cls)
         if self.is_direct:
             made.__dict__.update(fields)
         else:
             for name, item in fields.items():
                 object.__setattr__(made, name, item)
-        if self.hides_hash:
+        if self.has_cached_hash:
             object.__setattr__(made, "_attrs_cached_hash", None)
         if extra or len(fields) != len(self.names):
-            for name in self.missing(fields, extra):
+            for name in self.missing_fields(fields, extra):
                 object.__setattr__(made, name, self.defaults[name](made))
-            self.restore(made, extra)
+            self.restore_extra(made, extra)
         return made
 
-    def missing(self, fields: dict[str, Any], extra: Extra) -> list[str]:
-        """Fields that have to get their default."""
+    def missing_fields(self, fields: dict[str, Any], extra: Extra) -> list[str]:
+        """Returns the names of the fields that have to get their defaults."""
         unset = extra.get("unset", ())
         return [name for name in self.names if name not in fields and name not in unset]
 
-    def restore(self, made: object, extra: Extra) -> None:
-        """Puts back what is no field."""
+    def restore_extra(self, made: object, extra: Extra) -> None:
+        """Restores the attributes that are no fields."""
         for name, item in extra.get("attributes", {}).items():
             if name in self.slots:
                 object.__setattr__(made, name, item)
@@ -123,49 +131,52 @@ class Shape:
                 made.__dict__[name] = item
 
 
-def _is_setter(attribute: object) -> bool:
+def _has_setter(attribute: object) -> bool:
     return hasattr(attribute.__class__, "__set__")
 
 
 class NamedTupleShape(Shape):
-    """A tuple whose items have names."""
+    """The shape of a named tuple."""
 
     def __init__(self, cls: Any) -> None:
         defaults = {name: _constant(item) for name, item in cls._field_defaults.items()}
         super().__init__(cls, list(cls._fields), defaults)
 
-    def take(self, value: Any) -> tuple[dict[str, Any], Extra]:
-        return dict(zip(self.names, value, strict=True)), self.beside(value)
+    def split(self, value: Any) -> tuple[dict[str, Any], Extra]:
+        return dict(zip(self.names, value, strict=True)), self.extra_attributes(value)
 
     def make(self, fields: dict[str, Any], extra: Extra) -> object:
         items = (fields[name] if name in fields else self.defaults[name](None) for name in self.names)
         made = _new_tuple(self.cls, items)
-        self.restore(made, extra)
+        self.restore_extra(made, extra)
         return made
 
 
 class StructShape(Shape):
-    """A msgspec struct. Only its constructor makes one; it checks nothing and fills in defaults."""
+    """The shape of a msgspec struct.
+
+    Only the constructor creates an instance. It checks nothing, and fills in defaults.
+    """
 
     def __init__(self, cls: Any) -> None:
         structs = sys.modules["msgspec"].structs
         optional = [field.name for field in structs.fields(cls) if not field.required]
         super().__init__(cls, list(cls.__struct_fields__), dict.fromkeys(optional, _constant(None)))
         self.slots: list[str] = []
-        self.force: Callable[[Any, str, Any], None] = structs.force_setattr
+        self.force_setattr: Callable[[Any, str, Any], None] = structs.force_setattr
         self.has_post_init: bool = hasattr(cls, "__post_init__")
 
     def make(self, fields: dict[str, Any], extra: Extra) -> object:
         made = self.cls(**fields)
         if self.has_post_init:
             for name, item in fields.items():
-                self.force(made, name, item)
-        self.restore(made, extra)
+                self.force_setattr(made, name, item)
+        self.restore_extra(made, extra)
         return made
 
 
 class ModelShape(Shape):
-    """A pydantic model."""
+    """The shape of a pydantic model."""
 
     def __init__(self, cls: Any) -> None:
         infos = cls.model_fields
@@ -173,12 +184,12 @@ class ModelShape(Shape):
         super().__init__(cls, list(infos), defaults)
         self.is_direct = True
         self.slots: list[str] = []
-        # a RootModel has neither, and the class says so
+        # a RootModel has neither of them, which only the class shows
         static = inspect.getattr_static(cls, "__pydantic_extra__")
-        self.has_more: bool = isinstance(static, MemberDescriptorType)
-        self.privates: dict[str, Any] = cls.__private_attributes__
+        self.has_extra: bool = isinstance(static, MemberDescriptorType)
+        self.private_attributes: dict[str, Any] = cls.__private_attributes__
 
-    def take(self, value: Any) -> tuple[dict[str, Any], Extra]:
+    def split(self, value: Any) -> tuple[dict[str, Any], Extra]:
         state = value.__dict__
         fields = {name: state[name] for name in self.names if name in state}
         extra: Extra = {"set": sorted(value.__pydantic_fields_set__)}
@@ -189,25 +200,25 @@ class ModelShape(Shape):
         if value.__pydantic_private__ is not None:
             extra["private"] = dict(value.__pydantic_private__)
         if len(state) > len(fields):
-            extra.update(self.beside(value))
+            extra.update(self.extra_attributes(value))
         return fields, extra
 
     def make(self, fields: dict[str, Any], extra: Extra) -> object:
         made = object.__new__(self.cls)
         state = dict(fields)
-        for name in self.missing(fields, extra):
+        for name in self.missing_fields(fields, extra):
             state[name] = self.defaults[name](state)
-        privates = extra.get("private")
-        if self.privates:
-            privates = dict(privates or {})
-            for name, private in self.privates.items():
-                if name not in privates and (item := private.get_default()) is not _undefined():
-                    privates[name] = item
+        private_attributes = extra.get("private")
+        if self.private_attributes:
+            private_attributes = dict(private_attributes or {})
+            for name, private in self.private_attributes.items():
+                if name not in private_attributes and (item := private.get_default()) is not _undefined():
+                    private_attributes[name] = item
         object.__setattr__(made, "__dict__", state)
         object.__setattr__(made, "__pydantic_fields_set__", set(extra.get("set", fields)))
-        if self.has_more:
+        if self.has_extra:
             object.__setattr__(made, "__pydantic_extra__", extra.get("extra"))
-            object.__setattr__(made, "__pydantic_private__", privates)
+            object.__setattr__(made, "__pydantic_private__", private_attributes)
         state.update(extra.get("attributes", {}))
         return made
 
@@ -228,108 +239,110 @@ def _constant(value: object) -> Callable[[Any], object]:
     return lambda _: value
 
 
-def _dataclass(cls: Any) -> Shape:
+def _dataclass_shape(cls: Any) -> Shape:
     defaults: dict[str, Callable[[Any], object]] = {}
     fields = dataclasses.fields(cls)
     for field in fields:
         if field.default is not dataclasses.MISSING:
             defaults[field.name] = _constant(field.default)
         elif (factory := field.default_factory) is not dataclasses.MISSING:
-            defaults[field.name] = functools.partial(_call, factory)
+            defaults[field.name] = functools.partial(_call_factory, factory)
     return Shape(cls, [field.name for field in fields], defaults)
 
 
-def _call(factory: Callable[[], object], _: object) -> object:
+def _call_factory(factory: Callable[[], object], _: object) -> object:
     return factory()
 
 
-def _attrs(cls: Any) -> Shape:
+def _attrs_shape(cls: Any) -> Shape:
     attr: Any = sys.modules["attr"]
     defaults: dict[str, Callable[[Any], object]] = {}
     for field in cls.__attrs_attrs__:
         default = field.default
         if isinstance(default, attr.Factory):
             takes = default.takes_self
-            defaults[field.name] = default.factory if takes else functools.partial(_call, default.factory)
+            defaults[field.name] = (
+                default.factory if takes else functools.partial(_call_factory, default.factory)
+            )
         elif default is not attr.NOTHING:
             defaults[field.name] = _constant(default)
     return Shape(cls, [field.name for field in cls.__attrs_attrs__], defaults)
 
 
-def _maker(cls: type) -> Callable[[type], Shape] | None:
+def _shape_maker(cls: type) -> Callable[[type], Shape] | None:
     if is_subclass_of(cls, "pydantic", "BaseModel"):
         return ModelShape
     if hasattr(cls, "__attrs_attrs__"):
-        return _attrs
-    return _dataclass if dataclasses.is_dataclass(cls) else None
+        return _attrs_shape
+    return _dataclass_shape if dataclasses.is_dataclass(cls) else None
 
 
 _shapes: Final[dict[type, Shape]] = {}
 
 
 def shape_of(cls: Any) -> Shape | None:
-    """How objects of this class are taken apart; None if it is not made of fields.
+    """Returns the shape of a class; None if the class has no fields.
 
     Raises:
-        Refusal: Its objects cannot be made again.
+        NotRecordable: Instances of the class could not be rebuilt.
     """
-    if (known := _shapes.get(cls)) is not None:
-        return known
+    if (cached := _shapes.get(cls)) is not None:
+        return cached
     if is_subclass_of(cls, "msgspec", "Struct"):
         shape: Shape = StructShape(cls)
-    elif hasattr(cls, "_field_defaults") and derives(cls, tuple):
+    elif hasattr(cls, "_field_defaults") and derives_from(cls, tuple):
         shape = NamedTupleShape(cls)
-    elif (take_apart := _maker(cls)) is None:
+    elif (shape_maker := _shape_maker(cls)) is None:
         return None
     elif any("__new__" in vars(base) for base in cls.__mro__[:-1]):
-        raise Refusal(f"class {cls.__qualname__} makes its instances itself, in __new__")
+        raise NotRecordable(f"class {cls.__qualname__} makes its instances itself, in __new__")
     else:
-        shape = take_apart(cls)
+        shape = shape_maker(cls)
     _shapes[cls] = shape
     return shape
 
 
 def is_subclass_of(cls: type, module: str, name: str) -> bool:
-    """Whether a class derives from one of a library that may not be here; it is not imported."""
+    """Returns whether a class derives from one of an optional library, which is not imported for this."""
     base = getattr(sys.modules.get(module), name, None)
     return base is not None and issubclass(cls, base)
 
 
 def object_codec(cls: type, shape: Shape) -> Codec:
-    """The codec of a class that is made of fields."""
+    """Returns the codec of a class with fields."""
     name = name_of(cls)
-    take = shape.take
+    split = shape.split
 
     def reduce(value: object) -> list[Any]:
-        fields, extra = take(value)
+        fields, extra = split(value)
         return [name, fields, extra] if extra else [name, fields]
 
     return Codec(codes.OBJECT, reduce, Label.FIELDS)
 
 
-def read_object(content: list[Any], names: Names) -> object:
-    """The object; fields that were added since it was recorded get their defaults.
+def read_object(content: list[Any], finder: ClassFinder) -> object:
+    """Rebuilds an object. Fields added to the class since it was recorded get their defaults.
 
     Raises:
-        DecodeError: The class has no longer a field that was recorded, or has a new one without
-            default, or is not made of fields any more.
+        DecodeError: The class no longer has a recorded field, has a new field without a default, or has no
+            fields any more.
     """
-    cls = names.find(content[0])
+    cls = finder.find(content[0])
     fields: dict[str, Any] = content[1]
     extra: Extra = content[2] if len(content) > 2 else {}
-    shape = _shapes.get(cls) or _shape_now(cls)
+    shape = _shapes.get(cls) or _current_shape(cls)
     if shape.upgrade is not None:
         fields = shape.upgrade(fields)
-    if fields.keys() != shape.known:
-        _check(shape, fields, extra)
+    if fields.keys() != shape.field_names:
+        _check_fields(shape, fields, extra)
     return shape.make(fields, extra)
 
 
-def _shape_now(cls: type) -> Shape:
+def _current_shape(cls: type) -> Shape:
     try:
         shape = shape_of(cls)
-    except Refusal as refusal:
-        raise DecodeError(f"{refusal.reason}; {refusal.advice}") from refusal
+    except NotRecordable as not_recordable:
+        raise DecodeError(f"{not_recordable.reason}; {not_recordable.advice}") from not_recordable
     if shape is None:
         raise DecodeError(
             f"class {type_name(cls)} has no fields any more, but had some when a value was recorded: "
@@ -338,17 +351,17 @@ def _shape_now(cls: type) -> Shape:
     return shape
 
 
-def _check(shape: Shape, fields: dict[str, Any], extra: Extra) -> None:
+def _check_fields(shape: Shape, fields: dict[str, Any], extra: Extra) -> None:
     for name in fields:
-        if name not in shape.known:
+        if name not in shape.field_names:
             raise DecodeError(
                 f"a {type_name(shape.cls)} was recorded with the field {name}, which the class has not "
-                f"(any more): keep the field, or say in a classmethod {_UPGRADE}(cls, fields) which "
+                f"(any more): keep the field, or say in a classmethod {_UPGRADE_METHOD}(cls, fields) which "
                 "fields the recorded ones become"
             )
-    for name in shape.missing(fields, extra):
+    for name in shape.missing_fields(fields, extra):
         if name not in shape.defaults:
             raise DecodeError(
                 f"a {type_name(shape.cls)} was recorded without the field {name}, which has no default: "
-                f"give it one, or add it in a classmethod {_UPGRADE}(cls, fields)"
+                f"give it one, or add it in a classmethod {_UPGRADE_METHOD}(cls, fields)"
             )

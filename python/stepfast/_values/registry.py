@@ -1,4 +1,4 @@
-"""Which codec a class has, and `register` for classes of one's own."""
+"""Finds the codec of a class, and registers codecs of users with `register`."""
 
 import enum
 import functools
@@ -17,18 +17,18 @@ from . import (
     times,
     urls,
 )
-from .codec import Codec, Names, RawRead, Read, derives, own_codecs
-from .errors import DecodeError, Refusal, type_name
+from .codec import BytesReader, ClassFinder, Codec, ContentReader, derives_from, own_codecs
+from .errors import DecodeError, NotRecordable, type_name
 
 T = TypeVar("T")
 
-PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict})
+PLAIN_TYPES: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict})
 
 _BUILT_IN: Final[dict[type, Codec]] = {
     **scalars.CODECS,
     **times.CODECS,
     **containers.CODECS,
-    type: enums.CLASS,
+    type: enums.CLASS_CODEC,
 }
 codecs: Final[dict[type, Codec]] = dict(_BUILT_IN)
 
@@ -42,23 +42,23 @@ _ADVICE: Final[dict[str, str]] = {
 
 
 def codec_of(cls: type) -> Codec:
-    """The codec of exactly this class.
+    """Returns the codec of exactly this class.
 
     Raises:
-        Refusal: It has none.
+        NotRecordable: The class has no codec.
     """
     codec = codecs.get(cls)
     if codec is None:
-        codec = codecs[cls] = _derive(cls)
+        codec = codecs[cls] = _derive_codec(cls)
     return codec
 
 
-def _derive(cls: type[Any]) -> Codec:
-    if derives(cls, type):
-        return enums.CLASS
-    if derives(cls, enum.Enum):
+def _derive_codec(cls: type[Any]) -> Codec:
+    if derives_from(cls, type):
+        return enums.CLASS_CODEC
+    if derives_from(cls, enum.Enum):
         return enums.enum_codec(cls)
-    if derives(cls, BaseException):
+    if derives_from(cls, BaseException):
         return exceptions.CODEC
     if (codec := arrays.codec_of(cls)) is not None:
         return codec
@@ -67,17 +67,17 @@ def _derive(cls: type[Any]) -> Codec:
     if (shape := objects.shape_of(cls)) is not None:
         return objects.object_codec(cls, shape)
     if (advice := _ADVICE.get(cls.__name__)) is not None:
-        raise Refusal(f"a {cls.__name__} cannot be recorded", advice)
-    base = next((base for base in cls.__mro__[1:-1] if base in PLAIN or base in codecs), None)
+        raise NotRecordable(f"a {cls.__name__} cannot be recorded", advice)
+    base = next((base for base in cls.__mro__[1:-1] if base in PLAIN_TYPES or base in codecs), None)
     if base is not None:
-        raise Refusal(
+        raise NotRecordable(
             f"it would come back as a {type_name(base)}, not as the subclass that it is",
             f"convert it to a {base.__name__}, or register a codec for it with stepfast.values.register",
         )
-    raise Refusal("no codec is known for this type")
+    raise NotRecordable("no codec is known for this type")
 
 
-READERS: Final[dict[int, Read]] = {
+READERS: Final[dict[int, ContentReader]] = {
     **scalars.READERS,
     **times.READERS,
     **containers.READERS,
@@ -89,11 +89,11 @@ READERS: Final[dict[int, Read]] = {
     codes.OBJECT: objects.read_object,
     codes.EXCEPTION: exceptions.read_exception,
 }
-RAW_READERS: Final[dict[int, RawRead]] = arrays.RAW_READERS
+RAW_READERS: Final[dict[int, BytesReader]] = arrays.RAW_READERS
 
 
-def _read_registered(content: list[Any], names: Names) -> object:
-    cls = names.find(content[0])
+def _read_registered(content: list[Any], finder: ClassFinder) -> object:
+    cls = finder.find(content[0])
     own = own_codecs.get(cls)
     if own is None:
         raise DecodeError(
@@ -129,33 +129,32 @@ def register(
     name: str | None = None,
     aliases: Iterable[str] = (),
 ) -> Any:
-    """Says how values of a class are recorded, or only by which name.
+    """Registers how values of a class are recorded, or only under which name.
 
-    Applies to exactly this class, not to its subclasses. To be called when the module of the class is
-    imported, so that every worker knows it before it reads values. `@register` and `@register(name=...)`
-    work as decorators.
+    Applies to exactly this class, not to its subclasses. Call it when the module of the class is imported, so
+    that every worker has it before it reads values. `@register` and `@register(name=...)` work as decorators.
 
     Args:
         cls: The class.
-        encode: Gives a value that can be recorded for one of the class.
-        decode: Makes an equal value of the class from that. Both functions, or none for a class that
-            can be recorded without and only gets names.
-        name: The stable name it is recorded under, instead of `module:qualname`; the class may then
-            be moved, renamed, or local.
-        aliases: Names under which it was recorded earlier, such as `shop.models:Order`.
+        encode: Converts an instance to a value that can be recorded.
+        decode: Rebuilds an equal instance from that value. Give both functions, or neither for a class that
+            can be recorded without them and only gets names.
+        name: The stable name under which the class is recorded, instead of `module:qualname`. The class may
+            then be moved, renamed, or local.
+        aliases: Names under which the class was recorded earlier, such as `shop.models:Order`.
 
     Raises:
-        ValueError: The class is built in, or has another codec or name already, or a name is taken.
+        ValueError: The class is built in, has another codec or name already, or a name is taken.
         TypeError: Only one of `encode` and `decode` is given.
     """
     if cls is None:
         return functools.partial(register, name=name, aliases=aliases)
     if (encode is None) != (decode is None):
         raise TypeError("register takes both encode and decode, or neither")
-    if cls in PLAIN or cls in _BUILT_IN:
+    if cls in PLAIN_TYPES or cls in _BUILT_IN:
         raise ValueError(f"{type_name(cls)} has a codec that cannot be replaced")
     names = [*([] if name is None else [name]), *aliases]
-    _check_free(cls, names, name, is_own=encode is not None)
+    _check_names_free(cls, names, name, has_codec=encode is not None)
     for each in names:
         references.class_of_name[each] = cls
     if name is not None:
@@ -168,18 +167,18 @@ def register(
     return cls
 
 
-def _check_free(cls: type, names: list[str], name: str | None, *, is_own: bool) -> None:
-    if is_own and cls in own_codecs:
+def _check_names_free(cls: type, names: list[str], name: str | None, *, has_codec: bool) -> None:
+    if has_codec and cls in own_codecs:
         raise ValueError(f"{type_name(cls)} has a codec already")
     if name is not None and references.name_of_class.get(cls, name) != name:
         raise ValueError(f"{type_name(cls)} is registered as {references.name_of_class[cls]!r} already")
     for each in names:
         other = references.class_of_name.get(each, cls)
-        if not each or (other is not cls and _place(other) != _place(cls)):
+        if not each or (other is not cls and _origin(other) != _origin(cls)):
             raise ValueError(f"the name {each!r} is taken by {type_name(other)}")
 
 
-def _place(cls: type) -> tuple[str, str]:
+def _origin(cls: type) -> tuple[str, str]:
     return cls.__module__, cls.__qualname__
 
 

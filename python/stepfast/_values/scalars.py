@@ -1,4 +1,4 @@
-"""Single values of the standard library."""
+"""Codecs of single values of the standard library."""
 
 import decimal
 import fractions
@@ -9,51 +9,51 @@ import uuid
 from typing import Any, Final
 
 from . import codes
-from .codec import Codec, Names, Read
-from .errors import DecodeError, Refusal
+from .codec import ClassFinder, Codec, ContentReader
+from .errors import DecodeError, NotRecordable
 
 
-def _integer(value: int) -> bytes:
+def _reduce_integer(value: int) -> bytes:
     return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
 
-def _read_integer(content: bytes, _: Names) -> int:
+def _read_integer(content: bytes, _: ClassFinder) -> int:
     return int.from_bytes(content, "big", signed=True)
 
 
-def _complex(value: complex) -> list[float]:
+def _reduce_complex(value: complex) -> list[float]:
     return [value.real, value.imag]
 
 
-def _read_complex(content: list[float], _: Names) -> complex:
+def _read_complex(content: list[float], _: ClassFinder) -> complex:
     return complex(*content)
 
 
-def _read_decimal(content: str, _: Names) -> decimal.Decimal:
+def _read_decimal(content: str, _: ClassFinder) -> decimal.Decimal:
     return decimal.Decimal(content)
 
 
-def _fraction(value: fractions.Fraction) -> list[int]:
+def _reduce_fraction(value: fractions.Fraction) -> list[int]:
     return [value.numerator, value.denominator]
 
 
-def _read_fraction(content: list[int], _: Names) -> fractions.Fraction:
+def _read_fraction(content: list[int], _: ClassFinder) -> fractions.Fraction:
     return fractions.Fraction(*content)
 
 
-def _read_bytearray(content: bytes, _: Names) -> bytearray:
+def _read_bytearray(content: bytes, _: ClassFinder) -> bytearray:
     return bytearray(content)
 
 
-def _uuid(value: uuid.UUID) -> bytes:
+def _reduce_uuid(value: uuid.UUID) -> bytes:
     return value.bytes
 
 
-def _read_uuid(content: bytes, _: Names) -> uuid.UUID:
+def _read_uuid(content: bytes, _: ClassFinder) -> uuid.UUID:
     return uuid.UUID(int=int.from_bytes(content))
 
 
-PATHS: Final[dict[str, type[pathlib.PurePath]]] = {
+PATH_CLASSES: Final[dict[str, type[pathlib.PurePath]]] = {
     cls.__name__: cls
     for cls in (
         pathlib.PurePosixPath,
@@ -64,26 +64,26 @@ PATHS: Final[dict[str, type[pathlib.PurePath]]] = {
 }
 
 
-def _path(value: pathlib.PurePath) -> list[str]:
+def _reduce_path(value: pathlib.PurePath) -> list[str]:
     text = str(value)
-    # malformed Windows paths, such as //://
+    # for example malformed Windows paths such as //://
     if isinstance(value, pathlib.PureWindowsPath) and type(value)(text) != value:
-        raise Refusal("another path is made of its text", "record its parts: path.parts")
+        raise NotRecordable("its text makes another path", "record its parts: path.parts")
     return [type(value).__name__, text]
 
 
-def _read_path(content: list[str], _: Names) -> pathlib.PurePath:
+def _read_path(content: list[str], _: ClassFinder) -> pathlib.PurePath:
     kind, text = content
     try:
-        return PATHS[kind](text)
+        return PATH_CLASSES[kind](text)
     except NotImplementedError as error:
         raise DecodeError(
-            f"the path {text!r} was recorded as {kind}, which this system cannot have; record "
+            f"the path {text!r} was recorded as {kind}, which this system does not support; record "
             "PurePosixPath or PureWindowsPath where workers run on both"
         ) from error
 
 
-IPS: Final[dict[str, Any]] = {
+IP_CLASSES: Final[dict[str, Any]] = {
     cls.__name__: cls
     for cls in (
         ipaddress.IPv4Address,
@@ -96,52 +96,52 @@ IPS: Final[dict[str, Any]] = {
 }
 
 
-def _ip(value: object) -> list[str]:
+def _reduce_ip(value: object) -> list[str]:
     return [type(value).__name__, str(value)]
 
 
-def _read_ip(content: list[str], _: Names) -> object:
+def _read_ip(content: list[str], _: ClassFinder) -> object:
     kind, text = content
-    return IPS[kind](text)
+    return IP_CLASSES[kind](text)
 
 
-def _range(value: range | slice) -> list[Any]:
+def _reduce_range(value: range | slice) -> list[Any]:
     return [value.start, value.stop, value.step]
 
 
-def _read_range(content: list[int], _: Names) -> range:
+def _read_range(content: list[int], _: ClassFinder) -> range:
     return range(*content)
 
 
-def _read_slice(content: list[Any], _: Names) -> slice:
+def _read_slice(content: list[Any], _: ClassFinder) -> slice:
     return slice(*content)
 
 
-def _pattern(value: re.Pattern[Any]) -> list[object]:
+def _reduce_pattern(value: re.Pattern[Any]) -> list[object]:
     if value.flags & re.LOCALE:
-        raise Refusal("the pattern depends on the locale of the process")
+        raise NotRecordable("the pattern depends on the locale of the process")
     return [value.pattern, value.flags & ~re.DEBUG]
 
 
-def _read_pattern(content: list[Any], _: Names) -> re.Pattern[Any]:
+def _read_pattern(content: list[Any], _: ClassFinder) -> re.Pattern[Any]:
     return re.compile(content[0], content[1])
 
 
 CODECS: Final[dict[type, Codec]] = {
-    int: Codec(codes.INTEGER, _integer),
-    complex: Codec(codes.COMPLEX, _complex),
+    int: Codec(codes.INTEGER, _reduce_integer),
+    complex: Codec(codes.COMPLEX, _reduce_complex),
     decimal.Decimal: Codec(codes.DECIMAL, str),
-    fractions.Fraction: Codec(codes.FRACTION, _fraction),
+    fractions.Fraction: Codec(codes.FRACTION, _reduce_fraction),
     bytearray: Codec(codes.BYTEARRAY, bytes),
-    uuid.UUID: Codec(codes.UUID, _uuid),
-    range: Codec(codes.RANGE, _range),
-    slice: Codec(codes.SLICE, _range),
-    re.Pattern: Codec(codes.PATTERN, _pattern),
-    **{cls: Codec(codes.PATH, _path) for cls in PATHS.values()},
-    **{cls: Codec(codes.IP, _ip) for cls in IPS.values()},
+    uuid.UUID: Codec(codes.UUID, _reduce_uuid),
+    range: Codec(codes.RANGE, _reduce_range),
+    slice: Codec(codes.SLICE, _reduce_range),
+    re.Pattern: Codec(codes.PATTERN, _reduce_pattern),
+    **{cls: Codec(codes.PATH, _reduce_path) for cls in PATH_CLASSES.values()},
+    **{cls: Codec(codes.IP, _reduce_ip) for cls in IP_CLASSES.values()},
 }
 
-READERS: Final[dict[int, Read]] = {
+READERS: Final[dict[int, ContentReader]] = {
     codes.INTEGER: _read_integer,
     codes.COMPLEX: _read_complex,
     codes.DECIMAL: _read_decimal,

@@ -1,28 +1,28 @@
-"""The careful way to encode: knows where it is, so it can say what is wrong where."""
+"""`encode_carefully`: the slow way to encode, which tracks its position for error messages."""
 
 from typing import Any, Final, cast
 
 from ormsgpack import Ext, packb
 
 from .codec import Codec, Label
-from .containers import MAP, flat
-from .errors import EncodeError, Refusal, type_name
+from .containers import MAP, flatten_pairs
+from .errors import EncodeError, NotRecordable, type_name
 from .registry import codec_of
-from .wire import ANY_KEYS, MAX_DEPTH, OPTION, sorted_array
+from .wire import ANY_KEYS, MAX_DEPTH, PACK_OPTIONS, sorted_array
 
-_LEAVES: Final = frozenset({type(None), bool, float, bytes})
-_PLAIN_KEYS: Final = _LEAVES | {str, int}
-_SHOWN: Final = 200
+_LEAF_TYPES: Final = frozenset({type(None), bool, float, bytes})
+_PLAIN_KEY_TYPES: Final = _LEAF_TYPES | {str, int}
+_MAX_KEY_CHARS: Final = 200
 
 
 def encode_carefully(value: object, path: str) -> bytes:
-    """What `encode` does, for values that have keys of any type, or that are refused.
+    """Encodes a value that has keys of any type, or that is about to be rejected.
 
     Raises:
-        EncodeError: The value is refused.
+        EncodeError: The value cannot be recorded.
     """
     try:
-        return _pack(_Walk().value(value, path))
+        return _pack(_CarefulEncoder().encode_value(value, path))
     except (RecursionError, _TooDeepError):
         raise EncodeError(
             f"{path} is nested too deeply to be recorded (up to {MAX_DEPTH} levels of objects and tuples, "
@@ -33,110 +33,112 @@ def encode_carefully(value: object, path: str) -> bytes:
 
 
 class _TooDeepError(Exception):
-    """More levels than can be read back."""
+    """The value has more levels than can be read back."""
 
 
 def _pack(content: object) -> bytes:
     try:
-        return packb(content, None, OPTION | ANY_KEYS)
+        return packb(content, None, PACK_OPTIONS | ANY_KEYS)
     except TypeError as error:
         raise _TooDeepError from error
 
 
-class _Walk:
-    """Turns a value into one that the library can write alone."""
+class _CarefulEncoder:
+    """Turns a value into one that the library can write by itself."""
 
     def __init__(self) -> None:
-        self.inside: set[int] = set()
+        self.ancestors: set[int] = set()
         self.depth = 0
 
-    def value(self, value: Any, path: str) -> object:
+    def encode_value(self, value: Any, path: str) -> object:
         cls = type(cast("object", value))
-        if cls in _LEAVES:
+        if cls in _LEAF_TYPES:
             return value
         if cls is str:
             if not _is_unicode(value):
-                raise _refused(
+                raise _encode_error(
                     value,
                     path,
-                    Refusal(
-                        "it has lone surrogates, which UTF-8 has no bytes for",
+                    NotRecordable(
+                        "it has lone surrogates, which UTF-8 cannot encode",
                         "encode it yourself: text.encode('utf-8', 'surrogateescape')",
                     ),
                 )
             return value
         if cls is int and -(1 << 63) <= value < 1 << 64:
             return value
-        if id(value) in self.inside:
-            raise _refused(
+        if id(value) in self.ancestors:
+            raise _encode_error(
                 value,
                 path,
-                Refusal("it contains itself", "record the parts, and ids of those they refer to"),
+                NotRecordable("it contains itself", "record the parts, which refer to each other by id"),
             )
-        self.inside.add(id(value))
+        self.ancestors.add(id(value))
         try:
-            return self.compound(value, cls, path)
+            return self.encode_compound(value, cls, path)
         finally:
-            self.inside.discard(id(value))
+            self.ancestors.discard(id(value))
 
-    def compound(self, value: Any, cls: type[Any], path: str) -> object:
+    def encode_compound(self, value: Any, cls: type[Any], path: str) -> object:
         if cls is list:
-            if _LEAVES.issuperset(map(type, value)):
+            if _LEAF_TYPES.issuperset(map(type, value)):
                 return value
-            return [self.value(item, f"{path}[{i}]") for i, item in enumerate(value)]
+            return [self.encode_value(item, f"{path}[{i}]") for i, item in enumerate(value)]
         if cls is dict:
-            return self.mapping(value, path)
+            return self.encode_mapping(value, path)
         try:
             codec = codec_of(cls)
             content = codec.reduce(value)
-        except Refusal as refusal:
-            raise _refused(value, path, refusal) from refusal.__cause__
+        except NotRecordable as not_recordable:
+            raise _encode_error(value, path, not_recordable) from not_recordable.__cause__
         except (EncodeError, RecursionError):
             raise
         except Exception as error:
             reason = f"taking it apart raised {type(error).__name__}: {error}"
-            raise _refused(value, path, Refusal(reason, "mend what raised it")) from error
-        return self.extension(codec, content, path)
+            raise _encode_error(value, path, NotRecordable(reason, "fix the code that raised it")) from error
+        return self.encode_extension(codec, content, path)
 
-    def mapping(self, value: dict[Any, Any], path: str) -> object:
-        kinds = set(map(type, value))
-        is_plain = kinds <= _PLAIN_KEYS and (
-            int not in kinds or all(-(1 << 63) <= key < 1 << 64 for key in value if type(key) is int)
+    def encode_mapping(self, value: dict[Any, Any], path: str) -> object:
+        key_types = set(map(type, value))
+        is_plain = key_types <= _PLAIN_KEY_TYPES and (
+            int not in key_types or all(-(1 << 63) <= key < 1 << 64 for key in value if type(key) is int)
         )
         if not is_plain:
-            return self.extension(MAP, flat(value), path)
+            return self.encode_extension(MAP, flatten_pairs(value), path)
         made: dict[Any, object] = {}
         for key, item in value.items():
-            made[self.value(key, _key(path, key))] = self.value(item, f"{path}[{_shown(key)}]")
+            made[self.encode_value(key, _key_path(path, key))] = self.encode_value(
+                item, f"{path}[{_key_repr(key)}]"
+            )
         return made
 
-    def extension(self, codec: Codec, content: Any, path: str) -> Ext:
+    def encode_extension(self, codec: Codec, content: Any, path: str) -> Ext:
         if self.depth == MAX_DEPTH:
             raise _TooDeepError
         self.depth += 1
-        if codec.raw:
+        if codec.is_raw:
             data = content
-        elif codec.sorts:
-            data = sorted_array([_pack(part) for part in self.parts(codec, content, path)])
+        elif codec.is_unordered:
+            data = sorted_array([_pack(part) for part in self.encode_parts(codec, content, path)])
         elif _is_list(content):
-            data = _pack(self.parts(codec, content, path))
+            data = _pack(self.encode_parts(codec, content, path))
         else:
-            data = _pack(self.value(content, path))
+            data = _pack(self.encode_value(content, path))
         self.depth -= 1
         return Ext(codec.code, data)
 
-    def parts(self, codec: Codec, content: list[Any], path: str) -> list[object]:
+    def encode_parts(self, codec: Codec, content: list[Any], path: str) -> list[object]:
         match codec.label:
             case Label.FIELDS:
                 name, fields, *extra = content
                 return [
                     name,
-                    self.named(fields, path),
-                    *(self.sections(each, path) for each in extra),
+                    self.encode_named(fields, path),
+                    *(self.encode_sections(each, path) for each in extra),
                 ]
             case Label.NODES:
                 return [
-                    [name, self.named(state, path), self.named(attributes, path), links]
+                    [name, self.encode_named(state, path), self.encode_named(attributes, path), links]
                     for name, state, attributes, links in content
                 ]
             case Label.NONE:
@@ -145,18 +147,18 @@ class _Walk:
                 paths = [f"{path}[{i - codec.offset}]" for i in range(len(content))]
             case Label.PAIRS:
                 keys = content[codec.offset :: 2]
-                both = [each for key in keys for each in (_key(path, key), f"{path}[{_shown(key)}]")]
+                both = [each for key in keys for each in (_key_path(path, key), f"{path}[{_key_repr(key)}]")]
                 paths = [path] * codec.offset + both
-        return [self.value(part, where) for part, where in zip(content, paths, strict=True)]
+        return [self.encode_value(part, part_path) for part, part_path in zip(content, paths, strict=True)]
 
-    def named(self, items: dict[str, Any] | None, path: str) -> dict[str, object] | None:
+    def encode_named(self, items: dict[str, Any] | None, path: str) -> dict[str, object] | None:
         if items is None:
             return None
-        return {name: self.value(item, f"{path}.{name}") for name, item in items.items()}
+        return {name: self.encode_value(item, f"{path}.{name}") for name, item in items.items()}
 
-    def sections(self, extra: dict[str, Any], path: str) -> dict[str, object]:
+    def encode_sections(self, extra: dict[str, Any], path: str) -> dict[str, object]:
         return {
-            section: self.named(cast("dict[str, Any]", part), path) if type(part) is dict else part
+            section: self.encode_named(cast("dict[str, Any]", part), path) if type(part) is dict else part
             for section, part in extra.items()
         }
 
@@ -173,19 +175,21 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _shown(key: object) -> str:
+def _key_repr(key: object) -> str:
     try:
         text = repr(key)
     except Exception:
         text = f"<{type_name(type(key))}>"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_KEY_CHARS else f"{text[:_MAX_KEY_CHARS]}…"
 
 
-def _key(path: str, key: object) -> str:
-    return f"key {_shown(key)} of {path}"
+def _key_path(path: str, key: object) -> str:
+    return f"key {_key_repr(key)} of {path}"
 
 
-def _refused(value: object, path: str, refusal: Refusal) -> EncodeError:
+def _encode_error(value: object, path: str, not_recordable: NotRecordable) -> EncodeError:
     name = type_name(type(value))
-    message = f"{path} cannot be recorded: it is a {name}, and {refusal.reason}; {refusal.advice}"
+    message = (
+        f"{path} cannot be recorded: it is a {name}, and {not_recordable.reason}; {not_recordable.advice}"
+    )
     return EncodeError(message, path=path, type_name=name)

@@ -6,12 +6,12 @@ from collections.abc import Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stepfast import _native
-from stepfast._runtime.branch import branch_here
+from stepfast._runtime.branch import current_branch
 from stepfast._runtime.waiting import wait_for_call
 from stepfast.errors import Invalid
 
 if TYPE_CHECKING:
-    from stepfast._options.start_options import Order
+    from stepfast._options.start_options import StartOptions
     from stepfast._runtime.host import Host
     from stepfast._workflow.workflow import Workflow
 
@@ -29,7 +29,7 @@ class Reference:
         self.workflow_id: str = workflow_id
 
     def _call(self) -> _native.Call:
-        branch = branch_here()
+        branch = current_branch()
         if branch is None:
             raise Invalid(
                 f"the result of child {self.workflow_id} is for the code of the workflow that started it; "
@@ -102,17 +102,17 @@ def start_child(
     kwargs: dict[str, Any],
     *,
     is_detached: bool = False,
-    order: Order | None = None,
+    order: StartOptions | None = None,
 ) -> Any:
     """Starts a child of the workflow whose code calls this. In async code it is to be awaited.
 
     Returns:
         A reference to it; only its workflow_id if it is detached.
     """
-    branch = branch_here()
+    branch = current_branch()
     if branch is None:
         raise elsewhere(workflow)
-    opened: Host = branch.home
+    opened: Host = branch.host
     number = opened.number(workflow)
     call = branch.start_child(opened.native, number, args, kwargs, is_detached, order)
     if branch.is_on_loop:

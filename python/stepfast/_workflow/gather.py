@@ -8,8 +8,8 @@ from inspect import isawaitable
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast, overload
 
-from stepfast._runtime.branch import branch_here, unwinding
-from stepfast._runtime.threads.branches import Progress, run_side_by_side
+from stepfast._runtime.branch import current_branch, unwind_exception
+from stepfast._runtime.threads.branches import Progress, run_in_threads
 from stepfast._validation import bounds
 from stepfast.errors import Invalid
 
@@ -79,7 +79,7 @@ def gather(*calls: Any) -> Any:
             code they are waited for.
         Invalid: A call is none: a sync step that is written with its arguments has run already.
     """
-    branch = branch_here()
+    branch = current_branch()
     is_async = not calls or any(not callable(call) for call in calls)
     if branch is not None or not calls:
         is_async = is_on_loop()
@@ -88,7 +88,7 @@ def gather(*calls: Any) -> Any:
             raise _no_call(number, calls)
     if is_async:
         return _gathered(calls)
-    return tuple(run_side_by_side(lambda call: call(), calls, len(calls) or 1))
+    return tuple(run_in_threads(lambda call: call(), calls, len(calls) or 1))
 
 
 def _no_call(number: int, calls: tuple[Any, ...]) -> Invalid:
@@ -157,11 +157,11 @@ def map(
         Invalid: `concurrency` is less than 1.
     """
     if concurrency is not None:
-        bounds.count("concurrency", concurrency, 1)
+        bounds.check_count("concurrency", concurrency, 1)
     items = list(items)
     if is_on_loop():
         return _mapped(function, items, concurrency or len(items), progress)
-    return run_side_by_side(function, items, THREADS if concurrency is None else concurrency, progress)
+    return run_in_threads(function, items, THREADS if concurrency is None else concurrency, progress)
 
 
 async def _mapped(
@@ -174,7 +174,7 @@ async def _mapped(
     places: dict[asyncio.Future[R], int] = {}
     ended: asyncio.Queue[asyncio.Future[R]] = asyncio.Queue()
     left = iter(items)
-    branch = branch_here()
+    branch = current_branch()
     try:
         while True:
             for item in islice(left, concurrency - len(places)):
@@ -217,9 +217,9 @@ async def _fail(failed: asyncio.Future[Any], others: Iterable[asyncio.Future[Any
     """Raises what one has raised, when the others, which are cancelled, have ended."""
     if others := list(others):
         await asyncio.wait(others)
-    branch = branch_here()
-    if branch is not None and branch.stopped:
-        raise unwinding(branch.stopped)
+    branch = current_branch()
+    if branch is not None and branch.stop_code:
+        raise unwind_exception(branch.stop_code)
     return failed.result()
 
 
@@ -254,7 +254,7 @@ def is_failed(task: asyncio.Future[Any]) -> bool:
 
 def is_on_loop() -> bool:
     """True in async code."""
-    branch = branch_here()
+    branch = current_branch()
     return branch.is_on_loop if branch is not None else asyncio._get_running_loop() is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
-from stepfast._validation.text import shown
+from stepfast._validation.text import short_repr
 from stepfast._values import DecodeError, register
 from stepfast.errors import Invalid
 
@@ -38,7 +38,7 @@ class Instance:
     def __init__(self, name: str) -> None:
         # a name of another type would be looked for in vain after a crash
         if not isinstance(cast("object", name), str) or not name:
-            raise Invalid(f"an instance of {type(self).__qualname__} needs a name, not {shown(name)}")
+            raise Invalid(f"an instance of {type(self).__qualname__} needs a name, not {short_repr(name)}")
         self.name: Final = name
         _instances[type(self), name] = self
 
@@ -49,7 +49,7 @@ class Instance:
             instance = _instances.get((cls, name))
             if instance is None:
                 raise DecodeError(
-                    f"there is no instance {shown(name)} of {cls.__qualname__} in this program: make it "
+                    f"there is no instance {short_repr(name)} of {cls.__qualname__} in this program: make it "
                     "before the engine is opened"
                 )
             return instance

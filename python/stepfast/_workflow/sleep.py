@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any, cast
 
-from stepfast._runtime.branch import branch_here
+from stepfast._runtime.branch import current_branch
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
 
@@ -38,13 +38,13 @@ def sleep(
     # checkers would miss an `await` in sync code.
     if minutes or hours or days or type(seconds) is not float:
         for unit, given in (("seconds", seconds), ("minutes", minutes), ("hours", hours), ("days", days)):
-            bounds.number(unit, given)
+            bounds.check_number(unit, given)
         seconds += 60.0 * (minutes + 60.0 * (hours + 24.0 * days))
     # what is computed may lie in the past, and is over then; NaN is greater than nothing
     if not seconds > 0.0:
-        bounds.number("seconds", seconds)
+        bounds.check_number("seconds", seconds)
         seconds = 0.0
-    branch = branch_here()
+    branch = current_branch()
     waits: Any = None
     if branch is not None:
         call = branch.sleep(seconds)

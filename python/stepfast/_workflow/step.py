@@ -24,19 +24,19 @@ from typing import (
 
 from stepfast import _native
 from stepfast._runtime.branch import (
-    BODY,
     DONE,
     PENDING,
-    branch_here,
-    here_var,
+    RUN_BODY,
+    current_branch,
+    current_code,
 )
-from stepfast._runtime.failures import failure_in_step
+from stepfast._runtime.failures import step_failure
 from stepfast._runtime.outcomes import is_outcome
-from stepfast._runtime.threads.time_limit import begun_in_thread, within, within_thread
+from stepfast._runtime.threads.time_limit import begin_in_thread, call_within, run_within
 from stepfast._runtime.waiting import error_of
 from stepfast._validation import bounds
 from stepfast._validation.coroutine_function import CoroutineFunction
-from stepfast._validation.names import qualified
+from stepfast._validation.names import qualified_name
 from stepfast._validation.signature import signature_of
 from stepfast.errors import Invalid
 
@@ -80,11 +80,13 @@ class Step(CoroutineFunction, Generic[P, R]):
         speculative: bool,
         retry_if: Callable[[Exception], bool] | None,
     ) -> None:
-        bounds.function("step", function)
-        bounds.of_step(name, retries, backoff, factor, max_backoff, jitter, timeout, speculative, retry_if)
+        bounds.check_function("step", function)
+        bounds.check_step_options(
+            name, retries, backoff, factor, max_backoff, jitter, timeout, speculative, retry_if
+        )
         self.function = function
         self.__stepfast__ = True
-        self.name: str = name or qualified(function)
+        self.name: str = name or qualified_name(function)
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self.retry_if = retry_if
         # what is longer than threads can wait is no limit
@@ -92,7 +94,7 @@ class Step(CoroutineFunction, Generic[P, R]):
         # what is awaited: of a sync step, which `in_thread` makes awaitable, a thread
         body: Callable[..., Any] = function
         if not self.is_async:
-            body = functools.partial(asyncio.to_thread, begun_in_thread, cast("Any", function))
+            body = functools.partial(asyncio.to_thread, begin_in_thread, cast("Any", function))
         if self.timeout is not None:
             body = functools.partial(limited, self.timeout, body)
         self.settings: _native.StepSettings = _native.StepSettings(
@@ -110,12 +112,12 @@ class Step(CoroutineFunction, Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        branch = here_var.get()
+        branch = current_code.get()
         if type(branch) is not _native.Branch:
             return self.function(*args, **kwargs)
         if self.is_async:
             # as in `_carried`, without a call more: this is the way that most steps take
-            carried: Any = branch.carry(self.settings, args, args, kwargs)
+            carried: Any = branch.awaitable_step(self.settings, args, args, kwargs)
             if carried is not None:
                 return carried  # type: ignore[no-any-return]
         return self._carried(branch, args, args, kwargs)  # type: ignore[no-any-return]
@@ -129,11 +131,11 @@ class Step(CoroutineFunction, Generic[P, R]):
     ) -> Any:
         """Carries the step out in a workflow; `recorded` tells this call apart from another one."""
         if self.is_async:
-            carried = branch.carry(self.settings, recorded, args, kwargs)
+            carried = branch.awaitable_step(self.settings, recorded, args, kwargs)
             if carried is None:
                 raise self._misplaced()
             return carried
-        if branch.is_on_loop and branch.is_here:
+        if branch.is_on_loop and branch.is_own_thread:
             raise self._misplaced()
         call = branch.step(self.settings, recorded, kwargs, len(args) - len(recorded))
         return carry_out_here(call, branch, self, args, kwargs)
@@ -153,12 +155,14 @@ class Step(CoroutineFunction, Generic[P, R]):
     ) -> Coroutine[object, None, R]:
         if self.is_async:
             raise Invalid(f"step {self.name!r} is async: call it as it is, and await it")
-        branch = branch_here()
+        branch = current_branch()
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
             raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
-        return cast("Coroutine[object, None, R]", branch.carry(self.settings, recorded, args, kwargs))
+        return cast(
+            "Coroutine[object, None, R]", branch.awaitable_step(self.settings, recorded, args, kwargs)
+        )
 
     # Checkers drop @classmethod and @staticmethod above a decorated function, so the kind of method shows in
     # its first parameter alone: a `type`, the instance, or neither. Of one that takes anything it cannot be
@@ -215,7 +219,7 @@ class BoundStep(CoroutineFunction, Generic[P, R]):
         self.instance: object = instance
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        branch = here_var.get()
+        branch = current_code.get()
         if type(branch) is not _native.Branch:
             return self.step.function(self.instance, *args, **kwargs)
         return self.step._carried(branch, args, (self.instance, *args), kwargs)  # type: ignore[no-any-return]
@@ -233,7 +237,7 @@ class BoundStep(CoroutineFunction, Generic[P, R]):
 
 async def limited(timeout: float, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """The body of a step that has a limit in time, as it is awaited."""
-    return await within(timeout, function(*args, **kwargs))
+    return await run_within(timeout, function(*args, **kwargs))
 
 
 def carry_out_here(
@@ -251,34 +255,34 @@ def carry_out_here(
         turn = call.poll()
         while True:
             if turn == DONE:
-                return value if is_run else call.value()
-            if turn == BODY:
-                if not call.may_begin:
+                return value if is_run else call.take_value()
+            if turn == RUN_BODY:
+                if not call.can_begin:
                     # cancelled while this thread waited for the interpreter
                     turn = call.wait()
                     continue
-                token = here_var.set((branch, call, step.name))
+                token = current_code.set((branch, call, step.name))
                 try:
                     if step.timeout is None:
                         value = step.function(*args, **kwargs)
                     else:
-                        value = within_thread(step.timeout, step.function, args, kwargs)
+                        value = call_within(step.timeout, step.function, args, kwargs)
                     turn = call.succeed(value)
                     is_run = True
                 except BaseException as raised:
                     if not is_outcome(raised):
                         raise
                     error = raised
-                    turn = call.fail(failure_in_step(step.name, raised, step.retry_if))
+                    turn = call.fail(step_failure(step.name, raised, step.retry_if))
                 finally:
-                    here_var.reset(token)
+                    current_code.reset(token)
             elif turn == PENDING:
                 turn = call.wait()
             else:
                 raise error_of(call, turn, error)
     except (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
         # the program is told to end: nothing more is recorded of the code, which unwinds
-        branch.put_off()
+        branch.defer()
         raise
     finally:
         call.close()

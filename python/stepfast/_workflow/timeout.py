@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn, Self, TypeVar
 
-from stepfast._runtime.branch import branch_here
+from stepfast._runtime.branch import current_branch
 from stepfast._validation import bounds
 from stepfast._workflow.sleep import sleep
 from stepfast.errors import Invalid
@@ -32,7 +32,7 @@ class timeout:
 
     def __init__(self, seconds: float | None) -> None:
         if seconds is not None:
-            bounds.number("seconds", seconds)
+            bounds.check_number("seconds", seconds)
         self._seconds = seconds
         self._plain: asyncio.Timeout | None = None
         self._timer: asyncio.Task[None] | None = None
@@ -50,7 +50,7 @@ class timeout:
         def __exit__(self, *_: object) -> None: ...
 
     async def __aenter__(self) -> Self:
-        branch = branch_here()
+        branch = current_branch()
         if branch is None:
             self._plain = asyncio.timeout(self._seconds)
             await self._plain.__aenter__()
@@ -110,7 +110,7 @@ async def wait_for(awaitable: Awaitable[R], timeout: float | None) -> R:
         Invalid: As of `timeout`.
     """
     if timeout is not None:
-        bounds.number("timeout", timeout)
+        bounds.check_number("timeout", timeout)
     async with _limited(timeout):
         return await awaitable
 

@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
-from stepfast._options.start_options import Order, order_of
-from stepfast._runtime.branch import branch_here
-from stepfast._runtime.exceptions_here import entry
+from stepfast._options.start_options import StartOptions, order_of
+from stepfast._runtime.branch import current_branch
+from stepfast._runtime.exceptions_here import execution_entry
 from stepfast._validation import bounds
 from stepfast._validation.coroutine_function import CoroutineFunction
-from stepfast._validation.names import qualified, where
+from stepfast._validation.names import location_of, qualified_name
 from stepfast._validation.signature import signature_of
 from stepfast._workflow.child import AsyncChild, Child, elsewhere, start_child
 from stepfast._workflow.step import Nobody
@@ -48,21 +48,21 @@ class Workflow(CoroutineFunction, Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], *, name: str | None, eager: bool) -> None:
         if name is not None:
-            bounds.name("name", name)
-        bounds.flag("eager", eager)
-        bounds.function("workflow", function)
+            bounds.check_name("name", name)
+        bounds.check_flag("eager", eager)
+        bounds.check_function("workflow", function)
         self.function = function
         self.__stepfast__ = True
-        self.name: str = name or qualified(function)
+        self.name: str = name or qualified_name(function)
         self.eager = eager
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self.signature: _native.Signature | None = signature_of(function)
         if self.is_async:
-            entry(function)
+            execution_entry(function)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        branch = branch_here()
+        branch = current_branch()
         if branch is None:
             return self.function(*args, **kwargs)
         return cast("R", called(self, branch, args, kwargs))
@@ -263,11 +263,11 @@ class BoundWorkflow(CoroutineFunction, Generic[P, R]):
 class PlacedWorkflow(CoroutineFunction, Generic[P, R]):
     """A workflow that is started as a child with options: what `Workflow.options` returns."""
 
-    def __init__(self, workflow: Workflow[..., R], before: tuple[Any, ...], order: Order) -> None:
+    def __init__(self, workflow: Workflow[..., R], before: tuple[Any, ...], order: StartOptions) -> None:
         self._workflow, self._before, self._order = workflow, before, order
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        branch = branch_here()
+        branch = current_branch()
         if branch is None:
             raise elsewhere(self._workflow)
         return cast("R", called(self._workflow, branch, (*self._before, *args), kwargs, self._order))
@@ -313,7 +313,7 @@ def called(
     branch: _native.Branch,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    order: Order | None = None,
+    order: StartOptions | None = None,
 ) -> Any:
     """What it comes to as a child, or what to await for that."""
     if workflow.is_async and not branch.is_on_loop:
@@ -326,23 +326,26 @@ def called(
             f"workflow {workflow.name!r} is sync, and waiting for it would block the event loop of an async "
             f"one: make it async, or write await {workflow.function.__name__}.in_thread(...)"
         )
-    opened = branch.home
+    opened = branch.host
     number = opened.number(workflow)
     if workflow.is_async:
         return branch.child(opened.native, number, args, kwargs, False, order)
-    return opened.threads.child(branch, number, args, kwargs, order)
+    return opened.threads.run_child(branch, number, args, kwargs, order)
 
 
 def called_in_thread(
-    workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any], order: Order | None = None
+    workflow: Workflow[..., R],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    order: StartOptions | None = None,
 ) -> Coroutine[object, None, R]:
     """What to await for what it comes to as a child that runs on a thread."""
-    branch = branch_here()
+    branch = current_branch()
     if workflow.is_async or branch is None or not branch.is_on_loop:
         raise Invalid(
             f"in_thread is for async workflows that call sync ones; {workflow.name!r} is called elsewhere"
         )
-    opened = branch.home
+    opened = branch.host
     return branch.child(opened.native, opened.number(workflow), args, kwargs, False, order)
 
 
@@ -359,10 +362,10 @@ def registered() -> list[Workflow[..., Any]]:
 def register(workflow: Workflow[..., Any]) -> None:
     """Keeps a workflow for engines to find."""
     known = _registered.get(workflow.name)
-    if known is not None and where(known.function) != where(workflow.function):
+    if known is not None and location_of(known.function) != location_of(workflow.function):
         raise Invalid(
-            f"two workflows are called {workflow.name!r}, in {where(known.function)} and in "
-            f"{where(workflow.function)}; give one of them another name: @workflow(name=...)"
+            f"two workflows are called {workflow.name!r}, in {location_of(known.function)} and in "
+            f"{location_of(workflow.function)}; give one of them another name: @workflow(name=...)"
         )
     following = [opened for opened in open_engines if not opened.is_closed] if known is not None else []
     if known is not None and is_variant(known, workflow) and any(known in it.numbers for it in following):

@@ -155,10 +155,10 @@ def counted(row: dict[str, Any], engine: Engine | AsyncEngine) -> Generator[None
     opened = engine._opened  # pyright: ignore[reportPrivateUsage]
     assert opened is not None
     native = opened.native
-    flushes, writes = native.counted()
+    flushes, writes = native.flush_counts()
     yield
     flushes, writes = (
-        after - before for after, before in zip(native.counted(), (flushes, writes), strict=True)
+        after - before for after, before in zip(native.flush_counts(), (flushes, writes), strict=True)
     )
     row |= {"flushes": flushes, "writes_per_flush": writes / max(flushes, 1)}
 

@@ -115,7 +115,7 @@ fn item(teller: Teller) -> Workflow<u32, String> {
     Workflow::new("item", move |mut cx: Context, _: u32| {
         let teller = teller.clone();
         async move {
-            let me = cx.execution();
+            let me = cx.execution_key();
             cx.step("pack", || teller.body(&me, "pack", "-")).await
         }
     })
@@ -125,7 +125,7 @@ fn order(teller: Teller, item: Workflow<u32, String>) -> Workflow<u32, String> {
     Workflow::new("order", move |mut cx: Context, n: u32| {
         let (teller, item) = (teller.clone(), item.clone());
         async move {
-            let me = cx.execution();
+            let me = cx.execution_key();
             let mut all = vec![cx.step("reserve", || teller.body(&me, "reserve", "-")).args(&n).await?];
             let failures = AtomicU32::new(u32::from(n.is_multiple_of(3)));
             let charge = cx
@@ -168,7 +168,7 @@ fn beat(teller: Teller) -> Workflow<u32, String> {
     Workflow::new("beat", move |mut cx: Context, _: u32| {
         let teller = teller.clone();
         async move {
-            let me = cx.execution();
+            let me = cx.execution_key();
             let mut last = "-".to_owned();
             for i in 0..BEATS {
                 let step = format!("beat{i}");
@@ -185,7 +185,7 @@ fn ferry(teller: Teller) -> Workflow<u32, String> {
     Workflow::new("ferry", move |mut cx: Context, _: u32| {
         let teller = teller.clone();
         async move {
-            let me = cx.execution();
+            let me = cx.execution_key();
             let cross = async || {
                 if !later::is_asked() {
                     std::future::pending::<()>().await;
@@ -222,7 +222,7 @@ fn pass(teller: Teller, gate: Gate) -> Workflow<u32, String> {
         async move {
             match n % 8 {
                 0 => {
-                    let me = cx.execution();
+                    let me = cx.execution_key();
                     cx.step("pass", || teller.body(&me, "pass", "-")).await?;
                 }
                 // beyond what the engine keeps in memory: the execution suspends

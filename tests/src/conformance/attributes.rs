@@ -142,7 +142,7 @@ async fn they_go_with_other_filters(fixture: &dyn StoreFixture) {
     worker.apply(starts.map(write).into()).await;
     let shipped = Filter { workflow: Some("ship".into()), ..filter(&[("x", "1")]) };
     assert_eq!(found(&worker, shipped.clone()).await, [b, a]);
-    assert_eq!(found(&worker, Filter { is_paused: Some(true), ..shipped.clone() }).await, [b]);
+    assert_eq!(found(&worker, Filter { is_parked: Some(true), ..shipped.clone() }).await, [b]);
     assert_eq!(found(&worker, Filter { created_from: Some(at(1)), ..filter(&[("x", "1")]) }).await, [c]);
     assert!(found(&worker, Filter { created_from: Some(at(1)), ..shipped }).await.is_empty());
 }

@@ -41,7 +41,7 @@ async fn expired(worker: &Worker) -> (Vec<Key>, Option<Timestamp>) {
 
 fn expire(execution: Key, at: Timestamp) -> Write {
     let reason = Payload::encode("too late").unwrap();
-    Write::Request(Request { execution, n: Key::mint(0), kind: RequestKind::Expire, at, reason })
+    Write::Request(Request { execution, id: Key::mint(0), kind: RequestKind::Expire, at, reason })
 }
 
 fn sorted<const N: usize>(mut keys: [Key; N]) -> Vec<Key> {
@@ -174,7 +174,7 @@ async fn nothing_else_expires(fixture: &dyn StoreFixture) {
     assert_eq!(worker.commit_one(expire(resumed, at)).await, Outcome::RequestHandled(RequestResult::Done, None));
     let resume = Request {
         execution: resumed,
-        n: Key::mint(0),
+        id: Key::mint(0),
         kind: RequestKind::Resume,
         at,
         reason: Payload::empty(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Existing, Flush, Outcome, Start, Status, Write};
+use stepfast_core::store::{ExistingExecution, Flush, Outcome, Start, Status, Write};
 
 use super::queue::end;
 use crate::make::{
@@ -55,7 +55,7 @@ async fn a_second_one_is_refused_while_the_first_has_not_ended(fixture: &dyn Sto
     };
     assert_eq!(loses(&mut worker, one).await, None);
     let outcome = other.commit_one(write(deduplicated(second, "a", "", "x"))).await;
-    let existing = Existing {
+    let existing = ExistingExecution {
         key: first,
         given_id: given,
         workflow: "checkout".into(),

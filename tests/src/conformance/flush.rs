@@ -60,7 +60,7 @@ async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) 
 
 async fn the_largest_flush_is_taken(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let (writes, bytes) = (worker.store.info().flush_writes, worker.store.info().flush_bytes);
+    let (writes, bytes) = (worker.store.info().max_flush_writes, worker.store.info().max_flush_bytes);
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     worker.apply((1..=writes as u32).map(|n| Write::Checkpoint(checkpoint(key, n, ""))).collect()).await;
@@ -73,35 +73,35 @@ async fn row_changes_are_counted(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [direct, folded, ready, sleeper] = keys();
     let store = worker.store.clone();
-    let before = store.counters().counted();
+    let before = store.counters().snapshot();
     worker.apply(vec![start_running(direct), start_in(folded, completed()), start_queued(ready)]).await;
-    let counted = store.counters().counted().since(&before);
+    let counted = store.counters().snapshot().since(&before);
     assert_eq!((counted.flushes, counted.writes, counted.claims), (1, 3, 0));
-    assert_eq!(counted.of(Table::Executions), (3, 0, 0));
-    assert_eq!(counted.of(Table::Ready), (1, 0, 0));
+    assert_eq!(counted.row_changes(Table::Executions), (3, 0, 0));
+    assert_eq!(counted.row_changes(Table::Ready), (1, 0, 0));
 
-    let before = store.counters().counted();
+    let before = store.counters().snapshot();
     worker.apply(vec![move_to(direct, completed()), Write::Checkpoint(checkpoint(direct, 1, "x"))]).await;
-    let counted = store.counters().counted().since(&before);
-    assert_eq!(counted.of(Table::Executions), (0, 1, 0));
-    assert_eq!(counted.of(Table::Checkpoints), (1, 0, 0));
+    let counted = store.counters().snapshot().since(&before);
+    assert_eq!(counted.row_changes(Table::Executions), (0, 1, 0));
+    assert_eq!(counted.row_changes(Table::Checkpoints), (1, 0, 0));
     assert_eq!(counted.reads, 0, "nothing is read on the hot path");
 
-    let before = store.counters().counted();
+    let before = store.counters().snapshot();
     worker.apply(vec![start_in(sleeper, sleeping(at(-1)))]).await;
     assert_eq!(worker.claim(10).await.len(), 2);
-    let counted = store.counters().counted().since(&before);
+    let counted = store.counters().snapshot().since(&before);
     assert_eq!(counted.claims, 1);
-    assert_eq!(counted.of(Table::Executions), (1, 2, 0));
-    assert_eq!(counted.of(Table::Ready), (0, 0, 1));
-    assert_eq!(counted.of(Table::Timers), (1, 0, 1));
-    assert_eq!(store.counters().counted().since(&store.counters().counted()).flushes, 0);
+    assert_eq!(counted.row_changes(Table::Executions), (1, 2, 0));
+    assert_eq!(counted.row_changes(Table::Ready), (0, 0, 1));
+    assert_eq!(counted.row_changes(Table::Timers), (1, 0, 1));
+    assert_eq!(store.counters().snapshot().since(&store.counters().snapshot()).flushes, 0);
 }
 
 async fn it_says_what_it_is(fixture: &dyn StoreFixture) {
     let store = fixture.store();
     let about = store.info();
     assert!(["memory", "sqlite", "postgres"].contains(&about.kind));
-    assert!(!about.version.is_empty() && about.lanes > 0 && about.flush_writes > 0 && about.flush_bytes > 0);
+    assert!(!about.version.is_empty() && about.lanes > 0 && about.max_flush_writes > 0 && about.max_flush_bytes > 0);
     assert_eq!(about.durability == Durability::None, about.kind == "memory");
 }

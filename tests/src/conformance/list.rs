@@ -163,7 +163,7 @@ async fn parked_ones_are_filtered(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, c] = keys();
     worker.apply(vec![start_in(a, parked("x")), start_queued(b), start_in(c, completed())]).await;
-    let filter = |is_paused| Filter { is_paused: Some(is_paused), ..Filter::default() };
+    let filter = |is_paused| Filter { is_parked: Some(is_paused), ..Filter::default() };
     assert_eq!(list(&worker, filter(true)).await, [a]);
     assert_eq!(list(&worker, filter(false)).await, [c, b]);
 }
@@ -292,7 +292,7 @@ async fn filters_combine(fixture: &dyn StoreFixture) {
     let filter = Filter {
         statuses: vec![Status::Queued, Status::Failed],
         workflow: Some("ship".into()),
-        is_paused: Some(true),
+        is_parked: Some(true),
         parent: Some(root),
         id_prefix: Some("id-".into()),
         app_version: Some("1".into()),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Claim, Heartbeat, QUARANTINE, Start, Status, Write, quarantine_delay, strikes_after};
+use stepfast_core::store::{Claim, Heartbeat, QUARANTINE_STRIKES, Start, Status, Write, quarantine_delay, next_strikes};
 
 use crate::make::{
     attempt, cancel, checkpoint, completed, ended, keys, move_to, resume, start, start_queued, write,
@@ -32,7 +32,7 @@ async fn lose(fixture: &dyn StoreFixture, worker: &mut Worker, looker: &Worker) 
 /// Loses its worker until the execution is in quarantine.
 async fn into_quarantine(fixture: &dyn StoreFixture, worker: &mut Worker, looker: &Worker, all: &[Key]) {
     worker.apply(all.iter().map(|key| start_queued(*key)).collect()).await;
-    for strikes in 1..=QUARANTINE {
+    for strikes in 1..=QUARANTINE_STRIKES {
         assert_eq!(worker.claim(100).await.len(), all.len());
         lose(fixture, worker, looker).await;
         for key in all {
@@ -126,7 +126,7 @@ async fn it_is_left_later_each_time(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [key] = keys();
     into_quarantine(fixture, &mut worker, &looker, &[key]).await;
-    let mut strikes = QUARANTINE;
+    let mut strikes = QUARANTINE_STRIKES;
     for seconds in [0, 1, 2, 4, 8, 16, 32, 60, 60] {
         let delay = Duration::from_secs(seconds);
         assert_eq!(quarantine_delay(strikes), delay);
@@ -137,7 +137,7 @@ async fn it_is_left_later_each_time(fixture: &dyn StoreFixture) {
         }
         assert_eq!(worker.claim_from_quarantine(1).await.len(), 1);
         lose(fixture, &mut worker, &looker).await;
-        strikes = strikes_after(strikes, false, true);
+        strikes = next_strikes(strikes, false, true);
         let (row, seen) = (worker.execution(key).await, looker.look().await.seen);
         assert_eq!(row.strikes, strikes);
         // looking for the lost worker took time
@@ -185,7 +185,7 @@ async fn a_claim_from_it_heeds_workflows_and_versions(fixture: &dyn StoreFixture
     worker
         .apply(vec![write(Start { app_version: Some("1".into()), ..start(key, crate::make::queued()) })])
         .await;
-    for _ in 0..QUARANTINE {
+    for _ in 0..QUARANTINE_STRIKES {
         worker.claim(1).await;
         lose(fixture, &mut worker, &looker).await;
     }

@@ -41,7 +41,7 @@ super::cases![
 pub(super) async fn set(store: &dyn Store, queue: &Queue, is_paused: bool) -> QueueRow {
     let seen = store.queues(Some(std::slice::from_ref(&queue.name))).await.unwrap().pop();
     let seen_version = seen.map_or(0, |row| row.version);
-    let change = QueueChange { queue: queue.clone(), is_paused, seen_version };
+    let change = QueueChange { queue: queue.clone(), is_paused, expected_version: seen_version };
     store.change_queue(&change).await.unwrap().expect("nobody else changes it")
 }
 
@@ -99,7 +99,7 @@ async fn a_queue_comes_back_as_it_was_stored(fixture: &dyn StoreFixture) {
 
 async fn a_change_of_what_has_changed_is_refused(fixture: &dyn StoreFixture) {
     let store = fixture.store();
-    let change = |seen_version| QueueChange { queue: Queue::new("a"), is_paused: false, seen_version };
+    let change = |seen_version| QueueChange { queue: Queue::new("a"), is_paused: false, expected_version: seen_version };
     let version = |row: Option<QueueRow>| row.map(|row| row.version);
     assert_eq!(version(store.change_queue(&change(0)).await.unwrap()), Some(1));
     for seen in [0, 2] {
@@ -112,7 +112,7 @@ async fn concurrency_holds(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     declare(fixture, Queue::new("a").concurrency(3)).await;
     let all: [Key; 5] = put(&mut worker, "a", "").await;
-    let before = worker.store.counters().counted();
+    let before = worker.store.counters().snapshot();
     let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
     let taken: Vec<Key> = claimed.records.iter().map(|record| record.execution.key).collect();
     assert_eq!((taken.as_slice(), claimed.is_limited), (&all[..3], true));
@@ -126,8 +126,8 @@ async fn concurrency_holds(fixture: &dyn StoreFixture) {
     let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
     assert_eq!((claimed.records.len(), claimed.is_limited), (1, false));
     end(&mut worker, all[4], "a", "").await;
-    let done = worker.store.counters().counted().since(&before);
-    assert_eq!(done.of(Table::Slots), (5, 0, 5));
+    let done = worker.store.counters().snapshot().since(&before);
+    assert_eq!(done.row_changes(Table::Slots), (5, 0, 5));
 }
 
 async fn concurrency_holds_for_several_workers(fixture: &dyn StoreFixture) {

@@ -307,7 +307,7 @@ async fn several_cancels_share_a_flush(fixture: &dyn StoreFixture) {
     let cancels = some.iter().enumerate().map(|(i, key)| {
         Write::Request(Request {
             execution: *key,
-            n: Key::mint(0),
+            id: Key::mint(0),
             kind: RequestKind::Cancel,
             at: at(i as i64),
             reason: payload(&i.to_string()),

@@ -8,7 +8,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
-    Detail, ExecutionId, Existing, Heartbeat, Outcome, Parent, Start, State, Status, StoreError,
+    Detail, ExecutionId, ExistingExecution, Heartbeat, Outcome, Parent, Start, State, Status, StoreError,
 };
 
 use crate::make::{
@@ -115,7 +115,7 @@ async fn a_taken_key_shows_the_first(fixture: &dyn StoreFixture) {
     let key = Key::mint(0);
     first.apply(vec![start_running(key)]).await;
     let again = Start { workflow: "other".into(), is_guarded: true, ..start(key, queued()) };
-    let existing = Existing {
+    let existing = ExistingExecution {
         given_id: None,
         key,
         workflow: "checkout".into(),
@@ -138,7 +138,7 @@ async fn a_taken_workflow_id_shows_the_first(fixture: &dyn StoreFixture) {
     };
     let two = Start { key: b, root: b, workflow: "other".into(), fingerprint: Some(2), ..one.clone() };
     first.apply(vec![write(one)]).await;
-    let existing = Existing {
+    let existing = ExistingExecution {
         given_id: Some("order-7".into()),
         key: a,
         workflow: "checkout".into(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::clock::{LONGEST, Timestamp};
+use stepfast_core::clock::{MAX_STORED_DURATION, Timestamp};
 use stepfast_core::key::Key;
 use stepfast_core::store::{Filter, Start, State};
 
@@ -105,12 +105,12 @@ async fn a_huge_one_stops_no_claim(fixture: &dyn StoreFixture) {
     let all: [Key; 4] = keys();
     for (key, run_timeout) in all.iter().zip(huge) {
         worker.apply(vec![write(Start { run_timeout: Some(run_timeout), ..start(*key, queued()) })]).await;
-        assert_eq!(deadline(&worker, *key).await, (Some(LONGEST), None));
+        assert_eq!(deadline(&worker, *key).await, (Some(MAX_STORED_DURATION), None));
     }
     worker.apply(vec![write(start(all[3], queued()))]).await;
     let now = fixture.now();
     assert_eq!(worker.claim_keys(9).await, all);
     for key in &all[..3] {
-        assert_eq!(deadline(&worker, *key).await, (None, Some(now.plus(LONGEST))));
+        assert_eq!(deadline(&worker, *key).await, (None, Some(now.plus(MAX_STORED_DURATION))));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::attributes::{Attributes, COUNT_LIMIT, NAME_LIMIT, VALUE_LIMIT};
+use stepfast_core::attributes::{Attributes, MAX_ATTRIBUTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{Execution, Filter, Status};
 use stepfast_core::{Answers, Context, Engine, EngineBuilder, Error, Failure, Workflow};
@@ -88,15 +88,15 @@ async fn children_have_their_own(fixture: &dyn StoreFixture) {
 async fn attributes_out_of_bounds_are_refused(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, _) = engine(fixture, |b| b.register(&noop).queue(Queue::new("mail"))).await;
-    let most = "n".repeat(NAME_LIMIT);
-    engine.run(&noop, 1).attribute(&most, "v".repeat(VALUE_LIMIT)).await.unwrap();
+    let most = "n".repeat(MAX_NAME_BYTES);
+    engine.run(&noop, 1).attribute(&most, "v".repeat(MAX_VALUE_BYTES)).await.unwrap();
     let refused = |error: Error, word: &str| {
         let Error::Invalid { .. } = &error else { panic!("{error}") };
         assert!(error.to_string().contains(word), "{error}");
     };
     refused(engine.run(&noop, 1).attribute(most + "n", "v").await.unwrap_err(), "129 bytes");
     refused(
-        engine.run(&noop, 1).attribute("n", "v".repeat(VALUE_LIMIT + 1)).await.unwrap_err(),
+        engine.run(&noop, 1).attribute("n", "v".repeat(MAX_VALUE_BYTES + 1)).await.unwrap_err(),
         "1025 bytes",
     );
     refused(engine.run(&noop, 1).attribute("", "v").await.unwrap_err(), "must not be empty");
@@ -104,7 +104,7 @@ async fn attributes_out_of_bounds_are_refused(fixture: &dyn StoreFixture) {
     refused(engine.run(&noop, 1).attribute("a=b", "v").await.unwrap_err(), "contains '='");
     refused(engine.run(&noop, 1).attribute("n", "a\nb").await.unwrap_err(), "control character");
     let mut many = engine.start(&noop, 1);
-    for n in 0..=COUNT_LIMIT {
+    for n in 0..=MAX_ATTRIBUTES {
         many = many.attribute(n.to_string(), "v");
     }
     refused(many.await.map(|_| ()).unwrap_err(), "65, at most 64");

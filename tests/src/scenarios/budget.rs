@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::store::counters::{Counted, Table};
+use stepfast_core::store::counters::{CounterSnapshot, Table};
 use stepfast_core::{Context, Engine, Failure, Workflow};
 
 use super::kit::{Returns, engine, noop, shut_down, steps};
@@ -31,19 +31,19 @@ async fn at_rest(engine: &Engine) {
 }
 
 /// What `work` costs a lone engine.
-async fn cost(engine: &Engine, work: impl Future<Output = ()>) -> Counted {
-    let before = engine.store().counters().counted();
+async fn cost(engine: &Engine, work: impl Future<Output = ()>) -> CounterSnapshot {
+    let before = engine.store().counters().snapshot();
     work.await;
     at_rest(engine).await;
-    let cost = engine.store().counters().counted().since(&before);
+    let cost = engine.store().counters().snapshot().since(&before);
     assert_eq!(cost.reads, 0, "nothing is read: {cost:?}");
     cost
 }
 
-fn assert_rows(cost: &Counted, expected: &[(Table, (u64, u64, u64))]) {
+fn assert_rows(cost: &CounterSnapshot, expected: &[(Table, (u64, u64, u64))]) {
     for table in Table::ALL {
         let of = expected.iter().find(|(other, _)| *other == table).map_or((0, 0, 0), |(_, rows)| *rows);
-        assert_eq!(cost.of(table), of, "inserted, updated, deleted in {}: {cost:?}", table.as_str());
+        assert_eq!(cost.row_changes(table), of, "inserted, updated, deleted in {}: {cost:?}", table.as_str());
     }
 }
 
@@ -147,7 +147,7 @@ async fn a_short_sleep(fixture: &dyn StoreFixture) {
     let (engine, _) = engine(fixture, |b| b.register(&sleeper)).await;
     let cost = cost(&engine, async { engine.run(&sleeper, 20).await.unwrap() }).await;
     // the Start goes ahead while it sleeps; on a slow machine all is one flush, or the end comes alone
-    let (_, updated, _) = cost.of(Table::Executions);
+    let (_, updated, _) = cost.row_changes(Table::Executions);
     assert!(updated <= 1 && cost.flushes <= 3, "{cost:?}");
     assert_rows(&cost, &[(Table::Executions, (1, updated, 0)), (Table::Checkpoints, (1, 0, 0))]);
     assert_eq!(cost.claims, 0);
@@ -157,10 +157,10 @@ async fn a_short_sleep(fixture: &dyn StoreFixture) {
 async fn a_suspended_sleep(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
     let (engine, _) = engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::from_millis(1))).await;
-    let before = engine.store().counters().counted();
+    let before = engine.store().counters().snapshot();
     engine.start(&sleeper, 100).await.unwrap().result().await.unwrap();
     at_rest(&engine).await;
-    let cost = engine.store().counters().counted().since(&before);
+    let cost = engine.store().counters().snapshot().since(&before);
     // started, suspended, claimed, ended
     let rows = [(Table::Executions, (1, 3, 0)), (Table::Checkpoints, (1, 0, 0)), (Table::Timers, (1, 0, 1))];
     assert_rows(&cost, &rows);
@@ -199,11 +199,11 @@ async fn a_suspended_parent(fixture: &dyn StoreFixture) {
     let (engine, _) =
         engine(fixture, |b| b.register(&child).register(&parent).suspend_after(Duration::from_millis(1)))
             .await;
-    let before = engine.store().counters().counted();
+    let before = engine.store().counters().snapshot();
     assert_eq!(engine.start(&parent, 1).await.unwrap().result().await.unwrap(), 1);
-    let cost = engine.store().counters().counted().since(&before);
+    let cost = engine.store().counters().snapshot().since(&before);
     // each: started, suspended, claimed, ended; the parent was queued before; the child may be born suspended
-    let updated = cost.of(Table::Executions).1;
+    let updated = cost.row_changes(Table::Executions).1;
     assert!((6..=7).contains(&updated), "{cost:?}");
     let rows = [
         (Table::Executions, (2, updated, 0)),

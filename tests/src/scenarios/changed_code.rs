@@ -72,7 +72,7 @@ async fn is_parked(fixture: &dyn StoreFixture, changed: Workflow<i64, i64>, code
     for part in said {
         assert!(failure.message.contains(part), "{part}: {failure}");
     }
-    let filter = Filter { is_paused: Some(true), limit: 9, ..Filter::default() };
+    let filter = Filter { is_parked: Some(true), limit: 9, ..Filter::default() };
     let parked = two.list(&filter).await.unwrap().executions;
     assert_eq!(parked.len(), 1);
     assert!(parked[0].is_parked && parked[0].workflow_id() == "x");

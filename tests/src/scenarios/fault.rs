@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepfast_core::failure::REFUSED;
+use stepfast_core::failure::OUTCOME_REJECTED;
 use stepfast_core::store::{RequestResult, Filter, Outcome, State, Status, StoreError, Write};
 use stepfast_core::{Context, Engine, Error, ErrorKind, Failure, Workflow};
 
@@ -235,7 +235,7 @@ async fn a_refused_checkpoint_is_the_steps_error(fixture: &dyn StoreFixture) {
         assert_eq!(next, 1);
         if n == 7 {
             let failure = value.unwrap_err();
-            assert_eq!(failure.code(), Some(REFUSED));
+            assert_eq!(failure.code(), Some(OUTCOME_REJECTED));
             assert!(failure.message.contains("does not like it"), "{failure}");
         } else {
             assert_eq!(value.unwrap(), n);
@@ -289,7 +289,7 @@ async fn a_refused_end_fails_its_execution_only(fixture: &dyn StoreFixture) {
             Ok(values) => assert_eq!(values.len(), n),
             Err(error) => {
                 let Error::Failed(failure) = &error else { panic!("{n}: {error}") };
-                assert_eq!((n, failure.code()), (7, Some(REFUSED)));
+                assert_eq!((n, failure.code()), (7, Some(OUTCOME_REJECTED)));
             }
         }
     }

@@ -283,7 +283,7 @@ async fn a_fence_does_not_hold_up_a_shutdown(fixture: &dyn StoreFixture) {
 
 /// Which of two lanes an execution's tree is on.
 fn lane(root: Key) -> usize {
-    (root.spread() % 2) as usize
+    (root.stable_hash() % 2) as usize
 }
 
 async fn a_fence_that_two_lanes_see_at_once_costs_no_start(fixture: &dyn StoreFixture) {

@@ -2,7 +2,7 @@
 
 use stepfast_core::failure::KILLS_WORKERS;
 use stepfast_core::key::Key;
-use stepfast_core::store::{QUARANTINE, Start, Status};
+use stepfast_core::store::{QUARANTINE_STRIKES, Start, Status};
 use stepfast_core::{Error, Payload, Workflow};
 
 use super::kit::{Count, Latch, engine, noop, row, second_engine, shut_down, waiting};
@@ -51,7 +51,7 @@ async fn kill<I, O>(
 async fn who_was_in_its_neighbourhood_goes_on(fixture: &dyn StoreFixture) {
     let noop = noop();
     let all: Vec<Key> = (0..20).map(|_| Key::mint(0)).collect();
-    kill(fixture, &noop, &all, QUARANTINE, 0).await;
+    kill(fixture, &noop, &all, QUARANTINE_STRIKES, 0).await;
     let (one, _) = engine(fixture, |b| b.register(&noop).max_recoveries(1)).await;
     for key in &all {
         assert_eq!(one.get::<i64>(&key.to_string()).await.unwrap().result().await.unwrap(), 1);
@@ -63,7 +63,7 @@ async fn who_kills_too_often_is_given_up(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = waiting("w", &count, &latch);
     let key = Key::mint(0);
-    kill(fixture, &workflow, &[key], QUARANTINE, 1).await;
+    kill(fixture, &workflow, &[key], QUARANTINE_STRIKES, 1).await;
     fixture.clock().advance(std::time::Duration::from_secs(60));
     let (one, _) = engine(fixture, |b| b.register(&workflow).max_recoveries(1)).await;
     let handle = one.get::<i64>(&key.to_string()).await.unwrap();
@@ -79,7 +79,7 @@ async fn it_can_be_resumed_after_that(fixture: &dyn StoreFixture) {
     let workflow = waiting("w", &count, &latch);
     latch.open();
     let key = Key::mint(0);
-    kill(fixture, &workflow, &[key], QUARANTINE, 0).await;
+    kill(fixture, &workflow, &[key], QUARANTINE_STRIKES, 0).await;
     let (one, _) = engine(fixture, |b| b.register(&workflow).max_recoveries(0)).await;
     let id = key.to_string();
     let handle = one.get::<i64>(&id).await.unwrap();
@@ -94,7 +94,7 @@ async fn one_is_tried_at_first_then_more(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = waiting("w", &count, &latch);
     let all: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
-    kill(fixture, &workflow, &all, QUARANTINE, 0).await;
+    kill(fixture, &workflow, &all, QUARANTINE_STRIKES, 0).await;
     let (one, _) = engine(fixture, |b| b.register(&workflow)).await;
     count.reaches(1).await;
     // others are not kept from running meanwhile
@@ -119,7 +119,7 @@ async fn a_long_body_keeps_no_other_in_quarantine(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = waiting("w", &count, &latch);
     let all: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
-    kill(fixture, &workflow, &all, QUARANTINE, 0).await;
+    kill(fixture, &workflow, &all, QUARANTINE_STRIKES, 0).await;
     let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
     for (tried, minute) in [(1, 0), (3, 1), (6, 2)] {
         fixture.clock().advance(std::time::Duration::from_secs(60 * u64::from(minute > 0)));

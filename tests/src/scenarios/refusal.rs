@@ -1,6 +1,6 @@
 //! Refusals: a database that does not accept what takes the place of a refused Write either.
 
-use stepfast_core::failure::REFUSED;
+use stepfast_core::failure::OUTCOME_REJECTED;
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{RequestResult, State, Status, Write};
 use stepfast_core::{Context, Error, Failure, Workflow};
@@ -26,7 +26,7 @@ fn is_park(write: &Write) -> bool {
 
 fn assert_refused(error: &Error) {
     let Error::Parked { failure, .. } = error else { panic!("{error}") };
-    assert_eq!(failure.code(), Some(REFUSED));
+    assert_eq!(failure.code(), Some(OUTCOME_REJECTED));
     assert!(failure.message.contains("does not like it"), "{failure}");
 }
 
@@ -105,7 +105,7 @@ async fn a_refused_piece_of_a_value_parks(fixture: &dyn StoreFixture) {
     let bodies = Count::new();
     let large = large(&bodies);
     let (engine, store) = engine(fixture, |b| b.register(&large)).await;
-    store.refuse(|write| matches!(write, Write::Chunk(chunk) if chunk.n == 1));
+    store.refuse(|write| matches!(write, Write::Chunk(chunk) if chunk.index == 1));
     let error = engine.run(&large, false).workflow_id("x").await.unwrap_err();
     assert_refused(&error);
     assert_eq!(bodies.get(), 1, "a body is not repeated for ever");

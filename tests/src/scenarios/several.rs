@@ -255,7 +255,7 @@ async fn a_worker_leaves_to_others_what_its_threads_cannot_begin(fixture: &dyn S
     let (count, latch) = (Count::new(), Latch::new());
     let in_thread = {
         let (count, latch) = (count.clone(), latch.clone());
-        GuestWorkflow::of_guest("in thread", true, true, "", move |_branch, input| {
+        GuestWorkflow::new_guest("in thread", true, true, "", move |_branch, input| {
             let (count, latch) = (count.clone(), latch.clone());
             async move {
                 count.more();

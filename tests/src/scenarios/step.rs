@@ -271,7 +271,7 @@ async fn an_error_replays_as_the_same_error(fixture: &dyn StoreFixture) {
                 let failure = cx
                     .step("fail", || {
                         let n = bodies.more();
-                        async move { Err::<(), _>(Failure::of_kind("Odd", format!("{n}")).permanent()) }
+                        async move { Err::<(), _>(Failure::with_kind("Odd", format!("{n}")).permanent()) }
                     })
                     .await
                     .unwrap_err();
@@ -287,7 +287,7 @@ async fn an_error_replays_as_the_same_error(fixture: &dyn StoreFixture) {
     latch.open();
     let (two, _) = engine(fixture, |b| b.register(&workflow)).await;
     let failure: Failure = two.get("x").await.unwrap().result().await.unwrap();
-    assert_eq!(failure, Failure::of_kind("Odd", "1").permanent());
+    assert_eq!(failure, Failure::with_kind("Odd", "1").permanent());
     assert_eq!(bodies.get(), 1);
     shut_down(two).await;
 }
@@ -452,7 +452,7 @@ async fn values_of_every_size_come_back(fixture: &dyn StoreFixture) {
         {
             let whole = engine.value(record.execution.key, payload.clone()).await.unwrap();
             assert!(whole.decode::<String>().unwrap() == text, "{length}");
-            assert_eq!(payload.chunks().is_some(), whole.len() > INLINE_LIMIT, "{length}");
+            assert_eq!(payload.chunk_ref().is_some(), whole.len() > INLINE_LIMIT, "{length}");
         }
         let input = engine.value(record.execution.key, record.execution.input).await.unwrap();
         assert!(input.decode::<String>().unwrap() == text, "{length}");

@@ -78,7 +78,7 @@ async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
         assert_eq!(failure.code(), Some("SF-0026"), "{error}");
         assert!(error.to_string().contains(column), "{column}: {error}");
     }
-    let parked = Filter { is_paused: Some(true), limit: 99, ..Filter::default() };
+    let parked = Filter { is_parked: Some(true), limit: 99, ..Filter::default() };
     assert_eq!(one.list(&parked).await.unwrap().executions.len(), DAMAGES.len());
     // mended, it goes on from its record
     fixture.execute("UPDATE checkpoints SET kind = 1 WHERE kind = 99").await;

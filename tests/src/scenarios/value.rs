@@ -56,9 +56,9 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
     later.open();
     assert!(handle.result().await.unwrap());
     assert_eq!(record(&two, "x").await.execution.recoveries, 1);
-    let (one_counted, two_counted) = (one.store().counters().counted(), two.store().counters().counted());
-    let (inserted, _, deleted) = one_counted.of(Table::Chunks);
-    let (inserted_too, _, deleted_too) = two_counted.of(Table::Chunks);
+    let (one_counted, two_counted) = (one.store().counters().snapshot(), two.store().counters().snapshot());
+    let (inserted, _, deleted) = one_counted.row_changes(Table::Chunks);
+    let (inserted_too, _, deleted_too) = two_counted.row_changes(Table::Chunks);
     // the memory store's handles share their counters
     let (inserted, deleted) = if (inserted, deleted) == (inserted_too, deleted_too) {
         (inserted, deleted)

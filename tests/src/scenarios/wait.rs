@@ -217,12 +217,12 @@ async fn a_child_returns_its_output(fixture: &dyn StoreFixture) {
 
 async fn a_childs_error_is_its_parents_error(fixture: &dyn StoreFixture) {
     let child = Workflow::new("child", |mut cx: Context, (): ()| async move {
-        cx.step("fail", async || Err::<(), _>(Failure::of_kind("Odd", "no").permanent())).await
+        cx.step("fail", async || Err::<(), _>(Failure::with_kind("Odd", "no").permanent())).await
     });
     let parent = parent(&child);
     let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
     let Error::Failed(failure) = engine.run(&parent, ()).await.unwrap_err() else { panic!() };
-    assert_eq!(failure, Failure::of_kind("Odd", "no").permanent());
+    assert_eq!(failure, Failure::with_kind("Odd", "no").permanent());
     shut_down(engine).await;
 }
 

@@ -16,7 +16,7 @@ fn declined(status: Status) -> Outcome {
 const REQUESTED: Outcome = Outcome::RequestHandled(RequestResult::Pending, None);
 
 #[tokio::test]
-async fn a_cancel_ends_what_nobody_runs_and_asks_who_runs_it() {
+async fn cancel_finishes_idle_executions_and_asks_owners() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
     let states = [
@@ -54,7 +54,7 @@ async fn a_cancel_ends_what_nobody_runs_and_asks_who_runs_it() {
 }
 
 #[tokio::test]
-async fn a_cancel_goes_down_to_awaited_children_only() {
+async fn cancel_reaches_awaited_children_only() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..8).map(|_| Key::mint(0)).collect();
     let [root, running, below, detached, ended_one, under_ended, queued, deep] = keys[..] else { panic!() };
@@ -85,7 +85,7 @@ async fn a_cancel_goes_down_to_awaited_children_only() {
 }
 
 #[tokio::test]
-async fn a_cancelled_child_names_its_parent() {
+async fn cancel_returns_parent_of_finished_child() {
     let db = Fixture::new().await;
     let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, waiting(None, &[of])), child(of, parent, false, QUEUED)]).await;
@@ -94,7 +94,7 @@ async fn a_cancelled_child_names_its_parent() {
 }
 
 #[tokio::test]
-async fn cancels_of_parent_and_child_in_one_flush_agree() {
+async fn cancels_of_parent_and_child_agree_within_flush() {
     let db = Fixture::new().await;
     let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, waiting(None, &[of])), child(of, parent, false, QUEUED)]).await;
@@ -104,7 +104,7 @@ async fn cancels_of_parent_and_child_in_one_flush_agree() {
 }
 
 #[tokio::test]
-async fn a_cancel_meets_what_the_same_flush_starts_and_moves() {
+async fn cancel_reaches_children_started_or_moved_by_same_flush() {
     let db = Fixture::new().await;
     let (parent, of, fresh) = (Key::mint(0), Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, RUNNING), child(of, parent, false, RUNNING)]).await;
@@ -121,7 +121,7 @@ async fn a_cancel_meets_what_the_same_flush_starts_and_moves() {
 }
 
 #[tokio::test]
-async fn a_resume_continues_what_was_parked_or_has_failed() {
+async fn resume_continues_parked_and_failed_executions() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..7).map(|_| Key::mint(0)).collect();
     let states = [

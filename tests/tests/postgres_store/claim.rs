@@ -12,7 +12,7 @@ use stepfast_core::{Key, Store};
 use super::support::*;
 
 #[tokio::test]
-async fn due_timers_come_first_then_what_is_ready_by_age() {
+async fn due_timers_precede_ready_rows_ordered_by_age() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
     // younger keys first: the order of acceptance counts, not of keys
@@ -39,7 +39,7 @@ async fn due_timers_come_first_then_what_is_ready_by_age() {
 }
 
 #[tokio::test]
-async fn a_claim_brings_what_was_recorded() {
+async fn claim_returns_recorded_history() {
     let db = Fixture::new().await;
     let (key, fresh) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(key, RUNNING), start(fresh, QUEUED)]).await;
@@ -56,7 +56,7 @@ async fn a_claim_brings_what_was_recorded() {
 }
 
 #[tokio::test]
-async fn a_claim_is_bounded_by_bytes_but_takes_at_least_one() {
+async fn claim_stops_at_byte_limit_after_first_record() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..4).map(|_| Key::mint(0)).collect();
     let big = |key: Key| {
@@ -72,7 +72,7 @@ async fn a_claim_is_bounded_by_bytes_but_takes_at_least_one() {
 }
 
 #[tokio::test]
-async fn only_known_workflows_are_claimed_and_parked_ones_never() {
+async fn unknown_and_parked_executions_are_not_claimed() {
     let db = Fixture::new().await;
     let (unknown, sleeping) = (Key::mint(0), Key::mint(0));
     let of = |key: Key, state| {
@@ -91,7 +91,7 @@ async fn only_known_workflows_are_claimed_and_parked_ones_never() {
 }
 
 #[tokio::test]
-async fn ready_rows_that_lead_nowhere_are_removed() {
+async fn stale_ready_rows_are_deleted() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..3).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
@@ -104,7 +104,7 @@ async fn ready_rows_that_lead_nowhere_are_removed() {
 }
 
 #[tokio::test]
-async fn two_claimers_share_what_is_ready_and_wait_for_nobody() {
+async fn concurrent_claims_share_ready_rows_without_waiting() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..200).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
@@ -133,7 +133,7 @@ async fn two_claimers_share_what_is_ready_and_wait_for_nobody() {
 }
 
 #[tokio::test]
-async fn a_claim_under_a_stale_epoch_takes_nothing() {
+async fn claim_with_stale_epoch_takes_nothing() {
     let db = Fixture::new().await;
     let key = Key::mint(0);
     for is_ready in [false, true] {
@@ -148,7 +148,7 @@ async fn a_claim_under_a_stale_epoch_takes_nothing() {
 }
 
 #[tokio::test]
-async fn an_empty_claim_uses_up_no_number_and_a_repeated_one_takes_nothing() {
+async fn empty_claim_keeps_number_and_repeated_claim_takes_nothing() {
     let db = Fixture::new().await;
     let claim = db.claim(1);
     assert_eq!(db.store.claim(&claim).await.unwrap().records, []);
@@ -163,7 +163,7 @@ async fn an_empty_claim_uses_up_no_number_and_a_repeated_one_takes_nothing() {
 async fn rated() -> Fixture {
     let db = Fixture::with(|options| options.lock_timeout(Duration::from_secs(60))).await;
     let queue = Queue::new("a").rate(Rate::new(3, Duration::from_secs(10)));
-    db.store.change_queue(&QueueChange { queue, is_paused: false, seen_version: 0 }).await.unwrap().unwrap();
+    db.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap().unwrap();
     let ticket = Arc::new(Placement { queue: "a".into(), key: "".into(), priority: 0 });
     let queued =
         |_| Write::Start(Box::new(Start { placement: Some(ticket.clone()), ..start_of(Key::mint(0), QUEUED) }));
@@ -197,7 +197,7 @@ async fn starts_count_from_then_on(db: &Fixture) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waited_for_another_claim_counts_from_when_it_was_taken() {
+async fn start_counts_from_claim_time_after_lock_wait() {
     let db = rated().await;
     let lock = "SELECT FROM queues WHERE name = 'a' FOR NO KEY UPDATE";
     let waits = format!(
@@ -225,14 +225,14 @@ async fn take_for_four_seconds(db: &Fixture, claim: Claim) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_took_long_to_take_counts_from_when_it_was_taken() {
+async fn start_counts_from_claim_time_after_slow_claim() {
     let db = rated().await;
     take_for_four_seconds(&db, db.claim(10)).await;
     starts_count_from_then_on(&db).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_took_long_to_take_from_the_quarantine_counts_from_when_it_was_taken() {
+async fn start_counts_from_claim_time_after_slow_quarantine_claim() {
     let db = rated().await;
     let three = "WITH chosen AS (DELETE FROM ready WHERE seq IN (SELECT seq FROM ready ORDER BY seq LIMIT 3) \
                                  RETURNING execution) \

@@ -27,7 +27,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn what_was_claimed_is_found_by_its_claim() {
+async fn claimed_executions_are_found_by_claim() {
     let db = Fixture::new().await;
     let [first, second] = db.claimed().await;
     assert!(!db.is_entered(first).await && !db.is_entered(second).await);
@@ -37,7 +37,7 @@ async fn what_was_claimed_is_found_by_its_claim() {
 }
 
 #[tokio::test]
-async fn what_was_claimed_and_is_done_with_is_not_found() {
+async fn finished_claimed_executions_are_not_found() {
     let db = Fixture::new().await;
     let [ends, waits, stays, comes_back] = db.claimed().await;
     let moves = vec![
@@ -66,7 +66,7 @@ async fn what_was_claimed_and_is_done_with_is_not_found() {
 }
 
 #[tokio::test]
-async fn what_runs_for_long_is_entered_and_its_claim_forgotten() {
+async fn long_running_execution_is_indexed_and_claim_deleted() {
     let db = Fixture::new().await;
     let [runs, ends] = db.claimed().await;
     db.look().await;
@@ -79,7 +79,7 @@ async fn what_runs_for_long_is_entered_and_its_claim_forgotten() {
 }
 
 #[tokio::test]
-async fn claims_that_are_over_are_forgotten() {
+async fn finished_claims_are_deleted() {
     let db = Fixture::new().await;
     for _ in 0..3 {
         let keys: [Key; 2] = db.claimed().await;
@@ -92,7 +92,7 @@ async fn claims_that_are_over_are_forgotten() {
 }
 
 #[tokio::test]
-async fn a_claim_is_kept_while_somebody_has_locked_what_it_took() {
+async fn claim_is_kept_while_its_execution_is_locked() {
     let db = Fixture::new().await;
     let [key] = db.claimed().await;
     let mut somebody = client(&db.schema).await;
@@ -109,7 +109,7 @@ async fn a_claim_is_kept_while_somebody_has_locked_what_it_took() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_answer_was_lost_is_kept_until_it_is_known() {
+async fn claim_without_reply_is_kept_until_outcome_is_known() {
     let proxy = Proxy::start().await;
     let db = Fixture::at(&proxy.url, |options| options).await;
     let (lost, known) = (Key::mint(0), Key::mint(0));
@@ -136,7 +136,7 @@ async fn a_claim_whose_answer_was_lost_is_kept_until_it_is_known() {
 }
 
 #[tokio::test]
-async fn what_a_claim_saw_and_could_not_delete_takes_all_of_it_back() {
+async fn claim_rolls_back_if_ready_row_cannot_be_deleted() {
     let db = Fixture::new().await;
     let (gone, there) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(gone, QUEUED), start(there, QUEUED)]).await;

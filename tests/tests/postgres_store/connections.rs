@@ -28,7 +28,7 @@ fn steps() -> Workflow<u32, u32> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_has_no_more_connections_than_it_says() {
+async fn engine_opens_no_more_connections_than_documented() {
     let name = PostgresServer::shared().schema();
     let readers = 3;
     let options = PostgresOptions::default().schema(&name).application_name(&name).readers(readers);
@@ -67,7 +67,7 @@ async fn an_engine_has_no_more_connections_than_it_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_reads_waits_for_a_connection_in_bounded_time() {
+async fn reader_waits_for_connection_in_bounded_time() {
     let db = Fixture::with(|options| options.readers(1).connect_timeout(Duration::from_secs(1))).await;
     // the connection is there
     db.store.list(&Filter::default()).await.unwrap();
@@ -93,7 +93,7 @@ async fn until_waiting(sql: &Client, schema: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_is_given_up_leaves_its_connection_usable() {
+async fn abandoned_read_leaves_connection_usable() {
     let db = Fixture::with(|options| options.readers(1)).await;
     let key = stepfast_core::Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
@@ -145,7 +145,7 @@ async fn until_refused(warnings: &mut watch::Receiver<Vec<String>>, role: &str, 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_connection_everything_waits_and_nothing_fails() {
+async fn engine_waits_without_failures_when_no_connection_is_left() {
     let name = PostgresServer::shared().schema();
     let options = PostgresOptions::default().schema(&name).application_name(&name);
     let role = format!("limited_{name}");

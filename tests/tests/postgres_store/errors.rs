@@ -32,7 +32,7 @@ fn odd(key: Key) -> Write {
 }
 
 #[tokio::test]
-async fn an_error_that_no_list_has_is_the_items() {
+async fn unlisted_error_is_attributed_to_its_item() {
     let db = Fixture::new().await;
     // what a feature, the server itself, a foreign function, a broken trigger and anybody may raise
     for code in ["0A000", "XX000", "38000", "42883", "42P01", "26000", "ZZ999"] {
@@ -55,7 +55,7 @@ async fn an_error_that_no_list_has_is_the_items() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_server_is_nobodys() {
+async fn server_error_is_attributed_to_no_item() {
     let db = Fixture::new().await;
     // no memory, no disk, a read-only server, a system error, a right that is missing
     for code in ["53200", "53100", "25006", "58030", "08000", "42501"] {
@@ -71,7 +71,7 @@ async fn an_error_of_the_server_is_nobodys() {
 }
 
 #[tokio::test]
-async fn a_statement_that_is_cancelled_waits_alone() {
+async fn cancelled_statement_is_retried_separately() {
     let db = Fixture::new().await;
     raise(&db, "57014", "odd").await;
     let (culprit, innocent) = (Key::mint(0), Key::mint(0));
@@ -86,7 +86,7 @@ async fn a_statement_that_is_cancelled_waits_alone() {
 }
 
 #[tokio::test]
-async fn a_schema_that_the_statements_do_not_fit_blames_no_item() {
+async fn mismatched_schema_is_attributed_to_no_item() {
     let db = Fixture::new().await;
     let (before, key) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(before, RUNNING)]).await;
@@ -102,7 +102,7 @@ async fn a_schema_that_the_statements_do_not_fit_blames_no_item() {
 }
 
 #[tokio::test]
-async fn a_session_that_has_lost_its_statements_is_replaced() {
+async fn session_without_its_statements_is_replaced() {
     let db = Fixture::new().await;
     // as if a proxy had lent another session of the server
     db.sql
@@ -126,7 +126,7 @@ async fn a_session_that_has_lost_its_statements_is_replaced() {
 }
 
 #[test]
-fn what_waits_alone_is_not_in_the_way_of_what_else_waits() {
+fn separately_retried_items_do_not_block_each_other() {
     let result = within(Duration::from_secs(60), |runtime| {
         runtime.block_on(async {
             let db = Fixture::with(|options| options).await;
@@ -181,7 +181,7 @@ fn odd_workflow() -> Workflow<i32, i32> {
 }
 
 #[test]
-fn neighbours_of_an_odd_error_go_on() {
+fn neighbours_of_rejected_item_continue() {
     let result = within(Duration::from_secs(60), |runtime| {
         runtime.block_on(async {
             let db = Fixture::with(|options| options).await;

@@ -35,13 +35,13 @@ impl Everything {
             moved(self.queue, QUEUED),
             moved(self.wait, waiting(Some(later(1)), &[self.run])),
             cancel(self.ask),
-            Write::Chunk(Chunk { execution: fresh, value: 1, n: 0, bytes: "x".into(), is_unowned: true }),
+            Write::Chunk(Chunk { execution: fresh, value: 1, index: 0, bytes: "x".into(), is_unowned: true }),
         ]
     }
 }
 
 #[tokio::test]
-async fn a_stale_epoch_lands_nothing_of_the_whole_pipeline() {
+async fn stale_epoch_applies_nothing_of_pipeline() {
     let db = Fixture::new().await;
     let everything = Everything::prepare(&db).await;
     let before = db.counts().await;
@@ -56,7 +56,7 @@ async fn a_stale_epoch_lands_nothing_of_the_whole_pipeline() {
 }
 
 #[tokio::test]
-async fn an_unknown_lane_is_fenced() {
+async fn unknown_lane_is_fenced() {
     let db = Fixture::new().await;
     let error = db.store.commit(&db.flush_on(2, vec![])).await;
     assert!(error.is_ok(), "{error:?}");
@@ -90,7 +90,7 @@ async fn is_refused_whole(db: &Fixture, flush: &Flush, before: &[i64], what: &st
 }
 
 #[tokio::test]
-async fn a_failure_of_any_statement_lands_nothing_and_the_next_flush_works() {
+async fn failed_statement_applies_nothing_and_next_flush_works() {
     let db = Fixture::new().await;
     let everything = Everything::prepare(&db).await;
     let before = db.counts().await;
@@ -113,10 +113,10 @@ async fn a_failure_of_any_statement_lands_nothing_and_the_next_flush_works() {
 }
 
 #[tokio::test]
-async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
+async fn failed_delete_applies_nothing() {
     let db = Fixture::new().await;
     let [holder, ending, answered, queued, sleeper, parent, limited] = [(); 7].map(|()| Key::mint(0));
-    let chunk = Chunk { execution: holder, value: 1, n: 0, bytes: "x".into(), is_unowned: true };
+    let chunk = Chunk { execution: holder, value: 1, index: 0, bytes: "x".into(), is_unowned: true };
     db.write(vec![
         start(holder, RUNNING),
         start(ending, RUNNING),
@@ -172,7 +172,7 @@ async fn a_failure_of_any_statement_that_deletes_lands_nothing() {
 }
 
 #[tokio::test]
-async fn a_flush_that_is_sent_twice_is_applied_once_with_the_same_outcomes() {
+async fn resent_flush_is_applied_once_with_same_outcomes() {
     let db = Fixture::new().await;
     let everything = Everything::prepare(&db).await;
     let (winner, loser, timer) = (Key::mint(0), Key::mint(0), Key::mint(0));
@@ -221,7 +221,7 @@ impl WithStatus for Outcome {
 }
 
 #[tokio::test]
-async fn lost_history_is_seen() {
+async fn lost_history_is_detected() {
     let db = Fixture::new().await;
     db.write(vec![]).await;
     db.write(vec![]).await;
@@ -235,7 +235,7 @@ async fn lost_history_is_seen() {
 }
 
 #[tokio::test]
-async fn a_rollback_in_answer_to_commit_is_no_success() {
+async fn rollback_in_reply_to_commit_is_no_success() {
     let proxy = Proxy::start().await;
     let db = Fixture::at(&proxy.url, |options| options).await;
     let key = Key::mint(0);
@@ -253,7 +253,7 @@ async fn a_rollback_in_answer_to_commit_is_no_success() {
 }
 
 #[tokio::test]
-async fn a_lost_reply_to_commit_is_resolved_by_sending_the_flush_again() {
+async fn commit_without_reply_is_resolved_by_resending() {
     let proxy = Proxy::start().await;
     let db = Fixture::at(&proxy.url, |options| options).await;
     let everything = Everything::prepare(&db).await;
@@ -275,7 +275,7 @@ async fn a_lost_reply_to_commit_is_resolved_by_sending_the_flush_again() {
 }
 
 #[tokio::test]
-async fn a_flush_whose_commit_never_arrived_is_applied_when_sent_again() {
+async fn flush_without_commit_is_applied_when_resent() {
     let proxy = Proxy::start().await;
     let db = Fixture::at(&proxy.url, |options| options).await;
     let key = Key::mint(0);
@@ -288,7 +288,7 @@ async fn a_flush_whose_commit_never_arrived_is_applied_when_sent_again() {
 }
 
 #[tokio::test]
-async fn a_lane_whose_runtime_is_gone_connects_again() {
+async fn lane_reconnects_after_its_runtime_ended() {
     let db = Fixture::new().await;
     let (store, flush) = (db.store.clone(), db.flush(vec![start(Key::mint(0), RUNNING)]));
     let next = Flush { number: 2, ..db.flush(vec![start(Key::mint(0), RUNNING)]) };
@@ -304,7 +304,7 @@ async fn a_lane_whose_runtime_is_gone_connects_again() {
 }
 
 #[tokio::test]
-async fn old_versions_of_a_lane_are_not_searched_while_somebody_keeps_them() {
+async fn lane_row_is_found_directly_while_snapshot_keeps_versions() {
     let db = Fixture::new().await;
     let mut other = client(&db.schema).await;
     let snapshot = other.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
@@ -332,7 +332,7 @@ async fn old_versions_of_a_lane_are_not_searched_while_somebody_keeps_them() {
 }
 
 #[tokio::test]
-async fn a_lane_finds_its_row_wherever_it_has_gone() {
+async fn lane_finds_its_row_after_table_is_rewritten() {
     let db = Fixture::new().await;
     let others =
         [db.store.register(3, &info(&[])).await.unwrap(), db.store.register(3, &info(&[])).await.unwrap()];
@@ -363,7 +363,7 @@ async fn a_lane_finds_its_row_wherever_it_has_gone() {
 }
 
 #[tokio::test]
-async fn a_flush_that_the_server_would_not_wait_for_lands_nothing() {
+async fn flush_without_synchronous_commit_applies_nothing() {
     let proxy = Proxy::start().await;
     let db = Fixture::at(&proxy.url, |options| options).await;
     let key = Key::mint(0);

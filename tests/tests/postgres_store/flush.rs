@@ -13,7 +13,7 @@ use stepfast_core::{Key, Path, Payload, Store};
 use super::support::*;
 
 #[tokio::test]
-async fn a_start_loses_against_the_same_key_and_the_same_id() {
+async fn start_loses_to_existing_key_and_workflow_id() {
     let db = Fixture::new().await;
     let (a, b, c) = (Key::mint(0), Key::mint(0), Key::mint(0));
     assert_eq!(db.outcome(start_id(a, "order-1", RUNNING)).await, Outcome::Applied);
@@ -38,7 +38,7 @@ async fn a_start_loses_against_the_same_key_and_the_same_id() {
 }
 
 #[tokio::test]
-async fn of_two_starts_of_one_id_in_one_flush_one_wins() {
+async fn one_of_two_starts_with_same_id_in_flush_wins() {
     let db = Fixture::new().await;
     let (a, b) = (Key::mint(0), Key::mint(0));
     let outcomes = db.write(vec![start_id(a, "twice", QUEUED), start_id(b, "twice", QUEUED)]).await;
@@ -50,7 +50,7 @@ async fn of_two_starts_of_one_id_in_one_flush_one_wins() {
 }
 
 #[tokio::test]
-async fn a_row_comes_back_as_it_was_written() {
+async fn execution_row_is_read_back_unchanged() {
     let db = Fixture::new().await;
     let (root, key) = (Key::mint(0), Key::mint(0));
     let armed = vec![
@@ -95,7 +95,7 @@ async fn a_row_comes_back_as_it_was_written() {
 }
 
 #[tokio::test]
-async fn a_second_outcome_of_a_step_is_refused_and_the_next_flush_works() {
+async fn second_outcome_of_step_is_rejected_and_next_flush_works() {
     let db = Fixture::new().await;
     let (a, b) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(a, RUNNING), checkpoint(a, 1), attempt(a, 1)]).await;
@@ -117,7 +117,7 @@ async fn a_second_outcome_of_a_step_is_refused_and_the_next_flush_works() {
 }
 
 #[tokio::test]
-async fn a_move_needs_a_running_row_of_its_own() {
+async fn transition_requires_running_execution_of_same_worker() {
     let db = Fixture::new().await;
     let other = db.store.register(1, &info(&[])).await.unwrap();
     let (mine, theirs, queued) = (Key::mint(0), Key::mint(0), Key::mint(0));
@@ -146,7 +146,7 @@ async fn a_move_needs_a_running_row_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_move_leaves_no_trace_of_the_state_before() {
+async fn transition_leaves_no_trace_of_former_state() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..5).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, RUNNING)).collect()).await;
@@ -173,7 +173,7 @@ async fn a_move_leaves_no_trace_of_the_state_before() {
 }
 
 #[tokio::test]
-async fn a_wake_needs_a_due_timer_or_an_ended_child() {
+async fn wake_requires_due_timer_or_finished_child() {
     let db = Fixture::new().await;
     let (timer, parent, never, child_of) = (Key::mint(0), Key::mint(0), Key::mint(0), Key::mint(0));
     db.write(vec![
@@ -197,12 +197,12 @@ async fn a_wake_needs_a_due_timer_or_an_ended_child() {
 }
 
 #[tokio::test]
-async fn pieces_of_large_values_come_back_and_go() {
+async fn chunks_are_read_back_and_deleted() {
     let db = Fixture::new().await;
     let key = Key::mint(0);
     let piece = |value: u64, n: u32, byte: u8| {
         let bytes = Bytes::from(vec![byte; 1000]);
-        Write::Chunk(Chunk { execution: key, value, n, bytes, is_unowned: true })
+        Write::Chunk(Chunk { execution: key, value, index, bytes, is_unowned: true })
     };
     let (one, two) = (u64::MAX, 7);
     db.write(vec![piece(one, 1, b'b'), piece(one, 0, b'a'), piece(two, 0, b'c')]).await;
@@ -218,7 +218,7 @@ async fn pieces_of_large_values_come_back_and_go() {
 }
 
 #[tokio::test]
-async fn what_the_server_cannot_store_is_refused_with_a_reason() {
+async fn unstorable_text_is_rejected_with_reason() {
     let db = Fixture::new().await;
     let error = db.commit(&db.flush(vec![start_id(Key::mint(0), "a\0b", RUNNING)])).await.unwrap_err();
     assert!(matches!(&error, StoreError::Rejected(reason) if reason.contains("executions")), "{error}");
@@ -226,7 +226,7 @@ async fn what_the_server_cannot_store_is_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn ids_of_any_length_are_unique() {
+async fn workflow_ids_of_any_length_are_unique() {
     let db = Fixture::new().await;
     // around the length from which ids are told apart by their hash; with what the hash has to escape
     for length in [1023, 1024, 1025, 300_000] {
@@ -243,7 +243,7 @@ async fn ids_of_any_length_are_unique() {
 }
 
 #[tokio::test]
-async fn lists_filter_page_and_count() {
+async fn lists_are_filtered_paged_and_counted() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
     db.write(vec![
@@ -265,7 +265,7 @@ async fn lists_filter_page_and_count() {
     assert_eq!(list(Filter::default()).await, [5, 4, 3, 2, 1, 0]);
     let statuses = vec![Status::Queued, Status::Running];
     assert_eq!(list(Filter { statuses, ..Filter::default() }).await, [2, 1, 0]);
-    assert_eq!(list(Filter { is_paused: Some(true), ..Filter::default() }).await, [1]);
+    assert_eq!(list(Filter { is_parked: Some(true), ..Filter::default() }).await, [1]);
     assert_eq!(list(Filter { workflow: Some("child".into()), ..Filter::default() }).await, [4, 2]);
     assert_eq!(list(Filter { parent: Some(keys[0]), ..Filter::default() }).await, [4, 2]);
     assert_eq!(list(Filter { id_prefix: Some("a_".into()), ..Filter::default() }).await, [1]);

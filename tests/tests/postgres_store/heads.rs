@@ -33,7 +33,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn what_is_more_urgent_or_has_begun_is_found_in_front_of_what_was_taken() {
+async fn urgent_or_resumed_rows_are_found_before_cursor() {
     let db = Fixture::new().await;
     db.take_for_a_while().await;
     let [later, now, soon, begun, again]: [Key; 5] = std::array::from_fn(|_| Key::mint(0));
@@ -45,7 +45,7 @@ async fn what_is_more_urgent_or_has_begun_is_found_in_front_of_what_was_taken() 
 }
 
 #[tokio::test]
-async fn what_was_committed_late_is_found_within_a_second_or_two() {
+async fn late_committed_row_is_found_within_two_seconds() {
     let db = Fixture::new().await;
     let late = Key::mint(0);
     let mut somebody = client(&db.schema).await;

@@ -53,7 +53,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn a_flush_behind_a_lost_claim_lands_nothing() {
+async fn flush_after_lost_claim_applies_nothing() {
     let db = Fixture::new().await;
     let key = Key::mint(0);
     db.write(vec![start(key, QUEUED)]).await;
@@ -71,7 +71,7 @@ async fn a_flush_behind_a_lost_claim_lands_nothing() {
 }
 
 #[tokio::test]
-async fn a_claim_behind_a_lost_claim_takes_nothing() {
+async fn claim_after_lost_claim_takes_nothing() {
     let db = Fixture::new().await;
     let key = Key::mint(0);
     db.write(vec![start(key, QUEUED)]).await;
@@ -82,7 +82,7 @@ async fn a_claim_behind_a_lost_claim_takes_nothing() {
 }
 
 #[tokio::test]
-async fn an_adopted_claim_that_is_lost_later_is_found_out() {
+async fn launched_claim_that_is_lost_later_is_detected() {
     let proxy = Proxy::start().await;
     let db = Fixture::at(&proxy.url, |options| options).await;
     let key = Key::mint(0);
@@ -98,7 +98,7 @@ async fn an_adopted_claim_that_is_lost_later_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_flush_that_is_lost_is_found_out_by_a_renewal() {
+async fn lost_flush_is_detected_by_lease_renewal() {
     let db = Fixture::new().await;
     for lane in [0, 1] {
         let flush = db.flush_on(lane, vec![start(Key::mint(0), RUNNING)]);
@@ -113,7 +113,7 @@ async fn a_flush_that_is_lost_is_found_out_by_a_renewal() {
 }
 
 #[tokio::test]
-async fn a_lane_that_goes_on_is_no_loss() {
+async fn advancing_lane_is_no_loss() {
     let db = Fixture::new().await;
     for n in 0..5 {
         db.write(vec![start(Key::mint(0), RUNNING)]).await;
@@ -129,7 +129,7 @@ async fn a_lane_that_goes_on_is_no_loss() {
 }
 
 #[tokio::test]
-async fn a_worker_id_that_is_given_again_names_another_registration() {
+async fn reused_worker_id_names_another_registration() {
     let db = Fixture::new().await;
     let key = Key::mint(0);
     // the registration is lost, and the sequence is where it was before

@@ -39,7 +39,7 @@ async fn statements(queues: usize, limit: fn(Queue) -> Queue) -> (u64, u64) {
     let names: Vec<String> = (0..queues).map(|n| format!("queue {n}")).collect();
     for name in &names {
         let change =
-            QueueChange { queue: limit(Queue::new(name.as_str())), is_paused: false, seen_version: 0 };
+            QueueChange { queue: limit(Queue::new(name.as_str())), is_paused: false, expected_version: 0 };
         db.store.change_queue(&change).await.unwrap().unwrap();
     }
     db.one_through(&names).await;
@@ -56,7 +56,7 @@ async fn statements(queues: usize, limit: fn(Queue) -> Queue) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn a_hundred_idle_queues_cost_no_more_statements_than_one() {
+async fn hundred_idle_queues_cost_no_more_statements_than_one() {
     for limit in [|queue: Queue| queue, |queue: Queue| queue.concurrency(5).key_concurrency(1)] {
         let one = statements(1, limit).await;
         assert!(one.0 >= 20 && one.1 >= 10, "the proxy counts: {one:?}");

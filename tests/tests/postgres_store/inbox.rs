@@ -32,7 +32,7 @@ async fn put(sql: &Client, letter: &Letter) {
 }
 
 #[tokio::test]
-async fn what_is_put_there_becomes_an_execution_when_its_transaction_commits() {
+async fn inbox_row_becomes_execution_once_committed() {
     let db = Fixture::new().await;
     let foreign = client(&db.schema).await;
     let [gone, first, second] = [(); 3].map(|()| letter());
@@ -56,7 +56,7 @@ async fn what_is_put_there_becomes_an_execution_when_its_transaction_commits() {
 }
 
 #[tokio::test]
-async fn what_is_there_already_is_started_once() {
+async fn duplicate_rows_start_once() {
     let db = Fixture::new().await;
     let both = [Some("x"), Some("x")];
     for id in both {
@@ -71,7 +71,7 @@ async fn what_is_there_already_is_started_once() {
 }
 
 #[tokio::test]
-async fn what_is_delayed_comes_later() {
+async fn delayed_row_waits_until_due() {
     let db = Fixture::new().await;
     let late = Letter { delay: Some(3600), queue: Some("a"), ..letter() };
     put(&db.sql, &late).await;
@@ -83,10 +83,10 @@ async fn what_is_delayed_comes_later() {
 }
 
 #[tokio::test]
-async fn it_enters_a_full_queue_and_counts() {
+async fn inbox_row_enters_full_queue_and_counts() {
     let db = Fixture::new().await;
     let queue = Queue::new("a").max_depth(2);
-    let change = QueueChange { queue, is_paused: false, seen_version: 0 };
+    let change = QueueChange { queue, is_paused: false, expected_version: 0 };
     db.store.change_queue(&change).await.unwrap();
     for _ in 0..3 {
         put(&db.sql, &Letter { queue: Some("a"), ..letter() }).await;
@@ -106,7 +106,7 @@ async fn it_enters_a_full_queue_and_counts() {
 }
 
 #[tokio::test]
-async fn two_workers_receive_everything_once() {
+async fn two_workers_drain_each_row_once() {
     let db = Fixture::with(|options| options.lock_timeout(Duration::from_secs(30))).await;
     let other = db.other().await;
     let second = other.register(3, &info(&[])).await.unwrap();
@@ -132,7 +132,7 @@ async fn two_workers_receive_everything_once() {
 }
 
 #[tokio::test]
-async fn what_cannot_become_an_execution_is_refused_at_once() {
+async fn invalid_row_is_rejected_by_insert() {
     let db = Fixture::new().await;
     let long = "x".repeat(1025);
     for (column, value) in [
@@ -156,7 +156,7 @@ async fn what_cannot_become_an_execution_is_refused_at_once() {
 
 /// Rows that no execution can be made of: refused at the door, and kept as dead letters where they are there already.
 #[tokio::test]
-async fn no_value_of_a_row_stops_a_claim() {
+async fn claim_survives_any_column_value() {
     let db = Fixture::new().await;
     let far = "'2399-01-01'";
     let values = [
@@ -218,7 +218,7 @@ async fn no_value_of_a_row_stops_a_claim() {
 }
 
 #[tokio::test]
-async fn a_copied_row_is_no_other_start() {
+async fn copied_row_is_no_conflicting_start() {
     let db = Fixture::new().await;
     for more in ["attributes", "due_at", "fingerprint"] {
         let value = match more {
@@ -244,7 +244,7 @@ async fn a_copied_row_is_no_other_start() {
 
 /// A row of the key that came first, and of which nothing has come, decides nothing about the others.
 #[tokio::test]
-async fn a_row_behind_one_that_came_to_nothing_becomes_an_execution() {
+async fn row_becomes_execution_after_rejected_row_of_same_key() {
     let db = Fixture::new().await;
     let there = Letter { id: Some("x"), dedup_id: Some("d"), queue: Some("a"), ..letter() };
     put(&db.sql, &there).await;
@@ -287,7 +287,7 @@ async fn a_row_behind_one_that_came_to_nothing_becomes_an_execution() {
 }
 
 #[tokio::test]
-async fn a_start_that_asks_for_something_else_is_a_dead_letter() {
+async fn conflicting_start_becomes_dead_letter() {
     let db = Fixture::new().await;
     let first = Key::mint(0);
     let insert = |key: Key, workflow: &str, id: &str, fingerprint: i64| {
@@ -321,7 +321,7 @@ async fn a_start_that_asks_for_something_else_is_a_dead_letter() {
 }
 
 #[tokio::test]
-async fn a_row_that_the_database_refuses_is_a_dead_letter() {
+async fn row_rejected_by_trigger_becomes_dead_letter() {
     let db = Fixture::new().await;
     // whatever somebody has added, and whatever it raises
     db.sql
@@ -353,7 +353,7 @@ async fn a_row_that_the_database_refuses_is_a_dead_letter() {
 }
 
 #[tokio::test]
-async fn a_number_that_a_row_gives_itself_stops_no_claim() {
+async fn claim_survives_caller_chosen_row_id() {
     let db = Fixture::new().await;
     for round in 1..=3 {
         let (odd, innocent) = (Key::from_bytes([0xff; 16]), Key::mint(0));
@@ -386,9 +386,9 @@ async fn a_number_that_a_row_gives_itself_stops_no_claim() {
 }
 
 #[tokio::test]
-async fn a_deadline_passes_while_it_waits() {
+async fn deadline_expires_while_inbox_row_waits() {
     let db = Fixture::new().await;
-    let queue = QueueChange { queue: Queue::new("a"), is_paused: true, seen_version: 0 };
+    let queue = QueueChange { queue: Queue::new("a"), is_paused: true, expected_version: 0 };
     db.store.change_queue(&queue).await.unwrap();
     let [with, without] = [letter(), letter()].map(|it| Letter { queue: Some("a"), ..it });
     for it in [&with, &without] {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::support::*;
 
 #[tokio::test]
-async fn a_look_sees_what_concerns_the_worker() {
+async fn heartbeat_reports_changes_relevant_to_worker() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
     db.write(vec![
@@ -39,7 +39,7 @@ async fn a_look_sees_what_concerns_the_worker() {
 }
 
 #[tokio::test]
-async fn a_worker_is_taken_over_when_its_lease_is_over_and_two_looks_saw_it_unchanged() {
+async fn expired_worker_is_taken_over_after_unchanged_heartbeats() {
     let db = Fixture::new().await;
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
@@ -67,7 +67,7 @@ async fn a_worker_is_taken_over_when_its_lease_is_over_and_two_looks_saw_it_unch
 }
 
 #[tokio::test]
-async fn a_worker_is_taken_over_although_the_servers_clock_was_set_back() {
+async fn worker_is_taken_over_although_server_clock_was_set_back() {
     let lease = Duration::from_millis(100);
     let db = Fixture::with(|options| options.lease(lease)).await;
     let key = Key::mint(0);
@@ -95,7 +95,7 @@ async fn a_worker_is_taken_over_although_the_servers_clock_was_set_back() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_not_over_is_left_alone_however_often_one_looks() {
+async fn valid_lease_is_respected_after_many_heartbeats() {
     let db = Fixture::new().await;
     db.write(vec![start(Key::mint(0), RUNNING)]).await;
     let other = db.other().await;
@@ -108,7 +108,7 @@ async fn a_lease_that_is_not_over_is_left_alone_however_often_one_looks() {
 }
 
 #[tokio::test]
-async fn a_look_that_does_not_renew_leaves_nothing_behind() {
+async fn heartbeat_without_renewal_changes_no_row() {
     let db = Fixture::new().await;
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
@@ -139,7 +139,7 @@ async fn a_look_that_does_not_renew_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn an_outage_of_the_server_is_nobodys_death() {
+async fn workers_survive_server_outage() {
     // by the server's own clock: the lease is long over, but the server has only just started
     let db = Fixture::with(|mut options| {
         options.clock = None;
@@ -155,7 +155,7 @@ async fn an_outage_of_the_server_is_nobodys_death() {
 }
 
 #[tokio::test]
-async fn whoever_is_back_first_after_an_outage_buries_nobody() {
+async fn first_worker_after_outage_takes_over_no_peer() {
     let lease = Duration::from_secs(4);
     let db = Fixture::with(|mut options| {
         options.clock = None;
@@ -187,7 +187,7 @@ async fn whoever_is_back_first_after_an_outage_buries_nobody() {
 }
 
 #[tokio::test]
-async fn closing_hands_back_at_once_and_counts_no_recovery() {
+async fn close_requeues_executions_without_counting_recovery() {
     let db = Fixture::new().await;
     let (a, b) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(a, RUNNING), start(b, ended(Status::Completed))]).await;
@@ -203,7 +203,7 @@ async fn closing_hands_back_at_once_and_counts_no_recovery() {
 }
 
 #[tokio::test]
-async fn a_taken_over_parent_whose_child_has_ended_is_woken() {
+async fn parent_of_finished_child_is_woken_by_takeover() {
     let db = Fixture::new().await;
     let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, waiting(None, &[of])), child(of, parent, false, RUNNING)]).await;
@@ -220,7 +220,7 @@ async fn a_taken_over_parent_whose_child_has_ended_is_woken() {
 }
 
 #[tokio::test]
-async fn other_processes_are_told_of_changes() {
+async fn other_processes_receive_hints() {
     let db = Fixture::new().await;
     let other = db.other().await;
     other.register(1, &info(&[])).await.unwrap();
@@ -260,7 +260,7 @@ async fn readers_work_from_any_runtime() {
 }
 
 #[tokio::test]
-async fn others_are_told_of_what_is_handed_back_before_a_close_returns() {
+async fn peers_receive_hint_of_requeue_before_close_returns() {
     let db = Fixture::new().await;
     let other = db.other().await;
     // listens from here on
@@ -275,10 +275,10 @@ async fn others_are_told_of_what_is_handed_back_before_a_close_returns() {
 }
 
 #[tokio::test]
-async fn a_slot_of_what_does_not_run_is_freed() {
+async fn orphaned_slots_are_deleted() {
     let db = Fixture::new().await;
     let queue = Queue::new("a").concurrency(3);
-    db.store.change_queue(&QueueChange { queue, is_paused: false, seen_version: 0 }).await.unwrap();
+    db.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap();
     let put = "INSERT INTO inbox (key, workflow, queue, input) VALUES (gen_random_uuid(), 'order', 'a', '\\x00'); \
                UPDATE inbox SET key = overlay(key::text PLACING '8000' FROM 33)::uuid";
     for _ in 0..3 {

@@ -14,7 +14,7 @@ const HOT: &[(Sql, &[&str])] = &[
     (Sql::Lock, &[]),
     (Sql::MoveEnded, &[]),
     (Sql::Move, &[]),
-    (Sql::Heed, &[]),
+    (Sql::RequeueRequested, &[]),
     // whether there are any
     (Sql::Forget, &["on requests others"]),
     (Sql::Wake, &[]),
@@ -131,7 +131,7 @@ const OTHERS: &[Sql] = &[
 ];
 
 #[test]
-fn every_statement_is_looked_at() {
+fn every_statement_is_classified() {
     for sql in Sql::ALL {
         let is_hot = HOT.iter().any(|(hot, _)| hot == sql);
         assert!(is_hot != OTHERS.contains(sql), "{sql:?} belongs to one of HOT and OTHERS");
@@ -168,7 +168,7 @@ async fn fill(db: &Fixture, rows: u32) {
 }
 
 #[tokio::test]
-async fn every_hot_statement_finds_its_rows_by_index() {
+async fn every_hot_statement_uses_an_index() {
     let db = Fixture::new().await;
     db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
     // somebody may look after a table when it is to be changed
@@ -255,7 +255,7 @@ fn check(sql: Sql, statistics: &str, walks: &[&str], plan: &[String]) {
         assert!(text.contains("ready_woken"), "{sql:?}, statistics: {statistics}\n{text}");
     }
     // owned rows are found by key too, not by going through all that the worker owns
-    if matches!(sql, Sql::Move | Sql::MoveEnded | Sql::Heed | Sql::Cancel | Sql::Resume | Sql::Wake) {
+    if matches!(sql, Sql::Move | Sql::MoveEnded | Sql::RequeueRequested | Sql::Cancel | Sql::Resume | Sql::Wake) {
         assert!(text.contains("executions_key"), "{sql:?}\n{text}");
         assert!(!text.contains("executions_owner"), "{sql:?}\n{text}");
     }

@@ -63,7 +63,7 @@ impl Older {
     }
 
     async fn migrate(&self) -> Result<Vec<String>, StoreError> {
-        Ok(PostgresStore::migrate(url(), self.options(), None, false).await?.applied)
+        Ok(PostgresStore::migrate(url(), self.options(), None, false).await?.migrations)
     }
 
     async fn printed(&self) -> String {
@@ -117,7 +117,7 @@ const OLDER_WORKER: &str = "INSERT INTO workers (registered_at, lease_expires_at
                   FROM executions LIMIT 1";
 
 #[tokio::test]
-async fn a_large_schema_is_prepared_while_older_workers_run() {
+async fn large_schema_is_prepared_while_older_workers_run() {
     let db = Older::new().await;
     db.sql.batch_execute(OLDER_WORKER).await.unwrap();
     // a flush that does not end holds up the build, and the build holds up no other flush
@@ -161,7 +161,7 @@ async fn a_large_schema_is_prepared_while_older_workers_run() {
 }
 
 #[tokio::test]
-async fn the_printed_script_prepares_a_large_schema() {
+async fn printed_script_prepares_large_schema() {
     let db = Older::new().await;
     // a build that failed
     let build = "CREATE UNIQUE INDEX CONCURRENTLY executions_with_deadline ON executions (workflow)";
@@ -191,7 +191,7 @@ async fn the_printed_script_prepares_a_large_schema() {
 }
 
 #[tokio::test]
-async fn a_small_schema_needs_no_preparation() {
+async fn small_schema_needs_no_preparation() {
     let db = Older::new().await;
     db.sql.batch_execute("ANALYZE executions").await.unwrap();
     assert!(db.printed().await.starts_with("BEGIN;"));
@@ -200,7 +200,7 @@ async fn a_small_schema_needs_no_preparation() {
 }
 
 #[tokio::test]
-async fn several_processes_may_prepare_at_once() {
+async fn processes_prepare_schema_concurrently() {
     let db = Older::new().await;
     let flush = client(&db.schema).await;
     flush.batch_execute(&format!("BEGIN; {INSERT}")).await.unwrap();
@@ -216,7 +216,7 @@ async fn several_processes_may_prepare_at_once() {
 }
 
 #[tokio::test]
-async fn a_build_that_a_lost_process_has_left_behind_is_replaced_or_kept() {
+async fn index_build_of_dead_process_is_replaced_or_kept() {
     let db = Older::new().await;
     let flush = client(&db.schema).await;
     flush.batch_execute(&format!("BEGIN; {INSERT}")).await.unwrap();

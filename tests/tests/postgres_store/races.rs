@@ -43,7 +43,7 @@ async fn patient() -> Arc<Fixture> {
 }
 
 #[tokio::test]
-async fn a_flush_on_its_way_during_a_takeover_is_waited_for_and_found() {
+async fn takeover_waits_for_inflight_flush_and_finds_its_rows() {
     let db = patient().await;
     let (old, inflight) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(old, RUNNING)]).await;
@@ -70,7 +70,7 @@ async fn a_flush_on_its_way_during_a_takeover_is_waited_for_and_found() {
 }
 
 #[tokio::test]
-async fn what_two_take_over_at_once_is_taken_over() {
+async fn concurrent_takeovers_requeue_every_execution() {
     let db = patient().await;
     let keys: Vec<Key> = (0..64).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, RUNNING)).collect()).await;
@@ -93,7 +93,7 @@ async fn what_two_take_over_at_once_is_taken_over() {
 }
 
 #[tokio::test]
-async fn a_takeover_interrupted_between_its_steps_is_finished_by_the_next_look() {
+async fn interrupted_takeover_is_finished_after_next_heartbeat() {
     let db = Fixture::new().await;
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
@@ -107,7 +107,7 @@ async fn a_takeover_interrupted_between_its_steps_is_finished_by_the_next_look()
 }
 
 #[tokio::test]
-async fn a_child_that_ends_while_its_parent_begins_to_wait_wakes_it() {
+async fn child_that_finishes_during_suspension_wakes_parent() {
     let db = patient().await;
     let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, RUNNING), child(of, parent, false, RUNNING)]).await;
@@ -135,7 +135,7 @@ async fn a_child_that_ends_while_its_parent_begins_to_wait_wakes_it() {
 }
 
 #[tokio::test]
-async fn a_foreign_transaction_blocks_only_the_item_that_needs_it() {
+async fn foreign_transaction_blocks_only_conflicting_item() {
     let db = Fixture::with(|options| options.lock_timeout(Duration::from_millis(50))).await;
     let other = client(&db.schema).await;
     other
@@ -157,7 +157,7 @@ async fn a_foreign_transaction_blocks_only_the_item_that_needs_it() {
 }
 
 #[tokio::test]
-async fn descendants_started_while_a_cancel_waits_are_cancelled_too() {
+async fn descendants_started_while_cancel_waits_are_cancelled() {
     let db = patient().await;
     let (parent, fresh) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, RUNNING)]).await;
@@ -184,7 +184,7 @@ async fn descendants_started_while_a_cancel_waits_are_cancelled_too() {
 }
 
 #[tokio::test]
-async fn crossing_cancels_and_moves_of_two_lanes_do_not_deadlock() {
+async fn crossed_cancels_and_transitions_do_not_deadlock() {
     let db = patient().await;
     let (a, b) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(a, RUNNING), start(b, RUNNING)]).await;
@@ -197,7 +197,7 @@ async fn crossing_cancels_and_moves_of_two_lanes_do_not_deadlock() {
 }
 
 #[tokio::test]
-async fn starts_of_the_same_ids_on_two_lanes_do_not_deadlock() {
+async fn starts_of_same_ids_on_two_lanes_do_not_deadlock() {
     let db = patient().await;
     for round in 0..20 {
         let ids: Vec<String> = (0..50).map(|i| format!("{round}-{i}")).collect();
@@ -211,7 +211,7 @@ async fn starts_of_the_same_ids_on_two_lanes_do_not_deadlock() {
 }
 
 #[tokio::test]
-async fn a_claim_comes_after_the_one_before_it() {
+async fn claim_waits_for_claim_of_same_queue() {
     let db = patient().await;
     let keys: Vec<Key> = (0..4).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
@@ -236,7 +236,7 @@ async fn a_claim_comes_after_the_one_before_it() {
 }
 
 #[tokio::test]
-async fn a_claim_that_hangs_does_not_keep_others_from_claiming() {
+async fn stalled_claim_does_not_block_other_claims() {
     let db = Fixture::with(|options| options.lock_timeout(Duration::from_millis(50))).await;
     let key = Key::mint(0);
     db.write(vec![start(key, QUEUED)]).await;
@@ -258,7 +258,7 @@ fn ticket() -> Option<Arc<Placement>> {
 /// A limited queue of which three executions run.
 async fn three_of_a_limited_queue(db: &Fixture) -> [Key; 3] {
     let queue = Queue::new("mails").concurrency(3);
-    let declaration = QueueChange { queue, is_paused: false, seen_version: 0 };
+    let declaration = QueueChange { queue, is_paused: false, expected_version: 0 };
     db.store.change_queue(&declaration).await.unwrap().unwrap();
     let keys = [(); 3].map(|()| Key::mint(0));
     let put = |key| Write::Start(Box::new(Start { placement: ticket(), ..start_of(key, QUEUED) }));
@@ -276,7 +276,7 @@ async fn pause_while_they_leave(db: &Arc<Fixture>, keys: [Key; 3], state: State)
         async move { db.commit(&db.flush(keys.map(leave).to_vec())).await }
     });
     until_blocked(&db.sql, "DELETE FROM slots").await;
-    let pause = QueueChange { queue: Queue::new("mails").concurrency(3), is_paused: true, seen_version: 1 };
+    let pause = QueueChange { queue: Queue::new("mails").concurrency(3), is_paused: true, expected_version: 1 };
     // everything that runs has a slot already: the change waits for no flush
     assert!(db.other().await.change_queue(&pause).await.unwrap().is_some());
     assert!(!leaving.is_finished());
@@ -285,7 +285,7 @@ async fn pause_while_they_leave(db: &Arc<Fixture>, keys: [Key; 3], state: State)
 }
 
 #[tokio::test]
-async fn a_pause_gives_no_slot_to_what_ends_meanwhile() {
+async fn pause_assigns_no_slot_to_finishing_executions() {
     let db = patient().await;
     let keys = three_of_a_limited_queue(&db).await;
     pause_while_they_leave(&db, keys, ended(Status::Completed)).await;
@@ -293,19 +293,19 @@ async fn a_pause_gives_no_slot_to_what_ends_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_pause_gives_no_slot_to_what_is_handed_back_meanwhile() {
+async fn pause_assigns_no_slot_to_requeued_executions() {
     let db = patient().await;
     let keys = three_of_a_limited_queue(&db).await;
     pause_while_they_leave(&db, keys, QUEUED).await;
     assert_eq!(db.count("slots").await, 0);
-    let resume = QueueChange { queue: Queue::new("mails").concurrency(3), is_paused: false, seen_version: 2 };
+    let resume = QueueChange { queue: Queue::new("mails").concurrency(3), is_paused: false, expected_version: 2 };
     db.store.change_queue(&resume).await.unwrap().unwrap();
     assert_eq!((db.take(9).await.len(), db.count("slots").await), (3, 3));
 }
 
 /// A queue without limits, of which two executions run, in the order of their keys.
 async fn two_of_a_queue(db: &Fixture) -> [Key; 2] {
-    let queue = QueueChange { queue: Queue::new("mails"), is_paused: false, seen_version: 0 };
+    let queue = QueueChange { queue: Queue::new("mails"), is_paused: false, expected_version: 0 };
     db.store.change_queue(&queue).await.unwrap().unwrap();
     let mut keys = [(); 2].map(|()| Key::mint(0));
     keys.sort_unstable();
@@ -322,7 +322,7 @@ async fn limit_while_one_is_locked(
     let other = db.other().await;
     let limiting = tokio::spawn(async move {
         let queue = Queue::new("mails").concurrency(1);
-        other.change_queue(&QueueChange { queue, is_paused: false, seen_version: 1 }).await
+        other.change_queue(&QueueChange { queue, is_paused: false, expected_version: 1 }).await
     });
     until_blocked(&db.sql, "SELECT FROM executions WHERE key = $1::uuid FOR SHARE").await;
     limiting
@@ -335,7 +335,7 @@ async fn slotted(db: &Fixture) -> Vec<uuid::Uuid> {
 }
 
 #[tokio::test]
-async fn a_first_limit_gives_slots_to_what_still_runs() {
+async fn first_limit_assigns_slots_to_running_executions() {
     let db = patient().await;
     let [runs, ends] = two_of_a_queue(&db).await;
     let holder = hold_at(&db, "AFTER DELETE ON slots").await;
@@ -354,7 +354,7 @@ async fn a_first_limit_gives_slots_to_what_still_runs() {
 
 /// A flush that changes the second execution before the first one does not wait for the limit.
 #[tokio::test]
-async fn a_first_limit_keeps_no_execution_locked_while_it_waits() {
+async fn first_limit_holds_no_execution_lock_while_waiting() {
     let db = patient().await;
     let keys = two_of_a_queue(&db).await;
     let flush = client(&db.schema).await;
@@ -370,7 +370,7 @@ async fn a_first_limit_keeps_no_execution_locked_while_it_waits() {
 
 /// A claim queues what has slept, and waits for the queue then, which the limit has locked.
 #[tokio::test]
-async fn a_first_limit_waits_for_no_claim_that_waits_for_it() {
+async fn first_limit_does_not_wait_for_blocked_claim() {
     let db = patient().await;
     let [locked, sleeps] = two_of_a_queue(&db).await;
     let flush = client(&db.schema).await;

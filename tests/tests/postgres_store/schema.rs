@@ -18,7 +18,7 @@ use super::proxy::Proxy;
 use super::support::*;
 
 #[tokio::test]
-async fn several_processes_may_migrate_at_once() {
+async fn processes_migrate_concurrently() {
     let schema = PostgresServer::shared().schema();
     let options = || PostgresOptions::default().schema(&schema);
     let stores = join_all((0..4).map(|_| PostgresStore::open_with(url(), options()))).await;
@@ -44,7 +44,7 @@ fn reason(error: &StoreError) -> &str {
 }
 
 #[tokio::test]
-async fn a_role_that_may_only_change_rows_runs_engines() {
+async fn role_with_row_privileges_runs_engines() {
     let db = Fixture::new().await;
     let (role, theirs) = role(&db.schema).await;
     let options = || PostgresOptions::default().schema(&db.schema);
@@ -76,7 +76,7 @@ async fn a_role_that_may_only_change_rows_runs_engines() {
     // nor does the check forget one
     db.sql.batch_execute(&format!("REVOKE SELECT ON quarantine FROM {role}")).await.unwrap();
     let findings = PostgresStore::check(&theirs, options()).await.unwrap();
-    let told = findings.iter().find(|finding| !finding.is_well).unwrap();
+    let told = findings.iter().find(|finding| !finding.is_ok).unwrap();
     assert!(told.state.contains("SELECT on quarantine"), "{}", told.state);
     let error = PostgresStore::open_with(&theirs, options()).await.unwrap_err();
     assert!(reason(&error).contains("SELECT on quarantine") && reason(&error).contains(&wanted), "{error}");
@@ -90,7 +90,7 @@ async fn a_role_that_may_only_change_rows_runs_engines() {
 }
 
 #[tokio::test]
-async fn a_role_that_may_make_nothing_is_told_who_may() {
+async fn role_without_create_privilege_gets_advice() {
     let schema = PostgresServer::shared().schema();
     let (role, theirs) = role(&schema).await;
     let options = PostgresOptions::default().schema(&schema);
@@ -115,7 +115,7 @@ fn family() -> (Workflow<u32, u32>, Workflow<u32, u32>) {
 }
 
 #[tokio::test]
-async fn texts_in_indexes_are_compared_by_their_bytes() {
+async fn indexed_texts_are_compared_by_bytes() {
     let db = Fixture::new().await;
     let query = "SELECT i.relname || '.' || a.attname FROM pg_attribute AS a JOIN pg_class AS i ON i.oid = a.attrelid \
                  WHERE i.relkind = 'i' AND i.relnamespace = $1::text::regnamespace \
@@ -126,7 +126,7 @@ async fn texts_in_indexes_are_compared_by_their_bytes() {
 }
 
 #[tokio::test]
-async fn tables_of_another_build_are_refused() {
+async fn schema_of_another_build_is_rejected() {
     let db = Fixture::new().await;
     db.sql.batch_execute("UPDATE schema_version SET checksum = '7'").await.unwrap();
     let options = || PostgresOptions::default().schema(&db.schema);
@@ -141,7 +141,7 @@ async fn tables_of_another_build_are_refused() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_refused() {
+async fn newer_schema_is_rejected() {
     let db = Fixture::new().await;
     let insert =
         "INSERT INTO schema_version SELECT 99, 'future', applied_on, checksum FROM schema_version LIMIT 1";
@@ -152,7 +152,7 @@ async fn a_newer_schema_is_refused() {
 }
 
 #[tokio::test]
-async fn a_schema_that_must_exist_is_not_made() {
+async fn schema_that_must_exist_is_not_created() {
     let schema = PostgresServer::shared().schema();
     let options = || PostgresOptions::default().schema(&schema).must_exist(true);
     let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
@@ -165,7 +165,7 @@ async fn a_schema_that_must_exist_is_not_made() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_too_old_is_refused_before_anything_is_made() {
+async fn outdated_server_is_rejected_before_schema_is_created() {
     let proxy = Proxy::start().await;
     let schema = PostgresServer::shared().schema();
     let options = || PostgresOptions::default().schema(&schema);
@@ -189,7 +189,7 @@ async fn a_server_that_is_too_old_is_refused_before_anything_is_made() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_named() {
+async fn unreachable_server_is_named() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("postgres://me:secret@127.0.0.1:{port}/shop");
     let error = PostgresStore::open(&url).await.unwrap_err();
@@ -200,7 +200,7 @@ async fn a_server_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn an_unknown_role_a_bad_url_and_impossible_options_are_explained() {
+async fn invalid_role_url_and_options_are_explained() {
     let stranger = url().replace("stepfast@", "stranger@");
     let error = PostgresStore::open(&stranger).await.unwrap_err();
     assert!(matches!(&error, StoreError::Open { reason, .. } if reason.contains("stranger")), "{error}");
@@ -212,7 +212,7 @@ async fn an_unknown_role_a_bad_url_and_impossible_options_are_explained() {
 }
 
 #[tokio::test]
-async fn every_table_and_column_has_a_comment() {
+async fn schema_documents_every_table_and_column() {
     let db = Fixture::new().await;
     let bare: Vec<String> = db
         .sql
@@ -232,7 +232,7 @@ async fn every_table_and_column_has_a_comment() {
 }
 
 #[tokio::test]
-async fn full_durability_flushes_whatever_the_role_says() {
+async fn full_durability_overrides_role_settings() {
     let db = Fixture::new().await;
     assert_eq!(db.store.info().durability, Durability::Full);
     for (settings, expected) in [(db.store.lane_settings(), "on"), (relaxed(&db).await, "off")] {
@@ -250,7 +250,7 @@ async fn relaxed(db: &Fixture) -> String {
 }
 
 #[tokio::test]
-async fn what_was_ready_before_there_were_queues_goes_on() {
+async fn ready_executions_of_version_1_continue() {
     let newest = Fixture::new().await;
     let schema = PostgresServer::shared().schema();
     let (ended, begun, fresh) = (Key::mint(0), Key::mint(0), Key::mint(0));
@@ -290,7 +290,7 @@ async fn what_was_ready_before_there_were_queues_goes_on() {
 
 /// Keys of version 3 end in ten random bits.
 #[tokio::test]
-async fn what_was_in_the_inbox_before_keys_named_shards_becomes_executions() {
+async fn inbox_rows_of_version_3_become_executions() {
     let newest = Fixture::new().await;
     let schema = PostgresServer::shared().schema();
     let sql = client("public").await;
@@ -339,7 +339,7 @@ async fn what_was_in_the_inbox_before_keys_named_shards_becomes_executions() {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_too_old_for_the_schema_that_comes_hands_on_what_it_runs() {
+async fn outdated_engine_requeues_executions_before_migration() {
     let schema = PostgresServer::shared().schema();
     let options = || PostgresOptions::default().schema(&schema);
     let workflow = Workflow::new("order", |mut cx: Context, naps: u32| async move {
@@ -376,7 +376,7 @@ async fn an_engine_that_is_too_old_for_the_schema_that_comes_hands_on_what_it_ru
 }
 
 #[tokio::test]
-async fn a_schema_is_not_changed_beneath_workers_of_an_older_program() {
+async fn migration_is_rejected_while_older_workers_run() {
     let db = Fixture::new().await;
     let older = "DELETE FROM schema_version WHERE version = 4; \
                  UPDATE workers SET lease_expires_at = clock_timestamp() + interval '1 minute'";
@@ -393,7 +393,7 @@ async fn a_schema_is_not_changed_beneath_workers_of_an_older_program() {
 }
 
 #[tokio::test]
-async fn an_engine_that_hands_on_makes_the_connections_that_it_needs() {
+async fn stopping_engine_opens_connections_it_needs() {
     let schema = PostgresServer::shared().schema();
     let options = || PostgresOptions::default().schema(&schema).application_name(&schema);
     let (begun, ending) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -444,7 +444,7 @@ async fn an_engine_that_hands_on_makes_the_connections_that_it_needs() {
 }
 
 #[tokio::test]
-async fn an_engine_whose_statements_fail_on_a_newer_schema_ends() {
+async fn engine_stops_when_statements_fail_on_newer_schema() {
     let schema = PostgresServer::shared().schema();
     let options = PostgresOptions::default().schema(&schema);
     let workflow = Workflow::new("order", |mut cx: Context, _: u32| async move {
@@ -473,7 +473,7 @@ async fn an_engine_whose_statements_fail_on_a_newer_schema_ends() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_open_before_a_migration_registers_nobody() {
+async fn store_opened_before_migration_registers_no_worker() {
     let db = Fixture::new().await;
     db.sql.batch_execute("UPDATE shard SET oldest_engine = 99").await.unwrap();
     let error = db.store.register(1, &info(&[])).await.unwrap_err();
@@ -481,7 +481,7 @@ async fn a_store_that_was_open_before_a_migration_registers_nobody() {
 }
 
 #[tokio::test]
-async fn a_tool_that_looks_does_not_migrate() {
+async fn store_that_must_exist_is_not_migrated() {
     let db = Fixture::new().await;
     let older = "DELETE FROM schema_version WHERE version = 4; DELETE FROM workers";
     db.sql.batch_execute(older).await.unwrap();
@@ -492,7 +492,7 @@ async fn a_tool_that_looks_does_not_migrate() {
 }
 
 #[tokio::test]
-async fn an_engine_leaves_a_large_schema_to_the_operator() {
+async fn large_schema_is_migrated_by_operator_only() {
     let db = Fixture::new().await;
     let older = "DELETE FROM schema_version WHERE version = 4; DELETE FROM workers; \
                  UPDATE pg_class SET reltuples = 2000000 WHERE oid = 'executions'::regclass";
@@ -504,7 +504,7 @@ async fn an_engine_leaves_a_large_schema_to_the_operator() {
 }
 
 #[tokio::test]
-async fn an_engine_leaves_a_large_schema_without_statistics_to_the_operator() {
+async fn large_schema_without_statistics_is_migrated_by_operator_only() {
     let db = Fixture::new().await;
     // as after a restore: 160 MB that the server has not analyzed
     let older = "ALTER TABLE executions SET (autovacuum_enabled = false); \
@@ -522,7 +522,7 @@ async fn an_engine_leaves_a_large_schema_without_statistics_to_the_operator() {
 }
 
 #[tokio::test]
-async fn a_connection_that_leads_to_another_database_is_refused() {
+async fn connection_to_another_database_is_rejected() {
     let db = Fixture::new().await;
     let about = db.store.info();
     let with = |id: &str| format!("{}?store_id={id}", url());

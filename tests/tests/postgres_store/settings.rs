@@ -24,7 +24,7 @@ async fn current(sql: &Client, setting: &str) -> String {
 }
 
 #[tokio::test]
-async fn nothing_may_take_for_ever_but_a_migration() {
+async fn timeouts_bound_every_session_except_migration() {
     let lease = Duration::from_secs(6);
     let db = Fixture::with(|options: PostgresOptions| {
         options.lease(lease).lock_timeout(Duration::from_millis(123))
@@ -57,7 +57,7 @@ async fn nothing_may_take_for_ever_but_a_migration() {
 }
 
 #[tokio::test]
-async fn a_statement_that_takes_too_long_is_given_up() {
+async fn slow_statement_is_cancelled_by_timeout() {
     let db = Fixture::new().await;
     let (_, lane) = db.store.settings().into_iter().find(|(role, _)| *role == "lane").unwrap();
     let sql = client(&db.schema).await;
@@ -68,7 +68,7 @@ async fn a_statement_that_takes_too_long_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_temporary_table_of_another_client_takes_no_place_of_ours() {
+async fn temporary_table_of_other_client_shadows_no_table() {
     let db = Fixture::new().await;
     for (role, settings) in db.store.settings() {
         // a session of the server that a proxy has lent to somebody else before

@@ -89,11 +89,11 @@ async fn is_not_acknowledged_without_the_standby(how: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_that_is_cancelled_acknowledges_nothing() {
+async fn cancelled_standby_wait_acknowledges_nothing() {
     is_not_acknowledged_without_the_standby("pg_cancel_backend(pid)").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_whose_session_is_ended_acknowledges_nothing() {
+async fn terminated_standby_wait_acknowledges_nothing() {
     is_not_acknowledged_without_the_standby("pg_terminate_backend(pid)").await;
 }

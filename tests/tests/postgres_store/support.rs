@@ -277,7 +277,7 @@ pub(crate) fn attempt(execution: Key, n: u32) -> Write {
 
 pub(crate) fn request(execution: Key, kind: RequestKind) -> Write {
     let reason = if kind == RequestKind::Cancel { payload("cancelled") } else { Payload::empty() };
-    Write::Request(Request { execution, n: Key::mint(0), kind, at: NOON, reason })
+    Write::Request(Request { execution, id: Key::mint(0), kind, at: NOON, reason })
 }
 
 pub(crate) fn cancel(execution: Key) -> Write {

@@ -166,7 +166,7 @@ fn reason(result: Result<bool, StoreError>) -> String {
 }
 
 #[tokio::test]
-async fn every_mode_encrypts_and_verifies_as_it_says() {
+async fn ssl_modes_encrypt_and_verify_as_documented() {
     let place = Place::shared();
     for (host, query, expected) in [
         ("localhost", "", Ok(true)),
@@ -208,7 +208,7 @@ async fn every_mode_encrypts_and_verifies_as_it_says() {
 }
 
 #[tokio::test]
-async fn what_the_server_demands_is_tried_the_other_way() {
+async fn ssl_mode_falls_back_to_what_server_requires() {
     let place = Place::shared();
     for (user, query, expected) in [
         ("tlsonly", "sslmode=allow", Some(true)),
@@ -227,7 +227,7 @@ async fn what_the_server_demands_is_tried_the_other_way() {
 }
 
 #[tokio::test]
-async fn a_client_certificate_is_shown_and_must_be_right() {
+async fn client_certificate_is_sent_and_verified() {
     let place = Place::shared();
     let with = |query: &'static str| place.is_encrypted("certified", "localhost", query);
     let full =
@@ -257,7 +257,7 @@ async fn a_client_certificate_is_shown_and_must_be_right() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_refused_where_it_is_asked_for() {
+async fn server_without_tls_is_rejected_if_tls_is_required() {
     let server = PostgresServer::shared().url();
     let ca = Place::shared().folder.path().join("root.crt");
     for (mode, is_possible) in [

@@ -50,7 +50,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn what_was_just_started_is_found_by_its_key() {
+async fn recent_start_is_found_by_key() {
     let fixture = Fixture::new().await;
     let [oldest] = fixture.oldest().await;
     let newest = Key::mint(0);
@@ -60,7 +60,7 @@ async fn what_was_just_started_is_found_by_its_key() {
 }
 
 #[tokio::test]
-async fn what_has_an_id_is_found_by_its_key_too() {
+async fn start_with_workflow_id_is_found_by_key() {
     let fixture = Fixture::new().await;
     let [with_id, long, outside] = fixture.oldest().await;
     let outside = Key::from_bytes((outside.as_u128() - (1 << 80)).to_be_bytes());
@@ -88,7 +88,7 @@ async fn what_has_an_id_is_found_by_its_key_too() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_somebody_elses_does_not_hold_the_window() {
+async fn duplicate_workflow_id_does_not_hold_window() {
     let fixture = Fixture::new().await;
     fixture.write(vec![start_id(Key::mint(0), "a", ended(Status::Completed))]).await;
     let [loses, wins] = fixture.oldest().await;
@@ -103,7 +103,7 @@ async fn an_id_that_is_somebody_elses_does_not_hold_the_window() {
 }
 
 #[tokio::test]
-async fn what_has_ended_or_moved_is_not_found() {
+async fn finished_and_moved_executions_are_not_found() {
     let fixture = Fixture::new().await;
     let [ends, waits, stays]: [Key; 3] = fixture.oldest().await;
     fixture.write([ends, waits, stays].map(|key| start(key, RUNNING)).to_vec()).await;
@@ -118,7 +118,7 @@ async fn what_has_ended_or_moved_is_not_found() {
 }
 
 #[tokio::test]
-async fn what_the_window_does_not_cover_is_entered_at_once() {
+async fn start_outside_window_is_indexed_at_once() {
     let fixture = Fixture::new().await;
     let (from, to) = fixture.window().await;
     let early = Key::from_bytes((from.as_u128() - 1).to_be_bytes());
@@ -130,7 +130,7 @@ async fn what_the_window_does_not_cover_is_entered_at_once() {
 }
 
 #[tokio::test]
-async fn what_runs_for_long_is_entered_and_lets_the_window_go_on() {
+async fn long_running_execution_is_indexed_and_window_advances() {
     let fixture = Fixture::new().await;
     let [runs, ends, moves] = fixture.oldest().await;
     fixture.write([runs, ends, moves].map(|key| start(key, RUNNING)).to_vec()).await;
@@ -154,7 +154,7 @@ async fn what_runs_for_long_is_entered_and_lets_the_window_go_on() {
 }
 
 #[tokio::test]
-async fn the_window_waits_for_a_flush_on_its_way() {
+async fn window_waits_for_inflight_flush() {
     let fixture = Fixture::with(|options| options.lock_timeout(Duration::from_secs(60))).await;
     let [key] = fixture.oldest().await;
     let mut somebody = client(&fixture.schema).await;
@@ -173,7 +173,7 @@ async fn the_window_waits_for_a_flush_on_its_way() {
 }
 
 #[tokio::test]
-async fn the_window_waits_for_a_flush_of_unknown_outcome() {
+async fn window_waits_for_flush_of_unknown_outcome() {
     let fixture = Fixture::with(|options| options.lock_timeout(Duration::from_secs(60))).await;
     let [key] = fixture.oldest().await;
     let mut somebody = client(&fixture.schema).await;
@@ -196,7 +196,7 @@ async fn the_window_waits_for_a_flush_of_unknown_outcome() {
 }
 
 #[tokio::test]
-async fn the_window_waits_for_a_flush_whose_answer_was_lost() {
+async fn window_waits_for_flush_without_reply() {
     let proxy = Proxy::start().await;
     let fixture = Fixture::at(&proxy.url, |options| options).await;
     let [key] = fixture.oldest().await;
@@ -210,7 +210,7 @@ async fn the_window_waits_for_a_flush_whose_answer_was_lost() {
 }
 
 #[tokio::test]
-async fn what_somebody_has_locked_is_entered_later() {
+async fn locked_execution_is_indexed_later() {
     let fixture = Fixture::new().await;
     let [key] = fixture.oldest().await;
     fixture.write(vec![start(key, RUNNING)]).await;
@@ -230,7 +230,7 @@ async fn what_somebody_has_locked_is_entered_later() {
 }
 
 #[tokio::test]
-async fn a_takeover_comes_back_for_what_somebody_has_locked() {
+async fn takeover_returns_for_locked_executions() {
     let fixture = Fixture::new().await;
     let [locked, free] = fixture.oldest().await;
     fixture.write(vec![start(locked, RUNNING), start(free, RUNNING)]).await;
@@ -254,7 +254,7 @@ async fn a_takeover_comes_back_for_what_somebody_has_locked() {
 }
 
 #[tokio::test]
-async fn a_look_through_another_store_leaves_the_window_as_it_is() {
+async fn heartbeat_through_other_store_leaves_window_unchanged() {
     let fixture = Fixture::new().await;
     let [key] = fixture.oldest().await;
     fixture.write(vec![start(key, RUNNING)]).await;
@@ -267,7 +267,7 @@ async fn a_look_through_another_store_leaves_the_window_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_stray_is_found_by_its_key_too() {
+async fn unheld_execution_is_found_by_key() {
     let fixture = Fixture::new().await;
     let [held, stray] = fixture.oldest().await;
     fixture.write(vec![start(held, RUNNING), start(stray, RUNNING)]).await;

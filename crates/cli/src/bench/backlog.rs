@@ -10,13 +10,13 @@ use super::{Common, Sdk, bar};
 pub(crate) struct Backlog {
     #[command(flatten)]
     common: Common,
-    /// Executions that wait at each step behind those that are run; a list sweeps, from the smallest.
+    /// Executions that wait at each step behind those that run; a list sweeps, from the smallest.
     #[arg(long, value_delimiter = ',', default_value = "0,1000000,2000000")]
     backlog: Vec<usize>,
-    /// Executions that are run each time.
+    /// Executions that run each time.
     #[arg(long, default_value_t = 100_000)]
     iterations: usize,
-    /// Runs at each step, in turns with an empty queue beside it, of which the median counts.
+    /// Runs at each step, alternating with an empty queue for comparison; the median counts.
     #[arg(long, default_value_t = 5)]
     runs: usize,
 }

@@ -10,8 +10,8 @@ use super::{Common, Sdk, bar};
 pub(crate) struct History {
     #[command(flatten)]
     common: Common,
-    /// Finished executions that are stored at each step; a list sweeps, from the smallest. Each is measured in turns with
-    /// empty stores.
+    /// Finished executions that are stored at each step; a list sweeps, from the smallest. Each step alternates with empty
+    /// stores.
     #[arg(long, value_delimiter = ',', default_value = "1000000,3000000", value_parser = at_least_one)]
     executions: Vec<usize>,
     /// Concurrent callers.
@@ -20,7 +20,7 @@ pub(crate) struct History {
     /// Workflows in each run.
     #[arg(long, default_value_t = 100_000)]
     iterations: usize,
-    /// Runs of each way at each step, and as many on empty stores, of which the median counts.
+    /// Runs of each mode at each step, and as many on empty stores; the median counts.
     #[arg(long, default_value_t = 5)]
     runs: usize,
 }
@@ -46,7 +46,7 @@ impl History {
 
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("empty stores are measured beside each step; say 1 or more".to_owned()),
+        Ok(0) => Err("give 1 or more: empty stores are measured beside each step".to_owned()),
         parsed => parsed.map_err(|_| "not a number".to_owned()),
     }
 }

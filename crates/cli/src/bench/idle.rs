@@ -9,13 +9,13 @@ use super::{Common, Sdk, bar};
 pub(crate) struct Idle {
     #[command(flatten)]
     common: Common,
-    /// How long the engine has nothing to do.
+    /// Duration for which the engine is idle, in seconds.
     #[arg(long, default_value_t = 30)]
     seconds: u64,
-    /// Queues that are declared, and in which there is never anything.
+    /// Queues that are declared and always empty.
     #[arg(long, default_value_t = 0)]
     queues: usize,
-    /// Workflows that are started one at a time, after that.
+    /// Workflows that are started afterwards, one at a time.
     #[arg(long, default_value_t = 200)]
     iterations: usize,
 }

@@ -12,7 +12,7 @@ pub(crate) struct Memory {
     /// Executions that wait, or are started, at once.
     #[arg(long, default_value_t = 100_000)]
     iterations: usize,
-    /// Which language's API is driven.
+    /// The language whose API is measured.
     #[arg(long, value_enum, default_value = "rust")]
     sdk: Sdk,
     #[command(flatten)]

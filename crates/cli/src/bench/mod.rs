@@ -1,4 +1,4 @@
-//! `stepfast bench`: runs an experiment, shows a table, writes the JSON.
+//! `stepfast bench`: runs an experiment, prints a table, writes the JSON.
 
 mod backlog;
 mod history;
@@ -29,23 +29,23 @@ pub(crate) enum Bench {
     Workflows(sweep::Sweep),
     /// Workflows of several steps by concurrent callers.
     Steps(sweep::Sweep),
-    /// Seven steps that return 1 byte to 1 MB, and one that returns as much at once.
+    /// Seven steps that return 1 byte to 1 MB, and a single step that returns as much at once.
     Payload(payload::Payload),
     /// The raw device, and a bare commit of the store.
     Flush(Flush),
     /// Memory per execution that waits in a step, and a burst of starts.
     Memory(memory::Memory),
-    /// Rows, each in a transaction of its own, and as many by an engine.
+    /// Rows in transactions of their own, and as many rows through an engine.
     Writes(writes::Writes),
-    /// No-op workflows while more and more finished ones are stored.
+    /// No-op workflows, with more and more finished executions stored.
     History(history::History),
-    /// An engine with nothing to do, and a workflow every now and then, run by another process.
+    /// An idle engine, and occasional workflows that another process runs.
     Idle(idle::Idle),
-    /// No-op workflows by way of queues.
+    /// No-op workflows through queues.
     Queue(queue::Queue),
-    /// No-op workflows of a queue in which more and more others wait.
+    /// No-op workflows of a queue in which more and more other executions wait.
     Backlog(backlog::Backlog),
-    /// How evenly a rate spaces what it lets begin.
+    /// How evenly a rate limit spaces the executions.
     Rate(rate::Rate),
     /// How long the executions of a killed worker stand still.
     Takeover(takeover::Takeover),
@@ -78,7 +78,7 @@ struct Common {
     /// The store: sqlite (a fresh file in a temporary directory), memory, or a URL.
     #[arg(long, default_value = "sqlite")]
     store: String,
-    /// What an acknowledgement promises: full or relaxed.
+    /// The durability of acknowledgements: full or relaxed.
     #[arg(long, default_value = "full", value_parser = ["full", "relaxed"])]
     durability: String,
     /// Directory for the fresh file.
@@ -89,7 +89,7 @@ struct Common {
     json: Option<PathBuf>,
 }
 
-/// Which language's API is driven.
+/// The language whose API is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Sdk {
     Rust,
@@ -123,7 +123,7 @@ impl Python {
 pub(crate) struct Flush {
     #[command(flatten)]
     common: Common,
-    /// How often, for each row.
+    /// Repetitions for each row.
     #[arg(long, default_value_t = 500)]
     iterations: usize,
     /// Bytes at a time; a list sweeps.
@@ -150,8 +150,8 @@ fn bar(len: u64) -> ProgressBar {
     ProgressBar::new(len).with_style(style)
 }
 
-/// Passes on what a process had to say to people.
-#[allow(clippy::print_stderr)] // that is where it said it
+/// Passes on what a child process has written to standard error.
+#[allow(clippy::print_stderr)] // the output belongs there
 fn pass_on(said: &str) {
     if !said.is_empty() {
         eprint!("{said}");

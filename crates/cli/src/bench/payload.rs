@@ -9,10 +9,10 @@ use super::{Common, Python, Sdk, bar, pass_on};
 pub(crate) struct Payload {
     #[command(flatten)]
     common: Common,
-    /// Rounds that count; in each, every way runs once.
+    /// Measured rounds; every variant runs once in each.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(5..))]
     iterations: u32,
-    /// Which language's API is driven.
+    /// The language whose API is measured.
     #[arg(long, value_enum, default_value = "python")]
     sdk: Sdk,
     #[command(flatten)]

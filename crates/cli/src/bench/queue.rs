@@ -20,14 +20,14 @@ pub(crate) struct Queue {
     /// Queues; a list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     queues: Vec<usize>,
-    /// Worker processes beside the one that puts workflows into the queues; 0: that one works itself. A list sweeps [default:
-    /// 0,1,2; with --sdk python 0].
+    /// Worker processes beside the one that puts workflows into the queues. With 0, that process also runs them. A list sweeps
+    /// [default: 0,1,2; with --sdk python 0].
     #[arg(long, value_delimiter = ',')]
     workers: Vec<usize>,
-    /// Most that run at a time in each queue [default: no limit].
+    /// Maximum number of executions that run at a time in each queue [default: no limit].
     #[arg(long)]
     limit: Option<u32>,
-    /// Which language's API is driven; Python's in one process.
+    /// The language whose API is measured; Python's in a single process.
     #[arg(long, value_enum, default_value = "rust")]
     sdk: Sdk,
     #[command(flatten)]
@@ -41,7 +41,7 @@ impl Queue {
             (Sdk::Rust, true) => vec![0, 1, 2],
             (Sdk::Python, true) => vec![0],
             (Sdk::Python, false) if workers != [0] => {
-                bail!("--workers is for --sdk rust: in Python one process puts in and runs")
+                bail!("--workers is for --sdk rust: in Python a single process queues and runs the workflows")
             }
             _ => workers,
         };

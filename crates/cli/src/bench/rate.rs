@@ -10,13 +10,13 @@ use super::{Common, Sdk, bar};
 pub(crate) struct Rate {
     #[command(flatten)]
     common: Common,
-    /// How many begin in a second, spaced evenly; a list sweeps.
+    /// Executions that begin per second, evenly spaced; a list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "10,50,200", value_parser = clap::value_parser!(u32).range(1..))]
     per_second: Vec<u32>,
-    /// Worker processes beside the one that puts workflows into the queue; 0: that one works itself. A list sweeps.
+    /// Worker processes beside the one that puts workflows into the queue. With 0, that process also runs them. A list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "0,2")]
     workers: Vec<usize>,
-    /// For how many seconds.
+    /// Duration, in seconds.
     #[arg(long, default_value_t = 10)]
     seconds: usize,
 }

@@ -7,9 +7,9 @@ use stepfast_benchmarks::{Row, sizes, table};
 
 use super::{Common, Python, Sdk, bar, pass_on};
 
-/// Callers by default.
+/// The default numbers of callers.
 const CONCURRENCY: [usize; 4] = [1, 256, 2_048, 16_384];
-/// Bytes of the largest value.
+/// Maximum size of a value, in bytes.
 const LARGEST_VALUE: usize = 4 << 20;
 
 #[derive(Args)]
@@ -19,7 +19,7 @@ pub(crate) struct Sweep {
     /// Workflows in all, for each row [default: 400 per caller, 2,000 to 300,000, fewer with steps].
     #[arg(long)]
     iterations: Option<usize>,
-    /// Concurrent callers, which are tasks; a list sweeps [default: 1,256,2048,16384, unless there are --threads].
+    /// Concurrent callers that are tasks; a list sweeps [default: 1,256,2048,16384, unless --threads is given].
     #[arg(long, value_delimiter = ',')]
     concurrency: Vec<usize>,
     /// For --sdk python: concurrent callers that are threads, with sync workflows; a list sweeps.
@@ -28,13 +28,13 @@ pub(crate) struct Sweep {
     /// Steps in each workflow; a list sweeps [default: 0 for workflows, 3 for steps].
     #[arg(long, value_delimiter = ',')]
     steps: Vec<usize>,
-    /// Bytes of the value that each step returns, or, without steps, of input and output; a list sweeps.
+    /// Bytes of the value that each step returns or, without steps, of input and output; a list sweeps.
     #[arg(long, value_delimiter = ',', value_parser = value_size)]
     size: Vec<usize>,
     /// How callers start workflows [default: both].
     #[arg(long, value_enum, value_delimiter = ',')]
     mode: Vec<ModeName>,
-    /// Which language's API is driven; Python's in one process.
+    /// The language whose API is measured; Python's in a single process.
     #[arg(long, value_enum, default_value = "rust")]
     sdk: Sdk,
     #[command(flatten)]
@@ -121,7 +121,7 @@ impl Sweep {
     }
 }
 
-/// The bytes of a value that the benchmarks make.
+/// Parses the size of a value.
 fn value_size(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(size @ 0..=LARGEST_VALUE) => Ok(size),

@@ -1,4 +1,4 @@
-//! `stepfast bench takeover`, and the workers that it and `idle` start.
+//! `stepfast bench takeover`, and the worker processes that it and `idle` start.
 
 use clap::Args;
 use stepfast_benchmarks::takeover::{self, End, Parameters};
@@ -10,13 +10,13 @@ use super::{Common, Sdk, bar};
 pub(crate) struct Takeover {
     #[command(flatten)]
     common: Common,
-    /// How often a worker is killed.
+    /// Number of kills.
     #[arg(long, default_value_t = 20)]
     kills: usize,
     /// Ask workers to end (SIGTERM) instead of killing them.
     #[arg(long)]
     drain: bool,
-    /// Workers, each a process of its own.
+    /// Workers, each in a process of its own.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..))]
     workers: u32,
     /// Long executions, in all.
@@ -40,7 +40,7 @@ impl Takeover {
     }
 }
 
-/// What other experiments start this program again as.
+/// A worker process, as other experiments start this program.
 #[derive(Args)]
 pub(crate) struct Worker {
     #[arg(long)]

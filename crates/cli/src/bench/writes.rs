@@ -9,10 +9,10 @@ use super::{Common, Sdk, bar};
 pub(crate) struct Writes {
     #[command(flatten)]
     common: Common,
-    /// Concurrent clients, each with a connection of its own and a row in each transaction; a list sweeps.
+    /// Concurrent clients, each with a connection of its own and one row per transaction; a list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "1,8,32,64")]
     concurrency: Vec<usize>,
-    /// Concurrent callers of one engine, whose lanes commit the rows together; a list sweeps [default: as many as the
+    /// Concurrent callers of one engine, whose lanes commit the rows together; a list sweeps [default: the numbers of
     /// clients, and 256,2048,16384].
     #[arg(long, value_delimiter = ',')]
     callers: Vec<usize>,

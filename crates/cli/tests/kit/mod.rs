@@ -1,8 +1,8 @@
-//! What tests of the program share: a schema on a real Postgres server.
+//! Shared by the tests of the program: a schema on a real Postgres server.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// Returns the URL of a schema of its own on the server that `tests/with-postgres` has started, and its name.
+/// Returns the URL of a schema of its own on the server that `tests/with-postgres` has started, and the schema's name.
 pub(crate) fn postgres() -> (String, String) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let url = std::env::var("STEPFAST_TEST_POSTGRES_URL");
@@ -13,7 +13,7 @@ pub(crate) fn postgres() -> (String, String) {
     (format!("{url}?schema={schema}"), schema)
 }
 
-/// Executes SQL on the server of this URL, as a foreign program does.
+/// Executes SQL on the server of this URL, like a foreign program.
 pub(crate) async fn execute(url: &str, sql: &str) -> Result<(), tokio_postgres::Error> {
     let server = url.split('?').next().unwrap();
     let (client, connection) = tokio_postgres::connect(server, tokio_postgres::NoTls).await.unwrap();

@@ -1,4 +1,4 @@
-//! The committer of a lane: takes what is staged, commits it as numbered flushes, publishes outcomes.
+//! The committer of a lane: takes staged Writes, commits them as numbered flushes, publishes the outcomes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,103 +10,103 @@ use super::flush_sender::FlushSender;
 use super::lane::Lane;
 use super::segment::{Entry, Segment};
 use super::slow_lane;
-use super::staging::{Outcomes, Taken};
-use super::{Lsn, Settled, Sink};
+use super::staging::{Outcomes, NextFlush};
+use super::{Lsn, SettledWrite, CommitObserver};
 use crate::error::Error;
 use crate::store::{Outcome, Registration, Store, StoreError, Write};
 use crate::thread::spawn_on_thread;
 
-/// So many waiters are woken by the lane's own thread, which takes the shortest way.
-const FEW: usize = 16;
-/// So many are woken by one task.
-const CROWD: usize = 1024;
+/// Maximum number of waiters that the lane's own thread wakes, which is the fastest way.
+const MAX_INLINE_WAKES: usize = 16;
+/// Number of waiters that one task wakes, when there are more than [`MAX_INLINE_WAKES`].
+const WAKES_PER_TASK: usize = 1024;
 
-/// Starts the committer of `lane` on a thread of its own. The receiver hears when it has ended.
+/// Starts the committer of `lane` on its own thread. The receiver resolves when the committer has ended.
 ///
-/// The thread runs its own runtime, so that neither a store that blocks nor a driver's connection ever
-/// waits behind workflow code for a turn.
+/// The thread has its own runtime. So a store that blocks, or a driver's connection, never waits for workflow
+/// code to yield.
 pub(super) fn spawn(
     lane: Lane,
     store: Arc<dyn Store>,
     registration: Registration,
-    sink: Arc<dyn Sink>,
+    sink: Arc<dyn CommitObserver>,
 ) -> Result<oneshot::Receiver<()>, Error> {
     lane.staging().bind(registration);
     let (done, ended) = oneshot::channel();
     let name = format!("stepfast-lane-{}", lane.number());
     spawn_on_thread(name, async move {
         raise_priority();
-        let numbered = FlushSender { lane: lane.clone(), number: lane.number(), store, sent: None };
-        let mut committer = Committer { lane, sink, numbered, slow: None };
+        let numbered = FlushSender { lane: lane.clone(), lane_number: lane.number(), store, last_sent: None };
+        let mut committer = Committer { lane, observer: sink, sender: numbered, slow_lane: None };
         committer.run().await;
         let _ = done.send(());
     })?;
     Ok(ended)
 }
 
-/// How much less nice than other threads a lane's is.
+/// Difference in niceness between a lane's thread and other threads.
 #[cfg(target_os = "linux")]
-const PRECEDENCE: i32 = 5;
+const NICE_DECREMENT: i32 = 5;
 
-/// Gives this thread precedence over the threads that run workflow code, which all wait for it. Without the right to do
-/// so (`CAP_SYS_NICE`) nothing changes.
+/// Gives this thread precedence over the threads that run workflow code, because all of them wait for it.
+/// Without the privilege (`CAP_SYS_NICE`) nothing changes.
 fn raise_priority() {
-    // elsewhere than on Linux a priority is the whole process's
+    // on systems other than Linux the priority is that of the whole process
     #[cfg(target_os = "linux")]
     if let Ok(nice) = rustix::process::getpriority_process(None) {
-        let _ = rustix::process::setpriority_process(None, nice - PRECEDENCE);
+        let _ = rustix::process::setpriority_process(None, nice - NICE_DECREMENT);
     }
 }
 
 struct Committer {
     lane: Lane,
-    sink: Arc<dyn Sink>,
-    numbered: FlushSender,
-    /// Takes Writes that wait for somebody else's transaction; started when the first one does.
-    slow: Option<mpsc::UnboundedSender<(Entry, u32)>>,
+    observer: Arc<dyn CommitObserver>,
+    sender: FlushSender,
+    /// Receives Writes that wait for other transactions. The slow lane starts with the first of them.
+    slow_lane: Option<mpsc::UnboundedSender<(Entry, u32)>>,
 }
 
 impl Committer {
     async fn run(&mut self) {
         loop {
-            let taken = self.lane.staging().take(&self.lane.0.watermark);
+            let taken = self.lane.staging().take_flush(&self.lane.0.watermark);
             match taken {
-                Taken::Segment(segment, registration, passed) => {
+                NextFlush::Segment(segment, registration, passed) => {
                     crate::crash_point!("flush taken");
                     if !self.flush(segment, registration, passed).await {
                         break;
                     }
                 }
-                Taken::Nothing => {
-                    if self.lane.is_giving_up() {
+                NextFlush::NothingReady => {
+                    if self.lane.is_abandoned() {
                         break;
                     }
                     tokio::select! {
-                        () = self.lane.0.staged.notified() => {}
-                        () = self.lane.gave_up() => {}
+                        () = self.lane.0.committer_wakeup.notified() => {}
+                        () = self.lane.wait_abandoned() => {}
                     }
                 }
-                Taken::Closed => break,
+                NextFlush::Closed => break,
             }
         }
-        let left = self.lane.staging().clear();
+        let left = self.lane.staging().close_and_take_all();
         self.drop_all(&left);
     }
 
-    /// Commits a segment, in parts if the database does not take it whole; false if the lane must end. What
-    /// was taken under a registration never goes out under a later one.
+    /// Commits a segment, in parts if the database rejects the whole. Returns false if the lane must end. A
+    /// segment taken under one registration is never sent under a later one.
     async fn flush(&mut self, segment: Segment, registration: Registration, passed: Lsn) -> bool {
         let mut parts = vec![segment];
         let mut is_bisecting = false;
-        let mut landed = Landed::default();
+        let mut landed = FlushProgress::default();
         while let Some(mut part) = parts.pop() {
             let mut writes = std::mem::take(&mut part.writes);
-            let result = self.numbered.commit(registration, &mut writes, is_bisecting).await;
+            let result = self.sender.commit(registration, &mut writes, is_bisecting).await;
             part.writes = writes;
             match result {
                 Ok(outcomes) => {
                     crate::crash_point!("flush durable");
-                    self.land(&part, outcomes, &mut landed);
+                    self.record_committed(&part, outcomes, &mut landed);
                     landed.parts.push(part);
                 }
                 Err(error @ (StoreError::Rejected(_) | StoreError::Blocked(_))) => {
@@ -114,27 +114,27 @@ impl Committer {
                     match part.split().or_else(Segment::split_first) {
                         Ok((first, second)) => parts.extend([second, first]),
                         Err(single) => {
-                            // the rest of its tree comes next on the stack, if there is any
+                            // the rest of the Write's tree is next on the stack, if it has one
                             let rest = parts.pop_if(|next| next.metas[0].tree == single.metas[0].tree);
-                            self.set_aside(single.join(rest), &error, &mut landed);
+                            self.reject_or_block(single.join(rest), &error, &mut landed);
                         }
                     }
                 }
                 Err(StoreError::Fenced) => {
                     parts.push(part);
-                    // a stack: what comes first is on top
+                    // the parts are a stack: the first part is on top
                     parts.reverse();
                     let worker = registration.worker;
                     let outcomes = self.lane.staging().fence(worker, parts, &self.lane.0.watermark);
                     landed.outcomes.extend(outcomes);
                     self.publish(passed, landed);
-                    self.sink.fenced(worker);
+                    self.observer.on_fenced(worker);
                     return true;
                 }
                 Err(StoreError::Unavailable(_)) => {
-                    // only while giving up: what was sent may or may not land
+                    // only in an abandoned lane: the last flush may or may not have been committed
                     parts.push(part);
-                    landed.note_applied();
+                    landed.add_applied_outcomes();
                     self.publish(Lsn(0), landed);
                     let left: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
                     self.drop_all(&left);
@@ -142,11 +142,11 @@ impl Committer {
                 }
                 Err(error) => {
                     parts.push(part);
-                    landed.note_applied();
+                    landed.add_applied_outcomes();
                     self.publish(Lsn(0), landed);
-                    self.sink.poisoned(error);
+                    self.observer.on_poisoned(error);
                     let mut left: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
-                    left.extend(self.lane.staging().clear());
+                    left.extend(self.lane.staging().close_and_take_all());
                     self.drop_all(&left);
                     return false;
                 }
@@ -156,80 +156,80 @@ impl Committer {
         true
     }
 
-    /// Notes the outcomes of a part that is durable.
-    fn land(&self, part: &Segment, outcomes: Vec<(usize, Outcome)>, landed: &mut Landed) {
+    /// Records the outcomes of a part that is durable.
+    fn record_committed(&self, part: &Segment, outcomes: Vec<(usize, Outcome)>, landed: &mut FlushProgress) {
         let dropped = self.lane.staging().settle(part, &outcomes);
         landed.outcomes.extend(dropped);
         if self.lane.0.watermark.has_held() {
             landed.released.extend(part.metas.iter().flat_map(|meta| meta.lsns.iter().copied()));
         }
-        landed.room += part.metas.iter().map(|meta| meta.room as usize).sum::<usize>();
+        landed.reserved += part.metas.iter().map(|meta| meta.reserved as usize).sum::<usize>();
         landed.bytes += part.bytes as u64;
-        self.sink.landed(&part.writes);
+        self.observer.on_committed(&part.writes);
         for (index, outcome) in outcomes {
             let (write, meta) = (&part.writes[index], &part.metas[index]);
             if matches!(write, Write::Wake(_)) {
-                // nobody asks what became of it
+                // no caller waits for the outcome of a Wake
                 continue;
             }
             if outcome != Outcome::CancelRequested {
                 landed.outcomes.extend(meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
             }
-            self.tell(write, meta.tree, meta.lsns[0], &outcome);
+            self.notify_settled(write, meta.tree, meta.lsns[0], &outcome);
         }
     }
 
-    fn tell(&self, write: &Write, tree: crate::key::Key, lsn: Lsn, outcome: &Outcome) {
+    fn notify_settled(&self, write: &Write, tree: crate::key::Key, lsn: Lsn, outcome: &Outcome) {
         let execution = write.execution();
-        self.sink.settled(self.lane.number(), Settled { execution, tree, lsn, write, outcome });
+        self.observer.on_settled(self.lane.number(), SettledWrite { execution, tree, lsn, write, outcome });
     }
 
-    /// One Write of one tree, and what comes behind it there: the Write is refused, or goes to the slow lane.
-    fn set_aside(&mut self, segment: Segment, error: &StoreError, landed: &mut Landed) {
+    /// Holds the tree in `segment` behind its first Write, which is either rejected or sent to the slow lane.
+    fn reject_or_block(&mut self, segment: Segment, error: &StoreError, landed: &mut FlushProgress) {
         if let StoreError::Blocked(_) = error {
             let (entry, generation) = {
                 let mut staging = self.lane.staging();
                 (staging.block(segment, &self.lane.0.watermark), staging.generation())
             };
-            let (lane, store, sink) = (&self.lane, &self.numbered.store, &self.sink);
-            let slow = self.slow.get_or_insert_with(|| slow_lane::spawn(lane, store.clone(), sink.clone()));
+            let (lane, store, sink) = (&self.lane, &self.sender.store, &self.observer);
+            let slow = self.slow_lane.get_or_insert_with(|| slow_lane::spawn(lane, store.clone(), sink.clone()));
             if let Err(mpsc::error::SendError((entry, _))) = slow.send((entry, generation)) {
                 self.drop_all(&[entry]);
             }
             return;
         }
-        let (refused, dropped) = self.lane.staging().refuse(segment, &self.lane.0.watermark);
+        let (refused, dropped) = self.lane.staging().reject(segment, &self.lane.0.watermark);
         landed.outcomes.extend(dropped);
         let outcome = Outcome::Rejected(error.to_string().into());
         landed.outcomes.extend(refused.meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
-        landed.room += refused.meta.room as usize;
-        self.tell(&refused.write, refused.meta.tree, refused.meta.lsns[0], &outcome);
+        landed.reserved += refused.meta.reserved as usize;
+        self.notify_settled(&refused.write, refused.meta.tree, refused.meta.lsns[0], &outcome);
     }
 
-    /// Acknowledges.
-    fn publish(&self, passed: Lsn, mut landed: Landed) {
+    /// Acknowledges a flush: publishes its outcomes, returns budget, wakes waiters.
+    fn publish(&self, passed: Lsn, mut landed: FlushProgress) {
         let shared = &self.lane.0;
         {
             let mut staging = self.lane.staging();
             staging.release_collisions();
-            landed.room += staging.take_freed();
+            landed.reserved += staging.take_freed();
         }
-        let (held, waits) = shared.watermark.take_uncounted();
-        self.numbered.store.counters().landed(landed.bytes, held, waits);
+        let (held, waits) = shared.watermark.take_counts();
+        self.sender.store.counters().add_lane_totals(landed.bytes, held, waits);
         let wake = shared.watermark.settle(Some(passed), landed.released, landed.outcomes);
-        shared.room.add_permits(landed.room);
+        shared.budget.add_permits(landed.reserved);
         crate::crash_point!("flush published");
-        if wake.len() <= FEW {
+        if wake.len() <= MAX_INLINE_WAKES {
             for waker in wake {
                 waker.wake();
             }
             return;
         }
-        // a crowd is woken from where it runs: the lane's thread has the next flush to write
+        // tasks of the runtime wake many waiters, because the lane's thread has the next flush to write
         let mut parts = Some(landed.parts);
         let mut wake = wake.into_iter();
         loop {
-            let some: Vec<Waker> = wake.by_ref().take(CROWD).collect();
+            let some: Vec<Waker> = wake.by_ref().take(WAKES_PER_TASK).collect();
             if some.is_empty() {
                 break;
             }
@@ -244,27 +244,28 @@ impl Committer {
     }
 
     fn drop_all(&self, entries: &[Entry]) {
-        let room = entries.iter().map(|entry| entry.meta.room as usize).sum();
+        let room = entries.iter().map(|entry| entry.meta.reserved as usize).sum();
         let lsns = entries.iter().flat_map(|entry| entry.meta.lsns.iter());
         self.lane.0.watermark.publish(None, [], lsns.map(|&lsn| (lsn, Outcome::Dropped)));
-        self.lane.0.room.add_permits(room);
+        self.lane.0.budget.add_permits(room);
     }
 }
 
-/// What a flush has brought about so far.
+/// The results of a flush so far.
 #[derive(Default)]
-struct Landed {
+struct FlushProgress {
     released: Vec<Lsn>,
     outcomes: Outcomes,
-    room: usize,
+    reserved: usize,
     bytes: u64,
-    /// What was written, kept to be freed elsewhere.
+    /// The committed parts, kept to be freed on another thread.
     parts: Vec<Segment>,
 }
 
-impl Landed {
-    /// Settles what has landed although the watermark will not pass it.
-    fn note_applied(&mut self) {
+impl FlushProgress {
+    /// Adds `Applied` for all committed Writes without another outcome, because the watermark will not pass
+    /// them.
+    fn add_applied_outcomes(&mut self) {
         let lsns = self.parts.iter().flat_map(|part| part.metas.iter()).flat_map(|meta| meta.lsns.iter());
         let noted: HashSet<Lsn> = self.outcomes.iter().map(|(lsn, _)| *lsn).collect();
         let applied: Outcomes =

@@ -1,4 +1,4 @@
-//! [`Durable`]: the future that resolves when a Write is settled.
+//! [`DurableFuture`]: the future that resolves when a Write is settled.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,51 +7,51 @@ use super::Lsn;
 use super::lane::Lane;
 use crate::store::Outcome;
 
-/// What keeps a lane within reach. Cloning a [`Lane`] is cheap only as long as no other core does: whoever
-/// has something of its own that leads there waits by that.
-pub(crate) trait OnLane {
+/// A reference that leads to a lane. Cloning a [`Lane`] is cheap only while no other CPU core clones it too.
+/// So a caller that holds its own such reference waits through that one.
+pub(crate) trait HasLane {
     fn lane(&self) -> &Lane;
 }
 
-impl OnLane for Lane {
+impl HasLane for Lane {
     fn lane(&self) -> &Lane {
         self
     }
 }
 
-impl OnLane for &Lane {
+impl HasLane for &Lane {
     fn lane(&self) -> &Lane {
         self
     }
 }
 
-/// Resolves to the outcome of a Write when it is settled.
-pub(crate) struct Durable<L: OnLane + Unpin> {
-    on: L,
+/// A future that resolves to the outcome of a Write when the Write is settled.
+pub(crate) struct DurableFuture<L: HasLane + Unpin> {
+    source: L,
     lsn: Lsn,
-    /// Id of our entry among the waiters.
+    /// Id of this future's entry among the waiters; `None` while it is not registered.
     waiter: Option<u64>,
 }
 
-impl<L: OnLane + Unpin> Durable<L> {
-    pub(crate) fn new(on: L, lsn: Lsn) -> Self {
-        Self { on, lsn, waiter: None }
+impl<L: HasLane + Unpin> DurableFuture<L> {
+    pub(crate) fn new(source: L, lsn: Lsn) -> Self {
+        Self { source, lsn, waiter: None }
     }
 }
 
-impl<L: OnLane + Unpin> Future for Durable<L> {
+impl<L: HasLane + Unpin> Future for DurableFuture<L> {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         let this = &mut *self;
-        this.on.lane().0.watermark.poll(this.lsn, &mut this.waiter, cx.waker())
+        this.source.lane().0.watermark.poll(this.lsn, &mut this.waiter, cx.waker())
     }
 }
 
-impl<L: OnLane + Unpin> Drop for Durable<L> {
+impl<L: HasLane + Unpin> Drop for DurableFuture<L> {
     fn drop(&mut self) {
         if let Some(id) = self.waiter {
-            self.on.lane().0.watermark.forget(id);
+            self.source.lane().0.watermark.remove_waiter(id);
         }
     }
 }

@@ -1,35 +1,35 @@
-//! [`Fate`]: whether a tree whose code runs before the outcome of its root's Start is known may go on.
+//! [`Fate`]: whether a tree may continue whose code runs before the outcome of its root's Start is known.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Shared by all runs of such a tree. It is lost together with the Start, under the lane's lock: nothing that
-/// the tree stages after that is taken.
+/// Fate of an execution tree, shared by all of its runs. It fails together with the root's Start, under the
+/// lane's lock: the lane accepts no Write of the tree after that.
 #[derive(Clone, Default)]
-pub(crate) struct Fate(Arc<State>);
+pub(crate) struct Fate(Arc<FateInner>);
 
 #[derive(Default)]
-struct State {
-    is_lost: AtomicBool,
+struct FateInner {
+    has_failed: AtomicBool,
     has_children: AtomicBool,
 }
 
 impl Fate {
-    /// True once the Start of the root has lost.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.0.is_lost.load(SeqCst)
+    /// Whether the root's Start has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.0.has_failed.load(SeqCst)
     }
 
-    pub(super) fn lose(&self) {
-        self.0.is_lost.store(true, SeqCst);
+    pub(super) fn fail(&self) {
+        self.0.has_failed.store(true, SeqCst);
     }
 
-    /// Notes that other runs than the root's share it.
+    /// Notes that a run other than the root's shares this fate.
     pub(crate) fn add_child(&self) {
         self.0.has_children.store(true, SeqCst);
     }
 
-    /// True if other runs than the root's share it.
+    /// Whether runs other than the root's share this fate.
     pub(crate) fn has_children(&self) -> bool {
         self.0.has_children.load(SeqCst)
     }
@@ -37,7 +37,7 @@ impl Fate {
 
 #[cfg(test)]
 mod tests {
-    use super::super::staging::{Slot, Staged, Staging, Taken};
+    use super::super::staging::{FoldTarget, Staged, Staging, NextFlush};
     use super::super::watermark::Watermark;
     use super::*;
     use crate::attributes::Attributes;
@@ -46,7 +46,7 @@ mod tests {
     use crate::payload::Payload;
     use crate::store::Registration;
     use crate::store::Status;
-    use crate::store::{DeleteChunks, Existing, Outcome, Start, State, WorkerId, Write};
+    use crate::store::{DeleteChunks, ExistingExecution, Outcome, Start, State, WorkerId, Write};
 
     fn start(key: Key) -> Write {
         let (workflow_id, is_guarded) = (Some("id".into()), true);
@@ -83,18 +83,18 @@ mod tests {
         staging.bind(Registration { worker: WorkerId(1), epoch: 1, now: Timestamp::from_micros(1) });
         let fates = [Fate::default(), Fate::default()];
         let stage = |staging: &mut Staging, tree: Key, write: Write, fate: &Fate| {
-            let staged = Staged { generation: 0, tree, write, room: 0, fate: Some(fate.clone()) };
-            staging.stage(staged, &mut Slot::default(), &watermark)
+            let staged = Staged { generation: 0, tree, write, reserved: 0, fate: Some(fate.clone()) };
+            staging.stage(staged, &mut FoldTarget::default(), &watermark)
         };
         let more = |tree| Write::DeleteChunks(DeleteChunks { execution: tree, keep: [].into_iter().collect() });
         for (tree, fate) in [tree, other].into_iter().zip(&fates) {
             assert!(stage(&mut staging, tree, start(tree), fate).is_some());
         }
-        let Taken::Segment(segment, ..) = staging.take(&watermark) else { panic!("it holds two Starts") };
+        let NextFlush::Segment(segment, ..) = staging.take_flush(&watermark) else { panic!("it holds two Starts") };
         for (tree, fate) in [tree, other].into_iter().zip(&fates) {
             assert!(stage(&mut staging, tree, more(tree), fate).is_some(), "held behind its Start");
         }
-        let existing = Existing {
+        let existing = ExistingExecution {
             given_id: None,
             key: Key::mint(0),
             workflow: "w".into(),
@@ -104,7 +104,7 @@ mod tests {
         };
         let dropped = staging.settle(&segment, &[(0, Outcome::Duplicate(existing.into()))]);
         assert_eq!(dropped.len(), 1);
-        assert!(fates[0].is_lost() && !fates[1].is_lost());
+        assert!(fates[0].has_failed() && !fates[1].has_failed());
         assert!(stage(&mut staging, tree, more(tree), &fates[0]).is_none());
         assert!(stage(&mut staging, other, more(other), &fates[1]).is_some());
     }

@@ -1,4 +1,4 @@
-//! [`Lane`]: an ordered log of staged Writes, with a committer of its own.
+//! [`Lane`]: an ordered log of staged Writes with its own committer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -8,46 +8,47 @@ use tokio::runtime;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 use super::committer;
-use super::durable::Durable;
-use super::staging::{Slot, Staged, Staging};
+use super::durable::DurableFuture;
+use super::staging::{FoldTarget, Staged, Staging};
 use super::watermark::Watermark;
-use super::{Lsn, Sink};
+use super::{Lsn, CommitObserver};
 use crate::error::Error;
 use crate::key::Key;
 use crate::queue::Placement;
 use crate::store::{StoreInfo, Registration, Store, WorkerId, Write};
 
-/// An ordered log of staged Writes with its own committer thread. Cheap to clone.
+/// An ordered log of staged Writes with its own committer thread. A clone only copies a reference.
 #[derive(Clone)]
-pub(crate) struct Lane(pub(super) Arc<Shared>);
+pub(crate) struct Lane(pub(super) Arc<LaneInner>);
 
-/// Apart from the count of its references, which changes all the time.
+/// State shared by a lane's clones. Aligned to 128 bytes so that reference counting does not share a cache
+/// line with the fields.
 #[repr(align(128))]
-pub(super) struct Shared {
+pub(super) struct LaneInner {
     pub(super) number: u16,
-    /// Number of its slow lane in the registration.
-    pub(super) slow_number: u16,
+    /// Number of the slow lane in the registration.
+    pub(super) slow_lane_number: u16,
     pub(super) staging: std::sync::Mutex<Staging>,
     pub(super) generation: Arc<AtomicU32>,
     pub(super) watermark: Watermark,
     /// Wakes the committer.
-    pub(super) staged: Notify,
-    /// Room for staged bytes; given back when they are settled.
-    pub(super) room: Semaphore,
-    /// All of the room there is.
-    pub(super) bound: usize,
-    /// Where those who wait run.
+    pub(super) committer_wakeup: Notify,
+    /// Remaining budget for staged bytes. Bytes return to the budget when their Writes are settled.
+    pub(super) budget: Semaphore,
+    /// The whole budget, in bytes.
+    pub(super) capacity: usize,
+    /// The runtime on which waiters run.
     pub(super) runtime: runtime::Handle,
-    /// True when the committer may give up on a database that does not answer.
-    pub(super) give_up: watch::Sender<bool>,
+    /// Whether the committer may stop while the database is unreachable.
+    pub(super) is_abandoned: watch::Sender<bool>,
 }
 
-/// How much may be staged, in bytes, before callers wait.
+/// Default budget for staged bytes of a lane. Callers wait while the budget is exhausted.
 pub(crate) const DEFAULT_STAGED_BYTES: usize = 64 * 1024 * 1024;
 
 impl Lane {
-    /// Starts lane `number` of the registration, with a committer thread of its own. Writes that wait for
-    /// somebody else's transaction go through the registration's lane `slow_number`.
+    /// Opens lane `number` of the registration and starts its committer thread. Writes that wait for another
+    /// transaction go through the registration's lane `slow_number`.
     pub(crate) fn open(
         number: u16,
         slow_number: u16,
@@ -55,87 +56,91 @@ impl Lane {
         registration: Registration,
         staged_bytes: usize,
         runtime: runtime::Handle,
-        sink: Arc<dyn Sink>,
+        sink: Arc<dyn CommitObserver>,
     ) -> Result<(Self, oneshot::Receiver<()>), Error> {
-        let StoreInfo { flush_writes, flush_bytes, .. } = *store.info();
+        let StoreInfo { max_flush_writes: flush_writes, max_flush_bytes: flush_bytes, .. } = *store.info();
         let staging = Staging::new(flush_writes, flush_bytes);
         let bound = staged_bytes.min(Semaphore::MAX_PERMITS);
-        let lane = Self(Arc::new(Shared {
+        let lane = Self(Arc::new(LaneInner {
             number,
-            slow_number,
+            slow_lane_number: slow_number,
             generation: staging.shared_generation(),
             staging: staging.into(),
             watermark: Watermark::default(),
-            staged: Notify::new(),
-            room: Semaphore::new(bound),
-            bound,
+            committer_wakeup: Notify::new(),
+            budget: Semaphore::new(bound),
+            capacity: bound,
             runtime,
-            give_up: watch::Sender::new(false),
+            is_abandoned: watch::Sender::new(false),
         }));
         let done = committer::spawn(lane.clone(), store, registration, sink)?;
         Ok((lane, done))
     }
 
-    /// Its number.
+    /// Returns the lane's number in the registration.
     pub(crate) fn number(&self) -> u16 {
         self.0.number
     }
 
-    /// The generation that owned Writes must be staged under; a fence ends it.
+    /// Returns the generation under which owned Writes must be staged. A fence ends the generation.
     pub(crate) fn generation(&self) -> u32 {
         self.0.generation.load(SeqCst)
     }
 
-    /// Stages a Write; its effect is durable when its [`Lsn`] is. Never blocks.
+    /// Stages a Write without blocking. The Write is durable when its [`Lsn`] is.
     ///
-    /// `slot` is where the caller's last Write to the same `executions` row went: while it has not left,
-    /// a Move folds into it. `None` if the lane is closed or, for an owned Write, the generation is over.
-    pub(crate) fn stage(&self, staged: Staged, slot: &mut Slot) -> Option<Lsn> {
-        let (lsn, is_idle) = self.stage_and(staged, slot, Staging::note_staged)?;
+    /// `fold_target` is where the caller staged its last Write to the same `executions` row. Until that Write
+    /// is taken by a flush, a Transition folds into it.
+    ///
+    /// Returns `None` if the lane is closed, or if the Write is owned and its generation has ended.
+    pub(crate) fn stage(&self, staged: Staged, slot: &mut FoldTarget) -> Option<Lsn> {
+        let (lsn, is_idle) = self.stage_with(staged, slot, Staging::note_staged)?;
         if is_idle {
-            self.0.staged.notify_one();
+            self.0.committer_wakeup.notify_one();
         }
         Some(lsn)
     }
 
-    /// Stages a Write that more will follow at once; also whether [`Lane::wake`] must come after the last.
-    pub(crate) fn stage_quietly(&self, staged: Staged, slot: &mut Slot) -> Option<(Lsn, bool)> {
-        self.stage_and(staged, slot, |staging| staging.is_idle())
+    /// Stages a Write without waking the committer, because the caller stages more at once. Also returns
+    /// whether the caller must call [`Lane::wake_committer`] after the last Write.
+    pub(crate) fn stage_without_wake(&self, staged: Staged, slot: &mut FoldTarget) -> Option<(Lsn, bool)> {
+        self.stage_with(staged, slot, |staging| staging.is_committer_idle())
     }
 
-    /// Lets an idle committer see what was staged quietly.
-    pub(crate) fn wake(&self) {
+    /// Wakes an idle committer after [`Lane::stage_without_wake`].
+    pub(crate) fn wake_committer(&self) {
         if self.staging().note_staged() {
-            self.0.staged.notify_one();
+            self.0.committer_wakeup.notify_one();
         }
     }
 
-    /// What this thread stages from now on waits for [`Lane::end_burst`]; false if it does already.
-    pub(crate) fn begin_burst(&self) -> bool {
-        self.staging().begin_burst()
+    /// Begins a batch: Writes that this thread stages wait for [`Lane::end_batch`]. Returns false if the
+    /// thread is already in a batch.
+    pub(crate) fn begin_batch(&self) -> bool {
+        self.staging().begin_batch()
     }
 
-    /// What the thread has staged in its burst goes out.
-    pub(crate) fn end_burst(&self, thread: ThreadId) {
-        if self.staging().end_burst(thread) {
-            self.0.staged.notify_one();
+    /// Ends the batch of `thread`, and flushes the Writes staged in it.
+    pub(crate) fn end_batch(&self, thread: ThreadId) {
+        if self.staging().end_batch(thread) {
+            self.0.committer_wakeup.notify_one();
         }
     }
 
-    fn stage_and(
+    fn stage_with(
         &self,
         staged: Staged,
-        slot: &mut Slot,
+        slot: &mut FoldTarget,
         is_idle: impl FnOnce(&mut Staging) -> bool,
     ) -> Option<(Lsn, bool)> {
-        let room = staged.room;
+        let room = staged.reserved;
         let staged = {
             let mut staging = self.staging();
             match staging.stage(staged, slot, &self.0.watermark) {
                 Some(lsn) => (lsn, is_idle(&mut staging)),
                 None => {
                     drop(staging);
-                    self.give_back(room);
+                    self.release(room);
                     return None;
                 }
             }
@@ -144,15 +149,15 @@ impl Lane {
         Some(staged)
     }
 
-    /// Waits for room for a Write of `bytes` bytes under the bound on staged bytes; one that is larger than
-    /// the bound takes all of it. The room belongs to the Write that is staged with it.
-    pub(crate) async fn room(&self, bytes: usize) -> u32 {
-        let bytes = self.within_bound(bytes);
-        if let Ok(permit) = self.0.room.try_acquire_many(bytes) {
+    /// Reserves budget for a Write of `bytes` bytes, waiting until enough is free. A Write larger than the
+    /// capacity reserves all of it. The reservation belongs to the Write that is staged with it.
+    pub(crate) async fn reserve(&self, bytes: usize) -> u32 {
+        let bytes = self.limit_to_capacity(bytes);
+        if let Ok(permit) = self.0.budget.try_acquire_many(bytes) {
             permit.forget();
             return bytes;
         }
-        match self.0.room.acquire_many(bytes).await {
+        match self.0.budget.acquire_many(bytes).await {
             Ok(permit) => {
                 permit.forget();
                 bytes
@@ -161,38 +166,38 @@ impl Lane {
         }
     }
 
-    /// Room that can be had without waiting; 0 bytes of it if there is none, for Writes that cannot wait.
-    pub(crate) fn room_now(&self, bytes: usize) -> u32 {
-        let bytes = self.within_bound(bytes);
-        self.0.room.try_acquire_many(bytes).map_or(0, |permit| {
+    /// Reserves budget without waiting, for Writes that cannot wait. Returns 0 if not enough is free.
+    pub(crate) fn try_reserve(&self, bytes: usize) -> u32 {
+        let bytes = self.limit_to_capacity(bytes);
+        self.0.budget.try_acquire_many(bytes).map_or(0, |permit| {
             permit.forget();
             bytes
         })
     }
 
-    fn within_bound(&self, bytes: usize) -> u32 {
-        u32::try_from(bytes.min(self.0.bound)).unwrap_or(u32::MAX)
+    fn limit_to_capacity(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.min(self.0.capacity)).unwrap_or(u32::MAX)
     }
 
-    /// Gives back room that no Write has taken with it.
-    pub(crate) fn give_back(&self, room: u32) {
-        self.0.room.add_permits(room as usize);
+    /// Releases reserved budget that was not staged with a Write.
+    pub(crate) fn release(&self, room: u32) {
+        self.0.budget.add_permits(room as usize);
     }
 
-    /// True if `lsn` is settled.
+    /// Whether `lsn` is settled.
     pub(crate) fn is_settled(&self, lsn: Lsn) -> bool {
         self.0.watermark.is_settled(lsn)
     }
 
-    /// A future that resolves when `lsn` is durable, or settled otherwise, with its outcome.
-    pub(crate) fn durable(&self, lsn: Lsn) -> Durable<&Lane> {
-        Durable::new(self, lsn)
+    /// Returns a future that resolves to the outcome of `lsn` when it is durable or otherwise settled.
+    pub(crate) fn wait_durable(&self, lsn: Lsn) -> DurableFuture<&Lane> {
+        DurableFuture::new(self, lsn)
     }
 
-    /// Stages `write` in the place of the refused Write `lsn`, and lets its tree go on. Writes that the execution
-    /// had staged behind the refused one are dropped; returns the ticket of a dropped Move, whose slot the next
-    /// Move has to free.
-    pub(crate) fn replace(
+    /// Stages `write` in place of the rejected Write, and releases its tree. Drops the Writes that the
+    /// execution staged behind the rejected one. Returns the placement of a dropped Transition, whose queue
+    /// slot the next Transition must free.
+    pub(crate) fn replace_rejected(
         &self,
         tree: Key,
         refused: Lsn,
@@ -201,68 +206,68 @@ impl Lane {
     ) -> Option<Arc<Placement>> {
         let ((ticket, dropped), freed) = {
             let mut staging = self.staging();
-            (staging.replace(tree, refused, execution, write), staging.take_freed())
+            (staging.replace_rejected(tree, refused, execution, write), staging.take_freed())
         };
-        self.0.room.add_permits(freed);
+        self.0.budget.add_permits(freed);
         self.0.watermark.publish(None, [], dropped);
-        self.0.staged.notify_one();
+        self.0.committer_wakeup.notify_one();
         ticket
     }
 
-    /// Ends the generation of a registration that is over, whether the lane has noticed or not.
+    /// Ends the generation of a registration that is over, whether or not the lane has met the fence.
     pub(crate) fn end_generation(&self, worker: WorkerId) {
         let (outcomes, freed) = {
             let mut staging = self.staging();
             (staging.fence(worker, Vec::new(), &self.0.watermark), staging.take_freed())
         };
-        self.0.room.add_permits(freed);
+        self.0.budget.add_permits(freed);
         self.0.watermark.publish(None, [], outcomes);
     }
 
-    /// Goes on under a new registration after a fence.
+    /// Continues under a new registration after a fence.
     pub(crate) fn rebind(&self, registration: Registration) {
         self.staging().bind(registration);
-        self.0.staged.notify_one();
+        self.0.committer_wakeup.notify_one();
     }
 
-    /// Refuses further Writes and ends the committer when all that is staged has been flushed.
+    /// Closes the lane to further Writes. The committer ends when everything staged has been flushed.
     pub(crate) fn close(&self) {
         self.staging().close();
-        self.0.staged.notify_one();
+        self.0.committer_wakeup.notify_one();
     }
 
-    /// Lets a closed lane end although the database does not answer; what is staged is refused.
-    pub(crate) fn give_up(&self) {
-        self.0.give_up.send_replace(true);
+    /// Lets a closed lane end while the database is unreachable. Staged Writes are dropped.
+    pub(crate) fn abandon(&self) {
+        self.0.is_abandoned.send_replace(true);
     }
 
-    pub(super) fn is_giving_up(&self) -> bool {
-        *self.0.give_up.borrow()
+    pub(super) fn is_abandoned(&self) -> bool {
+        *self.0.is_abandoned.borrow()
     }
 
-    /// Resolves when the lane gives up.
-    pub(super) async fn gave_up(&self) {
-        let _ = self.0.give_up.subscribe().wait_for(|is_giving_up| *is_giving_up).await;
+    /// Waits until the lane is abandoned.
+    pub(super) async fn wait_abandoned(&self) {
+        let _ = self.0.is_abandoned.subscribe().wait_for(|is_giving_up| *is_giving_up).await;
     }
 
-    /// Writes held aside at the moment, and waiters.
+    /// Returns the numbers of staged Writes, held Writes and waiters.
     pub(crate) fn load(&self) -> LaneLoad {
         let (staged, held) = self.staging().counts();
-        LaneLoad { staged, held, waiters: self.0.watermark.waiters() }
+        LaneLoad { staged, held, waiters: self.0.watermark.waiter_count() }
     }
 
     pub(super) fn staging(&self) -> std::sync::MutexGuard<'_, Staging> {
-        // a panic while it was held would be a bug in plain data handling; the data is still whole
+        // plain data handling that panics would be a bug; the data is still whole
         self.0.staging.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-/// What a lane holds at one moment.
+/// What a lane contains at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneLoad {
-    /// Writes staged and not yet taken by a flush.
+    /// Writes that are staged and not yet taken by a flush.
     pub staged: usize,
-    /// Writes held aside.
+    /// Writes that are held back.
     pub held: usize,
     /// Callers that wait for an Lsn.
     pub waiters: usize,

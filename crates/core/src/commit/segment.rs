@@ -1,4 +1,4 @@
-//! [`Segment`]: at most a flush's worth of staged Writes.
+//! [`Segment`]: staged Writes of at most one flush.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -9,13 +9,13 @@ use super::watermark::Watermark;
 use crate::key::Key;
 use crate::store::Write;
 
-/// What is known of a Write beside its contents.
+/// A Write's position and budget, beside its contents.
 #[derive(Clone, Debug)]
 pub(super) struct Meta {
     pub(super) tree: Key,
-    /// Its own Lsn first, then those of what folded into it.
+    /// The Write's own Lsn first, then those of Writes that folded into it.
     pub(super) lsns: SmallVec<[Lsn; 2]>,
-    pub(super) room: u32,
+    pub(super) reserved: u32,
 }
 
 pub(super) struct Entry {
@@ -23,25 +23,26 @@ pub(super) struct Entry {
     pub(super) meta: Meta,
 }
 
-/// At most a flush long. `writes` and `metas` run in parallel.
+/// Staged Writes of at most one flush. `writes` and `metas` run in parallel.
 #[derive(Default)]
 pub(super) struct Segment {
     pub(super) id: u64,
-    /// All Lsns given out from here on are in this segment, a later one, or held.
+    /// Lower bound of new Lsns: every Lsn assigned from here on is in this segment, in a later one, or held.
     pub(super) first_lsn: Lsn,
     pub(super) writes: Vec<Write>,
     pub(super) metas: Vec<Meta>,
     pub(super) bytes: usize,
-    /// Row changes by Writes that do not own their row: only these can collide.
-    pub(super) unowned: usize,
-    /// Guarded Starts in it, by index.
-    pub(super) guarded: Vec<usize>,
-    /// Rows changed by Writes that came out of a queue, by index: their execution's slot is out of date.
-    pub(super) released: HashMap<Key, usize>,
+    /// Number of row changes by Writes that do not own their row. Only these can collide.
+    pub(super) unowned_changes: usize,
+    /// Indexes of the guarded Starts in `writes`.
+    pub(super) guarded_starts: Vec<usize>,
+    /// Index of row changes by execution, for those whose [`FoldTarget`](super::FoldTarget) is out of date:
+    /// they were released from a held tree, or moved within the segment.
+    pub(super) released_rows: HashMap<Key, usize>,
 }
 
-/// The rows that a Write changes and others might, by table and execution.
-pub(super) fn touched(write: &Write) -> SmallVec<[(u8, Key); 2]> {
+/// Returns the rows that a Write changes and other Writes might change too, by table and execution.
+pub(super) fn changed_rows(write: &Write) -> SmallVec<[(u8, Key); 2]> {
     const EXECUTIONS: u8 = 0;
     const REQUESTS: u8 = 1;
     const CHUNKS: u8 = 2;
@@ -51,7 +52,7 @@ pub(super) fn touched(write: &Write) -> SmallVec<[(u8, Key); 2]> {
         Write::Request(_) => smallvec![(EXECUTIONS, key), (REQUESTS, key)],
         Write::ClearRequests(_) => smallvec![(REQUESTS, key)],
         Write::DeleteChunks(_) => smallvec![(CHUNKS, key)],
-        // append-only rows of their own
+        // these insert rows of their own
         Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) => smallvec![],
     }
 }
@@ -65,7 +66,7 @@ impl Segment {
         let mut segment = Self::default();
         for Entry { write, meta } in entries {
             if matches!(&write, Write::Start(start) if start.is_guarded) {
-                segment.guarded.push(segment.writes.len());
+                segment.guarded_starts.push(segment.writes.len());
             }
             segment.writes.push(write);
             segment.metas.push(meta);
@@ -73,8 +74,8 @@ impl Segment {
         segment
     }
 
-    /// Moves the Writes of the trees in `parted` out of the segment, in order.
-    pub(super) fn part(&mut self, parted: &mut HashMap<Key, VecDeque<Entry>>, watermark: &Watermark) {
+    /// Moves the Writes of the trees in `extracted` out of the segment, in order.
+    pub(super) fn extract_trees(&mut self, parted: &mut HashMap<Key, VecDeque<Entry>>, watermark: &Watermark) {
         if !self.metas.iter().any(|meta| parted.contains_key(&meta.tree)) {
             return;
         }
@@ -86,22 +87,23 @@ impl Segment {
                 watermark.hold(&entry.meta.lsns);
                 queue.push_back(entry);
             } else {
-                unowned += usize::from(!touched(&entry.write).is_empty());
+                unowned += usize::from(!changed_rows(&entry.write).is_empty());
                 kept.push(entry);
             }
         }
-        // a new id: indexes have moved, so no slot may point here any more; the map takes their place
-        *self = Self { id: u64::MAX - id, first_lsn, unowned, ..Self::from_entries(kept) };
+        // the segment gets a new id because indexes have moved: no fold target may refer to them, and
+        // `released_rows` replaces the fold targets
+        *self = Self { id: u64::MAX - id, first_lsn, unowned_changes: unowned, ..Self::from_entries(kept) };
         self.bytes = self.writes.iter().map(Write::size).sum();
         for (index, write) in self.writes.iter().enumerate() {
             if matches!(write, Write::Start(_) | Write::Transition(_)) {
-                self.released.insert(write.execution(), index);
+                self.released_rows.insert(write.execution(), index);
             }
         }
     }
 
-    /// Splits in two between trees; `Err` if there is only one tree. Trees whose Writes might wait for
-    /// somebody else's transaction are parted from the others first.
+    /// Splits the segment in two between trees; `Err` if there is only one tree. Trees whose Writes might
+    /// wait for another transaction are separated from the others first.
     #[allow(clippy::result_large_err)] // a segment that cannot be split comes back
     pub(super) fn split(self) -> Result<(Self, Self), Self> {
         let mut trees: Vec<(bool, Key)> = Vec::new();
@@ -129,7 +131,7 @@ impl Segment {
         Ok((Self::from_entries(first), Self::from_entries(second)))
     }
 
-    /// This segment with `rest` behind it.
+    /// Returns this segment with `rest` appended.
     pub(super) fn join(self, rest: Option<Self>) -> Self {
         let mut entries: Vec<Entry> = self.into_entries().into();
         entries.extend(rest.into_iter().flat_map(Self::into_entries));
@@ -144,7 +146,7 @@ impl Segment {
         }
         let mut entries: Vec<Entry> = self.into_entries().into();
         if entries[0].meta.lsns.len() > 1 {
-            // what has folded into it is later than the rest of its tree
+            // the Writes that folded into the first one are later than the rest of its tree
             entries.rotate_left(1);
         }
         let rest = entries.split_off(1);

@@ -1,11 +1,12 @@
-//! Staging: what waits for the next flush, folded as it comes in, and what is held aside.
+//! Staging: the Writes that wait for the next flush, folded as they arrive, and the Writes that are held.
 //!
-//! Staged Writes fill *segments*, each at most one flush long. No Write of a segment depends on another of
-//! it, except by folding: a Move folds into the Start or Move of the same row that has not left yet.
+//! Staged Writes fill *segments*, each at most one flush long. No Write of a segment depends on another Write
+//! of it, except by folding: a Transition folds into the Start or Transition of the same row while a flush
+//! has not taken that one.
 //!
-//! A Write is *held* when it meets a row already in its segment and cannot fold, when a Start whose outcome
-//! is unknown goes before it, or when it was blocked or refused. While any Write of a tree is held, all
-//! later ones of that tree queue behind it in order; other trees pass.
+//! A Write is *held* in three cases: it meets a row already in its segment and cannot fold; it follows a
+//! Start whose outcome is unknown; it was blocked or rejected. While any Write of a tree is held, all later
+//! Writes of that tree queue behind it in order. Other trees pass.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -16,44 +17,46 @@ use smallvec::smallvec;
 
 use super::Lsn;
 use super::fate::Fate;
-use super::segment::{Entry, Meta, Segment, touched};
+use super::segment::{Entry, Meta, Segment, changed_rows};
 use super::watermark::Watermark;
 use crate::key::Key;
 use crate::queue::Placement;
 use crate::store::{Outcome, Registration, State, Status, WorkerId, Write};
 
-/// A Write on its way into a lane.
+/// A Write to be staged on a lane.
 pub(crate) struct Staged {
-    /// The lane's generation under which the execution is owned; of no meaning for free Writes.
+    /// The lane's generation under which the execution is owned. Ignored for unowned Writes.
     pub(crate) generation: u32,
-    /// Root of the execution tree whose order it keeps.
+    /// Root of the execution tree, whose Writes stay in order.
     pub(crate) tree: Key,
     pub(crate) write: Write,
-    /// Room taken for it.
-    pub(crate) room: u32,
-    /// What the tree shares with its root's Start, if its code runs before that is settled.
+    /// Budget reserved for the Write, in bytes.
+    pub(crate) reserved: u32,
+    /// The fate that the tree shares with its root's Start; `None` unless its code runs before that Start is
+    /// settled.
     pub(crate) fate: Option<Fate>,
 }
 
-/// Where an execution's last `executions` row change was staged.
+/// Position at which an execution's last change of its `executions` row was staged. A Transition folds into
+/// the Write there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Slot(Option<(u64, usize)>);
+pub(crate) struct FoldTarget(Option<(u64, usize)>);
 
 struct HeldTree {
-    why: Why,
+    reason: HoldReason,
     queue: VecDeque<Entry>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
-    /// The outcome of the Start of this execution is not known yet.
-    StartUnknown(Key),
-    /// Its row was in the flush already.
+enum HoldReason {
+    /// The outcome of this execution's Start is unknown.
+    StartPending(Key),
+    /// The row was already changed by the same flush.
     Collision,
-    /// It waits for another transaction, in the slow lane.
+    /// The Write waits for another transaction, in the slow lane.
     Blocked,
-    /// The engine has yet to stage what takes its place.
-    Refused(Lsn),
+    /// The Write was rejected, and the engine has yet to stage its replacement.
+    Rejected(Lsn),
 }
 
 pub(super) struct Staging {
@@ -61,35 +64,35 @@ pub(super) struct Staging {
     next_segment: u64,
     segments: VecDeque<Segment>,
     held: HashMap<Key, HeldTree>,
-    /// Of the trees whose roots' Starts are unknown.
+    /// Fates of the trees whose roots' Starts have no known outcome.
     fates: HashMap<Key, Fate>,
     registration: Option<Registration>,
-    /// Changes under the lane's lock; read without it.
+    /// Changed under the lane's lock; read without it.
     generation: Arc<AtomicU32>,
     is_closed: bool,
-    /// The committer waits to be woken.
+    /// Whether the committer waits to be woken.
     is_idle: bool,
-    /// Threads that have more to stage at once.
-    bursts: Vec<ThreadId>,
-    /// Something was staged outside of a burst.
-    is_urgent: bool,
-    /// Room of Writes that were dropped, to be given back.
-    freed: usize,
+    /// Threads that are in a batch: they stage more Writes at once.
+    batching_threads: Vec<ThreadId>,
+    /// Whether the staged Writes must not wait for the end of the batches.
+    is_flush_due: bool,
+    /// Budget of dropped Writes, in bytes, to be released.
+    freed_bytes: usize,
     max_writes: usize,
     max_bytes: usize,
 }
 
-/// What the committer finds.
-pub(super) enum Taken {
-    /// A flush's worth, the registration it goes out under, and the watermark once all of it is settled.
+/// The committer's next task.
+pub(super) enum NextFlush {
+    /// A segment to flush, its registration, and the watermark once the segment is settled.
     Segment(Segment, Registration, Lsn),
-    /// Nothing at the moment.
-    Nothing,
-    /// Nothing, and nothing will come.
+    /// No Write can be flushed at the moment.
+    NothingReady,
+    /// The lane is closed and everything is flushed.
     Closed,
 }
 
-/// Lsns with what became of them.
+/// Lsns with their outcomes.
 pub(super) type Outcomes = Vec<(Lsn, Outcome)>;
 
 impl Staging {
@@ -104,9 +107,9 @@ impl Staging {
             generation: Arc::default(),
             is_closed: false,
             is_idle: false,
-            bursts: Vec::new(),
-            is_urgent: false,
-            freed: 0,
+            batching_threads: Vec::new(),
+            is_flush_due: false,
+            freed_bytes: 0,
             max_writes,
             max_bytes,
         }
@@ -124,7 +127,7 @@ impl Staging {
         self.generation.load(SeqCst)
     }
 
-    /// Where others read the generation.
+    /// Returns the generation for readers that do not hold the lock.
     pub(super) fn shared_generation(&self) -> Arc<AtomicU32> {
         self.generation.clone()
     }
@@ -138,54 +141,55 @@ impl Staging {
         (staged, self.held.values().map(|tree| tree.queue.len()).sum())
     }
 
-    /// True while the committer waits to be woken: before that it looks again by itself.
-    pub(super) fn is_idle(&self) -> bool {
+    /// Whether the committer waits to be woken. A committer that is not idle checks for staged Writes by
+    /// itself.
+    pub(super) fn is_committer_idle(&self) -> bool {
         self.is_idle
     }
 
-    /// True once after the committer has gone idle.
-    pub(super) fn wants_waking(&mut self) -> bool {
+    /// Returns whether the committer is idle, and marks it as woken.
+    pub(super) fn take_committer_idle(&mut self) -> bool {
         std::mem::take(&mut self.is_idle)
     }
 
-    /// Something was staged by this thread; whether the committer has to be woken for it.
+    /// Notes that this thread has staged a Write. Returns whether the caller must wake the committer.
     pub(super) fn note_staged(&mut self) -> bool {
-        if !self.bursts.is_empty() && self.bursts.contains(&std::thread::current().id()) {
+        if !self.batching_threads.is_empty() && self.batching_threads.contains(&std::thread::current().id()) {
             return false;
         }
-        self.is_urgent = true;
-        self.wants_waking()
+        self.is_flush_due = true;
+        self.take_committer_idle()
     }
 
-    /// This thread has more to stage at once; false if that was known.
-    pub(super) fn begin_burst(&mut self) -> bool {
+    /// Begins a batch of this thread. Returns false if the thread is already in one.
+    pub(super) fn begin_batch(&mut self) -> bool {
         let thread = std::thread::current().id();
-        let is_new = !self.bursts.contains(&thread);
+        let is_new = !self.batching_threads.contains(&thread);
         if is_new {
-            self.bursts.push(thread);
+            self.batching_threads.push(thread);
         }
         is_new
     }
 
-    /// The thread has staged all; whether the committer has to be woken for that.
-    pub(super) fn end_burst(&mut self, thread: ThreadId) -> bool {
-        self.bursts.retain(|other| *other != thread);
+    /// Ends the batch of a thread. Returns whether the caller must wake the committer.
+    pub(super) fn end_batch(&mut self, thread: ThreadId) -> bool {
+        self.batching_threads.retain(|other| *other != thread);
         if self.segments.is_empty() {
             return false;
         }
-        // also if other threads have begun meanwhile: what was staged has waited enough
-        self.is_urgent = true;
-        self.wants_waking()
+        // even if other threads are in batches by now: these Writes have waited long enough
+        self.is_flush_due = true;
+        self.take_committer_idle()
     }
 
-    pub(super) fn stage(&mut self, staged: Staged, slot: &mut Slot, watermark: &Watermark) -> Option<Lsn> {
-        let Staged { generation, tree, mut write, room, fate } = staged;
-        if self.is_closed || fate.as_ref().is_some_and(Fate::is_lost) {
+    pub(super) fn stage(&mut self, staged: Staged, slot: &mut FoldTarget, watermark: &Watermark) -> Option<Lsn> {
+        let Staged { generation, tree, mut write, reserved: room, fate } = staged;
+        if self.is_closed || fate.as_ref().is_some_and(Fate::has_failed) {
             return None;
         }
         if generation != self.generation() {
             match &mut write {
-                // its local run is over: whoever claims it runs it
+                // the local run is over; the worker that claims the execution runs it
                 Write::Start(start) if start.state.status() == Status::Running && start.parent.is_none() => {
                     start.state = State::Queued { armed: Vec::new() };
                 }
@@ -204,10 +208,10 @@ impl Staging {
         let may_fold = match self.held.get(&tree) {
             _ if self.held.is_empty() => true,
             None => true,
-            // the guarded Start itself may still take up its own end, if nothing has come between
-            Some(held) => matches!(held.why, Why::StartUnknown(_)) && held.queue.is_empty(),
+            // a guarded Start may still absorb the execution's own end if no other Write came in between
+            Some(held) => matches!(held.reason, HoldReason::StartPending(_)) && held.queue.is_empty(),
         };
-        let meta = Meta { tree, lsns: smallvec![lsn], room };
+        let meta = Meta { tree, lsns: smallvec![lsn], reserved: room };
         let mut entry = Entry { write, meta };
         if may_fold && matches!(entry.write, Write::Transition(_)) {
             match self.fold(entry, *slot) {
@@ -220,24 +224,24 @@ impl Staging {
         {
             watermark.hold(&entry.meta.lsns);
             held.queue.push_back(entry);
-            *slot = Slot::default();
+            *slot = FoldTarget::default();
             return Some(lsn);
         }
         *slot = self.push(entry);
         Some(lsn)
     }
 
-    /// Folds a Move into the Write of the same row in the last segment, if there is one.
+    /// Folds a Transition into the Write of the same row in the last segment, if there is one.
     #[allow(clippy::result_large_err)] // what does not fold comes back
-    fn fold(&mut self, entry: Entry, slot: Slot) -> Result<(), Entry> {
+    fn fold(&mut self, entry: Entry, slot: FoldTarget) -> Result<(), Entry> {
         let (Write::Transition(change), Some(segment)) = (&entry.write, self.segments.back_mut()) else {
             return Err(entry);
         };
         let key = change.key;
         let index = match slot.0 {
             Some((id, index)) if id == segment.id => Some(index),
-            _ if segment.released.is_empty() => None,
-            _ => segment.released.get(&key).copied(),
+            _ if segment.released_rows.is_empty() => None,
+            _ => segment.released_rows.get(&key).copied(),
         };
         let Some(index) =
             index.filter(|&i| segment.writes.get(i).is_some_and(|write| write.execution() == key))
@@ -246,7 +250,8 @@ impl Staging {
         };
         if matches!(&segment.writes[index], Write::Start(start) if start.is_guarded && start.parent.is_some())
         {
-            // it may be there already, and then this Move is its own: the Start's run waits for the outcome
+            // the child may exist already: then this Transition comes from its existing run, because a run of
+            // this Start would wait for the outcome
             return Err(entry);
         }
         let before = segment.writes[index].size();
@@ -261,12 +266,12 @@ impl Staging {
         }
         segment.bytes = segment.bytes + segment.writes[index].size() - before;
         segment.metas[index].lsns.extend(meta.lsns);
-        segment.metas[index].room += meta.room;
+        segment.metas[index].reserved += meta.reserved;
         Ok(())
     }
 
     /// Appends to the last segment, or to a new one when that is full.
-    fn push(&mut self, entry: Entry) -> Slot {
+    fn push(&mut self, entry: Entry) -> FoldTarget {
         let Entry { write, meta } = entry;
         let size = write.size();
         let is_full = self.segments.back().is_none_or(|last| {
@@ -274,28 +279,29 @@ impl Staging {
                 || (last.bytes + size > self.max_bytes && !last.writes.is_empty())
         });
         if is_full {
-            // a Write out of a queue has an old Lsn, and is held; a fresh one has the newest
+            // a Write released from a held tree has an older Lsn, which stays held; a new Write has the
+            // newest Lsn
             let newest = Lsn(self.next_lsn.0 - 1);
             let first_lsn = if meta.lsns.first() == Some(&newest) { newest } else { self.next_lsn };
             self.segments.push_back(Segment { id: self.next_segment, first_lsn, ..Segment::default() });
             self.next_segment += 1;
         }
-        let Some(segment) = self.segments.back_mut() else { return Slot::default() };
+        let Some(segment) = self.segments.back_mut() else { return FoldTarget::default() };
         let index = segment.writes.len();
-        let mut slot = Slot::default();
+        let mut slot = FoldTarget::default();
         match &write {
             Write::Start(start) => {
-                slot = Slot(Some((segment.id, index)));
+                slot = FoldTarget(Some((segment.id, index)));
                 if start.is_guarded {
-                    segment.guarded.push(index);
-                    // a child that is there already may have changed its row in this very segment
-                    segment.unowned += usize::from(start.parent.is_some());
-                    let held = HeldTree { why: Why::StartUnknown(start.key), queue: VecDeque::new() };
+                    segment.guarded_starts.push(index);
+                    // a child that exists already may have changed its row in this same segment
+                    segment.unowned_changes += usize::from(start.parent.is_some());
+                    let held = HeldTree { reason: HoldReason::StartPending(start.key), queue: VecDeque::new() };
                     self.held.insert(meta.tree, held);
                 }
             }
-            Write::Transition(_) => slot = Slot(Some((segment.id, index))),
-            Write::Wake(_) | Write::Request(_) | Write::ClearRequests(_) | Write::DeleteChunks(_) => segment.unowned += 1,
+            Write::Transition(_) => slot = FoldTarget(Some((segment.id, index))),
+            Write::Wake(_) | Write::Request(_) | Write::ClearRequests(_) | Write::DeleteChunks(_) => segment.unowned_changes += 1,
             Write::Checkpoint(_) | Write::Attempt(_) | Write::Chunk(_) => {}
         }
         segment.bytes += size;
@@ -304,44 +310,44 @@ impl Staging {
         slot
     }
 
-    /// The next flush's worth.
-    pub(super) fn take(&mut self, watermark: &Watermark) -> Taken {
-        if !self.bursts.is_empty() && !self.is_urgent && !self.is_closed {
-            // more comes at once
+    /// Takes the next segment to flush.
+    pub(super) fn take_flush(&mut self, watermark: &Watermark) -> NextFlush {
+        if !self.batching_threads.is_empty() && !self.is_flush_due && !self.is_closed {
+            // a batch is under way: more Writes follow at once
             self.is_idle = true;
-            return Taken::Nothing;
+            return NextFlush::NothingReady;
         }
-        self.is_urgent = false;
+        self.is_flush_due = false;
         if let Some(registration) = self.registration {
             while let Some(mut segment) = self.segments.pop_front() {
-                if segment.unowned > 0 {
-                    self.part_collisions(&mut segment, watermark);
+                if segment.unowned_changes > 0 {
+                    self.extract_collisions(&mut segment, watermark);
                 }
                 let passed = match self.segments.front() {
                     Some(next) => Lsn(next.first_lsn.0 - 1),
                     None => Lsn(self.next_lsn.0 - 1),
                 };
                 if !segment.writes.is_empty() {
-                    return Taken::Segment(segment, registration, passed);
+                    return NextFlush::Segment(segment, registration, passed);
                 }
             }
         }
         if self.is_closed && self.segments.is_empty() && self.held.is_empty() {
-            return Taken::Closed;
+            return NextFlush::Closed;
         }
         self.is_idle = true;
-        Taken::Nothing
+        NextFlush::NothingReady
     }
 
-    /// Moves out of `segment` whatever meets a row that an earlier Write of it changes, with all that
-    /// comes behind it in its tree.
-    fn part_collisions(&mut self, segment: &mut Segment, watermark: &Watermark) {
+    /// Holds Writes of `segment` that change a row which an earlier Write of it changes, with all later
+    /// Writes of their trees.
+    fn extract_collisions(&mut self, segment: &mut Segment, watermark: &Watermark) {
         let mut rows = HashSet::with_capacity(segment.writes.len());
         let mut parted: HashMap<Key, VecDeque<Entry>> = HashMap::new();
         let old = std::mem::take(segment);
         *segment = Segment { id: old.id, first_lsn: old.first_lsn, ..Segment::default() };
         for (write, meta) in old.writes.into_iter().zip(old.metas) {
-            let touched = touched(&write);
+            let touched = changed_rows(&write);
             let collides = parted.contains_key(&meta.tree) || touched.iter().any(|row| rows.contains(row));
             if collides {
                 watermark.hold(&meta.lsns);
@@ -351,7 +357,7 @@ impl Staging {
             rows.extend(touched);
             segment.bytes += write.size();
             if matches!(&write, Write::Start(start) if start.is_guarded) {
-                segment.guarded.push(segment.writes.len());
+                segment.guarded_starts.push(segment.writes.len());
             }
             segment.writes.push(write);
             segment.metas.push(meta);
@@ -360,114 +366,116 @@ impl Staging {
             return;
         }
         for later in &mut self.segments {
-            later.part(&mut parted, watermark);
+            later.extract_trees(&mut parted, watermark);
         }
         for (tree, mut queue) in parted {
             match self.held.get_mut(&tree) {
-                // a guarded Start that was parted takes its hold with it; one that goes keeps it
+                // an extracted guarded Start is held for the collision; one that stays in the flush keeps its
+                // hold on the tree
                 Some(held) => {
                     queue.extend(held.queue.drain(..));
                     held.queue = queue;
-                    let start_goes = segment.guarded.iter().any(|&i| segment.metas[i].tree == tree);
-                    if matches!(held.why, Why::StartUnknown(_)) && !start_goes {
-                        held.why = Why::Collision;
+                    let start_goes = segment.guarded_starts.iter().any(|&i| segment.metas[i].tree == tree);
+                    if matches!(held.reason, HoldReason::StartPending(_)) && !start_goes {
+                        held.reason = HoldReason::Collision;
                     }
                 }
                 None => {
-                    self.held.insert(tree, HeldTree { why: Why::Collision, queue });
+                    self.held.insert(tree, HeldTree { reason: HoldReason::Collision, queue });
                 }
             }
         }
     }
 
-    /// Settles a segment that was flushed: guarded Starts let go of their trees, and collisions may try
-    /// again. Returns what was dropped because a Start lost.
+    /// Settles a segment that was flushed: guarded Starts and collisions no longer hold their trees. Returns
+    /// the Writes that were dropped because a Start failed.
     pub(super) fn settle(&mut self, segment: &Segment, outcomes: &[(usize, Outcome)]) -> Outcomes {
         let mut dropped = Outcomes::new();
-        for &index in &segment.guarded {
+        for &index in &segment.guarded_starts {
             let (tree, key) = (segment.metas[index].tree, segment.writes[index].execution());
-            if self.held.get(&tree).is_none_or(|held| held.why != Why::StartUnknown(key)) {
+            if self.held.get(&tree).is_none_or(|held| held.reason != HoldReason::StartPending(key)) {
                 continue;
             }
             match outcomes.binary_search_by_key(&index, |(i, _)| *i) {
-                Ok(i) => self.lose(tree, key, &outcomes[i].1, &mut dropped),
-                Err(_) => self.win(tree, key),
+                Ok(i) => self.fail_start(tree, key, &outcomes[i].1, &mut dropped),
+                Err(_) => self.confirm_start(tree, key),
             }
-            self.release(tree);
+            self.release_tree(tree);
         }
         dropped
     }
 
-    /// Lets those try again whose row was in the last flush.
+    /// Releases the trees that were held because their row was in the last flush.
     pub(super) fn release_collisions(&mut self) {
         if self.held.is_empty() {
             return;
         }
-        let is_collision = |(tree, held): (&Key, &HeldTree)| (held.why == Why::Collision).then_some(*tree);
+        let is_collision = |(tree, held): (&Key, &HeldTree)| (held.reason == HoldReason::Collision).then_some(*tree);
         let collided: Vec<Key> = self.held.iter().filter_map(is_collision).collect();
         for tree in collided {
-            self.release(tree);
+            self.release_tree(tree);
         }
     }
 
-    /// The Start of `execution` has landed.
-    fn win(&mut self, tree: Key, execution: Key) {
+    /// Confirms that the Start of `execution` was applied.
+    fn confirm_start(&mut self, tree: Key, execution: Key) {
         if tree == execution && !self.fates.is_empty() {
             self.fates.remove(&tree);
         }
     }
 
-    /// A Start came to `outcome`: drops what depends on it, if it has lost.
-    fn lose(&mut self, tree: Key, execution: Key, outcome: &Outcome, dropped: &mut Outcomes) {
+    /// Handles a Start that was not applied: drops the Writes that depend on it, unless `outcome` shows that
+    /// the execution exists.
+    fn fail_start(&mut self, tree: Key, execution: Key, outcome: &Outcome, dropped: &mut Outcomes) {
         match outcome {
-            // the execution is there and goes on: started by a run of the same parent before this one
+            // the execution exists: an earlier run of the same parent started it
             Outcome::Duplicate(existing) if existing.key == execution => {}
-            // a root takes all that it has started with it
+            // the root's Start takes all Writes of the tree with it
             _ if tree == execution => {
                 if let Some(fate) = self.fates.remove(&tree) {
-                    fate.lose();
+                    fate.fail();
                 }
                 let Some(held) = self.held.get_mut(&tree) else { return };
                 for entry in held.queue.drain(..) {
-                    self.freed += entry.meta.room as usize;
+                    self.freed_bytes += entry.meta.reserved as usize;
                     dropped.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Dropped)));
                 }
             }
-            _ => self.drop_of(tree, execution, dropped),
+            _ => self.drop_execution(tree, execution, dropped),
         }
     }
 
-    /// Room that has become free by Writes that were dropped.
+    /// Takes the budget, in bytes, that dropped Writes have freed.
     pub(super) fn take_freed(&mut self) -> usize {
-        std::mem::take(&mut self.freed)
+        std::mem::take(&mut self.freed_bytes)
     }
 
-    /// Drops what `execution` has in the queue of `tree`.
-    fn drop_of(&mut self, tree: Key, execution: Key, dropped: &mut Outcomes) {
+    /// Drops the held Writes of `execution` in `tree`.
+    fn drop_execution(&mut self, tree: Key, execution: Key, dropped: &mut Outcomes) {
         let Some(held) = self.held.get_mut(&tree) else { return };
         held.queue.retain(|entry| {
             let is_lost = entry.write.execution() == execution;
             if is_lost {
-                self.freed += entry.meta.room as usize;
+                self.freed_bytes += entry.meta.reserved as usize;
                 dropped.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Dropped)));
             }
             !is_lost
         });
     }
 
-    /// Lets the queue of `tree` go on, up to the next guarded Start. The Lsns stay held until flushed.
-    fn release(&mut self, tree: Key) {
+    /// Releases the held Writes of `tree`, up to the next guarded Start. Their Lsns stay held until flushed.
+    fn release_tree(&mut self, tree: Key) {
         let Some(HeldTree { mut queue, .. }) = self.held.remove(&tree) else { return };
         while let Some(entry) = queue.pop_front() {
-            let entry = match self.fold(entry, Slot::default()) {
+            let entry = match self.fold(entry, FoldTarget::default()) {
                 Ok(()) => continue,
                 Err(entry) => entry,
             };
             let key = entry.write.execution();
-            if let Slot(Some((_, index))) = self.push(entry)
+            if let FoldTarget(Some((_, index))) = self.push(entry)
                 && let Some(segment) = self.segments.back_mut()
             {
-                segment.released.insert(key, index);
+                segment.released_rows.insert(key, index);
             }
             if let Some(held) = self.held.get_mut(&tree) {
                 held.queue = queue;
@@ -476,65 +484,65 @@ impl Staging {
         }
     }
 
-    /// Holds `tree` behind its first Write in `segment`, which is refused; nothing else is in there but the
-    /// tree. A free Write has nobody to take its place: the tree goes on without it.
-    pub(super) fn refuse(&mut self, segment: Segment, watermark: &Watermark) -> (Entry, Outcomes) {
+    /// Holds the tree of `segment`, which contains no other tree, behind its first Write, which was rejected.
+    /// An unowned Write gets no replacement: its tree continues without it.
+    pub(super) fn reject(&mut self, segment: Segment, watermark: &Watermark) -> (Entry, Outcomes) {
         let mut entries = segment.into_entries();
         let mut dropped = Outcomes::new();
         let Some(refused) = entries.pop_front() else { unreachable!("a refused segment has a first Write") };
         let (tree, execution, lsn) = (refused.meta.tree, refused.write.execution(), refused.meta.lsns[0]);
-        self.hold_back(tree, Why::Refused(lsn), entries, watermark);
+        self.hold_tree(tree, HoldReason::Rejected(lsn), entries, watermark);
         if !refused.write.is_owned() {
             if matches!(refused.write, Write::Start(_)) {
-                self.lose(tree, execution, &Outcome::Dropped, &mut dropped);
+                self.fail_start(tree, execution, &Outcome::Dropped, &mut dropped);
             }
-            self.release(tree);
+            self.release_tree(tree);
         }
         (refused, dropped)
     }
 
-    /// Holds `tree` behind its first Write in `segment`, which goes to the slow lane.
+    /// Holds the tree of `segment` behind its first Write, which goes to the slow lane.
     pub(super) fn block(&mut self, segment: Segment, watermark: &Watermark) -> Entry {
         let mut entries = segment.into_entries();
         let Some(blocked) = entries.pop_front() else { unreachable!("a blocked segment has a first Write") };
         watermark.hold(&blocked.meta.lsns);
-        self.hold_back(blocked.meta.tree, Why::Blocked, entries, watermark);
+        self.hold_tree(blocked.meta.tree, HoldReason::Blocked, entries, watermark);
         blocked
     }
 
-    fn hold_back(&mut self, tree: Key, why: Why, entries: VecDeque<Entry>, watermark: &Watermark) {
+    fn hold_tree(&mut self, tree: Key, why: HoldReason, entries: VecDeque<Entry>, watermark: &Watermark) {
         let mut parted = HashMap::from([(tree, VecDeque::new())]);
         for entry in &entries {
             watermark.hold(&entry.meta.lsns);
         }
         for later in &mut self.segments {
-            later.part(&mut parted, watermark);
+            later.extract_trees(&mut parted, watermark);
         }
         let mut queue = entries;
         queue.extend(parted.remove(&tree).unwrap_or_default());
         if let Some(held) = self.held.remove(&tree) {
             queue.extend(held.queue);
         }
-        self.held.insert(tree, HeldTree { why, queue });
+        self.held.insert(tree, HeldTree { reason: why, queue });
     }
 
-    /// The slow lane is done with `entry`: its tree goes on.
+    /// Releases the tree of `entry`, which the slow lane has finished.
     pub(super) fn unblock(&mut self, entry: &Entry, outcome: &Outcome) -> Outcomes {
         let mut dropped = Outcomes::new();
         let tree = entry.meta.tree;
-        if self.held.get(&tree).is_some_and(|held| held.why == Why::Blocked) {
+        if self.held.get(&tree).is_some_and(|held| held.reason == HoldReason::Blocked) {
             if matches!(entry.write, Write::Start(_)) {
                 match outcome {
-                    Outcome::Applied => self.win(tree, entry.write.execution()),
-                    outcome => self.lose(tree, entry.write.execution(), outcome, &mut dropped),
+                    Outcome::Applied => self.confirm_start(tree, entry.write.execution()),
+                    outcome => self.fail_start(tree, entry.write.execution(), outcome, &mut dropped),
                 }
             }
-            self.release(tree);
+            self.release_tree(tree);
         }
         dropped
     }
 
-    pub(super) fn replace(
+    pub(super) fn replace_rejected(
         &mut self,
         tree: Key,
         refused: Lsn,
@@ -542,25 +550,25 @@ impl Staging {
         write: Option<Write>,
     ) -> (Option<Arc<Placement>>, Outcomes) {
         let mut dropped = Outcomes::new();
-        let held = self.held.get(&tree).filter(|held| held.why == Why::Refused(refused));
+        let held = self.held.get(&tree).filter(|held| held.reason == HoldReason::Rejected(refused));
         let Some(held) = held else { return (None, dropped) };
         let ticket = held.queue.iter().rev().find_map(|entry| match &entry.write {
             Write::Transition(change) if change.key == execution => change.ticket.clone(),
             _ => None,
         });
-        self.drop_of(tree, execution, &mut dropped);
+        self.drop_execution(tree, execution, &mut dropped);
         if let Some(write) = write {
             let lsn = self.next_lsn;
             self.next_lsn.0 += 1;
-            self.push(Entry { write, meta: Meta { tree, lsns: smallvec![lsn], room: 0 } });
+            self.push(Entry { write, meta: Meta { tree, lsns: smallvec![lsn], reserved: 0 } });
         }
-        self.release(tree);
+        self.release_tree(tree);
         (ticket, dropped)
     }
 
-    /// Ends the generation: owned Writes come to `Fenced`; free ones are staged again, for
-    /// [`bind`](Staging::bind) to let them go. `rest` is what had been taken and did not land. If another
-    /// registration than `worker`'s is bound already, only `rest` is concerned.
+    /// Ends the generation of `worker`. The outcome of owned Writes is `Fenced`; unowned Writes are staged
+    /// again and wait for [`bind`](Staging::bind). `rest` contains the segments that were taken and not
+    /// committed. If a registration other than `worker`'s is already bound, only `rest` is affected.
     pub(super) fn fence(&mut self, worker: WorkerId, rest: Vec<Segment>, watermark: &Watermark) -> Outcomes {
         let mut outcomes = Outcomes::new();
         let mut free = Vec::new();
@@ -568,30 +576,30 @@ impl Staging {
         if self.registration.is_some_and(|registration| registration.worker == worker) {
             self.generation.fetch_add(1, SeqCst);
             self.registration = None;
-            // no run of this generation stages anything any more
+            // no run of this generation stages another Write
             self.fates.clear();
             entries.extend(self.segments.drain(..).flat_map(Segment::into_entries));
             entries.extend(self.held.drain().flat_map(|(_, held)| held.queue));
         }
         for entry in entries {
             if entry.write.is_owned() {
-                self.freed += entry.meta.room as usize;
+                self.freed_bytes += entry.meta.reserved as usize;
                 outcomes.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Fenced)));
             } else {
                 free.push(entry);
             }
         }
         for entry in free {
-            outcomes.extend(self.stage_again(entry, watermark));
+            outcomes.extend(self.restage(entry, watermark));
         }
         outcomes
     }
 
-    /// Stages a free Write again that did not land under an earlier registration.
-    pub(super) fn stage_again(&mut self, mut entry: Entry, watermark: &Watermark) -> Outcomes {
+    /// Stages an unowned Write again that was not committed under an earlier registration.
+    pub(super) fn restage(&mut self, mut entry: Entry, watermark: &Watermark) -> Outcomes {
         let mut outcomes = Outcomes::new();
         if let Write::Start(start) = &mut entry.write {
-            // its local run is over: whoever claims it runs it from the beginning
+            // the local run is over; the worker that claims the execution runs it from the beginning
             outcomes.extend(entry.meta.lsns.drain(1..).map(|lsn| (lsn, Outcome::Fenced)));
             if !matches!(start.state, State::Scheduled { .. }) {
                 start.state = State::Queued { armed: Vec::new() };
@@ -600,10 +608,10 @@ impl Staging {
         watermark.hold(&entry.meta.lsns);
         let tree = entry.meta.tree;
         match self.held.get_mut(&tree) {
-            // it comes back from the slow lane: before all that waited for it
-            Some(held) if held.why == Why::Blocked => {
+            // a Write returned by the slow lane precedes the Writes held behind it
+            Some(held) if held.reason == HoldReason::Blocked => {
                 held.queue.push_front(entry);
-                self.release(tree);
+                self.release_tree(tree);
             }
             Some(held) => held.queue.push_back(entry),
             None => {
@@ -613,8 +621,8 @@ impl Staging {
         outcomes
     }
 
-    /// Takes everything out, for a lane that ends without the database.
-    pub(super) fn clear(&mut self) -> Vec<Entry> {
+    /// Closes the lane and takes all Writes out, for a lane that ends without the database.
+    pub(super) fn close_and_take_all(&mut self) -> Vec<Entry> {
         self.is_closed = true;
         let mut entries: Vec<Entry> = self.segments.drain(..).flat_map(Segment::into_entries).collect();
         entries.extend(self.held.drain().flat_map(|(_, held)| held.queue));

@@ -1,7 +1,7 @@
-//! Acknowledging: the watermark of a lane, and those who wait for it.
+//! Acknowledgement: the watermark of a lane, and its waiters.
 //!
-//! An Lsn is settled when it is at or below the watermark and not held. All but a few outcomes are
-//! `Applied`, so only the others are kept.
+//! An Lsn is settled when it is at or below the watermark and not held. Nearly all outcomes are `Applied`, so
+//! only the others are kept.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -13,18 +13,19 @@ use crossbeam_utils::CachePadded;
 use super::Lsn;
 use crate::store::Outcome;
 
-/// So many outcomes other than `Applied` are kept for those who ask late. Who waits already gets the outcome
-/// put aside, however late the poll comes.
-const KEPT: usize = 1 << 16;
+/// Maximum number of outcomes other than `Applied` that are kept for late callers. A registered waiter gets
+/// its outcome separately, however late it polls.
+const MAX_KEPT_OUTCOMES: usize = 1 << 16;
 
 #[derive(Default)]
 pub(super) struct Watermark {
-    /// Apart: who reads the others does not wait for who locks this.
+    /// In a cache line of its own, so that threads that read the other fields do not wait for threads that
+    /// lock this one.
     inner: CachePadded<Mutex<Inner>>,
     lsn: AtomicU64,
-    /// Lsns at or below the watermark that are not settled.
+    /// Number of Lsns at or below the watermark that are not settled.
     held: AtomicUsize,
-    /// Outcomes other than `Applied` that are kept.
+    /// Number of kept outcomes other than `Applied`.
     exceptions: AtomicUsize,
 }
 
@@ -32,14 +33,14 @@ pub(super) struct Watermark {
 struct Inner {
     held: HashSet<Lsn>,
     outcomes: HashMap<Lsn, Outcome>,
-    /// The Lsns of `outcomes`, as they were noted.
-    noted: VecDeque<Lsn>,
+    /// The Lsns of `outcomes`, oldest entry first.
+    outcome_order: VecDeque<Lsn>,
     waiters: Vec<Waiter>,
     next_waiter: u64,
-    /// Lsns held, and waiters registered, since they were last counted.
+    /// Numbers of Lsns held and of waiters registered since the last [`Watermark::take_counts`].
     uncounted: (u64, u64),
-    /// Outcomes other than `Applied` for waiters, by id, that have been woken and have not come for them.
-    answers: HashMap<u64, Outcome>,
+    /// Outcomes other than `Applied` of waiters that were woken and have not polled since, by waiter id.
+    pending_outcomes: HashMap<u64, Outcome>,
 }
 
 struct Waiter {
@@ -49,9 +50,9 @@ struct Waiter {
 }
 
 impl Inner {
-    /// The outcome of `lsn` if it is settled, for the waiter with this id.
-    fn settled(&mut self, watermark: Lsn, lsn: Lsn, waiter: Option<u64>) -> Option<Outcome> {
-        if let Some(outcome) = waiter.and_then(|id| self.answers.remove(&id)) {
+    /// Returns the outcome of `lsn` if it is settled. Removes the outcome that is pending for this waiter.
+    fn take_outcome(&mut self, watermark: Lsn, lsn: Lsn, waiter: Option<u64>) -> Option<Outcome> {
+        if let Some(outcome) = waiter.and_then(|id| self.pending_outcomes.remove(&id)) {
             return Some(outcome);
         }
         if let Some(outcome) = self.outcomes.get(&lsn) {
@@ -74,10 +75,10 @@ impl Watermark {
         self.peek(lsn, None).is_some()
     }
 
-    /// The outcome of `lsn` if it is settled; takes no lock in the common case.
+    /// Returns the outcome of `lsn` if it is settled; takes no lock in the common case.
     fn peek(&self, lsn: Lsn, waiter: Option<u64>) -> Option<Outcome> {
-        // an Lsn enters `held` and an outcome is noted before the watermark passes it, so this order of
-        // loads never misses one
+        // an Lsn enters `held`, and an outcome is kept, before the watermark passes it; so loads in this
+        // order never miss one
         let watermark = self.lsn();
         let is_held_empty = self.held.load(SeqCst) == 0;
         if self.exceptions.load(SeqCst) == 0 {
@@ -88,7 +89,7 @@ impl Watermark {
                 return Some(Outcome::Applied);
             }
         }
-        self.inner().settled(watermark, lsn, waiter)
+        self.inner().take_outcome(watermark, lsn, waiter)
     }
 
     /// Keeps `lsns` unsettled although the watermark passes them.
@@ -99,18 +100,18 @@ impl Watermark {
         self.held.store(inner.held.len(), SeqCst);
     }
 
-    /// How many Lsns have been held, and how many waits were not over at once, since this was last asked.
-    pub(super) fn take_uncounted(&self) -> (u64, u64) {
+    /// Returns how many Lsns were held, and how many waits did not end at once, since the last call.
+    pub(super) fn take_counts(&self) -> (u64, u64) {
         std::mem::take(&mut self.inner().uncounted)
     }
 
-    /// True if anything is held.
+    /// Whether any Lsn is held.
     pub(super) fn has_held(&self) -> bool {
         self.held.load(SeqCst) > 0
     }
 
-    /// Notes the outcomes other than `Applied`, ends holds, moves the watermark, and wakes whoever waited
-    /// for what is settled now.
+    /// Keeps the outcomes other than `Applied`, ends holds, moves the watermark, and wakes the waiters of
+    /// Lsns that are settled now.
     pub(super) fn publish(
         &self,
         watermark: Option<Lsn>,
@@ -122,7 +123,7 @@ impl Watermark {
         }
     }
 
-    /// The same, but returns whoever has to be woken.
+    /// Does the same as [`publish`](Self::publish), but returns the wakers instead of waking them.
     pub(super) fn settle(
         &self,
         watermark: Option<Lsn>,
@@ -141,11 +142,11 @@ impl Watermark {
             for (lsn, outcome) in outcomes {
                 inner.held.remove(&lsn);
                 if inner.outcomes.insert(lsn, outcome).is_none() {
-                    inner.noted.push_back(lsn);
+                    inner.outcome_order.push_back(lsn);
                 }
             }
             let now = watermark.map_or_else(|| self.lsn(), |lsn| lsn.max(self.lsn()));
-            let (held, outcomes, answers) = (&inner.held, &inner.outcomes, &mut inner.answers);
+            let (held, outcomes, answers) = (&inner.held, &inner.outcomes, &mut inner.pending_outcomes);
             inner.waiters.retain_mut(|waiter| {
                 let outcome = if outcomes.is_empty() { None } else { outcomes.get(&waiter.lsn) };
                 let is_settled = outcome.is_some()
@@ -158,28 +159,28 @@ impl Watermark {
                 }
                 !is_settled
             });
-            while inner.noted.len() > KEPT
-                && let Some(oldest) = inner.noted.pop_front()
+            while inner.outcome_order.len() > MAX_KEPT_OUTCOMES
+                && let Some(oldest) = inner.outcome_order.pop_front()
             {
                 inner.outcomes.remove(&oldest);
             }
-            // in the order opposite to `peek`
-            self.exceptions.store(inner.outcomes.len() + inner.answers.len(), SeqCst);
+            // stored in the reverse order of the loads in `peek`
+            self.exceptions.store(inner.outcomes.len() + inner.pending_outcomes.len(), SeqCst);
             self.held.store(inner.held.len(), SeqCst);
             self.lsn.store(now.0, SeqCst);
         }
         wake
     }
 
-    /// The outcome of `lsn` when it is settled; until then `waker` waits for it, under the id in `waiter`.
+    /// Returns the outcome of `lsn` if it is settled. Otherwise registers `waker` under the id in `waiter`.
     pub(super) fn poll(&self, lsn: Lsn, waiter: &mut Option<u64>, waker: &Waker) -> Poll<Outcome> {
         if let Some(outcome) = self.peek(lsn, *waiter) {
             *waiter = None;
             return Poll::Ready(outcome);
         }
         let mut inner = self.inner();
-        // once more under the lock: a flush between the look and the registration would be missed
-        if let Some(outcome) = inner.settled(self.lsn(), lsn, *waiter) {
+        // check again under the lock: a flush between the check and the registration would be missed
+        if let Some(outcome) = inner.take_outcome(self.lsn(), lsn, *waiter) {
             *waiter = None;
             return Poll::Ready(outcome);
         }
@@ -197,17 +198,17 @@ impl Watermark {
         Poll::Pending
     }
 
-    /// A waiter goes away.
-    pub(super) fn forget(&self, id: u64) {
+    /// Removes a waiter that no longer waits.
+    pub(super) fn remove_waiter(&self, id: u64) {
         let mut inner = self.inner();
-        inner.answers.remove(&id);
-        // waiters are in order of id: retain keeps it
+        inner.pending_outcomes.remove(&id);
+        // waiters are in order of id, and `retain_mut` keeps the order
         if let Ok(i) = inner.waiters.binary_search_by_key(&id, |waiter| waiter.id) {
             inner.waiters.remove(i);
         }
     }
 
-    pub(super) fn waiters(&self) -> usize {
+    pub(super) fn waiter_count(&self) -> usize {
         self.inner().waiters.len()
     }
 }
@@ -222,12 +223,12 @@ mod tests {
         let (mut early, mut given_up) = (None, None);
         assert!(watermark.poll(Lsn(1), &mut early, Waker::noop()).is_pending());
         assert!(watermark.poll(Lsn(2), &mut given_up, Waker::noop()).is_pending());
-        let others = (1..KEPT as u64 * 2).map(|n| (Lsn(n), Outcome::Dropped));
-        watermark.publish(Some(Lsn(KEPT as u64 * 2)), [], others);
+        let others = (1..MAX_KEPT_OUTCOMES as u64 * 2).map(|n| (Lsn(n), Outcome::Dropped));
+        watermark.publish(Some(Lsn(MAX_KEPT_OUTCOMES as u64 * 2)), [], others);
         assert_eq!(watermark.poll(Lsn(1), &mut early, Waker::noop()), Poll::Ready(Outcome::Dropped));
-        watermark.forget(given_up.unwrap());
+        watermark.remove_waiter(given_up.unwrap());
         let inner = watermark.inner();
-        assert!(inner.answers.is_empty() && inner.waiters.is_empty() && inner.outcomes.len() == KEPT);
+        assert!(inner.pending_outcomes.is_empty() && inner.waiters.is_empty() && inner.outcomes.len() == MAX_KEPT_OUTCOMES);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! [`EngineBuilder`]: what an engine is told before it opens.
+//! [`EngineBuilder`]: an engine's store, workflows, queues and options, before it is opened.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::engine::queues::declare;
 use crate::error::Error;
 use crate::payload::DEFAULT_VALUE_LIMIT;
 use crate::queue::{OnConflict, Queue, check_queue_name};
-use crate::runtime::commit_observer::Ear;
+use crate::runtime::commit_observer::EngineObserver;
 use crate::runtime::definition::Definitions;
 use crate::runtime::inner::{Core, Options};
 use crate::store::{Store, StoreError, WorkerInfo};
-use crate::text::{check_text, quoted};
+use crate::text::{check_text, quote};
 use crate::workflow::Workflow;
 
-/// Longest app_version, in bytes.
+/// Maximum length of an app_version, in bytes.
 const APP_VERSION_LIMIT: usize = 255;
 
-/// Collects what an engine needs, then [opens](EngineBuilder::open) it.
+/// A builder for an [`Engine`]; [`open`](EngineBuilder::open) opens it.
 pub struct EngineBuilder {
     store: Arc<dyn Store>,
     options: Options,
@@ -33,7 +33,7 @@ pub struct EngineBuilder {
 }
 
 impl Engine {
-    /// A builder for an engine on `store`.
+    /// Returns a builder for an engine on `store`.
     pub fn builder(store: Arc<dyn Store>) -> EngineBuilder {
         EngineBuilder {
             store,
@@ -53,13 +53,13 @@ impl Engine {
     }
 }
 
-/// The name of this machine.
+/// Returns the name of this machine.
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl EngineBuilder {
-    /// Registers a workflow: the engine can start it, and claims executions of it.
+    /// Registers a workflow: the engine may start executions of it, and claims them.
     #[must_use]
     pub fn register<I, O>(mut self, workflow: &Workflow<I, O>) -> Self {
         if let Err(error) = self.definitions.register(&workflow.definition) {
@@ -68,22 +68,22 @@ impl EngineBuilder {
         self
     }
 
-    /// Declares a queue: it is stored when the engine opens, for all processes; where it is stored already, with these
-    /// limits from then on.
+    /// Declares a queue. Opening the engine stores the queue with these limits for all processes; a queue that is stored
+    /// already gets these limits.
     #[must_use]
     pub fn queue(self, queue: Queue) -> Self {
         self.declare_queue(queue, OnConflict::default())
     }
 
-    /// Declares a queue, and says what to do where it is stored already with other limits.
+    /// Declares a queue, with a policy for a queue that is stored already with other limits.
     #[must_use]
     pub fn declare_queue(mut self, queue: Queue, on_conflict: OnConflict) -> Self {
         self.queues.push((queue, on_conflict));
         self
     }
 
-    /// The queues from which this engine takes executions to run; all of them unless this is called. What has no queue,
-    /// which is also what is continued without one, is in [`DEFAULT_QUEUE`](crate::queue::DEFAULT_QUEUE).
+    /// Sets the queues from which this engine claims executions; all queues by default. Executions without a queue, which
+    /// include executions that continue without one, are in [`DEFAULT_QUEUE`](crate::queue::DEFAULT_QUEUE).
     #[must_use]
     pub fn serve<S: AsRef<str>>(mut self, queues: impl IntoIterator<Item = S>) -> Self {
         let queues: Vec<Arc<str>> = queues.into_iter().map(|name| name.as_ref().into()).collect();
@@ -94,7 +94,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Most executions that run at a time in this process; what is started beyond waits in the database.
+    /// Sets the maximum number of executions that run at a time in this process. Further ones wait in the database.
     /// 10,000 by default.
     #[must_use]
     pub fn max_running(mut self, executions: usize) -> Self {
@@ -102,9 +102,9 @@ impl EngineBuilder {
         self
     }
 
-    /// The version of the program's code. What this engine starts is then run only by workers of the same
-    /// version, and this engine runs only what has this version or none. Unset by default, and then everything
-    /// matches: a deploy continues what the code before it began.
+    /// Sets the version of the program's code. Executions that this engine starts are then run only by workers of the
+    /// same version, and this engine runs only executions with this version or none. Unset by default: then every version
+    /// matches, and a deploy continues the executions that older code began.
     #[must_use]
     pub fn app_version(mut self, version: impl AsRef<str>) -> Self {
         match check_text("app_version", version.as_ref(), APP_VERSION_LIMIT) {
@@ -116,58 +116,58 @@ impl EngineBuilder {
         self
     }
 
-    /// Makes it a client: it runs nothing.
+    /// Makes the engine a client: it runs nothing.
     #[must_use]
     pub(crate) fn run_nothing(mut self) -> Self {
         self.info.is_client = true;
         self
     }
 
-    /// How often an execution whose worker died several times in a row, without a new checkpoint of it, is tried
-    /// alone before it ends as failed. 10 by default.
+    /// Sets how often an execution whose worker died several times in a row, without a new checkpoint of the execution, is
+    /// tried alone before it ends as failed. 10 by default.
     #[must_use]
     pub fn max_recoveries(mut self, recoveries: u32) -> Self {
         self.options.max_recoveries = recoveries;
         self
     }
 
-    /// How many executions of workflows that hold a thread run at a time, at least 1, for bindings whose code runs in threads
-    /// ([`of_guest`](crate::Workflow::of_guest)). The worker claims no more of them than its threads can begin soon, and
-    /// leaves the others to other workers. No limit by default.
+    /// Sets the maximum number of executions of workflows that hold a thread, at least 1: for bindings whose code runs in
+    /// threads ([`new_guest`](crate::Workflow::new_guest)). The worker claims no more of them than its threads can begin
+    /// soon, and leaves the others to other workers. No limit by default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.options.threads = Some(threads);
         self
     }
 
-    /// An execution all of whose branches wait longer than this gives up its memory. 5 s by default.
+    /// Suspends an execution, which frees its memory, when all of its branches wait for longer than `wait`. 5 s by default.
     #[must_use]
     pub fn suspend_after(mut self, wait: Duration) -> Self {
         self.options.suspend_after = wait;
         self
     }
 
-    /// Largest input, step value or output, in encoded bytes. 256 MiB by default.
+    /// Sets the maximum size of an input, a step's value or an output, in encoded bytes. 256 MiB by default.
     #[must_use]
     pub fn value_limit(mut self, bytes: usize) -> Self {
         self.options.value_limit = bytes;
         self
     }
 
-    /// How many bytes may be staged, per lane, before callers and steps wait. 64 MiB by default.
-    /// What is larger than that by itself waits until nothing else is staged. Inputs, values and outputs count; attributes,
-    /// failed attempts and requests do not.
+    /// Sets how many bytes may be staged per lane before callers and steps have to wait. 64 MiB by default. A value larger
+    /// than that waits until nothing else is staged. Inputs, values and outputs count; attributes, failed attempts and
+    /// requests do not.
     #[must_use]
     pub fn staged_bytes(mut self, bytes: usize) -> Self {
         self.options.staged_bytes = bytes;
         self
     }
 
-    /// Opens the engine: registers its worker and recovers what lost workers left. Must be called in a
-    /// tokio runtime, which then runs the workflows.
+    /// Opens the engine: registers its worker, and recovers the executions of dead workers. Must be called in a tokio
+    /// runtime, which then runs the workflows.
     ///
-    /// The worker claims at once what is ready or due of the registered workflows, whoever started it. With
-    /// none registered it claims nothing: an engine to look, to cancel and to resume.
+    /// The worker claims at once what is ready or due of the registered workflows, in whatever process it was started.
+    /// Without registered workflows it claims nothing: such an engine only reads, cancels and resumes.
     pub async fn open(self) -> Result<Engine, Error> {
         if let Some(error) = self.error {
             return Err(error);
@@ -181,7 +181,7 @@ impl EngineBuilder {
         for (queue, on_conflict) in &declared {
             declare(&*store, queue, *on_conflict).await?;
         }
-        // lanes, their slow lanes, and one for claims
+        // the lanes, their slow lanes, and one lane for claims
         let claim_lane = lanes * 2;
         let registering_at = tokio::time::Instant::now();
         let registering = store.clone();
@@ -189,7 +189,7 @@ impl EngineBuilder {
         let registration =
             on_own_thread(async move { registering.register(claim_lane + 1, &told).await }).await?;
         let registration = registration.map_err(|error| match error {
-            // no caller's wish was on its way: nothing is unknown
+            // no request of a caller was under way, so no outcome is unknown
             StoreError::Unavailable(reason) => Error::Unreachable { store: "the database".into(), reason },
             error => error.into(),
         })?;
@@ -210,7 +210,7 @@ impl EngineBuilder {
         let mut ended = Vec::new();
         crate::crash_point!("engine registered");
         for number in 0..lanes {
-            let ear = Arc::new(Ear(Arc::downgrade(&core)));
+            let ear = Arc::new(EngineObserver(Arc::downgrade(&core)));
             let (lane, end) = Lane::open(
                 number,
                 lanes + number,
@@ -236,12 +236,12 @@ impl EngineBuilder {
             "the {} is open",
             core.info.noun()
         );
-        Ok(Engine::of(core))
+        Ok(Engine::new(core))
     }
 }
 
 impl Options {
-    /// Returns an error for options that no engine can have.
+    /// Returns an error for invalid options.
     fn check(&self) -> Result<(), Error> {
         let Self { max_running, threads, value_limit, .. } = *self;
         let least =
@@ -253,14 +253,14 @@ impl Options {
     }
 }
 
-/// Returns an error for a queue that is declared twice, and not in the same way.
+/// Returns an error if a queue is declared twice in different ways.
 fn check_queues(declared: &[(Queue, OnConflict)]) -> Result<(), Error> {
     let mut seen: HashMap<&str, &(Queue, OnConflict)> = HashMap::new();
     for each in declared {
         if seen.insert(&each.0.name, each).is_some_and(|other| other != each) {
             let reason = format!(
-                "{} is declared twice, and not in the same way; declare it once",
-                quoted(&each.0.name)
+                "{} is declared twice, in different ways; declare it once",
+                quote(&each.0.name)
             );
             return Err(Error::Invalid { what: "queue name", reason });
         }
@@ -268,7 +268,7 @@ fn check_queues(declared: &[(Queue, OnConflict)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs something that may block on a thread of its own.
+/// Runs a future that may block on a thread of its own.
 async fn on_own_thread<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, Error> {
@@ -276,5 +276,5 @@ async fn on_own_thread<T: Send + 'static>(
     crate::thread::spawn_on_thread("stepfast-open".into(), async move {
         let _ = send.send(future.await);
     })?;
-    receive.await.map_err(|_| Error::Unavailable("the store panicked while it was opened".into()))
+    receive.await.map_err(|_| Error::Unavailable("the store panicked while the engine was opened".into()))
 }

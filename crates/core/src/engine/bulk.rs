@@ -1,4 +1,4 @@
-//! Acting on all executions that match a filter.
+//! Cancelling and resuming all executions that match a filter.
 
 use futures_util::{StreamExt, stream};
 
@@ -7,22 +7,22 @@ use crate::error::Error;
 use crate::runtime::inner::Core;
 use crate::store::{RequestResult, Filter, RequestKind, Status};
 
-/// So many executions are looked for at a time, and so many are asked at a time.
+/// Number of executions per page of the list, and of requests that are under way at a time.
 const PAGE: usize = 1_000;
 
-/// What has come of it.
+/// The counts of a bulk request, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
-    /// So many are cancelled, or go on.
+    /// Executions that the request has cancelled or continued.
     pub done: u64,
-    /// Of so many it is recorded, and the workers that run them will do it.
+    /// Executions for which the request is recorded, and which the workers that run them will cancel or continue.
     pub requested: u64,
-    /// So many are not in a state for that.
+    /// Executions in a status to which the request does not apply.
     pub declined: u64,
 }
 
 impl Answers {
-    /// How many have been asked.
+    /// The number of executions that the request has reached.
     pub fn total(&self) -> u64 {
         self.done + self.requested + self.declined
     }
@@ -38,8 +38,8 @@ impl Answers {
 
 impl Engine {
     /// Cancels all executions that match `filter` and have not ended, in the order of [`list`](Engine::list), as
-    /// [`cancel`](Engine::cancel) does with one; `limit` and `after` do not count. `progress` is told now and then how far
-    /// it has come. What is started meanwhile is left alone. If it comes to an error, some may be cancelled.
+    /// [`cancel`](Engine::cancel) cancels one. The filter's `limit` and `after` are ignored. `progress` receives the counts
+    /// from time to time. Executions that start in the meantime are left alone. After an error, some may be cancelled.
     pub async fn cancel_all(
         &self,
         filter: &Filter,
@@ -49,18 +49,17 @@ impl Engine {
         if filter.statuses.is_empty() {
             filter.statuses = Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect();
         }
-        request_all(&self.core, filter, RequestKind::Cancel, progress).await
+        request_all(&self.inner, filter, RequestKind::Cancel, progress).await
     }
 
-    /// Continues all executions that match `filter`, as [`resume`](Engine::resume) does with one: say in the filter whether
-    /// those that have failed, those that were cancelled, or those that are parked. Otherwise like
-    /// [`cancel_all`](Engine::cancel_all).
+    /// Continues all executions that match `filter`, as [`resume`](Engine::resume) continues one. The filter should select
+    /// failed, cancelled or parked executions. Otherwise like [`cancel_all`](Engine::cancel_all).
     pub async fn resume_all(
         &self,
         filter: &Filter,
         progress: impl FnMut(Answers) + Send,
     ) -> Result<Answers, Error> {
-        request_all(&self.core, filter.clone(), RequestKind::Resume, progress).await
+        request_all(&self.inner, filter.clone(), RequestKind::Resume, progress).await
     }
 }
 
@@ -78,10 +77,10 @@ async fn request_all(
         let Some(last) = page.last() else { return Ok(answers) };
         filter.after = Some(last.key);
         let asked = page.into_iter().map(|it| core.request_of(it.key, kind));
-        // many share a flush
+        // many requests share a flush
         let mut asked = stream::iter(asked).buffer_unordered(PAGE);
         while let Some(answer) = asked.next().await {
-            // one that has gone meanwhile need not be asked
+            // an execution that has been deleted in the meantime does not count
             if let Some(answer) = answer? {
                 answers.count(answer);
             }

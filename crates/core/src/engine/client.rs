@@ -7,25 +7,25 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::store::Store;
 
-/// Starts executions that workers elsewhere run, waits for them, cancels, resumes and lists them: what a web
-/// process needs that hands work on.
+/// An engine that runs nothing: it starts executions for workers elsewhere, waits for them, cancels, resumes and lists
+/// them. Made for web processes that hand work to workers.
 ///
-/// It is an [`Engine`] in all but running: it has no workflows, claims nothing, and
-/// [`start`](Engine::start)s any [`Workflow`](crate::Workflow), also one whose code is not in the program (see
-/// [`Workflow::named`](crate::Workflow::named)). What it has accepted is durable. Its
-/// registration is renewed now and then, not every second, and nothing is lost when the process dies.
+/// A client does whatever an [`Engine`] does except running: it has no workflows and claims nothing. It
+/// [`start`](Engine::start)s any [`Workflow`](crate::Workflow), even one whose code is not in the program (see
+/// [`Workflow::named`](crate::Workflow::named)). What it has accepted is durable. Its registration is renewed from time
+/// to time, not every second, and nothing is lost when the process dies.
 ///
-/// Thousands who wait for results share one listener and one question to the database at a time. Cheap to clone.
+/// Thousands of waiting callers share one listener and one query at a time. Cheap to clone.
 #[derive(Clone)]
 pub struct Client(Engine);
 
 impl Client {
-    /// A client on `store`. Must be called in a tokio runtime.
+    /// Opens a client on `store`. Must be called in a tokio runtime.
     pub async fn open(store: Arc<dyn Store>) -> Result<Self, Error> {
         Ok(Self(Engine::builder(store).run_nothing().open().await?))
     }
 
-    /// The engine behind it.
+    /// Returns the engine behind the client.
     #[doc(hidden)]
     pub fn into_engine(self) -> Engine {
         self.0

@@ -1,4 +1,4 @@
-//! [`Handle`]: a reference to an execution, wherever it runs.
+//! [`Handle`]: a reference to an execution, in whatever process it runs.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -23,7 +23,7 @@ pub struct Handle<O> {
     output: PhantomData<fn() -> O>,
 }
 
-/// Where the execution was when the handle was made; either leads to the engine.
+/// Where the execution was when the handle was made. Both lead to the engine.
 #[derive(Clone)]
 enum Place {
     Here(Arc<Run>),
@@ -31,8 +31,8 @@ enum Place {
 }
 
 impl<O> Handle<O> {
-    /// Waits for the run here if that is the one of which the database tells: one that has ended here, and not heard of
-    /// it, may have been resumed since.
+    /// Returns a handle that waits for the run in this process, if `is_same_run` confirms that it is the run which the
+    /// database reports. A run that has ended without knowing it yet may have been resumed since.
     pub(crate) fn of(
         core: Arc<Core>,
         key: Key,
@@ -65,7 +65,7 @@ impl<O> Handle<O> {
         self.key
     }
 
-    /// Its status now, from the database.
+    /// Reads the execution's present status from the database.
     pub async fn status(&self) -> Result<Status, Error> {
         self.core().check_open()?;
         let record = self.core().load(ExecutionId::Key(self.key), Detail::Outcome).await?;
@@ -74,22 +74,22 @@ impl<O> Handle<O> {
             .ok_or_else(|| Error::NotFound { workflow_id: self.workflow_id() })
     }
 
-    /// Cancels it; see [`Engine::cancel`](crate::Engine::cancel).
+    /// Cancels the execution; see [`Engine::cancel`](crate::Engine::cancel).
     pub async fn cancel(&self) -> Result<RequestResult, Error> {
         self.core().request(&self.key.to_string(), RequestKind::Cancel).await
     }
 
-    /// Continues it; see [`Engine::resume`](crate::Engine::resume).
+    /// Continues the execution; see [`Engine::resume`](crate::Engine::resume).
     pub async fn resume(&self) -> Result<RequestResult, Error> {
         self.core().request(&self.key.to_string(), RequestKind::Resume).await
     }
 }
 
 impl<O: DeserializeOwned> Handle<O> {
-    /// Waits for its end and returns its output, which is then durable.
+    /// Waits until the execution ends and returns its output, which is then durable.
     ///
-    /// [`Error::Failed`] if the workflow failed, [`Error::Cancelled`] if it was cancelled,
-    /// [`Error::Parked`] if it is parked, [`Error::Decode`] if its output is not an `O`.
+    /// Fails with [`Error::Failed`] if the workflow failed, [`Error::Cancelled`] if it was cancelled,
+    /// [`Error::Parked`] if it is parked, and [`Error::Decode`] if its output is not an `O`.
     pub async fn result(&self) -> Result<O, Error> {
         self.output().await
     }
@@ -119,28 +119,28 @@ impl<O> Handle<O> {
     }
 
     fn unreadable(&self, error: Error, workflow: &str) -> Error {
-        error.of_value(|| format!("the output of execution {:?}, workflow {workflow:?},", self.workflow_id()))
+        error.with_value(|| format!("the output of execution {:?}, workflow {workflow:?},", self.workflow_id()))
     }
 }
 
-/// The output of an execution that ended, or the error it ended with.
+/// Returns the output of an execution that has ended, or the error with which it ended.
 pub(crate) async fn decode<O: FromPayload>(
     core: &Core,
     key: Key,
     status: Status,
     outcome: Payload,
 ) -> Result<O, Error> {
-    if outcome.chunks().is_none() {
+    if outcome.chunk_ref().is_none() {
         return decode_here(status, &outcome);
     }
     decode_here(status, &Box::pin(crate::runtime::run::chunks::fetch(core, key, outcome)).await?)
 }
 
-/// The same for an outcome that is not stored aside.
+/// Like [`decode_outcome`], for an outcome that is not stored in chunks.
 pub(crate) fn decode_here<O: FromPayload>(status: Status, outcome: &Payload) -> Result<O, Error> {
     match status {
         Status::Completed => {
-            O::from_payload(outcome).map_err(|error| error.of_value(|| "the output".to_owned()))
+            O::from_payload(outcome).map_err(|error| error.with_value(|| "the output".to_owned()))
         }
         Status::Cancelled => Err(Error::Cancelled(outcome.to_failure())),
         _ => Err(Error::Failed(outcome.to_failure())),

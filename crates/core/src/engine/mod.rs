@@ -1,4 +1,4 @@
-//! [`Engine`]: what a program holds to run workflows on a store.
+//! [`Engine`]: the API with which programs run workflows on a store.
 
 pub(crate) mod builder;
 pub(crate) mod bulk;
@@ -26,17 +26,17 @@ use crate::store::{
     StoreInfo, RequestResult, DeadLetter, Detail, Execution, Filter, Page, Record, RequestKind, Store, WorkerOverview,
 };
 
-/// Runs workflows on a store. Cheap to clone; [`shutdown`](Engine::shutdown) ends it.
+/// An engine that runs workflows on a store. Cheap to clone; [`shutdown`](Engine::shutdown) ends it.
 #[derive(Clone)]
 pub struct Engine {
-    pub(crate) core: Arc<Core>,
-    _guard: Arc<Guard>,
+    pub(crate) inner: Arc<Core>,
+    _guard: Arc<ShutdownGuard>,
 }
 
-/// Ends the engine when the last of its handles goes away.
-struct Guard(Arc<Core>);
+/// Shuts the engine down when its last clone is dropped.
+struct ShutdownGuard(Arc<Core>);
 
-impl Drop for Guard {
+impl Drop for ShutdownGuard {
     fn drop(&mut self) {
         let (done, _) = oneshot::channel();
         self.0.send_shutdown(ShutdownRequest { grace: Duration::from_secs(5), done });
@@ -44,119 +44,122 @@ impl Drop for Guard {
 }
 
 impl Engine {
-    pub(crate) fn of(core: Arc<Core>) -> Self {
-        Self { _guard: Arc::new(Guard(core.clone())), core }
+    pub(crate) fn new(inner: Arc<Core>) -> Self {
+        Self { _guard: Arc::new(ShutdownGuard(inner.clone())), inner }
     }
 
-    /// A handle to the execution with this workflow_id, whoever started it.
+    /// Returns a handle to the execution with this workflow_id, in whatever process it was started.
     pub async fn get<O>(&self, workflow_id: &str) -> Result<Handle<O>, Error> {
-        let execution = self.core.find(workflow_id, Detail::Outcome).await?.execution;
+        let execution = self.inner.find(workflow_id, Detail::Outcome).await?.execution;
         let Execution { key, run_no, given_id, .. } = execution;
-        Ok(Handle::of(self.core.clone(), key, given_id, |run| run.run_no == run_no))
+        Ok(Handle::of(self.inner.clone(), key, given_id, |run| run.run_no == run_no))
     }
 
-    /// Everything recorded of an execution.
+    /// Returns everything that is recorded of an execution.
     pub async fn show(&self, workflow_id: &str) -> Result<Record, Error> {
-        self.core.find(workflow_id, Detail::Full).await
+        self.inner.find(workflow_id, Detail::Full).await
     }
 
-    /// The bytes behind a payload of an execution: itself, or fetched if it is stored aside.
+    /// Returns the bytes of a recorded payload of an execution; fetches them if they are stored in chunks.
     pub async fn value(&self, execution: Key, payload: Payload) -> Result<Payload, Error> {
-        crate::runtime::run::chunks::fetch(&self.core, execution, payload).await
+        crate::runtime::run::chunks::fetch(&self.inner, execution, payload).await
     }
 
-    /// Executions that match, newest first: at most `filter.limit` of them (50 by default); the next page
-    /// comes with `filter.after` set to the last key of this one. A child that is called is as old as its parent.
+    /// Returns the executions that match, newest first, and at most `filter.limit` of them (50 by default). For the next
+    /// page, set `filter.after` to the last key of this one. A called child is as old as its parent in this order.
     pub async fn list(&self, filter: &Filter) -> Result<Page, Error> {
         filter.check()?;
-        Ok(self.core.store.list(filter).await?)
+        Ok(self.inner.store.list(filter).await?)
     }
 
-    /// How many executions match, whatever `filter.limit` says.
+    /// Counts the executions that match, regardless of `filter.limit`.
     pub async fn count(&self, filter: &Filter) -> Result<u64, Error> {
         filter.check()?;
         let filter = Filter { limit: 0, ..filter.clone() };
-        Ok(self.core.store.list(&filter).await?.total.unwrap_or(0))
+        Ok(self.inner.store.list(&filter).await?.total.unwrap_or(0))
     }
 
-    /// Who works on the database, and what waits for them.
+    /// Lists the workers and clients on the database, and the executions that wait for a worker.
     pub async fn survey(&self) -> Result<WorkerOverview, Error> {
-        Ok(self.core.store.workers(u64::MAX).await?)
+        Ok(self.inner.store.workers(u64::MAX).await?)
     }
 
     /// Returns at most `limit` dead letters, the latest first: rows of the inbox that could not become executions.
     pub async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, Error> {
-        Ok(self.core.store.dead_letters(limit as u64).await?)
+        Ok(self.inner.store.dead_letters(limit as u64).await?)
     }
 
-    /// Cancels an execution and the children it waits for. `Done`: it has ended. `Requested`: that is durable, and it neither
-    /// completes nor fails any more; the worker that runs it stops it with the flush before its next body, or at its next
-    /// look. `Declined`: it had ended before.
+    /// Cancels an execution and the children it waits for.
+    ///
+    /// - `Done`: the execution has ended.
+    /// - `Pending`: the request is durable, and the execution neither completes nor fails any more. The worker that runs it
+    ///   stops it with the flush before its next body, or at its next heartbeat.
+    /// - `NotApplicable`: the execution had ended before.
     pub async fn cancel(&self, workflow_id: &str) -> Result<RequestResult, Error> {
-        self.core.request(workflow_id, RequestKind::Cancel).await
+        self.inner.request(workflow_id, RequestKind::Cancel).await
     }
 
-    /// Continues an execution that is parked, failed or cancelled. What was recorded is kept, but the failures of steps that
-    /// ended an execution, after which nothing else was recorded: those steps are tried again.
+    /// Continues an execution that is parked, failed or cancelled. What is recorded is kept, except a step's failure that
+    /// ended the execution, if nothing was recorded after it: that step is tried again.
     pub async fn resume(&self, workflow_id: &str) -> Result<RequestResult, Error> {
-        self.core.request(workflow_id, RequestKind::Resume).await
+        self.inner.request(workflow_id, RequestKind::Resume).await
     }
 
-    /// What the store is.
-    pub fn about(&self) -> &StoreInfo {
-        self.core.store.info()
+    /// Static facts about the store.
+    pub fn store_info(&self) -> &StoreInfo {
+        self.inner.store.info()
     }
 
     /// The store, with its counters.
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.core.store
+        &self.inner.store
     }
 
-    /// What the lanes hold at the moment.
+    /// The present load of each lane.
     pub fn load(&self) -> Vec<LaneLoad> {
-        self.core.lanes().iter().map(Lane::load).collect()
+        self.inner.lanes().iter().map(Lane::load).collect()
     }
 
-    /// How many executions run in this process.
+    /// The number of executions that run in this process.
     pub fn running(&self) -> usize {
-        self.core.running()
+        self.inner.running_count()
     }
 
-    /// Ends the engine: accepts nothing more, hands back what runs (the next engine continues it), flushes
-    /// everything staged, gives up ownership. Waits `grace` for a database that does not answer, and a few seconds more to
-    /// give up.
+    /// Shuts the engine down: it accepts nothing more, requeues running executions (the next engine continues them),
+    /// flushes everything staged, and releases its registration. Waits up to `grace` for a database that is unreachable,
+    /// and then a few seconds more to stop.
     ///
-    /// Bodies that are under way are dropped at their next `await`, and run again in the next engine; it does
-    /// not wait for executions to end. Without it, the end of the process is a crash like any other: nothing
-    /// acknowledged is lost, and another worker takes over when this one is seen to be gone. Dropping the
-    /// last clone of the engine begins it in the background.
+    /// Running bodies are dropped at their next `await`, and run again in the next engine: this does not wait for
+    /// executions to end. Without a shutdown, the end of the process is a crash like any other: nothing acknowledged is
+    /// lost, and another worker takes over when it finds this one dead. Dropping the last clone of the engine begins a
+    /// shutdown in the background.
     pub async fn shutdown(&self, grace: Duration) -> Result<(), Error> {
-        self.core.shut_down(grace).await
+        self.inner.shut_down(grace).await
     }
 
-    /// Ends the engine as a deploy should: takes nothing new to run, lets what runs here come to its end, and
-    /// [shuts down](Engine::shutdown) when nothing runs any more, or `grace` is over: what runs then is handed
-    /// back, and other workers take over at once.
+    /// Ends the engine as a deploy should: begins nothing new, lets running executions end, and
+    /// [shuts down](Engine::shutdown) when nothing runs any more or `grace` has passed. Executions that still run then are
+    /// requeued, and other workers claim them at once.
     ///
-    /// What is started here meanwhile is accepted, and waits for another worker.
+    /// Starts in this process are accepted in the meantime, and wait for another worker.
     pub async fn drain(&self, grace: Duration) -> Result<(), Error> {
-        self.core.drain(grace).await
+        self.inner.drain(grace).await
     }
 
-    /// Waits until the engine has ended. Returns an error if the engine has ended by itself, as its program is too old for
-    /// the database.
+    /// Waits until the engine has ended. Returns an error if the engine has ended by itself because its program is too old
+    /// for the database.
     #[doc(hidden)]
     pub async fn ended(&self) -> Result<(), Error> {
-        self.core.stopped().await;
-        match self.core.check_open() {
+        self.inner.stopped().await;
+        match self.inner.check_open() {
             Err(error @ Error::NewerSchema { .. }) => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// The first part of [`Engine::drain`] alone: false if something still runs when `grace` is over.
+    /// Does the first part of [`Engine::drain`] alone. Returns false if executions still run when `grace` has passed.
     #[doc(hidden)]
     pub async fn drained(&self, grace: Duration) -> bool {
-        self.core.drained(grace).await
+        self.inner.drained(grace).await
     }
 }

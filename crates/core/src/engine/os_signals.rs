@@ -1,4 +1,4 @@
-//! Being told to end: by a supervisor, a deploy, or somebody at a terminal.
+//! Termination signals: from a supervisor, a deploy, or a terminal.
 
 use std::time::Duration;
 
@@ -6,31 +6,31 @@ use crate::engine::Engine;
 use crate::error::Error;
 
 impl Engine {
-    /// Works until the process is told to end, by SIGTERM or by SIGINT (Ctrl-C), then [drains](Engine::drain) for at
-    /// most `grace`. Told a second time, it hands back at once what still runs.
+    /// Works until the process receives SIGTERM or SIGINT (Ctrl-C), then [drains](Engine::drain) for at most `grace`. A
+    /// second signal requeues at once what still runs.
     ///
-    /// From the first call on these signals no longer end the process by themselves.
+    /// From the first call on, these signals no longer end the process by themselves.
     ///
-    /// Returns [`Error::NewerSchema`] if the engine ends by itself, as the database has a newer schema. The supervisor of the
-    /// process may then start the newer version of the program.
+    /// Returns [`Error::NewerSchema`] if the engine ends by itself because the database has a newer schema. The process's
+    /// supervisor may then start the newer version of the program.
     pub async fn work(&self, grace: Duration) -> Result<(), Error> {
         let mut told = Told::listen().map_err(|error| {
-            let reason = format!("the signals that end the process cannot be listened to: {error}");
+            let reason = format!("cannot listen for the signals that end the process: {error}");
             Error::Invalid { what: "work", reason }
         })?;
         tokio::select! {
             () = told.again() => {}
             ended = self.ended() => match ended {
-                // the program that closed the engine goes on
+                // the program has closed the engine and continues
                 Ok(()) => told.again().await,
                 ended => return ended,
             },
         }
-        tracing::info!(?grace, "told to end: draining");
+        tracing::info!(?grace, "received a termination signal: draining");
         tokio::select! {
             drained = self.drain(grace) => drained,
             () = told.again() => {
-                tracing::info!("told to end again: what runs is handed back");
+                tracing::info!("received another termination signal: running executions are requeued");
                 self.drain(Duration::ZERO).await
             }
         }
@@ -51,7 +51,7 @@ impl Told {
         Ok(Self { terminate: signal(terminate)?, interrupt: signal(interrupt)? })
     }
 
-    /// Resolves when the process is told to end, each time once.
+    /// Waits for the next termination signal.
     async fn again(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

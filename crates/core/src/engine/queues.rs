@@ -16,7 +16,7 @@ pub(crate) async fn declare(store: &dyn Store, queue: &Queue, on_conflict: OnCon
         Some(row) => match on_conflict {
             OnConflict::Update => Ok(Some((queue.limits.clone(), row.is_paused))),
             OnConflict::Keep => {
-                tracing::info!(queue = &*queue.name, "its limits in the database are not those of the code");
+                tracing::info!(queue = &*queue.name, "the queue's limits in the database differ from those in the code");
                 Ok(None)
             }
             OnConflict::Refuse => Err(Error::QueueConflict { name: queue.name.to_string() }),
@@ -26,7 +26,8 @@ pub(crate) async fn declare(store: &dyn Store, queue: &Queue, on_conflict: OnCon
     Ok(())
 }
 
-/// Changes a queue to what `wanted` says, given what is stored: `None` to leave it. What is stored in the end.
+/// Changes a stored queue to what `decide` returns for it; `None` leaves it unchanged. Returns the queue as it is stored
+/// in the end.
 async fn change(
     store: &dyn Store,
     name: &Arc<str>,
@@ -36,9 +37,9 @@ async fn change(
         let seen = store.queues(Some(std::slice::from_ref(name))).await?.pop();
         let Some((limits, is_paused)) = wanted(seen.as_ref())? else { return Ok(seen) };
         let queue = Queue { name: name.clone(), limits };
-        let change = QueueChange { queue, is_paused, seen_version: seen.map_or(0, |row| row.version) };
+        let change = QueueChange { queue, is_paused, expected_version: seen.map_or(0, |row| row.version) };
         match store.change_queue(&change).await {
-            // somebody else was faster
+            // another change came first
             Ok(None) | Err(StoreError::Blocked(_)) => {}
             Ok(stored) => return Ok(stored),
             Err(error) => return Err(error.into()),
@@ -47,19 +48,19 @@ async fn change(
 }
 
 impl Engine {
-    /// The queues that there are, by name.
+    /// Returns all queues, ordered by name.
     pub async fn queues(&self) -> Result<Vec<QueueRow>, Error> {
-        Ok(self.core.store.queues(None).await?)
+        Ok(self.inner.store.queues(None).await?)
     }
 
-    /// Creates a queue, or gives one that is there these limits. They hold for all processes from when this returns on;
-    /// what runs already beyond them runs on.
+    /// Creates a queue, or gives an existing one these limits. When this returns, they hold for all processes; executions
+    /// that already run beyond a limit continue.
     pub async fn set_queue(&self, queue: &Queue) -> Result<QueueRow, Error> {
         self.change_queue(&queue.name, |_| queue.limits.clone()).await
     }
 
-    /// Creates a queue, or changes one that is there, to what `change` makes of its limits, whoever else changes it. Of
-    /// one that is not there it has none. See [`set_queue`](Engine::set_queue).
+    /// Creates a queue, or changes an existing one, with the limits that `change` makes of the present ones. Concurrent
+    /// changes are not lost. A queue that does not exist yet has no limits. See [`set_queue`](Engine::set_queue).
     pub async fn change_queue(
         &self,
         name: &str,
@@ -77,12 +78,12 @@ impl Engine {
         self.changed(&name, wanted).await
     }
 
-    /// Stops a queue: what waits in it stays there, and what is put into it, until it is resumed. What runs runs on.
+    /// Pauses a queue: until it is resumed, no execution leaves it. More may be queued; running executions continue.
     pub async fn pause_queue(&self, name: &str) -> Result<QueueRow, Error> {
         self.set_paused(name, true).await
     }
 
-    /// Lets a queue that was paused go on.
+    /// Resumes a paused queue.
     pub async fn resume_queue(&self, name: &str) -> Result<QueueRow, Error> {
         self.set_paused(name, false).await
     }
@@ -95,7 +96,7 @@ impl Engine {
         }
         check_queue_name(name)?;
         let name: Arc<str> = name.into();
-        self.core.queues.check(&*self.core.store, &name).await?;
+        self.inner.queues.check(&*self.inner.store, &name).await?;
         let wanted = |row: Option<&QueueRow>| {
             let row = row.filter(|row| row.is_paused != is_paused);
             Ok(row.map(|row| (row.queue.limits.clone(), is_paused)))
@@ -108,10 +109,10 @@ impl Engine {
         name: &Arc<str>,
         wanted: impl Fn(Option<&QueueRow>) -> Result<Option<(Limits, bool)>, Error>,
     ) -> Result<QueueRow, Error> {
-        let row = change(&*self.core.store, name, wanted).await?;
-        // there may be room now, for what waits in it and for what waits outside
-        self.core.wake_worker(true);
-        self.core.queues.has_left();
+        let row = change(&*self.inner.store, name, wanted).await?;
+        // there may be capacity now, for executions in the queue and for starts that wait outside
+        self.inner.wake_worker(true);
+        self.inner.queues.has_left();
         row.ok_or_else(|| Error::Corrupt(format!("queue {name:?} is gone")))
     }
 }

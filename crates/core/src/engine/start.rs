@@ -1,4 +1,4 @@
-//! Starting executions: [`Engine::start`] and [`Engine::run`].
+//! Builders for starts: [`Engine::start`], [`Engine::start_many`] and [`Engine::run`].
 
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ use crate::runtime::definition::Definition;
 use crate::runtime::start_options::{Due, StartOptions, forward_options};
 use crate::workflow::Workflow;
 
-/// An execution about to be started; `.await` it for its [`Handle`].
+/// A builder for a start: `.await` it for the execution's [`Handle`].
 #[must_use = "nothing is started until this is awaited"]
 pub struct Start<'e, I, O> {
     engine: &'e Engine,
@@ -32,26 +32,26 @@ pub struct Start<'e, I, O> {
     output: PhantomData<fn() -> O>,
 }
 
-/// An execution about to be run; `.await` it for its output.
+/// A builder for a run: `.await` it for the execution's output.
 #[must_use = "nothing runs until this is awaited"]
 pub struct RunToEnd<'e, I, O>(Start<'e, I, O>);
 
-/// Executions about to be started; `.await` it for their [`Handle`]s.
+/// A builder for several starts: `.await` it for the executions' [`Handle`]s.
 #[must_use = "nothing is started until this is awaited"]
 pub struct StartMany<'e, I, O>(Start<'e, Vec<I>, O>);
 
-/// So many of one call are started at a time.
+/// Maximum number of starts of one call that are under way at a time.
 const AT_A_TIME: usize = 4_096;
 
 impl Engine {
-    /// Starts an execution. When this returns, it is durable that it will run to its end.
+    /// Starts an execution. When this returns, the start is durable: the execution will run to its end.
     pub fn start<'e, I, O>(&'e self, workflow: &'e Workflow<I, O>, input: I) -> Start<'e, I, O> {
         let definition = &workflow.definition;
         Start { engine: self, definition, input, options: None, output: PhantomData }
     }
 
-    /// Starts one execution for each input, all with the same options: many share a flush, as they do when many callers
-    /// start one each. When this returns, all of them are durable; if it comes to an error, some may be.
+    /// Starts one execution per input, all with the same options. Many of the starts share a flush, like those of concurrent
+    /// callers. When this returns, all starts are durable; after an error, some may be.
     pub fn start_many<'e, I, O>(
         &'e self,
         workflow: &'e Workflow<I, O>,
@@ -62,7 +62,7 @@ impl Engine {
         StartMany(Start { engine: self, definition, input, options: None, output: PhantomData })
     }
 
-    /// Starts an execution and waits for its output: one flush, where nothing else has to be durable before.
+    /// Starts an execution and waits for its output. This takes one flush, unless something else must be durable before.
     pub fn run<'e, I, O>(&'e self, workflow: &'e Workflow<I, O>, input: I) -> RunToEnd<'e, I, O> {
         RunToEnd(self.start(workflow, input))
     }
@@ -73,105 +73,106 @@ impl<I, O> Start<'_, I, O> {
         self.options.get_or_insert_default()
     }
 
-    /// The execution's id, and the idempotency key of starting it: a second start with the same id,
-    /// workflow and input gets a handle to the first; with others [`Error::Conflict`].
+    /// Sets the execution's id, which makes the start idempotent. A second start with the same id, workflow and input
+    /// returns a handle to the first execution; with another workflow or input it fails with [`Error::Conflict`].
     pub fn workflow_id(mut self, id: impl AsRef<str>) -> Self {
         self.options().workflow_id = Some(id.as_ref().into());
         self
     }
 
-    /// Cancels the execution if it has not ended after this time.
+    /// Cancels the execution unless it ends within `timeout` from its start.
     pub fn execution_timeout(mut self, timeout: Duration) -> Self {
         self.options().timeout = Some(timeout);
         self
     }
 
-    /// Cancels the execution if it has not ended so long after it has begun: time in a queue does not count, waits and
+    /// Cancels the execution unless it ends within `timeout` from its beginning. Time in a queue does not count; waits and
     /// recoveries do.
     pub fn run_timeout(mut self, timeout: Duration) -> Self {
         self.options().run_timeout = Some(timeout);
         self
     }
 
-    /// The queue that it waits in until a worker takes it: see [`Queue`](crate::queue::Queue). It has to be declared,
-    /// here or anywhere.
+    /// Sets the [queue](crate::queue::Queue) in which the execution waits for a worker. The queue must be declared, in this
+    /// process or in any other.
     pub fn queue(mut self, queue: impl AsRef<str>) -> Self {
         self.options().queue = Some(queue.as_ref().into());
         self
     }
 
-    /// Its key within the queue: keys take turns, so that none waits behind the backlog of another, and may have
-    /// limits of their own.
+    /// Sets the key within the queue. The keys of a queue share it fairly, so that none waits behind the backlog of another,
+    /// and each may have limits of its own.
     pub fn key(mut self, key: impl AsRef<str>) -> Self {
         self.options().key = Some(key.as_ref().into());
         self
     }
 
-    /// Smaller comes first among those of its queue and key. 0 by default.
+    /// Sets the priority among executions of the same queue and key: smaller numbers come first. 0 by default.
     pub fn priority(mut self, priority: i32) -> Self {
         self.options().priority = Some(priority);
         self
     }
 
-    /// There is one at most in its queue that has this and has not ended: what a second one comes to, says
-    /// [`on_duplicate`](Start::on_duplicate). Whatever its key is; and it is free again when that one has ended, in
-    /// whatever way.
+    /// Allows at most one unfinished execution with this id per queue, across keys.
+    /// [`on_duplicate`](StartBuilder::on_duplicate) decides what a second start returns. The id becomes free when the
+    /// execution ends.
     pub fn dedup_id(mut self, id: impl AsRef<str>) -> Self {
         self.options().dedup_id = Some(id.as_ref().into());
         self
     }
 
-    /// What this comes to if another has its [`dedup_id`](Start::dedup_id): [`Error::Deduplicated`], unless told otherwise.
+    /// Sets what the start returns if an unfinished execution has its [`dedup_id`](StartBuilder::dedup_id). By default it
+    /// fails with [`Error::Deduplicated`].
     pub fn on_duplicate(mut self, on_duplicate: OnDuplicate) -> Self {
         self.options().on_duplicate = on_duplicate;
         self
     }
 
-    /// What this comes to if its queue is [full](crate::queue::Queue::max_depth): [`Error::QueueFull`], unless told
-    /// otherwise. One that waits does so for as long as [`wait_at_most`](Start::wait_at_most) says, and then comes to
-    /// that error.
+    /// Sets what the start does if its queue is [full](crate::queue::Queue::max_depth). By default it fails with
+    /// [`Error::QueueFull`]. A start that waits does so for up to [`wait_timeout`](StartBuilder::wait_timeout), and then
+    /// fails with that error.
     pub fn on_full(mut self, on_full: OnFull) -> Self {
         self.options().on_full = on_full;
         self
     }
 
-    /// Starts of this workflow in this queue that have this id are one execution, until that may begin: each lets it begin
-    /// its [`delay`](Start::delay) later than it comes itself, and the input of the last one counts, as do its key, its
-    /// priority and its run_timeout. Each comes to a handle to that execution. Its input has at most 64 KiB, and
-    /// it has no attributes.
+    /// Debounces the start: until the execution begins, all starts of this workflow with this id in this queue are one
+    /// execution. Each start postpones it to its own [`delay`](StartBuilder::delay) from then, and replaces its input, key,
+    /// priority and run_timeout; each returns a handle to the execution. The input has at most 64 KiB, and attributes are
+    /// not allowed.
     pub fn debounce(mut self, id: impl AsRef<str>) -> Self {
         self.options().debounce = Some(id.as_ref().into());
         self
     }
 
-    /// However often it is put off, what is [debounced](Start::debounce) may begin so long after the first start. No limit
-    /// by default.
+    /// Limits how long [debounced](StartBuilder::debounce) starts postpone the execution: it begins no later than
+    /// `max_delay` after the first of them. No limit by default.
     pub fn max_delay(mut self, most: Duration) -> Self {
         self.options().max_delay = Some(most);
         self
     }
 
-    /// It begins not before this long after it was accepted; in a queue, it stands there from then on.
+    /// Delays the execution: it begins no earlier than `delay` after it was accepted, and enters its queue only then.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.options().due = Some(Due::After(delay));
         self
     }
 
-    /// It begins not before this time, by the clock of the database; in a queue, it stands there from then on.
+    /// Schedules the execution: it begins no earlier than `time` by the database's clock, and enters its queue only then.
     pub fn start_at(mut self, time: Timestamp) -> Self {
         self.options().due = Some(Due::At(time));
         self
     }
 
-    /// An attribute that it is found by: [`Engine::list`] filters by them. It keeps them for good; what it starts has its
-    /// own. Called again for another one; at most 64, with names of at most 128 bytes and values of at most 1,024.
+    /// Adds an attribute, by which [`Engine::list`] finds the execution. Attributes are permanent, and children do not
+    /// inherit them. Call it again for further ones: at most 64, with names of up to 128 bytes and values of up to 1,024.
     pub fn attribute(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
         self.options().attributes.set(name.as_ref(), value.as_ref());
         self
     }
 
-    /// Waits at most this long for the database, then fails with [`Error::Unavailable`]: the start stays
-    /// staged and may happen; repeating it with the same workflow_id is safe.
+    /// Limits the wait for the database: after `timeout` the call fails with [`Error::Unavailable`]. The start stays staged
+    /// and may still happen; repeating it with the same workflow_id is safe.
     pub fn wait_at_most(mut self, patience: Duration) -> Self {
         self.options().patience = Some(patience);
         self
@@ -209,7 +210,8 @@ forward_options!(StartMany of Start {
 });
 
 impl<I, O> RunToEnd<'_, I, O> {
-    /// Waits at most this long for the output, then fails with [`Error::Unavailable`]; the execution goes on.
+    /// Limits the wait for the output: after `timeout` the call fails with [`Error::Unavailable`]. The execution
+    /// continues.
     pub fn wait_at_most(self, patience: Duration) -> Self {
         Self(self.0.wait_at_most(patience))
     }
@@ -226,7 +228,7 @@ where
     fn into_future(self) -> Self::IntoFuture {
         let Start { engine, definition, input, options, .. } = self.0;
         let order = |input: I| {
-            let (core, definition) = (Held::Own(engine.core.clone()), Held::Own(definition.clone()));
+            let (core, definition) = (Held::Own(engine.inner.clone()), Held::Own(definition.clone()));
             Ok(Order::new(core, definition, Payload::encode(&input)?, options.clone()))
         };
         let orders: Result<Vec<_>, Error> = input.into_iter().map(order).collect();
@@ -234,7 +236,7 @@ where
     }
 }
 
-/// Starts all of these, so many at a time that they fill flushes.
+/// Starts all of these, enough of them at a time to fill flushes.
 pub(crate) fn start_all<'o, O: Send + 'o>(
     orders: Vec<Order<'static>>,
 ) -> BoxFuture<'o, Result<Vec<Handle<O>>, Error>> {
@@ -252,7 +254,7 @@ where
 
     fn into_future(self) -> Self::IntoFuture {
         let Start { engine, definition, input, options, .. } = self;
-        let (core, definition) = (Held::Lent(&engine.core), Held::Lent(definition));
+        let (core, definition) = (Held::Lent(&engine.inner), Held::Lent(definition));
         match Payload::encode(&input) {
             Ok(input) => Starting::of(Order::new(core, definition, input, options)),
             Err(error) => Starting::failed(error),
@@ -270,7 +272,7 @@ where
 
     fn into_future(self) -> Self::IntoFuture {
         let Start { engine, definition, input, options, .. } = self.0;
-        let (core, definition) = (Held::Lent(&engine.core), Held::Lent(definition));
+        let (core, definition) = (Held::Lent(&engine.inner), Held::Lent(definition));
         match Payload::encode(&input) {
             Ok(input) => Running::of(Order::new(core, definition, input, options)),
             Err(error) => Running::failed(error),

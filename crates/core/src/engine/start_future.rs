@@ -18,11 +18,11 @@ use crate::store::Outcome;
 
 type Boxed<'e, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'e>>;
 
-/// The future of [`Engine::start`]. What is common is polled in place; the rest is boxed.
+/// The future of [`Engine::start`]. The fast path is polled in place; everything else is boxed.
 pub struct Starting<'e, O>(StartState<'e, O>);
 
 impl<'e, O> Starting<'e, O> {
-    /// A start that fails with this error.
+    /// Returns a start that fails with this error.
     pub(super) fn failed(error: Error) -> Self {
         Self(StartState::Failed(error))
     }
@@ -45,7 +45,7 @@ impl<'e, O: Send + 'e> Future for Starting<'e, O> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         loop {
-            // in place: what is moved out and in again costs more than the rest of a poll
+            // in place: moving the state out and in again would cost more than the rest of a poll
             match &mut self.0 {
                 StartState::Staged(attended) => {
                     let Attended { task: Some(task), input, .. } = attended else {
@@ -58,7 +58,7 @@ impl<'e, O: Send + 'e> Future for Starting<'e, O> {
                         let name = &run.definition;
                         return Poll::Ready(settled(&run.core, outcome, name, run.key, None, None));
                     }
-                    // its first turn comes here: many are over before they would have got a task
+                    // the task is polled here for the first time: many executions end before they would have got a task of their own
                     task.take_turn(cx);
                     self.0 = StartState::Done;
                     return Poll::Ready(Ok(Handle::running(run, None)));
@@ -72,7 +72,7 @@ impl<'e, O: Send + 'e> Future for Starting<'e, O> {
                                 run.register();
                                 let Some(lsn) = run.stage_start(start, room) else {
                                     order.core.runs.remove(&run);
-                                    order.core.slot_freed();
+                                    order.core.release_slot();
                                     return Poll::Ready(Err(order.core.why_dropped()));
                                 };
                                 let task = Some(RunTask::starting(run, lsn));
@@ -91,11 +91,11 @@ impl<'e, O: Send + 'e> Future for Starting<'e, O> {
     }
 }
 
-/// The future of [`Engine::run`]. What is common is polled in place; the rest is boxed.
+/// The future of [`Engine::run`]. The fast path is polled in place; everything else is boxed.
 pub struct Running<'e, O>(RunState<'e, O>);
 
 impl<'e, O> Running<'e, O> {
-    /// A run that fails with this error.
+    /// Returns a run that fails with this error.
     pub(super) fn failed(error: Error) -> Self {
         Self(RunState::Failed(error))
     }
@@ -125,7 +125,7 @@ impl<'e, O: FromPayload + Send + 'e> Future for Running<'e, O> {
                     let conclusion = std::task::ready!(attended.poll_conclusion(cx));
                     let start_lsn = run.and_then(|run| run.start_lsn());
                     self.0 = match conclusion {
-                        Conclusion::Ended(status, outcome) if outcome.chunks().is_none() => {
+                        Conclusion::Ended(status, outcome) if outcome.chunk_ref().is_none() => {
                             return Poll::Ready(decode_here(status, &outcome));
                         }
                         Conclusion::Ended(status, outcome) => {

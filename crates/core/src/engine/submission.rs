@@ -1,4 +1,4 @@
-//! [`Order`]: what is to be started: checked, prepared, staged, and what comes of it.
+//! [`Submission`]: a start on its way: checked, prepared, staged, and resolved by its outcome.
 
 use std::future::poll_fn;
 use std::ops::Deref;
@@ -9,8 +9,8 @@ use std::task::{Context as TaskContext, Poll};
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 
-use crate::clock::LONGEST;
-use crate::commit::{Durable, Fate, Lsn, Slot, Staged};
+use crate::clock::MAX_STORED_DURATION;
+use crate::commit::{DurableFuture, Fate, Lsn, FoldTarget, Staged};
 use crate::engine::handle::{Handle, decode};
 use crate::error::Error;
 use crate::key::Key;
@@ -24,10 +24,10 @@ use crate::runtime::run::chunks::Place;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Conclusion, NewRun, Run};
 use crate::runtime::start_options::StartOptions;
-use crate::store::{self, Detail, Execution, ExecutionId, Existing, Outcome, Status, Write};
-use crate::text::{ID_LIMIT, check_name, check_text};
+use crate::store::{self, Detail, Execution, ExecutionId, ExistingExecution, Outcome, Status, Write};
+use crate::text::{MAX_ID_BYTES, check_name, check_text};
 
-/// Something shared that whoever starts an execution has: for as long as that takes, or his own.
+/// An `Arc`, borrowed or owned.
 pub(crate) enum Held<'e, T> {
     Lent(&'e Arc<T>),
     Own(Arc<T>),
@@ -44,20 +44,20 @@ impl<T> Deref for Held<'_, T> {
     }
 }
 
-/// What is to be started.
+/// An execution to be started.
 pub(crate) struct Order<'e> {
     pub(crate) core: Held<'e, Core>,
     pub(crate) definition: Held<'e, Definition>,
     pub(crate) input: Payload,
-    /// What tells the input apart, if that is not the input's own fingerprint.
+    /// The fingerprint of the input; `None` for that of its payload.
     pub(crate) fingerprint: Option<u64>,
     /// `None` for the defaults.
     pub(crate) options: Option<Box<StartOptions>>,
-    /// True while its queue is full.
+    /// Whether the start waits for capacity in its queue, which is full.
     waits_for_room: AtomicBool,
 }
 
-/// A run whose caller may go away: dropped before its conclusion, it goes on in a task of its own.
+/// A run that its caller drives. If the caller drops it before its conclusion, it continues in a task of its own.
 pub(crate) struct Attended {
     pub(crate) task: Option<RunTask>,
     pub(crate) input: Payload,
@@ -65,7 +65,7 @@ pub(crate) struct Attended {
 }
 
 impl Attended {
-    /// The conclusion, polled in the caller's own task.
+    /// Polls the run to its conclusion, in the caller's own task.
     pub(crate) fn poll_conclusion(&mut self, cx: &mut TaskContext<'_>) -> Poll<Conclusion> {
         let Some(task) = &mut self.task else { return Poll::Ready(Conclusion::Gone) };
         let conclusion = std::task::ready!(task.poll_conclusion(cx, &self.input));
@@ -87,27 +87,27 @@ pub(crate) struct Prepared {
     pub(crate) start: Box<store::Start>,
     pub(crate) room: u32,
     id_lock: Option<IdLock>,
-    /// True if there is a place for it to run here.
+    /// Whether a slot in this process is reserved for it.
     is_local: bool,
 }
 
-/// What has become of a start.
+/// A start that has succeeded.
 enum Started<O> {
-    /// It runs here, polled by whoever has this.
+    /// The execution runs in this process, driven by the holder of this value.
     Here(Attended, Arc<Run>),
-    /// It was there before, or somebody else runs it.
+    /// The execution existed before, or another task or worker runs it.
     Elsewhere(Handle<O>),
 }
 
-/// Why a start has to be tried once more.
+/// Why a start has to be tried again.
 enum Obstacle {
-    /// What stood in its way has ended since.
+    /// The execution with the same dedup_id has ended in the meantime.
     Gone,
-    /// Its queue is full: when there may be room.
+    /// The queue is full: to be tried when it may have capacity.
     Full,
 }
 
-/// Why something cannot be prepared at once.
+/// Why a start cannot take the fast path.
 pub(crate) enum TryNow {
     Later,
     Never(Error),
@@ -131,7 +131,7 @@ impl Order<'_> {
         if core.info.is_client {
             check_name("workflow name", &definition.name)?;
         } else if core.definitions.get(&definition.name).is_none() {
-            return Err(core.definitions.unknown(&definition.name));
+            return Err(core.definitions.unknown_error(&definition.name));
         }
         let limit = core.options.value_limit;
         if input.len() > limit {
@@ -141,7 +141,7 @@ impl Order<'_> {
         Ok(())
     }
 
-    /// Prepares a start with nothing special about it.
+    /// Prepares a start without options, if that is possible without waiting.
     pub(crate) fn try_now(&self) -> Result<Prepared, TryNow> {
         self.check().map_err(TryNow::Never)?;
         let bytes = self.input.len() + 256;
@@ -149,16 +149,16 @@ impl Order<'_> {
             return Err(TryNow::Later);
         }
         let key = Key::mint(self.core.shard);
-        let room = self.core.lane_of(key).room_now(bytes);
+        let room = self.core.lane_of(key).try_reserve(bytes);
         if room == 0 {
-            self.core.slot_freed();
+            self.core.release_slot();
             return Err(TryNow::Later);
         }
         let start = self.start_of(key, None, None, self.input.clone(), true);
         Ok(Prepared { start, room, id_lock: None, is_local: true })
     }
 
-    /// Prepares any start, waiting for what it needs.
+    /// Prepares any start, and waits for whatever it needs.
     async fn prepare(&self) -> Result<Prepared, Error> {
         self.check()?;
         let (core, options) = (&*self.core, self.told());
@@ -172,7 +172,7 @@ impl Order<'_> {
         let mut id_lock = None;
         let id = self.id();
         if let Some(id) = &id {
-            check_text("workflow_id", id, ID_LIMIT)?;
+            check_text("workflow_id", id, MAX_ID_BYTES)?;
             id_lock = Some(core.id_locks.lock(id).await);
         }
         let lane = core.lane_of(key);
@@ -181,17 +181,17 @@ impl Order<'_> {
         let (input, room) = crate::runtime::run::chunks::store(place, self.input.clone()).await;
         let is_local = self.may_begin(ticket.as_deref(), id.is_some()) && core.take_slot();
         if !is_local {
-            core.note_full();
+            core.note_queued();
         }
         Ok(Prepared { start: self.start_of(key, id, ticket, input, is_local), room, id_lock, is_local })
     }
 
-    /// True if it may begin here at once, as far as is known here.
+    /// Whether the execution may begin here at once, as far as this process knows.
     fn may_begin(&self, ticket: Option<&Placement>, has_id: bool) -> bool {
         let options = self.told();
         let is_timed = options.timeout.is_some() || options.run_timeout.is_some();
         let is_plain = !has_id && !is_timed && options.dedup_id.is_none();
-        options.due.is_none() && ticket.is_none_or(|ticket| is_plain && self.core.may_begin_in(&ticket.queue))
+        options.due.is_none() && ticket.is_none_or(|ticket| is_plain && self.core.can_begin_in(&ticket.queue))
     }
 
     fn start_of(
@@ -206,7 +206,7 @@ impl Order<'_> {
         let (dedup_id, merge_within) = match &options.debounce {
             Some(id) => (
                 Some(debounce_key(&self.definition.name, id)),
-                Some(options.max_delay.unwrap_or(LONGEST).min(LONGEST)),
+                Some(options.max_delay.unwrap_or(MAX_STORED_DURATION).min(MAX_STORED_DURATION)),
             ),
             None => (options.dedup_id.clone(), None),
         };
@@ -239,7 +239,7 @@ fn text(option: Option<&str>) -> String {
     option.unwrap_or_default().to_owned()
 }
 
-/// The run of a Start that is carried out here and staged by itself.
+/// Creates the run of a Start that begins here and is staged on its own.
 pub(crate) fn local_run(
     core: &Arc<Core>,
     definition: &Arc<Definition>,
@@ -252,14 +252,14 @@ pub(crate) fn local_run(
     Run::new(core.clone(), definition.clone(), new)
 }
 
-/// The run of a Start that is staged when something depends on it.
+/// Creates the run of a Start that is staged together with the first Write that depends on it.
 pub(crate) fn local_run_of(
     core: &Arc<Core>,
     definition: &Arc<Definition>,
     start: Box<store::Start>,
     room: u32,
 ) -> Arc<Run> {
-    // somebody else may have its id
+    // another execution may have its id
     let fate = start.is_guarded.then(Fate::default);
     let run = local_run(core, definition, &start, fate);
     run.keep_start(start, room);
@@ -274,7 +274,7 @@ impl Order<'_> {
     async fn start_in_time<O>(&self) -> Result<Handle<O>, Error> {
         match self.started(self.prepare().await?).await? {
             Started::Here(attended, run) => {
-                // the run goes on in a task of its own
+                // the run continues in a task of its own
                 drop(attended);
                 Ok(Handle::running(run, self.id()))
             }
@@ -282,10 +282,10 @@ impl Order<'_> {
         }
     }
 
-    /// Starts it, as often as it has to be.
+    /// Starts the execution, with as many retries as it needs.
     async fn started<O>(&self, mut prepared: Prepared) -> Result<Started<O>, Error> {
         loop {
-            // from before the queue is found full: what leaves it meanwhile is heard of
+            // registered before the queue is found full, so that no notification in the meantime is missed
             let room = self.waits_if_full().then(|| self.core.queues.room());
             match self.start_prepared(prepared).await? {
                 Ok(started) => return Ok(started),
@@ -308,7 +308,7 @@ impl Order<'_> {
         self.told().on_full == OnFull::Wait
     }
 
-    /// Does `work`, for as long as its caller waits.
+    /// Runs `work` for at most the wait timeout.
     async fn patiently<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let Some(patience) = self.told().patience else {
             return work.await;
@@ -342,7 +342,7 @@ impl Order<'_> {
         run.register();
         let Some(lsn) = run.stage_start(start, room) else {
             core.runs.remove(&run);
-            core.slot_freed();
+            core.release_slot();
             return Err(core.why_dropped());
         };
         let task = Some(RunTask::starting(run.clone(), lsn));
@@ -360,7 +360,7 @@ impl Order<'_> {
         Ok(Ok(Started::Here(attended, run)))
     }
 
-    /// What a start that does not run here has come to.
+    /// Turns the outcome of a start that does not run here into a handle, an error or a retry.
     fn came_to<O>(
         &self,
         outcome: Outcome,
@@ -370,7 +370,7 @@ impl Order<'_> {
     ) -> Result<Result<Started<O>, Obstacle>, Error> {
         let handle = match outcome {
             Outcome::Deduplicated(None) if self.told().debounce.is_some() => Err(Error::Unavailable(
-                "an answer of the database was lost; what was started has begun since, or was put into what has".into(),
+                "the reply to this debounced start was lost; the execution it merged into has already begun".into(),
             )),
             Outcome::Deduplicated(None) => return Ok(Err(Obstacle::Gone)),
             Outcome::Full if self.waits_if_full() => return Ok(Err(Obstacle::Full)),
@@ -381,8 +381,8 @@ impl Order<'_> {
         handle.map(|handle| Ok(Started::Elsewhere(handle)))
     }
 
-    /// Another one has its dedup_id.
-    fn deduplicated<O>(&self, existing: Existing) -> Result<Handle<O>, Error> {
+    /// Returns what a start gets whose dedup_id another execution has.
+    fn deduplicated<O>(&self, existing: ExistingExecution) -> Result<Handle<O>, Error> {
         let options = self.told();
         let is_same = *existing.workflow == *self.definition.name;
         if is_same && options.on_duplicate == OnDuplicate::ReturnExisting {
@@ -405,7 +405,7 @@ impl Order<'_> {
         let prepared = self.prepare().await?;
         if !prepared.is_local || prepared.start.self_claims {
             return match self.started::<O>(prepared).await? {
-                // its code may be the caller's to run: who waits polls it to its end
+                // the code may have to run in the caller's task: the caller drives the run to its end
                 Started::Here(mut attended, run) => match poll_fn(|cx| attended.poll_conclusion(cx)).await {
                     Conclusion::Ended(status, outcome) => decode(core, run.key, status, outcome).await,
                     Conclusion::Gone => {
@@ -424,17 +424,17 @@ impl Order<'_> {
         let mut landing = None;
         let conclusion = poll_fn(|cx| {
             let polled = attended.poll_conclusion(cx);
-            // whoever waits for the id hears that it landed, whatever the code waits for
+            // callers that wait for the id are served once the Start is durable, whatever the code waits for
             if attended.id_lock.is_some()
                 && let Some(lsn) = run.start_lsn()
-                && landing.get_or_insert_with(|| Durable::new(run.clone(), lsn)).poll_unpin(cx).is_ready()
+                && landing.get_or_insert_with(|| DurableFuture::new(run.clone(), lsn)).poll_unpin(cx).is_ready()
             {
                 attended.id_lock = None;
             }
             polled
         })
         .await;
-        // after a fence the run is gone, and its Start is staged again: nobody else may start the id yet
+        // after a fence the run is gone, but its Start is staged again: the id must stay locked until then
         let id_lock = attended.id_lock.take();
         drop(attended);
         if let Conclusion::Ended(status, outcome) = conclusion {
@@ -442,12 +442,12 @@ impl Order<'_> {
         }
         core.check_open()?;
         started(core, key, run.start_lsn()).await.or_else(|error| match error {
-            // somebody else has the id
+            // another execution has the id
             Error::NotFound { .. } => Ok(()),
             error => Err(error),
         })?;
         drop(id_lock);
-        // suspended, handed on, or the id was taken: the database knows by whom
+        // suspended, requeued, or a duplicate: the database knows which execution has the id
         let existing = match &id {
             None => None,
             Some(id) => core.load(ExecutionId::Given(id.clone()), Detail::Outcome).await?,
@@ -458,7 +458,7 @@ impl Order<'_> {
         else {
             return Handle::<O>::of(core.clone(), key, id, |_| true).output().await;
         };
-        let existing = Existing {
+        let existing = ExistingExecution {
             key: existing_key,
             given_id: id.clone(),
             workflow,
@@ -471,11 +471,11 @@ impl Order<'_> {
     }
 }
 
-/// Waits until the Start of a run that went away has landed.
+/// Waits until the Start of a run that has left this process is durable.
 pub(crate) async fn started(core: &Arc<Core>, key: Key, lsn: Option<Lsn>) -> Result<(), Error> {
     let Some(lsn) = lsn else { return Ok(()) };
-    match core.lane_of(key).durable(lsn).await {
-        // staged again after a fence, and there already: itself
+    match core.lane_of(key).wait_durable(lsn).await {
+        // staged again after a fence, and found as a duplicate of itself
         Outcome::Duplicate(existing) if existing.key == key => Ok(()),
         Outcome::Duplicate(_) => Err(Error::NotFound { workflow_id: key.to_string() }),
         Outcome::Rejected(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
@@ -494,13 +494,13 @@ async fn queue(
     let key = start.key;
     let lane = core.lane_of(key);
     let generation = lane.generation();
-    let staged = Staged { generation, tree: key, write: Write::Start(start), room, fate: None };
-    let Some(lsn) = lane.stage(staged, &mut Slot::default()) else { return Err(core.why_dropped()) };
+    let staged = Staged { generation, tree: key, write: Write::Start(start), reserved: room, fate: None };
+    let Some(lsn) = lane.stage(staged, &mut FoldTarget::default()) else { return Err(core.why_dropped()) };
     let held = IdLockUntilSettled { lock: id_lock, lane: lane.clone(), lsn };
-    Ok(held.lane.durable(lsn).await)
+    Ok(held.lane.wait_durable(lsn).await)
 }
 
-/// The handle that a Start which does not run here, or lost, leads to.
+/// Returns the handle to which a Start leads that does not run here or was a duplicate.
 pub(crate) fn settled<O>(
     core: &Arc<Core>,
     outcome: Outcome,
@@ -522,7 +522,7 @@ pub(crate) fn settled<O>(
 }
 
 fn check_same(
-    existing: &Existing,
+    existing: &ExistingExecution,
     definition: &Definition,
     id: Option<&str>,
     fingerprint: Option<u64>,

@@ -1,4 +1,4 @@
-//! [`Branch`]: a branch of the code of a guest.
+//! [`GuestBranch`]: a branch of a guest's code.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,71 +12,71 @@ use crate::path::Path;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
 use crate::runtime::start_options::StartOptions;
-use crate::workflow::branch::Leaf;
+use crate::workflow::branch::ActiveBranch;
 use crate::workflow::child::NewChild;
 use crate::workflow::context::Context;
 use crate::workflow::retry::StepOptions;
 use crate::workflow::sleep::sleep_for;
-use crate::workflow::step::begin;
+use crate::workflow::step::begin_step_call;
 
-/// A branch of a guest's code. Calls are numbered when they are made, one after the other.
+/// A branch of a guest's code. Calls are numbered in the order in which they are made.
 pub struct Branch {
     pub(super) cx: Context,
-    /// The first branch counts without one.
-    pub(super) leaf: Option<Leaf>,
+    /// The branch's share in the count of active branches; `None` for the first branch, which counts without it.
+    pub(super) leaf: Option<ActiveBranch>,
 }
 
 impl Branch {
-    /// A branch that goes on beside this one, until it is dropped.
+    /// Forks a branch that runs beside this one until it is dropped.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         let path = self.cx.next_path();
-        let cx = self.cx.branch(&path, 0);
-        let leaf = Leaf::new(&cx.run);
+        let cx = self.cx.for_branch(&path, 0);
+        let leaf = ActiveBranch::new(&cx.run);
         Self { cx, leaf: Some(leaf) }
     }
 
-    /// A branch that is to begin: it has its place, and does not count yet.
+    /// Reserves the path of a branch that is to begin later. The branch does not count as active yet.
     #[must_use]
     pub fn reserve(&mut self) -> Self {
         let path = self.cx.next_path();
-        Self { cx: self.cx.branch(&path, 0), leaf: None }
+        Self { cx: self.cx.for_branch(&path, 0), leaf: None }
     }
 
     /// Begins a branch that was reserved.
     pub fn begin(&mut self) {
-        self.leaf = Some(Leaf::new(&self.cx.run));
+        self.leaf = Some(ActiveBranch::new(&self.cx.run));
     }
 
-    /// While it lives, this branch only waits for branches of its own.
+    /// Marks this branch as waiting for branches of its own, for as long as the returned value lives.
     #[must_use]
     pub fn join(&self) -> Join {
         self.cx.run.add_leaves(-1);
         Join(self.cx.run.clone())
     }
 
-    /// The path that the next call will have.
+    /// The path of the next call, which is not begun yet.
     pub fn coming_path(&self) -> Path {
-        self.cx.coming_path()
+        self.cx.upcoming_path()
     }
 
-    /// The key that the next child of this branch gets.
+    /// The key of the next child of this branch.
     pub fn next_child_key(&self) -> Key {
-        Key::derived(self.cx.run.key, self.cx.run.run_no, &self.cx.coming_path())
+        Key::derive(self.cx.run.key, self.cx.run.run_no, &self.cx.upcoming_path())
     }
 
-    /// The output of a child that was started; see [`ChildHandle::result`](crate::ChildHandle::result).
+    /// Waits for the output of a child that was started; see [`ChildHandle::result`](crate::ChildHandle::result).
     pub fn child_result(
         &mut self,
         workflow: &GuestWorkflow,
         key: Key,
     ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<> {
         let path = self.cx.next_path();
-        let call = crate::workflow::child::begin_result(&self.cx.run, path, &workflow.definition.name);
+        let call = crate::workflow::child::begin_result_call(&self.cx.run, path, &workflow.definition.name);
         crate::workflow::child::result(call, key)
     }
 
-    /// A step; see [`Context::step`]. Whoever polls it runs its body.
+    /// Begins a step; see [`Context::step`]. The task that polls it runs its body.
     pub fn step(
         &mut self,
         name: &Name,
@@ -84,17 +84,17 @@ impl Branch {
         fingerprint: Option<u64>,
     ) -> StepCall {
         let path = self.cx.next_path();
-        let begun = begin(&self.cx.run, path, name, fingerprint.map(Ok), options.as_deref());
+        let begun = begin_step_call(&self.cx.run, path, name, fingerprint.map(Ok), options.as_deref());
         StepCall::new(begun, options)
     }
 
-    /// A durable sleep; see [`Context::sleep`].
+    /// Begins a durable sleep; see [`Context::sleep`].
     pub fn sleep(&mut self, duration: Duration) -> impl Future<Output = ()> + Send + use<> {
         let call = self.cx.begin_sleep();
         async move { sleep_for(&call, duration).await }
     }
 
-    /// A child, run to its output; see [`Context::child`].
+    /// Runs a child to its output; see [`Context::child`].
     pub fn child(
         &mut self,
         workflow: &GuestWorkflow,
@@ -104,9 +104,9 @@ impl Branch {
         let path = self.cx.next_path();
         let definition = workflow.definition.clone();
         let fingerprint = input.fingerprint();
-        let call = crate::workflow::child::begin(&self.cx.run, path, &definition, fingerprint);
+        let call = crate::workflow::child::begin_child_call(&self.cx.run, path, &definition, fingerprint);
         let input = input.payload;
-        crate::workflow::child::run_to_end(
+        crate::workflow::child::run_child(
             call,
             NewChild { definition, input, fingerprint, options, is_detached: false },
         )
@@ -127,7 +127,7 @@ impl Branch {
         async move { crate::workflow::child::start_recorded(&run, path, child).await }
     }
 
-    /// What tells whether the code has to unwind.
+    /// Returns the control of the execution's run.
     pub fn gate(&self) -> Gate {
         Gate(self.cx.run.clone())
     }
@@ -137,12 +137,12 @@ impl Branch {
         self.cx.run.key
     }
 
-    /// The path of the branch, as people write it.
+    /// The branch's path, as text.
     pub fn path(&self) -> String {
         self.cx.path.to_string()
     }
 
-    /// True if an earlier run of the execution may have come further than this one has yet.
+    /// Whether an earlier run of the execution may have progressed further than this one.
     pub fn is_replaying(&self) -> bool {
         self.cx.run.state().replay.is_some()
     }

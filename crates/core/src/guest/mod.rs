@@ -1,13 +1,13 @@
-//! Guests: workflows in another language. Their values are payloads already, and their code is polled by
-//! whoever runs that language: an event loop, a thread. A binding builds on this.
+//! Guests: workflows in another language, for bindings. Their values are payloads already, and their code is polled by
+//! the driver of that language: an event loop, or a thread.
 //!
-//! The engine hands out a [`Context`] and keeps a future that resolves when the code has returned. Code makes
-//! durable calls through [`Branch`]es; each call's future owns what it needs, and may be polled anywhere.
+//! The engine provides a [`Context`] and keeps a future that resolves when the code has returned. The code makes durable
+//! calls through [`GuestBranch`]es. Each call's future owns what it needs, and may be polled anywhere.
 //!
-//! An outcome is delivered only when all branches are at rest, for otherwise a replay could not repeat what
-//! came of it. The engine knows that by itself while every branch is in a durable call. If some wait for
-//! something else, the binding says when their code runs and waits ([`Gate::code_runs`], [`Gate::code_waits`]), and
-//! when they have come to rest ([`Gate::set_quiet`]).
+//! An outcome is delivered only when all branches are blocked: otherwise a replay could not repeat what followed from
+//! the delivery. The engine detects this quiescence by itself while every branch is in a durable call. If some branches
+//! wait for something else, the binding reports when their code starts and blocks ([`RunControl::code_started`],
+//! [`RunControl::code_blocked`]), and when all of them are quiescent ([`RunControl::set_quiescent`]).
 
 mod branch;
 mod run_control;
@@ -43,8 +43,8 @@ use crate::workflow::context::Context;
 pub struct GuestInput {
     /// The input as it is recorded.
     pub payload: Payload,
-    /// What tells the input apart; `None` for the fingerprint of the payload. A language in which one call has several
-    /// spellings gives them all the same.
+    /// The fingerprint of the input; `None` for that of the payload. A language with several spellings of one call gives
+    /// all of them the same fingerprint.
     pub fingerprint: Option<u64>,
 }
 
@@ -64,14 +64,14 @@ impl GuestInput {
 pub type GuestWorkflow = Workflow<Payload, Payload>;
 
 impl GuestWorkflow {
-    /// The workflow `name`. `body` is called once per run with the branch that its code begins in, and its
-    /// input; the future it returns resolves when the code has returned. If that future is dropped before, the
-    /// code has to unwind: [`Gate::stopped`] says why.
+    /// Returns the workflow `name`. `body` is called once per run, with the branch in which the code begins and with the
+    /// input. The future that it returns resolves when the code has returned. If the engine drops that future earlier, the
+    /// code has to unwind: [`RunControl::stop_reason`] says why.
     ///
-    /// If it is not `is_eager`, its code sees a step's outcome only when that is durable. If it `is_in_thread`, its code
-    /// holds one of the [`threads`](crate::EngineBuilder::threads) while it runs. `time_limit` tells people how durable
-    /// calls are limited in time, where code has done that in another way.
-    pub fn of_guest<F, Fut>(
+    /// Code that is not `is_eager` receives a step's outcome only when that is durable. Code that `is_in_thread` holds
+    /// one of the [`max_threads`](crate::EngineBuilder::max_threads) while it runs. `time_limit` names the language's way to
+    /// limit durable calls in time, for messages about code that uses another one.
+    pub fn new_guest<F, Fut>(
         name: &str,
         is_eager: bool,
         is_in_thread: bool,
@@ -85,12 +85,12 @@ impl GuestWorkflow {
         let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
             Ok(Box::pin(body(Branch { cx: Context::root(run), leaf: None }, input.clone())))
         };
-        Self::guest(name, is_eager, is_in_thread, time_limit, Box::new(body))
+        Self::from_guest_body(name, is_eager, is_in_thread, time_limit, Box::new(body))
     }
 }
 
 impl Engine {
-    /// Like [`Engine::start`].
+    /// Starts an execution, like [`Engine::start`].
     pub fn start_guest(
         &self,
         workflow: &GuestWorkflow,
@@ -100,7 +100,8 @@ impl Engine {
         Starting::of(self.order(workflow, input, options))
     }
 
-    /// Like [`Engine::start_many`]. What only one of them can have must not be among the options.
+    /// Starts one execution per input, like [`Engine::start_many`]. The options must not include any that only a single
+    /// start can have.
     pub fn start_guests(
         &self,
         workflow: &GuestWorkflow,
@@ -111,7 +112,7 @@ impl Engine {
         crate::engine::start::start_all(inputs.into_iter().map(order).collect())
     }
 
-    /// Like [`Engine::run`].
+    /// Runs an execution to its output, like [`Engine::run`].
     pub fn run_guest(
         &self,
         workflow: &GuestWorkflow,
@@ -127,26 +128,26 @@ impl Engine {
         input: GuestInput,
         options: Option<Box<StartOptions>>,
     ) -> Order<'static> {
-        let (core, definition) = (Held::Own(self.core.clone()), Held::Own(workflow.definition.clone()));
+        let (core, definition) = (Held::Own(self.inner.clone()), Held::Own(workflow.definition.clone()));
         let mut order = Order::new(core, definition, input.payload, options);
         order.fingerprint = input.fingerprint;
         order
     }
 }
 
-/// While it lives, what its thread stages waits for its end: one flush for what an event loop does in one turn.
-/// Something that another thread stages takes all of it along. To be ended before the thread waits for anything.
+/// A batch of what one thread stages, which is held back until this is dropped: one flush for one turn of an event
+/// loop. Whatever another thread stages flushes the batch too. Must be dropped before the thread waits for anything.
 pub struct Burst {
     engine: Engine,
     thread: ThreadId,
 }
 
 impl Burst {
-    /// `None` if the thread is in a burst of this engine.
+    /// Begins a batch. Returns `None` if the thread is already in a batch of this engine.
     pub fn begin(engine: &Engine) -> Option<Self> {
         let mut is_new = false;
-        for lane in engine.core.lanes() {
-            is_new = lane.begin_burst();
+        for lane in engine.inner.lanes() {
+            is_new = lane.begin_batch();
         }
         is_new.then(|| Self { engine: engine.clone(), thread: std::thread::current().id() })
     }
@@ -154,14 +155,14 @@ impl Burst {
 
 impl Drop for Burst {
     fn drop(&mut self) {
-        for lane in self.engine.core.lanes() {
-            lane.end_burst(self.thread);
+        for lane in self.engine.inner.lanes() {
+            lane.end_batch(self.thread);
         }
     }
 }
 
 impl Handle<Payload> {
-    /// Like [`Handle::result`].
+    /// Waits for the output, like [`Handle::result`].
     pub fn payload(&self) -> impl Future<Output = Result<Payload, Error>> + Send + use<> {
         let handle = self.clone();
         async move { handle.output().await }

@@ -1,11 +1,11 @@
-//! [`StepCall`]: a step whose body a guest runs. It does what a step of Rust does (`step::carry_out`), but is kept
-//! in place by whoever polls it: it is small, and what is rare is boxed.
+//! [`GuestStep`]: a step whose body a guest runs. It is equivalent to a step in Rust (`step::run_step`), but is polled in
+//! place: it is small, and rare paths are boxed.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
-use crate::commit::Durable;
+use crate::commit::DurableFuture;
 use crate::failure::Failure;
 use crate::payload::Payload;
 use crate::runtime::run::call::{Call, Delivery};
@@ -13,48 +13,48 @@ use crate::runtime::run::{Interrupt, Run};
 use crate::store::CheckpointKind;
 use crate::workflow::retry::StepOptions;
 use crate::workflow::step::{
-    after_crash, after_failure, body_begins, body_is_over, checked, in_time, may_begin, replayed, room_for,
-    stored,
+    resume_attempts, handle_failed_attempt, mark_body_start, mark_body_end, encode_checked, wait_for_lease, permits_body, replayed_outcome, try_reserve_inline,
+    store_payload,
 };
 
-/// A step whose body somebody else runs, when [`StepCall::poll`] says so. Dropped before it is over, it is recorded
-/// as given up.
+/// A step whose body the caller runs, when [`GuestStep::poll`] asks for it. A step that is dropped before it has finished
+/// is recorded as abandoned.
 pub struct StepCall {
-    /// While it is not over, and nothing rare has it.
+    /// The call; `None` once the step has finished, and while the slow path has it.
     call: Option<Call>,
     /// `None` for the defaults.
     options: Option<Box<StepOptions>>,
     attempt: u32,
-    /// What the body has come to.
+    /// The result of the body.
     outcome: Option<Result<Payload, Box<Failure>>>,
     stage: Stage,
 }
 
-/// What a guest is to do about a step.
+/// The next action of a guest that polls a step.
 pub enum StepTurn {
-    /// Run its body, once, and then [finish](StepCall::finish) and poll it.
+    /// Run the body once, [finish](GuestStep::finish) the step with the result, and poll again.
     Body,
-    /// Go on: it is over.
+    /// Continue: the step has finished.
     Over(Result<Payload, Failure>),
 }
 
 enum Stage {
-    /// Nothing has come of it.
+    /// The call could not begin.
     Invalid(Box<Failure>),
     Made,
-    /// In a replay: waits for its turn.
+    /// In a replay: waiting for the recorded outcome.
     Waiting,
-    /// What came before the body is not durable yet.
-    Barrier(Durable<Arc<Run>>),
+    /// Waiting until the Writes before the body are durable.
+    Barrier(DurableFuture<Arc<Run>>),
     Body,
-    /// The value has yet to be delivered, if that has not happened at once.
+    /// Waiting for the delivery of the value, unless it came at once.
     Delivery(Payload, Option<Delivery>),
     Rare(Pin<Box<dyn Future<Output = (Call, Next)> + Send>>),
-    /// It is over, or never will be.
+    /// Finished, or stopped for good.
     Over,
 }
 
-/// What follows upon something rare.
+/// The stage that follows the slow path.
 enum Next {
     Body,
     Attempt(u32),
@@ -70,12 +70,12 @@ impl StepCall {
         Self { call, options, attempt: 1, outcome: None, stage }
     }
 
-    /// The body came to this. What was left so before the body was asked for is forgotten: it came too late.
+    /// Reports the body's result. A result that is reported before the body was asked for is ignored.
     pub fn finish(&mut self, outcome: Result<Payload, Failure>) {
         self.outcome = Some(outcome.map_err(Box::new));
     }
 
-    /// What to do next; `Pending` if that is to wait.
+    /// Polls the step: returns the guest's next action, or `Pending` while it has to wait.
     pub fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<StepTurn> {
         loop {
             match &mut self.stage {
@@ -89,13 +89,13 @@ impl StepCall {
                     match std::task::ready!(call.poll_recorded(cx)) {
                         Some(delivery) => self.rarely(|call, _| {
                             Box::pin(async move {
-                                let outcome = replayed(&call, delivery).await;
+                                let outcome = replayed_outcome(&call, delivery).await;
                                 (call, Next::Over(outcome))
                             })
                         }),
                         None if call.run.is_replayed => self.rarely(|call, options| {
                             Box::pin(async move {
-                                let next = match after_crash(&call, options.retry).await {
+                                let next = match resume_attempts(&call, options.retry).await {
                                     Ok(attempt) => Next::Attempt(attempt),
                                     Err(failure) => Next::Over(Err(failure)),
                                 };
@@ -108,14 +108,14 @@ impl StepCall {
                 Stage::Barrier(durable) => {
                     let outcome = std::task::ready!(Pin::new(durable).poll(cx));
                     let Some(call) = &self.call else { return Poll::Pending };
-                    if !may_begin(&call.run, &outcome) {
+                    if !permits_body(&call.run, &outcome) {
                         self.lost();
                     } else if call.run.core.lease.is_held() {
                         return self.begin();
                     } else {
                         self.rarely(|call, _| {
                             Box::pin(async move {
-                                in_time(&call.run).await;
+                                wait_for_lease(&call.run).await;
                                 (call, Next::Body)
                             })
                         });
@@ -123,7 +123,7 @@ impl StepCall {
                 }
                 Stage::Body => {
                     let Some(outcome) = self.outcome.take() else { return Poll::Pending };
-                    body_is_over();
+                    mark_body_end();
                     self.record(outcome.map_err(|failure| *failure));
                 }
                 Stage::Delivery(_, at_once) => {
@@ -170,17 +170,17 @@ impl StepCall {
         }
     }
 
-    /// Waits for what the body has to wait for.
+    /// Waits until the earlier Writes are durable.
     fn approach(&mut self) {
         let Some(call) = &self.call else { return };
         let is_speculative = self.options.as_ref().is_some_and(|options| options.is_speculative);
         match call.run.barrier(is_speculative) {
-            Some(barrier) => self.stage = Stage::Barrier(Durable::new(call.run.clone(), barrier)),
+            Some(barrier) => self.stage = Stage::Barrier(DurableFuture::new(call.run.clone(), barrier)),
             None => self.lost(),
         }
     }
 
-    /// There is no body to run any more.
+    /// Stops the step, because the run is disowned.
     fn lost(&mut self) {
         self.stage = Stage::Over;
         if let Some(call) = &self.call {
@@ -190,28 +190,28 @@ impl StepCall {
 
     fn begin(&mut self) -> Poll<StepTurn> {
         if !self.call.as_ref().is_some_and(|call| call.run.lets_begin()) {
-            // cancelled, or its time is up: the run's task stops the code
+            // cancelled, or past its deadline: the run's task stops the code
             self.stage = Stage::Over;
             return Poll::Pending;
         }
-        body_begins();
+        mark_body_start();
         self.outcome = None;
         self.stage = Stage::Body;
         Poll::Ready(StepTurn::Body)
     }
 
-    /// The body is over.
+    /// Records the body's result.
     fn record(&mut self, outcome: Result<Payload, Failure>) {
         let Some(call) = &self.call else { return };
-        match outcome.and_then(|value| checked(call, &value)) {
-            Ok(value) => match room_for(call, &value) {
+        match outcome.and_then(|value| encode_checked(call, &value)) {
+            Ok(value) => match try_reserve_inline(call, &value) {
                 Some(room) => {
                     let at_once = call.run.complete(call.id(), CheckpointKind::Step, value.clone(), room);
                     self.stage = Stage::Delivery(value, at_once);
                 }
                 None => self.rarely(|call, _| {
                     Box::pin(async move {
-                        let (payload, room) = stored(&call, value.clone()).await;
+                        let (payload, room) = store_payload(&call, value.clone()).await;
                         call.deliver(CheckpointKind::Step, payload, room).await;
                         (call, Next::Over(Ok(value)))
                     })
@@ -221,7 +221,7 @@ impl StepCall {
                 let attempt = self.attempt;
                 self.rarely(|call, options| {
                     Box::pin(async move {
-                        let next = match after_failure(&call, attempt, failure, options.retry).await {
+                        let next = match handle_failed_attempt(&call, attempt, failure, options.retry).await {
                             Ok(()) => Next::Attempt(attempt + 1),
                             Err(failure) => Next::Over(Err(failure)),
                         };

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use super::tables::Tables;
-use crate::clock::{LONGEST, Timestamp};
+use crate::clock::{MAX_STORED_DURATION, Timestamp};
 use crate::key::Key;
 use crate::store::counters::{Counters, Table};
 use crate::store::{
-    RequestResult, Attempt, Checkpoint, CheckpointKind, Chunk, DeleteChunks, Execution, Existing, Flush, Move, Outcome,
+    RequestResult, Attempt, Checkpoint, CheckpointKind, Chunk, DeleteChunks, Execution, ExistingExecution, Flush, Move, Outcome,
     Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write, cancel_outcome,
 };
 
 /// What a row is to a Start that lost against it.
-fn existing_of(row: &Execution) -> Existing {
-    Existing {
+fn existing_of(row: &Execution) -> ExistingExecution {
+    ExistingExecution {
         key: row.key,
         given_id: row.given_id.clone(),
         workflow: row.workflow.clone(),
@@ -94,7 +94,7 @@ impl Tables {
             let existing = self.executions.get(&other);
             return Outcome::Deduplicated(existing.map(|row| Box::new(existing_of(row))));
         }
-        let is_full = start.waits_in().is_some_and(|ticket| self.is_full(&ticket.queue));
+        let is_full = start.waiting_placement().is_some_and(|ticket| self.is_full(&ticket.queue));
         if is_full && start.can_be_rejected() {
             return Outcome::Full;
         }
@@ -114,7 +114,7 @@ impl Tables {
             dedup_id: start.active_dedup_id().cloned(),
             created_at: start.created_at,
             deadline_at: start.deadline_at,
-            run_timeout: start.run_timeout.map(|timeout| timeout.min(LONGEST)),
+            run_timeout: start.run_timeout.map(|timeout| timeout.min(MAX_STORED_DURATION)),
             attributes: start.attributes.clone(),
             wake_at: None,
             unreadable: None,
@@ -130,7 +130,7 @@ impl Tables {
         self.dedups.extend(dedup.map(|dedup| (dedup, start.key)));
         self.keys.extend(start.workflow_id.clone().map(|id| (id, start.key)));
         self.children.extend(start.parent.as_ref().map(|parent| (parent.key, start.key)));
-        counters.inserted(Table::Executions, 1);
+        counters.add_inserted(Table::Executions, 1);
         let queued = State::Queued { armed: Vec::new() };
         let waits =
             start.is_self_claiming() && !start.placement.as_ref().is_some_and(|ticket| self.lets_begin(&ticket.queue));
@@ -153,7 +153,7 @@ impl Tables {
         row.input = start.input.clone();
         row.placement = start.placement.clone();
         row.app_version = start.app_version.clone();
-        row.run_timeout = start.run_timeout.map(|timeout| timeout.min(LONGEST));
+        row.run_timeout = start.run_timeout.map(|timeout| timeout.min(MAX_STORED_DURATION));
         let existing = existing_of(row);
         let due_at = due_at.min(row.created_at.plus(most));
         self.enter(key, &State::Scheduled { due_at }, None, counters);
@@ -162,7 +162,7 @@ impl Tables {
 
     fn checkpoint(&mut self, checkpoint: &Checkpoint, counters: &Counters) -> Outcome {
         self.checkpoints.insert((checkpoint.execution, checkpoint.path.clone()), checkpoint.clone());
-        counters.inserted(Table::Checkpoints, 1);
+        counters.add_inserted(Table::Checkpoints, 1);
         self.heard(checkpoint.execution)
     }
 
@@ -174,7 +174,7 @@ impl Tables {
 
     fn attempt(&mut self, attempt: &Attempt, counters: &Counters) -> Outcome {
         self.attempts.insert((attempt.execution, attempt.path.clone(), attempt.attempt), attempt.clone());
-        counters.inserted(Table::Attempts, 1);
+        counters.add_inserted(Table::Attempts, 1);
         self.heard(attempt.execution)
     }
 
@@ -262,8 +262,8 @@ impl Tables {
         while let Some(key) = todo.pop() {
             todo.extend(self.awaited_children(key));
             if self.executions.get(&key).is_some_and(|row| row.status == Status::Running) {
-                if self.requests.insert((key, request.n), RequestKind::Cancel).is_none() {
-                    counters.inserted(Table::Requests, 1);
+                if self.requests.insert((key, request.id), RequestKind::Cancel).is_none() {
+                    counters.add_inserted(Table::Requests, 1);
                 }
             } else {
                 let status = Status::Cancelled;
@@ -285,7 +285,7 @@ impl Tables {
         let withdrawn = last.into_iter().skip_while(|it| it.kind != CheckpointKind::Failed);
         for Checkpoint { path, kind, .. } in withdrawn {
             self.checkpoints.remove(&(key, path.clone()));
-            counters.deleted(Table::Checkpoints, 1);
+            counters.add_deleted(Table::Checkpoints, 1);
             if kind == CheckpointKind::Failed {
                 self.attempts.retain(|(execution, of, _), _| (*execution, of) != (key, &path));
             }
@@ -309,8 +309,8 @@ impl Tables {
     }
 
     fn chunk(&mut self, chunk: &Chunk, counters: &Counters) -> Outcome {
-        self.chunks.entry((chunk.execution, chunk.value, chunk.n)).or_insert_with(|| {
-            counters.inserted(Table::Chunks, 1);
+        self.chunks.entry((chunk.execution, chunk.value, chunk.index)).or_insert_with(|| {
+            counters.add_inserted(Table::Chunks, 1);
             chunk.bytes.clone()
         });
         Outcome::Applied
@@ -327,7 +327,7 @@ impl Tables {
         for id in &orphans {
             self.chunks.remove(id);
         }
-        counters.deleted(Table::Chunks, orphans.len() as u64);
+        counters.add_deleted(Table::Chunks, orphans.len() as u64);
         Outcome::Applied
     }
 }

@@ -46,7 +46,7 @@ impl Tables {
             self.alone.insert(record.execution.key);
         }
         if !claimed.records.is_empty() {
-            counters.claimed();
+            counters.add_claim();
             let lane = self.lane(claim.worker, claim.lane, claim.epoch)?;
             lane.last_number = claim.number;
             lane.last_outcomes = Vec::new();
@@ -105,10 +105,10 @@ impl Tables {
                     self.enter_start(&portion.queue, &portion.key, now);
                 }
             }
-            claimed.has_more |= portion.is_cut && of_key.len() >= portion.limit;
+            claimed.has_more |= portion.is_truncated && of_key.len() >= portion.limit;
             // another claim tells when there is more
             claimed.has_more |= found.counted.contains(&portion.queue) && of_key.len() > portion.limit;
-            claimed.is_limited |= !portion.is_cut && of_key.len() > portion.limit;
+            claimed.is_limited |= !portion.is_truncated && of_key.len() > portion.limit;
         }
         found.woken
     }

@@ -55,7 +55,7 @@ impl Tables {
     }
 
     fn has_lost(&self, looker: WorkerId) -> bool {
-        self.workers.iter().any(|(id, worker)| worker.is_lost && *id != looker)
+        self.workers.iter().any(|(id, worker)| worker.is_dead && *id != looker)
             || self.owned.iter().any(|(owner, _)| !self.workers.contains_key(owner))
     }
 
@@ -65,7 +65,7 @@ impl Tables {
         let lost: Vec<WorkerId> = self
             .workers
             .iter()
-            .filter(|(id, worker)| worker.is_lost && **id != looker)
+            .filter(|(id, worker)| worker.is_dead && **id != looker)
             .map(|(id, _)| *id)
             .collect();
         for worker in &lost {

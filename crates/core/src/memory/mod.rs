@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use tables::{Lane, Tables, Worker};
+use tables::{LaneRow, Tables, WorkerRow};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -66,8 +66,8 @@ impl MemoryStore {
                 shard: 0,
                 durability: Durability::None,
                 lanes: 1,
-                flush_writes: 16_384,
-                flush_bytes: 4 << 20,
+                max_flush_writes: 16_384,
+                max_flush_bytes: 4 << 20,
                 lease: None,
             },
             counters: Counters::default(),
@@ -80,9 +80,9 @@ impl MemoryStore {
 
     /// Makes a worker look lost, as if its process had been killed: the next look of another worker takes
     /// it over. Until then it can go on, as a process can that only seems dead.
-    pub fn lose(&self, worker: WorkerId) {
+    pub fn mark_dead(&self, worker: WorkerId) {
         if let Some(row) = self.tables().workers.get_mut(&worker) {
-            row.is_lost = true;
+            row.is_dead = true;
         }
     }
 
@@ -92,7 +92,7 @@ impl MemoryStore {
     }
 
     /// Tells other engines that something may have changed. One engine alone needs no hints.
-    fn announce(&self, tables: &Tables) {
+    fn publish_hint(&self, tables: &Tables) {
         if tables.workers.len() > 1 {
             self.changes.send_modify(|changes| *changes += 1);
         }
@@ -128,9 +128,9 @@ impl Store for MemoryStore {
         let worker = WorkerId(tables.last_worker);
         let registered_at = self.clock.now();
         let (info, epoch) = (info.clone(), FIRST_EPOCH);
-        tables.workers.insert(worker, Worker { epoch, is_lost: false, info, registered_at });
+        tables.workers.insert(worker, WorkerRow { epoch, is_dead: false, info, registered_at });
         for lane in 0..lanes {
-            tables.lanes.insert((worker, lane), Lane::new(FIRST_EPOCH));
+            tables.lanes.insert((worker, lane), LaneRow::new(FIRST_EPOCH));
         }
         Ok(Registration { worker, epoch: FIRST_EPOCH, now: registered_at })
     }
@@ -141,7 +141,7 @@ impl Store for MemoryStore {
             tables.end_lanes(worker);
             tables.requeue_orphans(None, &self.counters);
             tables.wake_called(&self.counters);
-            self.announce(&tables);
+            self.publish_hint(&tables);
         }
         Ok(())
     }
@@ -163,9 +163,9 @@ impl Store for MemoryStore {
         let lane = tables.lane(flush.worker, flush.lane, flush.epoch)?;
         lane.last_number = flush.number;
         lane.last_outcomes.clone_from(&outcomes);
-        self.counters.flushed(flush.writes.len() as u64);
+        self.counters.add_flush(flush.writes.len() as u64);
         if !flush.writes.is_empty() {
-            self.announce(&tables);
+            self.publish_hint(&tables);
         }
         Ok(outcomes)
     }
@@ -177,12 +177,12 @@ impl Store for MemoryStore {
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
         let mut tables = self.tables();
         let row = tables.change_queue(change, self.clock.now(), &self.counters);
-        self.announce(&tables);
+        self.publish_hint(&tables);
         Ok(row)
     }
 
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         Ok(self.tables().queues(names))
     }
 
@@ -194,13 +194,13 @@ impl Store for MemoryStore {
         let mut tables = self.tables();
         let recovered = tables.take_over(worker, self.clock.now(), &self.counters);
         if recovered > 0 {
-            self.announce(&tables);
+            self.publish_hint(&tables);
         }
         Ok(recovered)
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         let tables = self.tables();
         let key = |id: &ExecutionId| match id {
             ExecutionId::Key(key) => Some(*key),
@@ -210,7 +210,7 @@ impl Store for MemoryStore {
     }
 
     async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         let tables = self.tables();
         let mut bytes = BytesMut::new();
         for n in 0..chunks.count {
@@ -230,13 +230,13 @@ impl Store for MemoryStore {
     }
 
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         Ok(self.tables().list(filter))
     }
 
     async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
         let tables = self.tables();
-        let is_lost = |id: &&WorkerId| tables.workers.get(id).is_none_or(|worker| worker.is_lost);
+        let is_lost = |id: &&WorkerId| tables.workers.get(id).is_none_or(|worker| worker.is_dead);
         Ok(workers.iter().filter(is_lost).copied().collect())
     }
 
@@ -246,7 +246,7 @@ impl Store for MemoryStore {
     }
 
     async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         Ok(self.tables().survey(most, self.clock.now()))
     }
 

@@ -42,7 +42,7 @@ impl Tables {
     ) -> Option<QueueRow> {
         let name = &change.queue.name;
         let version = self.queues.get(name).map_or(0, |row| row.version);
-        if version != change.seen_version {
+        if version != change.expected_version {
             return None;
         }
         let QueueChange { queue, is_paused, .. } = change.clone();
@@ -73,7 +73,7 @@ impl Tables {
     pub(super) fn enter_slot(&mut self, key: Key, owner: WorkerId, counters: &Counters) {
         let ticket = self.ticket(key);
         if self.slots.insert(key, (ticket, owner)).is_none() {
-            counters.inserted(Table::Slots, 1);
+            counters.add_inserted(Table::Slots, 1);
         }
     }
 
@@ -94,7 +94,7 @@ impl Tables {
 
     /// True if what is put into a queue may run at once.
     pub(super) fn lets_begin(&self, queue: &str) -> bool {
-        self.queues.get(queue).is_some_and(QueueRow::lets_begin)
+        self.queues.get(queue).is_some_and(QueueRow::allows_immediate_start)
     }
 
     /// True if nothing leaves the execution's queue.
@@ -116,7 +116,7 @@ impl Tables {
     }
 
     fn used(&self, rate: &Rate, queue: &Arc<str>, key: Option<&Arc<str>>, now: Timestamp) -> RateUsage {
-        let from = rate.counts_after(now);
+        let from = rate.window_start(now);
         let all = self.rates.get(&(queue.clone(), key.cloned()));
         let counting = || all.into_iter().flatten().filter(|(at, _)| **at > from);
         RateUsage {
@@ -148,7 +148,7 @@ impl Tables {
             let Some(rate) = rate else { continue };
             let entry = rate.entry(&self.used(&rate, queue, key, now), now, 1);
             let all = self.rates.entry((queue.clone(), key.cloned())).or_default();
-            all.retain(|at, _| *at > entry.forget_until);
+            all.retain(|at, _| *at > entry.prune_until);
             *all.entry(entry.at).or_default() += entry.starts;
         }
     }
@@ -186,7 +186,7 @@ impl Tables {
             }
             let is_counted = has_rate && !all.woken.contains(&queue);
             all.counted.extend(is_counted.then(|| queue.clone()));
-            let after = self.turns.after(&queue);
+            let after = self.turns.last_key(&queue);
             let first = keys.iter().take_while(|(key, _)| **key <= *after).count();
             let len = keys.len().max(1);
             keys.rotate_left(first % len);

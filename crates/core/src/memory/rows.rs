@@ -55,10 +55,10 @@ fn rows(write: &Write) -> Vec<Row> {
         Write::Transition(change) => vec![Row::Execution(change.key)],
         Write::Wake(key) => vec![Row::Execution(*key)],
         Write::Request(request) => {
-            vec![Row::Execution(request.execution), Row::Request(request.execution, request.n)]
+            vec![Row::Execution(request.execution), Row::Request(request.execution, request.id)]
         }
         Write::ClearRequests(key) => vec![Row::Requests(*key)],
-        Write::Chunk(chunk) => vec![Row::Chunk(chunk.execution, chunk.value, chunk.n)],
+        Write::Chunk(chunk) => vec![Row::Chunk(chunk.execution, chunk.value, chunk.index)],
         Write::DeleteChunks(_) => Vec::new(),
     }
 }

@@ -8,12 +8,12 @@ use crate::store::{WorkerOverview, WaitingWork, RegisteredWorker};
 
 impl Tables {
     pub(super) fn survey(&self, most: u64, now: Timestamp) -> WorkerOverview {
-        let row = |(id, worker): (&_, &super::tables::Worker)| RegisteredWorker {
+        let row = |(id, worker): (&_, &super::tables::WorkerRow)| RegisteredWorker {
             worker: *id,
             info: worker.info.clone(),
             registered_at: worker.registered_at,
             lease_expires_at: None,
-            is_alive: !worker.is_lost,
+            is_alive: !worker.is_dead,
             running: self.owned_by(*id).count() as u64,
         };
         let due = self.due.iter().take_while(|(due_at, _)| *due_at <= now).map(|(_, key)| key);

@@ -14,15 +14,15 @@ use crate::queue::fairness::FairShare;
 use crate::queue::{DEFAULT_QUEUE, QueueRow, Placement};
 use crate::store::counters::{Counters, Table};
 use crate::store::{
-    Attempt, Checkpoint, Detail, Execution, Outcome, QUARANTINE, Record, RequestKind, State, Status,
-    StoreError, WorkerId, WorkerInfo, quarantine_delay, strikes_after,
+    Attempt, Checkpoint, Detail, Execution, Outcome, QUARANTINE_STRIKES, Record, RequestKind, State, Status,
+    StoreError, WorkerId, WorkerInfo, quarantine_delay, next_strikes,
 };
 
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     pub(super) last_worker: i64,
-    pub(super) workers: BTreeMap<WorkerId, Worker>,
-    pub(super) lanes: BTreeMap<(WorkerId, u16), Lane>,
+    pub(super) workers: BTreeMap<WorkerId, WorkerRow>,
+    pub(super) lanes: BTreeMap<(WorkerId, u16), LaneRow>,
     /// `wake_at` is kept in `timers` only.
     pub(super) executions: BTreeMap<Key, Execution>,
     /// Index of `executions`: the callers' ids.
@@ -36,8 +36,8 @@ pub(super) struct Tables {
     pub(super) chunks: BTreeMap<(Key, u64, u32), Bytes>,
     last_seq: i64,
     /// In the order in which they are claimed.
-    pub(super) ready: BTreeMap<Spot, Key>,
-    spots: BTreeMap<Key, Spot>,
+    pub(super) ready: BTreeMap<ReadyPosition, Key>,
+    ready_positions: BTreeMap<Key, ReadyPosition>,
     pub(super) queues: BTreeMap<Arc<str>, QueueRow>,
     /// Running executions of queues that limit how many run.
     pub(super) slots: BTreeMap<Key, (Arc<Placement>, WorkerId)>,
@@ -70,7 +70,7 @@ pub(super) type Starts = BTreeMap<Timestamp, u64>;
 
 /// The place of an execution that is ready.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Spot {
+pub(super) struct ReadyPosition {
     pub(super) ticket: Arc<Placement>,
     /// What has begun before is in front of what has not.
     pub(super) is_new: bool,
@@ -80,22 +80,22 @@ pub(super) struct Spot {
 }
 
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct WorkerRow {
     pub(super) epoch: i64,
-    pub(super) is_lost: bool,
+    pub(super) is_dead: bool,
     pub(super) info: WorkerInfo,
     pub(super) registered_at: Timestamp,
 }
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct LaneRow {
     pub(super) epoch: i64,
     pub(super) last_number: i64,
     /// Outcomes of the flush with the last number, in case it is sent again.
     pub(super) last_outcomes: Vec<(usize, Outcome)>,
 }
 
-impl Lane {
+impl LaneRow {
     pub(super) fn new(epoch: i64) -> Self {
         Self { epoch, last_number: 0, last_outcomes: Vec::new() }
     }
@@ -106,7 +106,7 @@ const LAST: Key = Key::from_bytes([0xff; 16]);
 
 impl Tables {
     /// The fence: the lane's row, if its epoch is still `epoch`.
-    pub(super) fn lane(&mut self, worker: WorkerId, lane: u16, epoch: i64) -> Result<&mut Lane, StoreError> {
+    pub(super) fn lane(&mut self, worker: WorkerId, lane: u16, epoch: i64) -> Result<&mut LaneRow, StoreError> {
         self.lanes.get_mut(&(worker, lane)).filter(|row| row.epoch == epoch).ok_or(StoreError::Fenced)
     }
 
@@ -135,7 +135,7 @@ impl Tables {
             match tried_at {
                 None => self.enter(*key, &state, None, counters),
                 Some(tried_at) => {
-                    counters.updated(Table::Executions, 1);
+                    counters.add_updated(Table::Executions, 1);
                     self.leave_slot(*key, counters);
                     self.leave_roles(*key, counters);
                     self.write_state(*key, &state, None);
@@ -153,8 +153,8 @@ impl Tables {
         let has_got_on = self.progress.insert(key, recorded).is_some_and(|before| recorded > before);
         let row = self.executions.get_mut(&key)?;
         row.recoveries += 1;
-        row.strikes = strikes_after(row.strikes, has_got_on, was_alone);
-        (row.strikes >= QUARANTINE).then(|| at.plus(quarantine_delay(row.strikes)))
+        row.strikes = next_strikes(row.strikes, has_got_on, was_alone);
+        (row.strikes >= QUARANTINE_STRIKES).then(|| at.plus(quarantine_delay(row.strikes)))
     }
 
     /// Forgets what made an execution seem to kill its workers.
@@ -194,7 +194,7 @@ impl Tables {
     /// Queues an execution whose time has come, for the first time.
     pub(super) fn queue_scheduled(&mut self, key: Key, counters: &Counters) {
         let state = State::Queued { armed: Vec::new() };
-        counters.updated(Table::Executions, 1);
+        counters.add_updated(Table::Executions, 1);
         self.leave_roles(key, counters);
         self.write_state(key, &state, None);
         self.enter_roles(key, &state, true, counters);
@@ -202,7 +202,7 @@ impl Tables {
 
     /// Puts an execution that is there into `state`: its row and its rows in the role tables.
     pub(super) fn enter(&mut self, key: Key, state: &State, owner: Option<WorkerId>, counters: &Counters) {
-        counters.updated(Table::Executions, 1);
+        counters.add_updated(Table::Executions, 1);
         self.leave_roles(key, counters);
         if !matches!(state, State::Running { .. }) {
             self.leave_slot(key, counters);
@@ -213,7 +213,7 @@ impl Tables {
 
     fn leave_slot(&mut self, key: Key, counters: &Counters) {
         if self.slots.remove(&key).is_some() {
-            counters.deleted(Table::Slots, 1);
+            counters.add_deleted(Table::Slots, 1);
         }
     }
 
@@ -264,46 +264,46 @@ impl Tables {
                 self.last_seq += 1;
                 let began_at = self.executions.get(&key).map_or(0, |row| row.created_at.as_micros());
                 let seq = if is_new { self.last_seq } else { began_at };
-                let spot = Spot { ticket: self.ticket(key), is_new, seq, key };
+                let spot = ReadyPosition { ticket: self.ticket(key), is_new, seq, key };
                 self.ready.insert(spot.clone(), key);
-                self.spots.insert(key, spot);
-                counters.inserted(Table::Ready, 1);
+                self.ready_positions.insert(key, spot);
+                counters.add_inserted(Table::Ready, 1);
             }
             State::Scheduled { due_at } => {
                 self.timers.insert(key, *due_at);
                 self.due.insert((*due_at, key));
-                counters.inserted(Table::Timers, 1);
+                counters.add_inserted(Table::Timers, 1);
             }
             State::Waiting { wake_at, children, .. } => {
                 if let Some(due_at) = wake_at {
                     self.timers.insert(key, *due_at);
                     self.due.insert((*due_at, key));
-                    counters.inserted(Table::Timers, 1);
+                    counters.add_inserted(Table::Timers, 1);
                 }
                 let before = self.waits.len();
                 self.waits.extend(children.iter().map(|child| (key, *child)));
-                counters.inserted(Table::Waits, (self.waits.len() - before) as u64);
+                counters.add_inserted(Table::Waits, (self.waits.len() - before) as u64);
             }
             State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
         }
     }
 
     fn leave_roles(&mut self, key: Key, counters: &Counters) {
-        if let Some(spot) = self.spots.remove(&key) {
+        if let Some(spot) = self.ready_positions.remove(&key) {
             self.ready.remove(&spot);
             self.woken.remove(&key);
-            counters.deleted(Table::Ready, 1);
+            counters.add_deleted(Table::Ready, 1);
         }
         self.quarantine.remove(&key);
         if let Some(due_at) = self.timers.remove(&key) {
             self.due.remove(&(due_at, key));
-            counters.deleted(Table::Timers, 1);
+            counters.add_deleted(Table::Timers, 1);
         }
         let waits: Vec<_> = self.waits.range((key, FIRST)..=(key, LAST)).copied().collect();
         for wait in &waits {
             self.waits.remove(wait);
         }
-        counters.deleted(Table::Waits, waits.len() as u64);
+        counters.add_deleted(Table::Waits, waits.len() as u64);
     }
 
     /// True if a waiting execution's due time has come.
@@ -343,7 +343,7 @@ impl Tables {
         for id in &asked {
             self.requests.remove(id);
         }
-        counters.deleted(Table::Requests, asked.len() as u64);
+        counters.add_deleted(Table::Requests, asked.len() as u64);
     }
 
     /// The row as readers see it.

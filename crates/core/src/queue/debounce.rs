@@ -7,16 +7,16 @@
 use std::sync::Arc;
 
 /// Begins the text, and stands between the name of the workflow and the id.
-const MARK: char = '\u{1}';
+const SEPARATOR: char = '\u{1}';
 
 /// What an execution that is debounced has in the place of a dedup_id.
 pub(crate) fn debounce_key(workflow: &str, id: &str) -> Arc<str> {
-    format!("{MARK}{workflow}{MARK}{id}").into()
+    format!("{SEPARATOR}{workflow}{SEPARATOR}{id}").into()
 }
 
 /// The id by which an execution is debounced that has this in the place of a dedup_id, if it is.
 pub fn debounce_id(held: &str) -> Option<&str> {
-    held.strip_prefix(MARK)?.split_once(MARK).map(|(_, id)| id)
+    held.strip_prefix(SEPARATOR)?.split_once(SEPARATOR).map(|(_, id)| id)
 }
 
 #[cfg(test)]

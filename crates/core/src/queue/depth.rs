@@ -17,9 +17,9 @@ pub enum Admission {
     /// It may enter.
     Admitted,
     /// Count first what waits, and then [ask again](Depth::enter).
-    Count,
+    CountFirst,
     /// The queue is full.
-    Refused,
+    Full,
 }
 
 impl Depth {
@@ -29,24 +29,24 @@ impl Depth {
     }
 
     /// One more is to enter.
-    pub fn enter(&mut self) -> Admission {
+    pub fn try_admit(&mut self) -> Admission {
         if self.bound < self.max {
             self.bound += 1;
             Admission::Admitted
         } else if self.is_counted {
-            Admission::Refused
+            Admission::Full
         } else {
-            Admission::Count
+            Admission::CountFirst
         }
     }
 
     /// One enters that nobody may refuse.
-    pub fn enter_anyway(&mut self) {
+    pub fn admit_unconditionally(&mut self) {
         self.bound = self.bound.saturating_add(1);
     }
 
     /// So many wait, and what is [admitted](Self::enter) from here on.
-    pub fn counted(&mut self, waiting: u64) {
+    pub fn set_count(&mut self, waiting: u64) {
         self.bound = waiting;
         self.is_counted = true;
     }
@@ -64,11 +64,11 @@ mod tests {
     #[test]
     fn it_is_counted_before_anything_is_refused_and_only_once() {
         let mut depth = Depth::new(3, 2);
-        assert_eq!((depth.enter(), depth.enter()), (Admission::Admitted, Admission::Count));
+        assert_eq!((depth.try_admit(), depth.try_admit()), (Admission::Admitted, Admission::CountFirst));
         // one had been taken
-        depth.counted(2);
-        assert_eq!((depth.enter(), depth.enter()), (Admission::Admitted, Admission::Refused));
-        depth.enter_anyway();
-        assert_eq!((depth.bound(), depth.enter()), (4, Admission::Refused));
+        depth.set_count(2);
+        assert_eq!((depth.try_admit(), depth.try_admit()), (Admission::Admitted, Admission::Full));
+        depth.admit_unconditionally();
+        assert_eq!((depth.bound(), depth.try_admit()), (4, Admission::Full));
     }
 }

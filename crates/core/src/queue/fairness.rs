@@ -30,7 +30,7 @@ pub struct Allocation {
     /// At most so many.
     pub limit: usize,
     /// True if limits would allow for more.
-    pub is_cut: bool,
+    pub is_truncated: bool,
 }
 
 /// Whose turn it is: kept by whoever claims, from claim to claim.
@@ -41,24 +41,24 @@ pub struct Allocation {
 #[derive(Clone, Debug, Default)]
 pub struct FairShare {
     /// The queue that had the last turn.
-    queue: Option<Arc<str>>,
+    last_queue: Option<Arc<str>>,
     /// Of each queue, whose turn it is.
-    keys: HashMap<Arc<str>, KeyPosition>,
+    positions: HashMap<Arc<str>, KeyPosition>,
 }
 
 /// Whose turn it is in a queue.
 #[derive(Clone, Debug, Default)]
 struct KeyPosition {
     /// The key that had the last one.
-    after: Arc<str>,
+    last_key: Arc<str>,
     /// The key behind it that has had only some of its turns, and how many it still has.
     unfinished: Option<(Arc<str>, usize)>,
 }
 
 impl FairShare {
     /// Where the keys of a queue begin: the first is the one after this, and after the last comes the first.
-    pub fn after(&self, queue: &str) -> Arc<str> {
-        self.keys.get(queue).map(|turn| turn.after.clone()).unwrap_or_default()
+    pub fn last_key(&self, queue: &str) -> Arc<str> {
+        self.positions.get(queue).map(|turn| turn.last_key.clone()).unwrap_or_default()
     }
 
     /// Divides `places` among these queues, given in the order of their names.
@@ -68,12 +68,12 @@ impl FairShare {
         };
         let rooms: Vec<usize> = candidates.iter().map(room).collect();
         let first = self
-            .queue
+            .last_queue
             .as_ref()
             .map_or(0, |last| candidates.iter().take_while(|it| it.queue <= *last).count());
-        let (shares, last) = share(places, &rooms, &vec![1; rooms.len()], first, None);
+        let (shares, last) = share_in_rounds(places, &rooms, &vec![1; rooms.len()], first, None);
         if let Some((last, _)) = last {
-            self.queue = Some(candidates[last].queue.clone());
+            self.last_queue = Some(candidates[last].queue.clone());
         }
         let mut portions = Vec::new();
         for (candidate, share) in candidates.iter().zip(shares) {
@@ -85,21 +85,21 @@ impl FairShare {
     fn allocate_keys(&mut self, candidate: &ReadyQueue, places: usize, portions: &mut Vec<Allocation>) {
         let ReadyQueue { queue, capacity: all, keys, has_more_keys, weights } = candidate;
         let rooms: Vec<usize> = keys.iter().map(|(_, room)| *room).collect();
-        let turns: Vec<usize> = keys.iter().map(|(key, _)| weights.of(key) as usize).collect();
+        let turns: Vec<usize> = keys.iter().map(|(key, _)| weights.weight_of(key) as usize).collect();
         let first = keys.first().map(|(key, _)| key);
-        let unfinished = self.keys.get(queue).and_then(|turn| turn.unfinished.as_ref());
+        let unfinished = self.positions.get(queue).and_then(|turn| turn.unfinished.as_ref());
         let unfinished = unfinished.filter(|(key, _)| Some(key) == first).map(|(_, left)| *left);
-        let (shares, last) = share(places, &rooms, &turns, 0, unfinished);
+        let (shares, last) = share_in_rounds(places, &rooms, &turns, 0, unfinished);
         // those that were not looked at come first the next time
         let last = last.or_else(|| has_more_keys.then(|| (keys.len().saturating_sub(1), 0)));
         if let Some((last, left)) = last.filter(|(last, _)| *last < keys.len()) {
-            let turn = self.keys.entry(queue.clone()).or_default();
+            let turn = self.positions.entry(queue.clone()).or_default();
             let key = |at: usize| keys[at].0.clone();
             if left == 0 {
-                *turn = KeyPosition { after: key(last), unfinished: None };
+                *turn = KeyPosition { last_key: key(last), unfinished: None };
             } else {
-                let after = last.checked_sub(1).map_or_else(|| turn.after.clone(), key);
-                *turn = KeyPosition { after, unfinished: Some((key(last), left)) };
+                let after = last.checked_sub(1).map_or_else(|| turn.last_key.clone(), key);
+                *turn = KeyPosition { last_key: after, unfinished: Some((key(last), left)) };
             }
         }
         let shares = keys.iter().zip(shares).filter(|(_, most)| *most > 0);
@@ -107,7 +107,7 @@ impl FairShare {
             queue: queue.clone(),
             key: key.clone(),
             limit: most,
-            is_cut: most < *room && places < *all,
+            is_truncated: most < *room && places < *all,
         }));
     }
 }
@@ -115,7 +115,7 @@ impl FairShare {
 /// Divides places among those that have room, in rounds, in each of which they have these turns; and who had the last one,
 /// if the last round was cut short, and how many it still has. Those from `first` on are served first, the first of them
 /// with what an earlier round has left it.
-fn share(
+fn share_in_rounds(
     mut places: usize,
     rooms: &[usize],
     turns: &[usize],
@@ -177,7 +177,7 @@ mod tests {
         ];
         let mut turns = FairShare::default();
         assert_eq!(divide(&mut turns, &queues, 21), of(&[("a/", 10), ("b/", 1), ("c/x", 2), ("c/y", 8)]));
-        let cut: Vec<bool> = turns.allocate(&queues, 21).iter().map(|it| it.is_cut).collect();
+        let cut: Vec<bool> = turns.allocate(&queues, 21).iter().map(|it| it.is_truncated).collect();
         assert_eq!(cut, [true, false, false, true]);
         assert_eq!(divide(&mut turns, &queues, 1000), of(&[("a/", 100), ("b/", 1), ("c/x", 2), ("c/y", 50)]));
     }
@@ -190,7 +190,7 @@ mod tests {
             // as a store lists them: from the key after the last one on
             let mut all = all.to_vec();
             for candidate in &mut all {
-                let after = turns.after(&candidate.queue);
+                let after = turns.last_key(&candidate.queue);
                 let at = candidate.keys.iter().take_while(|(key, _)| *key <= after).count();
                 let keys = candidate.keys.len();
                 candidate.keys.rotate_left(at % keys);
@@ -235,7 +235,7 @@ mod tests {
         let mut turns = FairShare::default();
         let more = ReadyQueue { has_more_keys: true, ..candidate("a", 99, &[("x", 9), ("y", 9)]) };
         turns.allocate(&[more], 99);
-        assert_eq!(&*turns.after("a"), "y");
+        assert_eq!(&*turns.last_key("a"), "y");
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
             let rooms: Vec<usize> = (0..rng.usize(..8)).map(|_| rng.usize(..20)).collect();
             let places = rng.usize(..60);
             let turns: Vec<usize> = rooms.iter().map(|_| rng.usize(1..4)).collect();
-            let (shares, _) = share(places, &rooms, &turns, rng.usize(..9), None);
+            let (shares, _) = share_in_rounds(places, &rooms, &turns, rng.usize(..9), None);
             assert_eq!(shares.iter().sum::<usize>(), places.min(rooms.iter().sum()), "seed {seed}");
             for (i, share) in shares.iter().enumerate() {
                 assert!(*share <= rooms[i], "seed {seed}");

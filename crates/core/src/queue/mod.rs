@@ -20,14 +20,14 @@ use crate::text::check_text;
 pub const DEFAULT_QUEUE: &str = "default";
 
 /// Longest name of a queue, in bytes.
-const NAME_LIMIT: usize = 255;
+const MAX_QUEUE_NAME_BYTES: usize = 255;
 /// The largest limit, on every store.
-const LARGEST: u32 = i32::MAX as u32;
+const MAX_LIMIT: u32 = i32::MAX as u32;
 /// The shortest and the longest period of a rate.
-const SHORTEST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_hours(366 * 24);
+const MIN_RATE_PERIOD: Duration = Duration::from_millis(1);
+const MAX_RATE_PERIOD: Duration = Duration::from_hours(366 * 24);
 /// Longest key within a queue, in bytes.
-const KEY_LIMIT: usize = 1024;
+const MAX_KEY_BYTES: usize = 1024;
 
 /// What a start comes to whose dedup_id another execution of the queue has that has not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub struct QueueChange {
     /// True if nothing is to leave it.
     pub is_paused: bool,
     /// The version that was seen; 0 if there was no such queue.
-    pub seen_version: i64,
+    pub expected_version: i64,
 }
 
 /// What to do where a queue that code declares is stored with other limits.
@@ -212,18 +212,18 @@ impl Queue {
         ] {
             let reason = match limit {
                 Some(0) => "must be at least 1; to stop a queue, pause it".to_owned(),
-                Some(limit) if *limit > LARGEST => format!("is {limit}; it must be at most {LARGEST}"),
+                Some(limit) if *limit > MAX_LIMIT => format!("is {limit}; it must be at most {MAX_LIMIT}"),
                 _ => continue,
             };
             return Err(Error::Invalid { what, reason: format!("queue {:?}: {reason}", &*self.name) });
         }
         for (what, rate) in [("rate", rate), ("key_rate", key_rate)] {
-            if let Some(reason) = rate.as_ref().and_then(refused) {
+            if let Some(reason) = rate.as_ref().and_then(invalid_rate_reason) {
                 let reason = format!("queue {:?}: {reason}", &*self.name);
                 return Err(Error::Invalid { what, reason });
             }
         }
-        if let Some(reason) = key_weights.refused() {
+        if let Some(reason) = key_weights.invalid_reason() {
             let reason = format!("queue {:?}: {reason}", &*self.name);
             return Err(Error::Invalid { what: "key_weights", reason });
         }
@@ -232,12 +232,12 @@ impl Queue {
 }
 
 /// Why a rate cannot be.
-fn refused(rate: &Rate) -> Option<String> {
+fn invalid_rate_reason(rate: &Rate) -> Option<String> {
     if rate.starts == 0 || rate.burst == Some(0) {
         Some("must allow for at least 1; to stop a queue, pause it".to_owned())
-    } else if rate.starts > LARGEST || rate.burst.is_some_and(|burst| burst > LARGEST) {
-        Some(format!("its starts and its burst must be at most {LARGEST}"))
-    } else if !(SHORTEST..=LONGEST).contains(&rate.period) {
+    } else if rate.starts > MAX_LIMIT || rate.burst.is_some_and(|burst| burst > MAX_LIMIT) {
+        Some(format!("its starts and its burst must be at most {MAX_LIMIT}"))
+    } else if !(MIN_RATE_PERIOD..=MAX_RATE_PERIOD).contains(&rate.period) {
         Some(format!("its period is {:?}; it must be between 1 ms and 366 days", rate.period))
     } else if !rate.period.subsec_nanos().is_multiple_of(1_000_000) {
         Some(format!("its period is {:?}; it must be whole milliseconds", rate.period))
@@ -248,9 +248,9 @@ fn refused(rate: &Rate) -> Option<String> {
 
 impl QueueRow {
     /// True if what is put into it may begin at once, without a claim.
-    pub fn lets_begin(&self) -> bool {
+    pub fn allows_immediate_start(&self) -> bool {
         let limits = &self.queue.limits;
-        !self.is_paused && !limits.is_serial() && limits.max_depth.is_none()
+        !self.is_paused && !limits.serializes_claims() && limits.max_depth.is_none()
     }
 }
 
@@ -267,7 +267,7 @@ impl Limits {
     }
 
     /// True if two claims at a time could exceed it: one claims after the other.
-    pub fn is_serial(&self) -> bool {
+    pub fn serializes_claims(&self) -> bool {
         self.has_slots() || self.has_rate()
     }
 }
@@ -279,12 +279,12 @@ pub fn remaining(limit: Option<u32>, used: u64) -> usize {
 
 /// An error if it cannot be the name of a queue.
 pub(crate) fn check_queue_name(name: &str) -> Result<(), Error> {
-    check_text("queue name", name, NAME_LIMIT)
+    check_text("queue name", name, MAX_QUEUE_NAME_BYTES)
 }
 
 /// An error if it cannot be a key within a queue.
 pub(crate) fn check_queue_key(key: &str) -> Result<(), Error> {
-    check_text("queue key", key, KEY_LIMIT)
+    check_text("queue key", key, MAX_KEY_BYTES)
 }
 
 #[cfg(test)]
@@ -302,10 +302,10 @@ mod tests {
             (Queue::new("emails").concurrency(0), "pause it"),
             (Queue::new("emails").key_concurrency(0), "pause it"),
             (Queue::new("emails").max_depth(0), "must be at least 1"),
-            (Queue::new("emails").concurrency(LARGEST + 1), "is 2147483648; it must be at most 2147483647"),
+            (Queue::new("emails").concurrency(MAX_LIMIT + 1), "is 2147483648; it must be at most 2147483647"),
             (Queue::new("emails").max_depth(u32::MAX), "at most 2147483647"),
-            (Queue::new("emails").rate(Rate::new(LARGEST + 1, SHORTEST)), "at most 2147483647"),
-            (Queue::new("emails").key_rate(Rate::new(1, SHORTEST).burst(u32::MAX)), "at most 2147483647"),
+            (Queue::new("emails").rate(Rate::new(MAX_LIMIT + 1, MIN_RATE_PERIOD)), "at most 2147483647"),
+            (Queue::new("emails").key_rate(Rate::new(1, MIN_RATE_PERIOD).burst(u32::MAX)), "at most 2147483647"),
             (Queue::new("emails").rate(Rate::new(1, Duration::from_micros(1_500))), "whole milliseconds"),
             (Queue::new("emails").key_weight("ann", 0), "must be between 1 and 1000"),
             (Queue::new("emails").key_weight("ann", 1001), "that of key \"ann\" is 1001"),
@@ -314,8 +314,8 @@ mod tests {
                 (0..1001).fold(Queue::new("emails"), |it, n| it.key_weight(format!("{n}"), 2)),
                 "there are 1001",
             ),
-            (Queue::new("emails").rate(Rate::new(0, SHORTEST)), "pause it"),
-            (Queue::new("emails").key_rate(Rate::new(1, SHORTEST).burst(0)), "pause it"),
+            (Queue::new("emails").rate(Rate::new(0, MIN_RATE_PERIOD)), "pause it"),
+            (Queue::new("emails").key_rate(Rate::new(1, MIN_RATE_PERIOD).burst(0)), "pause it"),
             (Queue::new("emails").rate(Rate::new(1, Duration::ZERO)), "between 1 ms and 366 days"),
         ] {
             let error = queue.check().unwrap_err().to_string();

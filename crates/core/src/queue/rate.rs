@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::text::quoted;
+use crate::text::quote;
 
 /// How many executions may begin in a time.
 ///
@@ -52,7 +52,7 @@ pub struct RateEntry {
     /// How many; of an even rate 0.
     pub starts: u64,
     /// What was entered up to this time counts no more: of an even rate one entry is kept.
-    pub forget_until: Timestamp,
+    pub prune_until: Timestamp,
 }
 
 /// Which of what is ready in a queue a claim may take.
@@ -61,9 +61,9 @@ pub enum ClaimScope {
     /// All of it: no rate counts.
     All,
     /// What goes on after it has waited: it does not count for rates, and comes first.
-    Resumed,
+    Woken,
     /// The rest.
-    New,
+    Starting,
 }
 
 impl ClaimScope {
@@ -71,19 +71,19 @@ impl ClaimScope {
     pub fn is_woken(self) -> Option<bool> {
         match self {
             ClaimScope::All => None,
-            ClaimScope::Resumed => Some(true),
-            ClaimScope::New => Some(false),
+            ClaimScope::Woken => Some(true),
+            ClaimScope::Starting => Some(false),
         }
     }
 }
 
 /// Starts of a window are kept together in so many parts of it: as much later they are forgotten.
-const PARTS: i64 = 1_000;
+const WINDOW_PARTS: i64 = 1_000;
 /// An even start that is late by less than this part of the interval does not make those after it late.
-const TOLERANCE: i64 = 20;
+const LATE_TOLERANCE_DIVISOR: i64 = 20;
 /// And by less than this in any case, in microseconds, but not by more than a quarter of the interval: timers and flushes
 /// are not more exact.
-const EXACTNESS: i64 = 2_000;
+const TIMING_PRECISION_MICROS: i64 = 2_000;
 
 impl Rate {
     /// At most `starts` in any window of this length.
@@ -121,7 +121,7 @@ impl Rate {
     }
 
     /// Entries after this time count: those of the last period; of an even rate, the one there is.
-    pub fn counts_after(&self, now: Timestamp) -> Timestamp {
+    pub fn window_start(&self, now: Timestamp) -> Timestamp {
         let even = self.burst.is_some();
         Timestamp::from_micros(if even { i64::MIN } else { now.as_micros() - self.period_micros() })
     }
@@ -143,39 +143,39 @@ impl Rate {
                 let starts = ((now + whole - next) / interval).max(0);
                 // the next one comes when one more interval has gone by
                 let more_at = next - whole + (starts + 1) * interval;
-                Allowance { starts: starts as usize, more_at: Some(Timestamp::from_micros(clamped(more_at))) }
+                Allowance { starts: starts as usize, more_at: Some(Timestamp::from_micros(clamp_to_i64(more_at))) }
             }
         }
     }
 
     /// How starts of now are entered.
     pub fn entry(&self, used: &RateUsage, now: Timestamp, starts: usize) -> RateEntry {
-        let at = self.entered_at(used, now.as_micros(), starts);
+        let at = self.entry_time(used, now.as_micros(), starts);
         let (starts, forget_until) = match self.burst {
-            None => (starts as u64, self.counts_after(now)),
+            None => (starts as u64, self.window_start(now)),
             Some(_) => (0, Timestamp::from_micros(i64::MAX)),
         };
-        RateEntry { at: Timestamp::from_micros(at), starts, forget_until }
+        RateEntry { at: Timestamp::from_micros(at), starts, prune_until: forget_until }
     }
 
-    fn entered_at(&self, used: &RateUsage, now: i64, starts: usize) -> i64 {
+    fn entry_time(&self, used: &RateUsage, now: i64, starts: usize) -> i64 {
         match self.burst {
             None => {
-                let part = (self.period_micros() / PARTS).max(1);
+                let part = (self.period_micros() / WINDOW_PARTS).max(1);
                 (now + part - 1).div_euclid(part) * part
             }
             Some(_) => {
                 let interval = self.interval();
-                let late = (interval / TOLERANCE).max(EXACTNESS.min(interval / 4));
+                let late = (interval / LATE_TOLERANCE_DIVISOR).max(TIMING_PRECISION_MICROS.min(interval / 4));
                 let next = used.last_at.map_or(now, |at| at.as_micros().max(now - late));
-                clamped(i128::from(next) + i128::from(interval) * starts as i128)
+                clamp_to_i64(i128::from(next) + i128::from(interval) * starts as i128)
             }
         }
     }
 }
 
 /// A number of microseconds as far as it can be stored.
-fn clamped(micros: i128) -> i64 {
+fn clamp_to_i64(micros: i128) -> i64 {
     i64::try_from(micros).unwrap_or(if micros < 0 { i64::MIN } else { i64::MAX })
 }
 
@@ -212,7 +212,7 @@ impl FromStr for Rate {
         read().ok_or_else(|| {
             format!(
                 "{} is no rate; write how many in which time (ms, s, m, h, d), as in \"100/1m\" or \"10/s burst 1\"",
-                quoted(text)
+                quote(text)
             )
         })
     }
@@ -266,7 +266,7 @@ mod tests {
         let mut entered: Vec<(i64, u64)> = Vec::new();
         let mut all = Vec::new();
         for now in tried_at {
-            let from = rate.counts_after(at(now)).as_micros();
+            let from = rate.window_start(at(now)).as_micros();
             let counting = || entered.iter().filter(|(at, _)| *at > from);
             let used = RateUsage {
                 starts: if rate.burst.is_some() { 0 } else { counting().map(|(_, n)| n).sum() },

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::text::quoted;
+use crate::text::quote;
 
 /// Most keys of a queue that have a weight: claims read them.
-const MOST_KEYS: usize = 1_000;
+const MAX_WEIGHTED_KEYS: usize = 1_000;
 /// The largest weight.
-const LARGEST: u32 = 1_000;
+const MAX_WEIGHT: u32 = 1_000;
 
 /// Weights of keys of a queue: a key has so many turns where one without a weight has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Weights(Option<Arc<BTreeMap<String, u32>>>);
 
 impl Weights {
     /// The weight of a key: 1 unless it was given another.
-    pub fn of(&self, key: &str) -> u32 {
+    pub fn weight_of(&self, key: &str) -> u32 {
         self.0.as_deref().and_then(|all| all.get(key).copied()).unwrap_or(1)
     }
 
@@ -43,9 +43,9 @@ impl Weights {
 
     /// Returns the weights in a column of a queue's row. What is not as [`to_json`](Self::to_json) writes it stops no
     /// claim: such a queue has no weights, and a weight out of range counts as the nearest one in range.
-    pub fn stored(json: &str) -> Self {
+    pub fn from_stored(json: &str) -> Self {
         static WARNED: std::sync::Once = std::sync::Once::new();
-        let Some(mut all) = Self::of_json(json) else {
+        let Some(mut all) = Self::from_json(json) else {
             WARNED.call_once(|| {
                 tracing::warn!(
                     json,
@@ -54,28 +54,28 @@ impl Weights {
             });
             return Self::default();
         };
-        if all.refused().is_some() {
-            all = all.iter().take(MOST_KEYS).map(|(key, weight)| (key, weight.clamp(1, LARGEST))).collect();
+        if all.invalid_reason().is_some() {
+            all = all.iter().take(MAX_WEIGHTED_KEYS).map(|(key, weight)| (key, weight.clamp(1, MAX_WEIGHT))).collect();
         }
         all
     }
 
     /// What [`to_json`](Self::to_json) has made; `None` if it is something else.
-    pub fn of_json(json: &str) -> Option<Self> {
+    pub fn from_json(json: &str) -> Option<Self> {
         let all: BTreeMap<String, u32> = serde_json::from_str(json).ok()?;
         Some(Self((!all.is_empty()).then(|| Arc::new(all))))
     }
 
     /// Why they cannot be, apart from what the keys are.
-    pub(crate) fn refused(&self) -> Option<String> {
-        if let Some((key, weight)) = self.iter().find(|(_, weight)| !(1..=LARGEST).contains(weight)) {
+    pub(crate) fn invalid_reason(&self) -> Option<String> {
+        if let Some((key, weight)) = self.iter().find(|(_, weight)| !(1..=MAX_WEIGHT).contains(weight)) {
             return Some(format!(
-                "that of key {} is {weight}; it must be between 1 and {LARGEST}",
-                quoted(key)
+                "that of key {} is {weight}; it must be between 1 and {MAX_WEIGHT}",
+                quote(key)
             ));
         }
         let keys = self.iter().count();
-        (keys > MOST_KEYS).then(|| format!("there are {keys}; give at most {MOST_KEYS} keys a weight"))
+        (keys > MAX_WEIGHTED_KEYS).then(|| format!("there are {keys}; give at most {MAX_WEIGHTED_KEYS} keys a weight"))
     }
 }
 
@@ -96,20 +96,20 @@ mod tests {
         let weights: Weights = [("gold \"1\"", 5), ("none", 1), ("", 7)].into_iter().collect();
         let json = weights.to_json().unwrap();
         assert_eq!(json, r#"{"":7,"gold \"1\"":5}"#);
-        assert_eq!(Weights::of_json(&json), Some(weights.clone()));
-        assert_eq!((weights.of("gold \"1\""), weights.of("none"), weights.of("")), (5, 1, 7));
+        assert_eq!(Weights::from_json(&json), Some(weights.clone()));
+        assert_eq!((weights.weight_of("gold \"1\""), weights.weight_of("none"), weights.weight_of("")), (5, 1, 7));
         for other in ["", "[]", r#"{"a":-1}"#, r#"{"a":"b"}"#] {
-            assert_eq!(Weights::of_json(other), None, "{other}");
+            assert_eq!(Weights::from_json(other), None, "{other}");
         }
     }
 
     #[test]
     fn weights_that_cannot_be_stop_nobody() {
         for none in ["", "[]", r#"{"a":-1}"#, r#"{"a":"b"}"#] {
-            assert_eq!(Weights::stored(none), Weights::default(), "{none}");
+            assert_eq!(Weights::from_stored(none), Weights::default(), "{none}");
         }
-        let clamped = Weights::stored(r#"{"a":0,"b":4000000000,"c":7}"#);
-        assert_eq!((clamped.of("a"), clamped.of("b"), clamped.of("c")), (1, LARGEST, 7));
+        let clamped = Weights::from_stored(r#"{"a":0,"b":4000000000,"c":7}"#);
+        assert_eq!((clamped.weight_of("a"), clamped.weight_of("b"), clamped.weight_of("c")), (1, MAX_WEIGHT, 7));
     }
 
     #[test]

@@ -6,12 +6,12 @@ use super::inner::Core;
 use crate::store::is_served;
 
 /// Places taken for a claim; those that are not kept are given back.
-pub(crate) struct Places<'c> {
-    core: &'c Core,
+pub(crate) struct Reservation<'c> {
+    engine: &'c Core,
     count: usize,
 }
 
-impl<'c> Places<'c> {
+impl<'c> Reservation<'c> {
     /// Takes at most so many; `None` if there are none.
     pub(crate) fn take(core: &'c Core, most: usize) -> Option<Self> {
         if core.is_draining() || core.is_poisoned() {
@@ -22,7 +22,7 @@ impl<'c> Places<'c> {
         let before = core.running.fetch_update(SeqCst, SeqCst, |running| Some(running + taken(running)));
         let count = before.map_or(0, taken);
         core.reserved.fetch_add(count, SeqCst);
-        (count > 0).then_some(Self { core, count })
+        (count > 0).then_some(Self { engine: core, count })
     }
 
     /// How many.
@@ -31,16 +31,16 @@ impl<'c> Places<'c> {
     }
 
     /// So many are used.
-    pub(crate) fn keep(mut self, used: usize) {
-        self.core.reserved.fetch_sub(used.min(self.count), SeqCst);
+    pub(crate) fn commit_used(mut self, used: usize) {
+        self.engine.reserved.fetch_sub(used.min(self.count), SeqCst);
         self.count = self.count.saturating_sub(used);
     }
 }
 
-impl Drop for Places<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.core.reserved.fetch_sub(self.count, SeqCst);
-        self.core.running.fetch_sub(self.count, SeqCst);
+        self.engine.reserved.fetch_sub(self.count, SeqCst);
+        self.engine.running.fetch_sub(self.count, SeqCst);
     }
 }
 
@@ -55,7 +55,7 @@ impl Core {
     }
 
     /// Something is queued. If there is no place for it, nothing that comes later takes the next one by itself.
-    pub(crate) fn note_full(&self) {
+    pub(crate) fn note_queued(&self) {
         if self.running.load(SeqCst) >= self.options.max_running {
             self.worker.is_backed_up.store(true, SeqCst);
         }
@@ -63,7 +63,7 @@ impl Core {
 
     /// True if something that is put into this queue may begin here at once, as far as is known here: the store knows
     /// whether the queue has limits.
-    pub(crate) fn may_begin_in(&self, queue: &str) -> bool {
+    pub(crate) fn can_begin_in(&self, queue: &str) -> bool {
         is_served(self.info.queues.as_deref(), queue) && !self.worker.is_backed_up.load(SeqCst)
     }
 
@@ -71,7 +71,7 @@ impl Core {
         self.running.fetch_add(count, SeqCst);
     }
 
-    pub(crate) fn slot_freed(&self) {
+    pub(crate) fn release_slot(&self) {
         let before = self.running.fetch_sub(1, SeqCst);
         if before == self.options.max_running {
             self.wake_worker(true);
@@ -85,7 +85,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn running(&self) -> usize {
+    pub(crate) fn running_count(&self) -> usize {
         self.running.load(SeqCst).saturating_sub(self.reserved.load(SeqCst))
     }
 }

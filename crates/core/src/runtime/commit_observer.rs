@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use smallvec::SmallVec;
 
 use crate::clock::Timestamp;
-use crate::commit::{Lsn, Settled, Sink, Slot, Staged};
-use crate::failure::{Failure, REFUSED};
+use crate::commit::{Lsn, SettledWrite, CommitObserver, FoldTarget, Staged};
+use crate::failure::{Failure, OUTCOME_REJECTED};
 use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::inner::Core;
@@ -19,19 +19,19 @@ use crate::store::{
 };
 
 /// The engine's ear on its lanes.
-pub(crate) struct Ear(pub(crate) std::sync::Weak<Core>);
+pub(crate) struct EngineObserver(pub(crate) std::sync::Weak<Core>);
 
-impl Sink for Ear {
-    fn settled(&self, lane: u16, settled: Settled<'_>) {
+impl CommitObserver for EngineObserver {
+    fn on_settled(&self, lane: u16, settled: SettledWrite<'_>) {
         let Some(core) = self.0.upgrade() else { return };
-        let Settled { execution, tree, lsn, write, outcome } = settled;
+        let SettledWrite { execution, tree, lsn, write, outcome } = settled;
         match outcome {
             Outcome::Rejected(_) if !write.is_owned() => {
                 if let Write::Start(start) = write {
-                    core.start_lost(start);
+                    core.discard_start(start);
                 }
             }
-            Outcome::Rejected(reason) => core.refused(lane, execution, tree, lsn, write, reason),
+            Outcome::Rejected(reason) => core.replace_rejected_write(lane, execution, tree, lsn, write, reason),
             // a Start that lost, a row that is not ours any more: the run must stop. But a child whose Start
             // met an earlier one of the same parent may be running here.
             Outcome::Duplicate(existing) if existing.key == execution => {}
@@ -50,8 +50,8 @@ impl Sink for Ear {
             }
             Outcome::Duplicate(_) | Outcome::Deduplicated(_) | Outcome::Full | Outcome::NotFound => {
                 match write {
-                    Write::Start(start) => core.start_lost(start),
-                    Write::Transition(_) => core.lost(execution),
+                    Write::Start(start) => core.discard_start(start),
+                    Write::Transition(_) => core.disown(execution),
                     _ => {}
                 }
             }
@@ -59,9 +59,9 @@ impl Sink for Ear {
         }
     }
 
-    fn landed(&self, writes: &[Write]) {
+    fn on_committed(&self, writes: &[Write]) {
         let Some(core) = self.0.upgrade() else { return };
-        let watches = core.watch.is_used();
+        let watches = core.watch.has_watchers();
         let (mut is_ready, mut is_slot_free) = (false, false);
         let (mut due_at, mut deadline_at) = (i64::MAX, i64::MAX);
         for write in writes {
@@ -111,7 +111,7 @@ impl Sink for Ear {
         }
     }
 
-    fn fenced(&self, worker: WorkerId) {
+    fn on_fenced(&self, worker: WorkerId) {
         let Some(core) = self.0.upgrade() else { return };
         if core.registration().worker != worker {
             return;
@@ -119,7 +119,7 @@ impl Sink for Ear {
         core.fenced();
     }
 
-    fn poisoned(&self, error: StoreError) {
+    fn on_poisoned(&self, error: StoreError) {
         let Some(core) = self.0.upgrade() else { return };
         if let Some(error) = core.end_by(error) {
             core.poison(&error.to_string());
@@ -129,9 +129,9 @@ impl Sink for Ear {
 
 impl Core {
     /// A Start was not applied: its run stops, and what was stored for it is deleted.
-    fn start_lost(&self, start: &Start) {
-        self.lost(start.key);
-        if start.parent.is_none() && start.input.chunks().is_some() {
+    fn discard_start(&self, start: &Start) {
+        self.disown(start.key);
+        if start.parent.is_none() && start.input.chunk_ref().is_some() {
             self.stage_free(
                 start.key,
                 Write::DeleteChunks(DeleteChunks { execution: start.key, keep: SmallVec::new() }),
@@ -141,10 +141,10 @@ impl Core {
 
     /// An execution is not there, or not ours any more: its run stops. So do those of its tree, if they rest on
     /// its Start.
-    fn lost(&self, execution: Key) {
+    fn disown(&self, execution: Key) {
         let Some(run) = self.runs.get(execution) else { return };
         run.interrupt(Interrupt::Lost);
-        if run.fate.as_ref().is_some_and(|fate| fate.is_lost() && fate.has_children()) {
+        if run.fate.as_ref().is_some_and(|fate| fate.has_failed() && fate.has_children()) {
             for other in self.runs.all().iter().filter(|other| other.root == execution) {
                 other.interrupt(Interrupt::Lost);
             }
@@ -153,7 +153,7 @@ impl Core {
 
     /// The database does not accept a Write of a run: the run is given up, what takes the Write's place is
     /// staged, and the execution continues from its record.
-    fn refused(&self, lane: u16, execution: Key, tree: Key, lsn: Lsn, write: &Write, reason: &Arc<str>) {
+    fn replace_rejected_write(&self, lane: u16, execution: Key, tree: Key, lsn: Lsn, write: &Write, reason: &Arc<str>) {
         tracing::error!(%execution, %reason, "the database refuses a Write");
         let run = self.runs.get(execution);
         if let Some(run) = &run {
@@ -163,10 +163,10 @@ impl Core {
             Write::Transition(change) => change.ticket.clone(),
             _ => run.and_then(|run| run.ticket.clone()),
         };
-        let failure = Failure::of_kind(REFUSED, format!("the outcome could not be recorded: {reason}"));
-        let failure = Payload::of_failure(&failure.permanent());
+        let failure = Failure::with_kind(OUTCOME_REJECTED, format!("the outcome could not be recorded: {reason}"));
+        let failure = Payload::from_failure(&failure.permanent());
         let instead = match write {
-            Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => None,
+            Write::Checkpoint(checkpoint) if is_rejection_checkpoint(checkpoint) => None,
             Write::Checkpoint(checkpoint) => {
                 let mut checkpoint = checkpoint.clone();
                 checkpoint.kind = CheckpointKind::Failed;
@@ -174,7 +174,7 @@ impl Core {
                 Some(Write::Checkpoint(checkpoint))
             }
             Write::Transition(change) => {
-                let state = instead_of(&change.state, &failure, self.now());
+                let state = replacement_state(&change.state, &failure, self.now());
                 if state.is_none() {
                     tracing::error!(%execution, "it cannot even be parked; the next engine tries again");
                 }
@@ -183,42 +183,42 @@ impl Core {
             _ => None,
         };
         let Some(lane) = self.lanes().get(usize::from(lane)) else { return };
-        let ticket = lane.replace(tree, lsn, execution, instead).or(ticket);
+        let ticket = lane.replace_rejected(tree, lsn, execution, instead).or(ticket);
         // back to the queue, to be replayed with the error in its place; but what would be refused again,
         // whatever it says, waits for somebody to look
         let armed = Vec::new();
         let state = match write {
             // a child's Start: its parent hears of it
             Write::Transition(_) | Write::Start(_) => return,
-            Write::Checkpoint(checkpoint) if is_refusal(checkpoint) => {
+            Write::Checkpoint(checkpoint) if is_rejection_checkpoint(checkpoint) => {
                 State::Parked { reason: checkpoint.outcome.clone(), armed }
             }
             Write::Checkpoint(_) => State::Queued { armed },
             _ => State::Parked { reason: failure, armed },
         };
         let write = Write::Transition(Move { key: execution, ticket, state });
-        let staged = Staged { generation: lane.generation(), tree, write, room: 0, fate: None };
-        lane.stage(staged, &mut Slot::default());
+        let staged = Staged { generation: lane.generation(), tree, write, reserved: 0, fate: None };
+        lane.stage(staged, &mut FoldTarget::default());
     }
 }
 
 /// The state that takes the place of a refused one: failed; if that is refused, parked; then nothing is left.
-fn instead_of(refused: &State, failure: &Payload, at: Timestamp) -> Option<State> {
+fn replacement_state(refused: &State, failure: &Payload, at: Timestamp) -> Option<State> {
     match refused {
-        State::Ended { outcome, .. } if is_refused(outcome) => {
+        State::Ended { outcome, .. } if is_rejection_failure(outcome) => {
             Some(State::Parked { reason: outcome.clone(), armed: Vec::new() })
         }
-        State::Parked { reason, .. } if is_refused(reason) => None,
+        State::Parked { reason, .. } if is_rejection_failure(reason) => None,
         _ => Some(State::Ended { status: Status::Failed, outcome: failure.clone(), at }),
     }
 }
 
 /// True if the checkpoint took the place of one that was refused.
-fn is_refusal(checkpoint: &Checkpoint) -> bool {
-    checkpoint.kind == CheckpointKind::Failed && is_refused(&checkpoint.outcome)
+fn is_rejection_checkpoint(checkpoint: &Checkpoint) -> bool {
+    checkpoint.kind == CheckpointKind::Failed && is_rejection_failure(&checkpoint.outcome)
 }
 
 /// True if it is the failure that a refusal has led to.
-fn is_refused(failure: &Payload) -> bool {
-    failure.decode::<Failure>().is_ok_and(|failure| failure.kind == REFUSED)
+fn is_rejection_failure(failure: &Payload) -> bool {
+    failure.decode::<Failure>().is_ok_and(|failure| failure.kind == OUTCOME_REJECTED)
 }

@@ -9,36 +9,36 @@ use tokio::sync::Notify;
 use crate::key::Key;
 
 #[derive(Default)]
-pub(crate) struct Watch {
+pub(crate) struct CompletionWatch {
     count: AtomicUsize,
-    watched: Mutex<HashMap<Key, Watched>>,
+    executions: Mutex<HashMap<Key, WatchedExecution>>,
 }
 
-struct Watched {
-    ended: Arc<Notify>,
+struct WatchedExecution {
+    change: Arc<Notify>,
     watchers: usize,
 }
 
 /// Interest in one execution's end, while it lives.
-pub(crate) struct Watching<'w> {
-    watch: &'w Watch,
+pub(crate) struct Watcher<'w> {
+    watch: &'w CompletionWatch,
     key: Key,
-    ended: Arc<Notify>,
+    change: Arc<Notify>,
 }
 
-impl Watch {
-    fn watched(&self) -> MutexGuard<'_, HashMap<Key, Watched>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+impl CompletionWatch {
+    fn lock_executions(&self) -> MutexGuard<'_, HashMap<Key, WatchedExecution>> {
+        self.executions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers interest. Look at the database after this, then wait.
-    pub(crate) fn watch(&self, key: Key) -> Watching<'_> {
-        let mut watched = self.watched();
-        let entry = watched.entry(key).or_insert_with(|| Watched { ended: Arc::default(), watchers: 0 });
+    pub(crate) fn watch(&self, key: Key) -> Watcher<'_> {
+        let mut watched = self.lock_executions();
+        let entry = watched.entry(key).or_insert_with(|| WatchedExecution { change: Arc::default(), watchers: 0 });
         entry.watchers += 1;
-        let ended = entry.ended.clone();
+        let ended = entry.change.clone();
         self.count.store(watched.len(), SeqCst);
-        Watching { watch: self, key, ended }
+        Watcher { watch: self, key, change: ended }
     }
 
     /// How many executions are watched.
@@ -47,40 +47,40 @@ impl Watch {
     }
 
     /// True if anybody watches anything.
-    pub(crate) fn is_used(&self) -> bool {
+    pub(crate) fn has_watchers(&self) -> bool {
         self.count() > 0
     }
 
     /// Something has happened to `key`: whoever watches it looks again.
     pub(crate) fn notify(&self, key: Key) {
-        if let Some(watched) = self.watched().get(&key) {
-            watched.ended.notify_waiters();
+        if let Some(watched) = self.lock_executions().get(&key) {
+            watched.change.notify_waiters();
         }
     }
 
     /// All that is watched.
     pub(crate) fn keys(&self) -> Vec<Key> {
-        if self.is_used() { self.watched().keys().copied().collect() } else { Vec::new() }
+        if self.has_watchers() { self.lock_executions().keys().copied().collect() } else { Vec::new() }
     }
 
     /// Everybody looks again.
     pub(crate) fn notify_all(&self) {
-        for watched in self.watched().values() {
-            watched.ended.notify_waiters();
+        for watched in self.lock_executions().values() {
+            watched.change.notify_waiters();
         }
     }
 }
 
-impl Watching<'_> {
+impl Watcher<'_> {
     /// A future that resolves at the next notification after this call.
-    pub(crate) fn changed(&self) -> tokio::sync::futures::OwnedNotified {
-        self.ended.clone().notified_owned()
+    pub(crate) fn next_change(&self) -> tokio::sync::futures::OwnedNotified {
+        self.change.clone().notified_owned()
     }
 }
 
-impl Drop for Watching<'_> {
+impl Drop for Watcher<'_> {
     fn drop(&mut self) {
-        let mut watched = self.watch.watched();
+        let mut watched = self.watch.lock_executions();
         if let Some(entry) = watched.get_mut(&self.key) {
             entry.watchers -= 1;
             if entry.watchers == 0 {

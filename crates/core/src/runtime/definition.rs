@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::failure::Failure;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
-use crate::text::{check_name, listed};
+use crate::text::{check_name, list_names};
 
 /// The future of a workflow's body, from encoded input to encoded output.
 pub(crate) type BodyFuture = Pin<Box<dyn Future<Output = Result<Payload, Failure>> + Send>>;
@@ -18,7 +18,7 @@ pub(crate) type Body = dyn Fn(Arc<Run>, &Payload) -> Result<BodyFuture, Failure>
 
 /// Where the code of a workflow is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CodeIn {
+pub(crate) enum CodeLocation {
     /// In the run's task, which polls it.
     Task,
     /// In another language, polled on a loop of that.
@@ -26,28 +26,28 @@ pub(crate) enum CodeIn {
     /// In another language, where it holds a thread of a pool while it runs.
     Thread,
     /// In another program.
-    Elsewhere,
+    OtherProgram,
 }
 
 /// A workflow with its types erased.
 pub(crate) struct Definition {
     pub(crate) name: Arc<str>,
     pub(crate) is_eager: bool,
-    pub(crate) code: CodeIn,
+    pub(crate) code: CodeLocation,
     /// How its language limits durable calls in time, in words.
-    pub(crate) time_limit: &'static str,
+    pub(crate) time_limit_hint: &'static str,
     pub(crate) body: Box<Body>,
 }
 
 impl Definition {
     /// True if its code is polled by a binding, not by the run's task.
     pub(crate) fn is_guest(&self) -> bool {
-        matches!(self.code, CodeIn::Loop | CodeIn::Thread)
+        matches!(self.code, CodeLocation::Loop | CodeLocation::Thread)
     }
 
     /// True if its code holds a thread of a pool while it runs.
-    pub(crate) fn is_in_thread(&self) -> bool {
-        self.code == CodeIn::Thread
+    pub(crate) fn holds_thread(&self) -> bool {
+        self.code == CodeLocation::Thread
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Definitions(HashMap<Arc<str>, Arc<Definition>, foldhash::fast:
 impl Definitions {
     pub(crate) fn register(&mut self, definition: &Arc<Definition>) -> Result<(), Error> {
         check_name("workflow name", &definition.name)?;
-        if definition.code == CodeIn::Elsewhere {
+        if definition.code == CodeLocation::OtherProgram {
             let reason =
                 format!("{:?} has no code in this program; only a client can start it", definition.name);
             return Err(Error::Invalid { what: "workflow", reason });
@@ -77,8 +77,8 @@ impl Definitions {
     }
 
     /// Returns the error for a workflow that is not registered.
-    pub(crate) fn unknown(&self, name: &str) -> Error {
-        let known = listed(self.names().iter().map(|it| &**it));
+    pub(crate) fn unknown_error(&self, name: &str) -> Error {
+        let known = list_names(self.names().iter().map(|it| &**it));
         Error::UnknownWorkflow { name: name.to_owned(), known }
     }
 

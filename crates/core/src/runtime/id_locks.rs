@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime;
 use tokio::sync::watch;
 
-use crate::commit::{Durable, Lane, Lsn};
+use crate::commit::{DurableFuture, Lane, Lsn};
 
 /// The ids given by callers whose starts in this process have no known outcome yet.
 pub(crate) struct IdLocks {
@@ -26,7 +26,7 @@ impl IdLocks {
         Arc::new(Self { held: Mutex::default(), runtime })
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Receiver<()>>> {
+    fn lock_ids(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Receiver<()>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -34,7 +34,7 @@ impl IdLocks {
     pub(crate) async fn lock(self: &Arc<Self>, id: &Arc<str>) -> IdLock {
         loop {
             let mut other = {
-                let mut held = self.held();
+                let mut held = self.lock_ids();
                 match held.get(id) {
                     Some(other) => other.clone(),
                     None => {
@@ -52,7 +52,7 @@ impl IdLocks {
 
 impl Drop for IdLock {
     fn drop(&mut self) {
-        self.locks.held().remove(&self.id);
+        self.locks.lock_ids().remove(&self.id);
     }
 }
 
@@ -68,7 +68,7 @@ impl Drop for IdLockUntilSettled {
         if let Some(lock) = self.lock.take()
             && !self.lane.is_settled(self.lsn)
         {
-            let settled = Durable::new(self.lane.clone(), self.lsn);
+            let settled = DurableFuture::new(self.lane.clone(), self.lsn);
             let runtime = lock.locks.runtime.clone();
             runtime.spawn(async move {
                 settled.await;

@@ -9,14 +9,14 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::clock::{Timestamp, since_boot};
-use crate::commit::{Lane, Lsn, Slot, Staged};
+use crate::clock::{Timestamp, time_since_boot};
+use crate::commit::{Lane, Lsn, FoldTarget, Staged};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::payload::Payload;
-use crate::runtime::completion_watch::Watch;
-use crate::runtime::deferrals::PutOffs;
+use crate::runtime::completion_watch::CompletionWatch;
+use crate::runtime::deferrals::Deferrals;
 use crate::runtime::definition::Definitions;
 use crate::runtime::id_locks::IdLocks;
 use crate::runtime::known_queues::KnownQueues;
@@ -57,7 +57,7 @@ pub(crate) struct Core {
     pub(crate) info: WorkerInfo,
     pub(crate) lanes: OnceLock<Vec<Lane>>,
     pub(crate) runs: Runs,
-    pub(crate) watch: Watch,
+    pub(crate) watch: CompletionWatch,
     pub(crate) loads: Arc<LoadBatcher>,
     pub(crate) queues: KnownQueues,
     /// Ids given by callers whose starts are under way.
@@ -78,7 +78,7 @@ pub(crate) struct Core {
     /// Room for claims of executions that hold a thread.
     pub(crate) read_ahead: ReadAhead,
     pub(crate) worker: WorkerSignals,
-    pub(crate) put_offs: PutOffs,
+    pub(crate) put_offs: Deferrals,
     shutdown: Mutex<Option<oneshot::Sender<ShutdownRequest>>>,
 }
 
@@ -112,7 +112,7 @@ impl Core {
             definitions,
             lanes: OnceLock::new(),
             runs: Runs::default(),
-            watch: Watch::default(),
+            watch: CompletionWatch::default(),
             queues: KnownQueues::default(),
             id_locks: IdLocks::new(runtime.clone()),
             registration: RwLock::new(registration),
@@ -124,9 +124,9 @@ impl Core {
             poisoned: OnceLock::new(),
             outdated: OnceLock::new(),
             store_time: StoreTime::new(registering_at, registration.now),
-            lease: Lease::new(lease, since_boot().saturating_sub(registering_at.elapsed())),
+            lease: Lease::new(lease, time_since_boot().saturating_sub(registering_at.elapsed())),
             worker: WorkerSignals::new(),
-            put_offs: PutOffs::default(),
+            put_offs: Deferrals::default(),
             read_ahead: ReadAhead::new(options.threads),
             shutdown: Mutex::new(None),
         })
@@ -145,7 +145,7 @@ impl Core {
     pub(crate) fn lane_of(&self, root: Key) -> &Lane {
         match self.lanes() {
             [lane] => lane,
-            lanes => &lanes[(root.spread() % lanes.len() as u64) as usize],
+            lanes => &lanes[(root.stable_hash() % lanes.len() as u64) as usize],
         }
     }
 
@@ -317,8 +317,8 @@ impl Core {
     /// Stages a Write that belongs to nobody's run.
     pub(crate) fn stage_free(&self, tree: Key, write: Write) -> Option<(&Lane, Lsn)> {
         let lane = self.lane_of(tree);
-        let staged = Staged { generation: lane.generation(), tree, write, room: 0, fate: None };
-        let lsn = lane.stage(staged, &mut Slot::default())?;
+        let staged = Staged { generation: lane.generation(), tree, write, reserved: 0, fate: None };
+        let lsn = lane.stage(staged, &mut FoldTarget::default())?;
         Some((lane, lsn))
     }
 
@@ -334,7 +334,7 @@ impl Core {
     {
         loop {
             match question().await {
-                Err(Error::Unavailable(reason) | Error::Denied(reason)) => {
+                Err(Error::Unavailable(reason) | Error::PermissionDenied(reason)) => {
                     if self.is_closing() {
                         return Err(Error::Unavailable(reason));
                     }
@@ -394,7 +394,7 @@ impl Core {
             self.worker.look.notify_one();
         }
         loop {
-            let changed = watching.changed();
+            let changed = watching.next_change();
             // a load may hang: the engine's end must not
             let loaded = tokio::select! {
                 biased;
@@ -405,7 +405,7 @@ impl Core {
                 Ok(Some(execution)) if is_it(&execution) => return Ok(execution),
                 Ok(None) => return Err(Error::NotFound { workflow_id: key.to_string() }),
                 Ok(Some(_)) => is_not(),
-                Err(error @ (Error::Unavailable(_) | Error::Denied(_))) => {
+                Err(error @ (Error::Unavailable(_) | Error::PermissionDenied(_))) => {
                     tracing::debug!(%error, "waiting for an end");
                 }
                 Err(error) => return Err(error),
@@ -437,14 +437,14 @@ impl Core {
     pub(crate) async fn request_of(&self, key: Key, kind: RequestKind) -> Result<Option<RequestResult>, Error> {
         let reason = match kind {
             RequestKind::Cancel => cancel_outcome(),
-            RequestKind::Expire => Payload::of_failure(&Failure::deadline_reached()),
+            RequestKind::Expire => Payload::from_failure(&Failure::deadline_reached()),
             RequestKind::Resume => Payload::empty(),
         };
-        let request = Request { execution: key, n: Key::mint(0), kind, at: self.now(), reason };
+        let request = Request { execution: key, id: Key::mint(0), kind, at: self.now(), reason };
         let Some((lane, lsn)) = self.stage_free(key, Write::Request(request)) else {
             return Err(self.why_dropped());
         };
-        match lane.durable(lsn).await {
+        match lane.wait_durable(lsn).await {
             Outcome::RequestHandled(answer, _) => {
                 crate::crash_point!("request durable");
                 if answer == RequestResult::Pending {

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use crate::error::Error;
 use crate::queue::DEFAULT_QUEUE;
 use crate::store::Store;
-use crate::text::listed;
+use crate::text::list_names;
 
 /// When it is seen whether there is room in a full queue, whatever has been heard.
 const LOOK_FOR_ROOM_AFTER: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ impl KnownQueues {
             self.learn(name);
             return Ok(());
         }
-        let known = listed(there.iter().map(|row| &*row.queue.name));
+        let known = list_names(there.iter().map(|row| &*row.queue.name));
         Err(Error::UnknownQueue { name: name.to_string(), known })
     }
 }

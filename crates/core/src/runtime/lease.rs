@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::clock::since_boot;
+use crate::clock::time_since_boot;
 
 /// No lease: it never runs out.
 const FOREVER: u64 = u64::MAX;
@@ -25,7 +25,7 @@ impl Lease {
     /// A lease of this length, if the store has any, granted by an answer to what was asked at `asked_at` since the
     /// machine has started.
     pub(crate) fn new(length: Option<Duration>, asked_at: Duration) -> Self {
-        Self::by(since_boot, length, asked_at)
+        Self::by(time_since_boot, length, asked_at)
     }
 
     fn by(now: fn() -> Duration, length: Option<Duration>, asked_at: Duration) -> Self {
@@ -96,6 +96,6 @@ mod tests {
         assert!(lease.is_held());
         SUSPENDED.store(3_600, SeqCst);
         assert!(!lease.is_held());
-        assert!(since_boot() > Duration::ZERO);
+        assert!(time_since_boot() > Duration::ZERO);
     }
 }

@@ -40,11 +40,11 @@ impl Core {
     /// Takes nothing new from here on; returns when nothing runs any more, or when `grace` is over: then false.
     pub(crate) async fn drained(&self, grace: Duration) -> bool {
         self.begin_draining();
-        tracing::info!(running = self.running(), "draining: nothing new is taken");
+        tracing::info!(running = self.running_count(), "draining: nothing new is taken");
         let nothing_runs = async {
             loop {
                 let freed = self.worker.freed.notified();
-                if self.running() == 0 {
+                if self.running_count() == 0 {
                     return;
                 }
                 freed.await;
@@ -52,7 +52,7 @@ impl Core {
         };
         let is_drained = tokio::time::timeout(grace, nothing_runs).await.is_ok();
         if !is_drained {
-            tracing::info!(running = self.running(), "the time to drain is over: what runs is handed back");
+            tracing::info!(running = self.running_count(), "the time to drain is over: what runs is handed back");
         }
         is_drained
     }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attributes::Attributes;
-use crate::clock::{LONGEST, Timestamp};
+use crate::clock::{MAX_STORED_DURATION, Timestamp};
 use crate::error::Error;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::queue::{OnDuplicate, OnFull, Placement, check_queue_key, check_queue_name};
 use crate::store::State;
-use crate::text::{ID_LIMIT, check_text};
+use crate::text::{MAX_ID_BYTES, check_text};
 
 /// What is told about an execution when it is started.
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ impl StartOptions {
             check_queue_key(key)?;
         }
         if let Some(id) = dedup_id {
-            check_text("dedup_id", id, ID_LIMIT)?;
+            check_text("dedup_id", id, MAX_ID_BYTES)?;
         }
         let key = key.clone().unwrap_or_default();
         Ok(Some(Arc::new(Placement { queue: queue.clone(), key, priority: priority.unwrap_or_default() })))
@@ -106,8 +106,8 @@ impl StartOptions {
     /// The state in which it is created; `is_local` if it begins here at once.
     pub(crate) fn state(&self, created_at: Timestamp, is_local: bool) -> State {
         match self.due {
-            Some(Due::After(delay)) => State::Scheduled { due_at: created_at.plus(delay.min(LONGEST)) },
-            Some(Due::At(due_at)) => State::Scheduled { due_at: due_at.near(created_at) },
+            Some(Due::After(delay)) => State::Scheduled { due_at: created_at.plus(delay.min(MAX_STORED_DURATION)) },
+            Some(Due::At(due_at)) => State::Scheduled { due_at: due_at.clamp_near(created_at) },
             None if is_local => State::Running { armed: Vec::new() },
             None => State::Queued { armed: Vec::new() },
         }
@@ -120,7 +120,7 @@ impl StartOptions {
         is_local: bool,
     ) -> (Option<Timestamp>, Option<Duration>) {
         let [timeout, run_timeout] =
-            [self.timeout, self.run_timeout].map(|limit| limit.map(|limit| limit.min(LONGEST)));
+            [self.timeout, self.run_timeout].map(|limit| limit.map(|limit| limit.min(MAX_STORED_DURATION)));
         let (from_now, run_timeout) = if is_local { (run_timeout, None) } else { (None, run_timeout) };
         let timeout = timeout.into_iter().chain(from_now).min();
         (timeout.map(|timeout| created_at.plus(timeout)), run_timeout)
@@ -150,7 +150,7 @@ impl StartOptions {
                 None => Ok(()),
             };
         };
-        check_text("debounce", id, ID_LIMIT)?;
+        check_text("debounce", id, MAX_ID_BYTES)?;
         let Some(Due::After(delay)) = self.due else {
             return refused("debounce", "needs a delay: so long after the last start it begins");
         };

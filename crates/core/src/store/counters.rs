@@ -74,10 +74,10 @@ pub struct Counters {
     statements: AtomicU64,
     flushes: AtomicU64,
     writes: AtomicU64,
-    largest: AtomicU64,
+    largest_flush: AtomicU64,
     statements_nanos: AtomicU64,
     commit_nanos: AtomicU64,
-    turn_nanos: AtomicU64,
+    turn_wait_nanos: AtomicU64,
     bytes: AtomicU64,
     held: AtomicU64,
     waits: AtomicU64,
@@ -87,30 +87,30 @@ pub struct Counters {
 
 /// What the one writer of a store has spent its time on, so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct WriterTime {
     /// Statements, from BEGIN to before COMMIT.
     pub statements: Duration,
     /// COMMIT: writing and synchronising the log, now and then folding it into the database.
     pub commit: Duration,
     /// Waiting for its turn, while another thread or process writes.
-    pub turn: Duration,
+    pub turn_wait: Duration,
 }
 
-impl Spent {
+impl WriterTime {
     /// What was added since `earlier`.
     #[must_use]
-    pub fn since(&self, earlier: &Spent) -> Spent {
-        Spent {
+    pub fn since(&self, earlier: &WriterTime) -> WriterTime {
+        WriterTime {
             statements: self.statements.saturating_sub(earlier.statements),
             commit: self.commit.saturating_sub(earlier.commit),
-            turn: self.turn.saturating_sub(earlier.turn),
+            turn_wait: self.turn_wait.saturating_sub(earlier.turn_wait),
         }
     }
 }
 
 /// The totals at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct CounterSnapshot {
     /// Rows inserted, by table in the order of [`Table::ALL`].
     pub inserted: [u64; Table::COUNT],
     /// Rows updated, by table.
@@ -137,76 +137,76 @@ pub struct Counted {
 
 impl Counters {
     /// Counts rows inserted.
-    pub fn inserted(&self, table: Table, rows: u64) {
+    pub fn add_inserted(&self, table: Table, rows: u64) {
         self.inserted[table as usize].fetch_add(rows, Relaxed);
     }
 
     /// Counts rows updated.
-    pub fn updated(&self, table: Table, rows: u64) {
+    pub fn add_updated(&self, table: Table, rows: u64) {
         self.updated[table as usize].fetch_add(rows, Relaxed);
     }
 
     /// Counts rows deleted.
-    pub fn deleted(&self, table: Table, rows: u64) {
+    pub fn add_deleted(&self, table: Table, rows: u64) {
         self.deleted[table as usize].fetch_add(rows, Relaxed);
     }
 
     /// Counts statements executed.
-    pub fn statements(&self, statements: u64) {
+    pub fn add_statements(&self, statements: u64) {
         self.statements.fetch_add(statements, Relaxed);
     }
 
     /// Counts a flush of `writes` Writes.
-    pub fn flushed(&self, writes: u64) {
+    pub fn add_flush(&self, writes: u64) {
         self.flushes.fetch_add(1, Relaxed);
         self.writes.fetch_add(writes, Relaxed);
-        self.largest.fetch_max(writes, Relaxed);
+        self.largest_flush.fetch_max(writes, Relaxed);
     }
 
     /// The most Writes in a flush since this was last asked.
-    pub fn take_largest(&self) -> u64 {
-        self.largest.swap(0, Relaxed)
+    pub fn take_largest_flush(&self) -> u64 {
+        self.largest_flush.swap(0, Relaxed)
     }
 
     /// Adds to what the writer has spent its time on, where a store has one writer.
-    pub fn add_spent(&self, spent: Spent) {
+    pub fn add_writer_time(&self, spent: WriterTime) {
         let add = |to: &AtomicU64, time: Duration| to.fetch_add(time.as_nanos() as u64, Relaxed);
         add(&self.statements_nanos, spent.statements);
         add(&self.commit_nanos, spent.commit);
-        add(&self.turn_nanos, spent.turn);
+        add(&self.turn_wait_nanos, spent.turn_wait);
     }
 
     /// What the writer has spent its time on; all zero for a store that has not just one.
-    pub fn spent(&self) -> Spent {
+    pub fn writer_time(&self) -> WriterTime {
         let of = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Relaxed));
-        Spent {
+        WriterTime {
             statements: of(&self.statements_nanos),
             commit: of(&self.commit_nanos),
-            turn: of(&self.turn_nanos),
+            turn_wait: of(&self.turn_wait_nanos),
         }
     }
 
     /// Counts what a lane has seen since it was last asked: bytes landed, Writes held aside, waits.
-    pub(crate) fn landed(&self, bytes: u64, held: u64, waits: u64) {
+    pub(crate) fn add_lane_totals(&self, bytes: u64, held: u64, waits: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
         self.held.fetch_add(held, Relaxed);
         self.waits.fetch_add(waits, Relaxed);
     }
 
     /// Counts a claim that took something.
-    pub fn claimed(&self) {
+    pub fn add_claim(&self) {
         self.claims.fetch_add(1, Relaxed);
     }
 
     /// Counts a load.
-    pub fn read(&self) {
+    pub fn add_read(&self) {
         self.reads.fetch_add(1, Relaxed);
     }
 
     /// The totals now.
-    pub fn counted(&self) -> Counted {
+    pub fn snapshot(&self) -> CounterSnapshot {
         let all = |counters: &[AtomicU64; Table::COUNT]| std::array::from_fn(|i| counters[i].load(Relaxed));
-        Counted {
+        CounterSnapshot {
             inserted: all(&self.inserted),
             updated: all(&self.updated),
             deleted: all(&self.deleted),
@@ -222,12 +222,12 @@ impl Counters {
     }
 }
 
-impl Counted {
+impl CounterSnapshot {
     /// What was added since `earlier`.
     #[must_use]
-    pub fn since(&self, earlier: &Counted) -> Counted {
+    pub fn since(&self, earlier: &CounterSnapshot) -> CounterSnapshot {
         let minus = |a: &[u64; Table::COUNT], b: &[u64; Table::COUNT]| std::array::from_fn(|i| a[i] - b[i]);
-        Counted {
+        CounterSnapshot {
             inserted: minus(&self.inserted, &earlier.inserted),
             updated: minus(&self.updated, &earlier.updated),
             deleted: minus(&self.deleted, &earlier.deleted),
@@ -243,7 +243,7 @@ impl Counted {
     }
 
     /// Rows inserted into, updated in and deleted from `table`.
-    pub fn of(&self, table: Table) -> (u64, u64, u64) {
+    pub fn row_changes(&self, table: Table) -> (u64, u64, u64) {
         let i = table as usize;
         (self.inserted[i], self.updated[i], self.deleted[i])
     }

@@ -20,7 +20,7 @@ pub enum StoreError {
     Blocked(String),
     /// Who asks may not read that. Nothing has happened.
     #[error("the database does not permit it: {0}")]
-    Denied(String),
+    PermissionDenied(String),
     /// The database is damaged, or has lost what it acknowledged.
     #[error("the database cannot be trusted: {0}")]
     Corrupt(String),
@@ -55,7 +55,7 @@ impl From<StoreError> for Error {
         match error {
             StoreError::Unavailable(reason) => Error::Unavailable(reason),
             StoreError::NewerSchema { found, supported } => Error::NewerSchema { found, supported },
-            StoreError::Denied(reason) => Error::Denied(reason),
+            StoreError::PermissionDenied(reason) => Error::PermissionDenied(reason),
             StoreError::Corrupt(reason) => Error::Corrupt(reason),
             StoreError::Open { store, reason } => Error::Open { store, reason },
             StoreError::Unreachable { store, reason } => Error::Unreachable { store, reason },

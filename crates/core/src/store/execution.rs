@@ -14,10 +14,10 @@ use crate::path::Path;
 use crate::payload::Payload;
 use crate::queue::debounce::debounce_id;
 use crate::queue::{DEFAULT_QUEUE, Placement};
-use crate::text::quoted;
+use crate::text::quote;
 
 /// Why a request comes to nothing whose execution has a number as its status that this version does not know.
-pub const UNKNOWN_STATUS: &str = "the execution has a status that this version of Stepfast does not know: a newer version \
+pub const UNKNOWN_STATUS_MESSAGE: &str = "the execution has a status that this version of Stepfast does not know: a newer version \
                                   wrote it, or the row is damaged; ask the version that wrote it, or mend the row";
 
 /// The status of an execution.
@@ -80,7 +80,7 @@ impl FromStr for Status {
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
             let words: Vec<_> = Self::ALL.iter().map(|status| status.as_str()).collect();
-            format!("{} is not a status; the statuses are {}", quoted(text), words.join(", "))
+            format!("{} is not a status; the statuses are {}", quote(text), words.join(", "))
         })
     }
 }
@@ -196,7 +196,7 @@ impl Execution {
         self.status = Status::Queued;
         self.is_parked = true;
         self.outcome =
-            Payload::of_failure(&Failure::unreadable_record(self.unreadable.as_deref().unwrap_or_default()));
+            Payload::from_failure(&Failure::unreadable_record(self.unreadable.as_deref().unwrap_or_default()));
     }
 }
 

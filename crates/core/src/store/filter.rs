@@ -19,7 +19,7 @@ pub struct Filter {
     /// Only this workflow.
     pub workflow: Option<Arc<str>>,
     /// Only those that are parked, or only those that are not.
-    pub is_paused: Option<bool>,
+    pub is_parked: Option<bool>,
     /// Only children of this execution.
     pub parent: Option<Key>,
     /// Only those whose id, given or minted, begins with this.
@@ -56,7 +56,7 @@ impl Default for Filter {
         Self {
             statuses: Vec::new(),
             workflow: None,
-            is_paused: None,
+            is_parked: None,
             parent: None,
             id_prefix: None,
             app_version: None,

@@ -15,20 +15,20 @@ mod quarantine;
 mod workers;
 mod write;
 
-pub use admin::{Finding, Migrated};
+pub use admin::{Finding, MigrationReport};
 pub(crate) use claim::is_served;
 pub use claim::{Claim, ClaimReply};
 pub use error::StoreError;
 pub use execution::{
     PendingSleep, Attempt, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Parent, Record, RequestKind,
-    Status, UNKNOWN_STATUS, WorkerId, decode_pending_sleeps, encode_pending_sleeps,
+    Status, UNKNOWN_STATUS_MESSAGE, WorkerId, decode_pending_sleeps, encode_pending_sleeps,
 };
 pub use filter::{DEFAULT_LIMIT, Filter, Page};
 pub use heartbeat::{Hint, MAX_EXPIRED, Heartbeat, HeartbeatReply};
-pub use quarantine::{QUARANTINE, quarantine_delay, strikes_after};
-pub use workers::{DeadLetter, WorkerOverview, Unclaimable, WaitingWork, WorkerInfo, RegisteredWorker, is_same_version};
+pub use quarantine::{QUARANTINE_STRIKES, quarantine_delay, next_strikes};
+pub use workers::{DeadLetter, WorkerOverview, UnclaimableWork, WaitingWork, WorkerInfo, RegisteredWorker, is_same_version};
 pub use write::{
-    RequestResult, Chunk, DeleteChunks, Existing, Flush, Move, Outcome, Request, Start, State, Write, cancel_outcome,
+    RequestResult, Chunk, DeleteChunks, ExistingExecution, Flush, Move, Outcome, Request, Start, State, Write, cancel_outcome,
 };
 
 use std::sync::Arc;
@@ -155,9 +155,9 @@ pub struct StoreInfo {
     /// How many lanes commit in parallel best.
     pub lanes: u16,
     /// Most Writes in a flush.
-    pub flush_writes: usize,
+    pub max_flush_writes: usize,
     /// Most bytes in a flush.
-    pub flush_bytes: usize,
+    pub max_flush_bytes: usize,
     /// How long after a `register` or `look` nobody takes over the worker that called it, whatever happens to
     /// it: after that it begins no further body before the next look has succeeded. `None` where no clock
     /// decides who is alive.

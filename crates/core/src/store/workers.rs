@@ -44,7 +44,7 @@ pub struct RegisteredWorker {
 
 /// Executions that wait for a worker which is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unclaimable {
+pub struct UnclaimableWork {
     /// Their workflow.
     pub workflow: Arc<str>,
     /// The version of the code that they are pinned to.
@@ -106,7 +106,7 @@ impl DeadLetter {
 impl WorkerInfo {
     /// True if it can run executions of this workflow that are pinned to this version.
     pub fn can_run(&self, workflow: &str, app_version: Option<&str>) -> bool {
-        !self.is_client && self.has(workflow) && is_same_version(self.app_version.as_deref(), app_version)
+        !self.is_client && self.has_workflow(workflow) && is_same_version(self.app_version.as_deref(), app_version)
     }
 
     /// What it is, for the log.
@@ -114,7 +114,7 @@ impl WorkerInfo {
         if self.is_client { "client" } else { "engine" }
     }
 
-    fn has(&self, workflow: &str) -> bool {
+    fn has_workflow(&self, workflow: &str) -> bool {
         self.workflows.iter().any(|name| **name == *workflow)
     }
 }
@@ -126,12 +126,12 @@ pub fn is_same_version(code: Option<&str>, pinned: Option<&str>) -> bool {
 
 impl WorkerOverview {
     /// What waits and can be run by no live worker.
-    pub fn unclaimable(&self) -> Vec<Unclaimable> {
-        self.waiting.iter().filter_map(|it| self.unclaimable_of(it)).collect()
+    pub fn unclaimable(&self) -> Vec<UnclaimableWork> {
+        self.waiting.iter().filter_map(|it| self.check_unclaimable(it)).collect()
     }
 
     /// These executions, if they can be run by no live worker.
-    pub fn unclaimable_of(&self, waiting: &WaitingWork) -> Option<Unclaimable> {
+    pub fn check_unclaimable(&self, waiting: &WaitingWork) -> Option<UnclaimableWork> {
         let WaitingWork { workflow, app_version, executions } = waiting.clone();
         let can_run = |app_version: Option<&str>| {
             let mut alive = self.workers.iter().filter(|worker| worker.is_alive);
@@ -141,7 +141,7 @@ impl WorkerOverview {
             return None;
         }
         let is_version_missing = can_run(None);
-        Some(Unclaimable { workflow, app_version, executions, is_version_missing })
+        Some(UnclaimableWork { workflow, app_version, executions, is_version_missing })
     }
 }
 

@@ -196,7 +196,7 @@ pub struct Request {
     /// The execution.
     pub execution: Key,
     /// Number of the request, minted by who asks.
-    pub n: Key,
+    pub id: Key,
     /// What is asked for.
     pub kind: RequestKind,
     /// When.
@@ -209,7 +209,7 @@ pub struct Request {
 /// [`Failure`](crate::Failure).
 pub fn cancel_outcome() -> Payload {
     static OUTCOME: std::sync::LazyLock<Payload> =
-        std::sync::LazyLock::new(|| crate::Payload::of_failure(&crate::Failure::cancelled()));
+        std::sync::LazyLock::new(|| crate::Payload::from_failure(&crate::Failure::cancelled()));
     OUTCOME.clone()
 }
 
@@ -232,7 +232,7 @@ pub struct Chunk {
     /// Number of the value.
     pub value: u64,
     /// Number of the piece, from 0.
-    pub n: u32,
+    pub index: u32,
     /// The bytes.
     pub bytes: Bytes,
     /// True for a piece of the input of an execution that a caller starts.
@@ -258,9 +258,9 @@ pub enum Outcome {
     /// A Start that [yields](Start::yields) is durable, and has to wait in its queue.
     Queued,
     /// A Start whose key or workflow_id is there already.
-    Duplicate(Box<Existing>),
+    Duplicate(Box<ExistingExecution>),
     /// A Start whose dedup_id another has that has not ended; `None` if it has ended since.
-    Deduplicated(Option<Box<Existing>>),
+    Deduplicated(Option<Box<ExistingExecution>>),
     /// A Start whose queue has reached its maximal depth.
     Full,
     /// A request's answer, and the parent of an execution that it ended.
@@ -282,7 +282,7 @@ pub enum Outcome {
 
 /// The execution that was there first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Existing {
+pub struct ExistingExecution {
     /// Its key.
     pub key: Key,
     /// The id that its caller gave.
@@ -297,7 +297,7 @@ pub struct Existing {
     pub status: Status,
 }
 
-impl Existing {
+impl ExistingExecution {
     /// Its id for people: what its caller gave, else its key's text.
     pub fn workflow_id(&self) -> String {
         self.key.workflow_id(self.given_id.as_deref())
@@ -359,7 +359,7 @@ impl Start {
     }
 
     /// Where it waits for its beginning, if it has to.
-    pub fn waits_in(&self) -> Option<&Placement> {
+    pub fn waiting_placement(&self) -> Option<&Placement> {
         let waits = match &self.state {
             State::Queued { .. } => !self.has_begun,
             State::Scheduled { .. } => true,

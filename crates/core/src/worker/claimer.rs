@@ -1,4 +1,4 @@
-//! The claims of a worker: they take executions to run.
+//! [`Claimer`]: the worker's loop that claims executions to run.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -6,46 +6,46 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::heartbeats::LOOK_EVERY;
-use super::takeover::AGAIN_AFTER;
+use super::heartbeats::HEARTBEAT_INTERVAL;
+use super::takeover::RETRY_DELAY;
 use crate::clock::Timestamp;
-use crate::runtime::capacity::Places;
+use crate::runtime::capacity::Reservation;
 use crate::runtime::inner::Core;
 use crate::runtime::run::Run;
 use crate::store::{Claim, ClaimReply, StoreError};
-use crate::worker::launch::{adopt, generations};
-use crate::worker::quarantine::Quarantine;
+use crate::worker::launch::{launch, lane_generations};
+use crate::worker::quarantine::QuarantineTrials;
 
-/// When it is seen whether a claim has left something because of its bytes.
+/// The delay of the claim that follows a claim which its byte limit may have cut short.
 const NEXT_CLAIM_AFTER: Duration = Duration::from_millis(5);
-/// Most executions in a claim.
+/// Maximum number of executions in a claim.
 const CLAIM: usize = 1_000;
-/// Most bytes of inputs and checkpoints in a claim.
+/// Maximum number of bytes of inputs and checkpoints in a claim.
 const CLAIM_BYTES: usize = 16 * 1024 * 1024;
 
-/// What a claim has brought.
-struct Taken {
+/// The executions that one claim has launched.
+struct ClaimBatch {
     runs: Vec<Arc<Run>>,
-    /// There was no place for more, or it was not their turn.
+    /// Whether the claim was cut short: it reached its limit, or more could be claimed now.
     is_full: bool,
 }
 
 /// The claims under one registration.
-pub(super) struct Claims {
+pub(super) struct Claimer {
     core: Arc<Core>,
     /// The registration's lane for claims.
     pub(super) lane: u16,
     count: i64,
-    quarantine: Quarantine,
-    /// When something may be left of what the last claim could not bring.
+    quarantine: QuarantineTrials,
+    /// When to claim what the last claim may have left because of its byte limit.
     claim_again_at: Option<Instant>,
-    /// When the rate of a queue allows for more.
+    /// When the rate of a queue allows further executions to begin.
     rated_until: Option<Timestamp>,
 }
 
-impl Claims {
+impl Claimer {
     pub(super) fn new(core: Arc<Core>, lane: u16) -> Self {
-        Self { core, lane, count: 0, quarantine: Quarantine::new(), claim_again_at: None, rated_until: None }
+        Self { core, lane, count: 0, quarantine: QuarantineTrials::new(), claim_again_at: None, rated_until: None }
     }
 
     pub(super) async fn run(&mut self) {
@@ -67,7 +67,7 @@ impl Claims {
             let due_at = signals.due_at.load(SeqCst).min(signals.quarantined_until.load(SeqCst));
             let due_at = self.rated_until.map_or(due_at, |at| at.as_micros().min(due_at));
             let due_in = due_at.saturating_sub(core.now().as_micros()).max(0) as u64;
-            let pause = Duration::from_micros(due_in).clamp(Duration::from_micros(200), LOOK_EVERY);
+            let pause = Duration::from_micros(due_in).clamp(Duration::from_micros(200), HEARTBEAT_INTERVAL);
             let next = Instant::now() + pause;
             tokio::select! {
                 () = signals.wanted.notified() => {}
@@ -76,47 +76,47 @@ impl Claims {
         }
     }
 
-    /// Claims as many executions as there are places for, or as there are.
+    /// Claims until the capacity is used up or nothing claimable is left.
     async fn claim(&mut self, for_timers: bool) {
         loop {
             let Some(taken) = self.take(CLAIM, false).await else { break };
             if !taken.is_full {
-                // of more than a few bytes there may be more; that must not be in the way of what has just come
+                // large executions may be left over; claiming them must not delay those that were just launched
                 self.claim_again_at = (!taken.runs.is_empty()).then(|| Instant::now() + NEXT_CLAIM_AFTER);
                 break;
             }
         }
         if for_timers {
-            // timers beyond those that were due: when is the next one?
+            // the next heartbeat reports when the next timer is due
             self.core.want_look();
         }
     }
 
-    /// Claims what is to be tried of what is in quarantine.
+    /// Claims the next batch of executions in quarantine to try.
     async fn claim_from_quarantine(&mut self) {
         let core = self.core.clone();
-        // the next look tells anew; and the end of what is tried does
+        // the next heartbeat, or the end of a trial, sets the time again
         core.worker.quarantined_until.store(i64::MAX, SeqCst);
-        let room = self.quarantine.room(&core);
+        let room = self.quarantine.capacity(&core);
         if room == 0 {
             return;
         }
-        if let Some(Taken { runs, .. }) = self.take(room, true).await {
+        if let Some(ClaimBatch { runs, .. }) = self.take(room, true).await {
             core.worker.is_trying.store(!runs.is_empty(), SeqCst);
-            self.quarantine.try_out(&runs, core.now());
+            self.quarantine.begin(&runs, core.now());
             if !runs.is_empty() {
-                // when may the next one be tried?
+                // the next heartbeat reports when further ones may be tried
                 core.want_look();
             }
         }
     }
 
-    /// Returns the workflows to claim of, and how many at most: those that hold a thread only while there is room for
-    /// them. `None` if there is room for none.
+    /// Returns the workflows to claim and the maximum number of executions. Workflows that hold a thread are included only
+    /// while a thread is free for them. `None` if nothing may be claimed.
     fn claimable(&self, most: usize) -> Option<(Arc<[Arc<str>]>, usize)> {
         let core = &self.core;
         let all = &core.info.workflows;
-        let is_in_thread = |name: &Arc<str>| core.definitions.get(name).is_some_and(|it| it.is_in_thread());
+        let is_in_thread = |name: &Arc<str>| core.definitions.get(name).is_some_and(|it| it.holds_thread());
         if core.options.threads.is_none() || !all.iter().any(is_in_thread) {
             return Some((all.clone(), most));
         }
@@ -132,7 +132,7 @@ impl Claims {
     }
 
     /// Claims once. `None` if nothing can be claimed at the moment.
-    async fn take(&mut self, most: usize, from_quarantine: bool) -> Option<Taken> {
+    async fn take(&mut self, most: usize, from_quarantine: bool) -> Option<ClaimBatch> {
         let core = self.core.clone();
         if core.info.workflows.is_empty() || core.is_poisoned() {
             return None;
@@ -141,9 +141,9 @@ impl Claims {
             core.worker.is_backed_up.store(true, SeqCst);
             return None;
         };
-        // taken before the claim: what is started here meanwhile must not take the same places
-        let Some(places) = Places::take(&core, most) else {
-            core.note_full();
+        // reserved before the claim, so that starts in this process cannot take the same slots in the meantime
+        let Some(places) = Reservation::take(&core, most) else {
+            core.note_queued();
             return None;
         };
         let claiming = core.worker.claiming.lock().await;
@@ -160,14 +160,14 @@ impl Claims {
             queues: core.info.queues.clone(),
             from_quarantine,
         };
-        let generations = generations(&core);
+        let generations = lane_generations(&core);
         let freed = core.worker.freed_slots.load(SeqCst);
         let claimed = match core.store.claim(&claim).await {
-            // a lane has heard meanwhile that the registration is over
+            // a lane has found during the claim that the registration is fenced
             Ok(_) if core.worker.is_fenced.load(SeqCst) => Err(StoreError::Fenced),
             claimed => claimed,
         };
-        places.keep(claimed.as_ref().map_or(0, |claimed| claimed.records.len()));
+        places.commit_used(claimed.as_ref().map_or(0, |claimed| claimed.records.len()));
         match claimed {
             Ok(ClaimReply { records, has_more, is_limited, retry_at: again_at }) => {
                 if !from_quarantine {
@@ -187,10 +187,10 @@ impl Claims {
                 }
                 let mut runs = Vec::with_capacity(records.len());
                 for record in records {
-                    runs.extend(adopt(&core, record, &generations));
+                    runs.extend(launch(&core, record, &generations));
                     crate::crash_point!("adopted");
                 }
-                Some(Taken { runs, is_full })
+                Some(ClaimBatch { runs, is_full })
             }
             Err(StoreError::Fenced) => {
                 core.fenced();
@@ -198,12 +198,12 @@ impl Claims {
             }
             Err(error) => {
                 let error = core.end_by(error)?;
-                // the claim may have happened: its number is used up, the next look adopts what it took
-                tracing::debug!(%error, "a claim failed");
+                // the claim may have happened: its number is used up, and a later heartbeat finds what it took
+                tracing::debug!(%error, "claim failed");
                 self.count += i64::from(matches!(error, StoreError::Unavailable(_)));
                 core.worker.lost_claims.lock().get_or_insert_default().extend(core.runs.ending());
                 drop(claiming);
-                tokio::time::sleep(AGAIN_AFTER).await;
+                tokio::time::sleep(RETRY_DELAY).await;
                 core.want_look();
                 None
             }

@@ -1,4 +1,4 @@
-//! The heartbeats of a worker: they renew the registration and report what concerns the worker.
+//! [`Heartbeats`]: the worker's loop that renews its registration and applies what the store reports.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -7,59 +7,59 @@ use std::time::Duration;
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
-use crate::clock::since_boot;
+use crate::clock::time_since_boot;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::runtime::inner::Core;
 use crate::runtime::run::Interrupt;
 use crate::store::{Hint, MAX_EXPIRED, Heartbeat, Record, RequestKind, HeartbeatReply};
-use crate::worker::launch::{adopt, generations};
-use crate::worker::lost_claims::Strays;
+use crate::worker::launch::{launch, lane_generations};
+use crate::worker::lost_claims::LostClaims;
 
-/// How often the worker looks, whatever happens, and renews.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The interval of the heartbeats that renew the registration.
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The same for a client that nobody waits with: its lease is a day.
+/// The interval of a client without waiters: its lease is a day.
 const CLIENT_LOOKS_EVERY: Duration = Duration::from_hours(1);
-/// A worker looks for strays at every so many renewals, although it knows of none.
+/// Number of renewals between two searches for lost claims that nothing else has caused.
 const RENEWALS_PER_AUDIT: u32 = 60;
-/// Of its time a worker spends at most one part in so many on looks that others have caused.
+/// The least pause after a heartbeat before a hint causes the next one, as a multiple of what the heartbeat took.
 const LOOK_SHARE: u32 = 4;
-/// So many who wait for executions elsewhere ask whenever something may have changed.
+/// Maximum number of waiters that are notified on every hint. More waiters are served by the next heartbeat.
 const FEW: usize = 64;
-/// How often they do, at most.
+/// The least interval between two notifications of waiters.
 const ASK_EVERY: Duration = Duration::from_millis(2);
-/// When the look comes that tells whether there is anything else.
+/// The delay of the heartbeat that follows a notification of waiters, to find whatever else the hint was about.
 const LOOK_AFTER_ASKING: Duration = Duration::from_millis(5);
-/// A look for a deadline comes so long after it, by any estimate.
+/// The margin by which the heartbeat for a deadline comes after it, to be late by any estimate of the store's time.
 const EXACTNESS: Duration = Duration::from_millis(1);
 
-/// The looks under one registration.
-pub(super) struct Looks {
+/// The heartbeats under one registration.
+pub(super) struct Heartbeats {
     core: Arc<Core>,
-    strays: Strays,
-    /// A search for strays waits for the end of a claim.
+    strays: LostClaims,
+    /// Whether a search for lost claims waits for the end of a claim.
     is_search_put_off: bool,
-    /// The last look got no answer.
+    /// Whether the last heartbeat failed.
     is_unanswered: bool,
-    /// How often it has renewed, and when it did last, or tried.
+    /// Number of renewals.
     renewals: u32,
     renewed_at: Option<Instant>,
-    /// When a worker counts as lost unless it renews.
+    /// When to renew next because another worker's lease may have run out by then.
     judge_at: Option<Instant>,
-    /// When a look comes because others have changed something.
+    /// When the heartbeat comes that a hint has caused.
     look_again_at: Option<Instant>,
-    /// When a look that others cause may come.
+    /// The earliest time of a heartbeat that a hint causes.
     may_look_at: Instant,
-    /// When those who wait may ask because of what others have changed.
+    /// The earliest time at which a hint may notify waiters.
     may_ask_at: Instant,
 }
 
-impl Looks {
+impl Heartbeats {
     pub(super) fn new(core: Arc<Core>) -> Self {
         Self {
             core,
-            strays: Strays::default(),
+            strays: LostClaims::default(),
             is_search_put_off: false,
             is_unanswered: false,
             renewals: 0,
@@ -75,15 +75,15 @@ impl Looks {
         let core = self.core.clone();
         let signals = &core.worker;
         loop {
-            self.strays.heed(&signals.lost_claims);
-            let is_idle_client = core.info.is_client && !core.watch.is_used();
-            let every = if is_idle_client { CLIENT_LOOKS_EVERY } else { LOOK_EVERY };
+            self.strays.search_if_reported(&signals.lost_claims);
+            let is_idle_client = core.info.is_client && !core.watch.has_watchers();
+            let every = if is_idle_client { CLIENT_LOOKS_EVERY } else { HEARTBEAT_INTERVAL };
             let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
             let is_renewal = self.renewed_at.is_none_or(|at| at.elapsed() >= every) || is_over(self.judge_at);
-            // a deadline is judged by a look
+            // a heartbeat reports the executions whose deadlines have passed
             let is_due = is_over(self.look_again_at) | signals.take_deadline(core.now());
             if is_renewal || is_due || signals.is_look_wanted.swap(false, SeqCst) {
-                // a look never waits for a claim: it renews the registration
+                // a heartbeat never waits for a claim, because it renews the registration
                 self.look(is_renewal, signals.claiming.try_lock().ok()).await;
             }
             if signals.is_look_wanted.load(SeqCst) {
@@ -103,7 +103,7 @@ impl Looks {
         }
     }
 
-    /// Something may have changed elsewhere.
+    /// Reacts to a hint that other processes may have changed something.
     async fn heed(&mut self, changed: &Hint, next: Instant) {
         let core = &self.core;
         if changed.has_ready {
@@ -114,12 +114,12 @@ impl Looks {
         }
         core.queues.has_left();
         if core.watch.count() > FEW {
-            // thousands of waiters make a look long: the rest of the time is for what else there is to do
+            // with thousands of waiters a heartbeat takes long: leave most of the time to other work
             tokio::time::sleep_until(self.may_look_at.min(next)).await;
             core.worker.is_look_wanted.store(true, SeqCst);
             return;
         }
-        // a few ask by themselves, and together; what a look can tell beside that must not be in their way
+        // a few waiters read the database themselves, together; the heartbeat for everything else must not delay them
         tokio::time::sleep_until(self.may_ask_at).await;
         core.watch.notify_all();
         let now = Instant::now();
@@ -128,11 +128,11 @@ impl Looks {
         self.look_again_at = Some(self.look_again_at.map_or(look_at, |at| at.min(look_at)));
     }
 
-    /// The look: passes on what is asked for, and renews if that is due. Searches for strays if that is due and, as
-    /// `no_claim` says, no claim is under way.
+    /// Sends a heartbeat and applies the reply; renews the registration if `is_renewal`. Searches for lost claims if a
+    /// search is due and `no_claim`, the lock that claims hold, proves that no claim is under way.
     async fn look(&mut self, is_renewal: bool, no_claim: Option<MutexGuard<'_, ()>>) {
         let core = self.core.clone();
-        let (asked_at, asked_since_boot) = (Instant::now(), since_boot());
+        let (asked_at, asked_since_boot) = (Instant::now(), time_since_boot());
         self.look_again_at = None;
         if is_renewal {
             self.renewed_at = Some(asked_at);
@@ -143,13 +143,13 @@ impl Looks {
             return;
         }
         if is_renewal && self.renewals.is_multiple_of(RENEWALS_PER_AUDIT) {
-            self.strays.seek([]);
+            self.strays.begin_search([]);
         }
         let registration = core.registration();
-        let no_claim = no_claim.filter(|_| self.strays.are_sought());
-        self.is_search_put_off = self.strays.are_sought() && no_claim.is_none();
+        let no_claim = no_claim.filter(|_| self.strays.is_searching());
+        self.is_search_put_off = self.strays.is_searching() && no_claim.is_none();
         let holds = no_claim.as_ref().map(|_| core.runs.held());
-        let generations = generations(&core);
+        let generations = lane_generations(&core);
         let look = Heartbeat {
             worker: registration.worker,
             epoch: registration.epoch,
@@ -165,13 +165,13 @@ impl Looks {
             Err(error) => {
                 let Some(error) = core.end_by(error) else { return };
                 if !std::mem::replace(&mut self.is_unanswered, true) {
-                    tracing::warn!(%error, "the worker's look failed; trying again");
+                    tracing::warn!(%error, "heartbeat failed; trying again");
                 }
                 return;
             }
         };
         if std::mem::take(&mut self.is_unanswered) {
-            tracing::info!("the worker's looks succeed again");
+            tracing::info!("heartbeats succeed again");
         }
         self.may_look_at = Instant::now() + asked_at.elapsed() * LOOK_SHARE;
         core.store_time.correct(asked_at, seen.now);
@@ -179,7 +179,7 @@ impl Looks {
             core.fenced();
             return;
         }
-        // before the renewal, with which bodies begin that have waited for it
+        // before the renewal, which lets bodies begin that have waited for it
         for (key, kind) in &seen.requests {
             if let (RequestKind::Cancel, Some(run)) = (kind, core.runs.get(*key)) {
                 run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
@@ -206,7 +206,7 @@ impl Looks {
             core.worker.take_over.notify_one();
         }
         if let Some(at) = seen.next_expiry_at {
-            // after that time by any estimate, and not all workers at once
+            // after that time by any estimate, and at a different moment in each worker
             let pause = at.since(seen.now) + Duration::from_millis(20 + fastrand::u64(..80));
             self.judge_at = Some(Instant::now() + pause);
         }
@@ -233,24 +233,25 @@ impl Looks {
         }
     }
 
-    /// Adopts what a claim has taken whose answer was lost. The store has listed `seen`: owned, and not `held`.
+    /// Launches executions of lost claims. The store has listed `seen`: executions that this worker owns, but that were not
+    /// in `held`.
     fn adopt_strays(&mut self, held: &[Key], seen: Vec<Record>, generations: &[u32]) {
         let core = self.core.clone();
         let seen: Vec<Record> =
             seen.into_iter().filter(|record| !core.runs.holds(record.execution.key)).collect();
         let strays = self.strays.confirm(held, seen.iter().map(|record| record.execution.key));
         for record in seen.into_iter().filter(|record| strays.contains(&record.execution.key)) {
-            tracing::info!(execution = %record.execution.key, "adopted after a claim whose outcome was unknown");
+            tracing::info!(execution = %record.execution.key, "launched after a claim whose outcome was unknown");
             core.add_running(1);
-            adopt(&core, record, generations);
+            launch(&core, record, generations);
         }
-        if self.strays.are_suspected() {
+        if self.strays.has_suspects() {
             core.worker.is_look_wanted.store(true, SeqCst);
         }
     }
 }
 
-/// Ends what nobody runs although its deadline has passed. What fails is seen again by a later look.
+/// Expires executions whose deadline has passed and that no worker runs. A later heartbeat reports those that fail again.
 async fn expire(core: Arc<Core>, expired: Vec<Key>) {
     let ends = expired.into_iter().map(|key| {
         let core = &core;

@@ -1,4 +1,4 @@
-//! Adopting: an execution that a claim has taken begins to run here, from its record.
+//! Launching: a claimed execution begins to run in this process, from its record.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -13,32 +13,31 @@ use crate::runtime::inner::Core;
 use crate::runtime::run::replay::Replay;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Interrupt, NewRun, Run};
-use crate::store::{DeleteChunks, QUARANTINE, Record, RequestKind, Write};
-use crate::worker::quarantine::is_hopeless;
+use crate::store::{DeleteChunks, QUARANTINE_STRIKES, Record, RequestKind, Write};
+use crate::worker::quarantine::exceeds_max_recoveries;
 
-/// The lanes' generations: read before the store is asked for executions, so that what it answers is not
-/// taken for owned under a registration to come.
-pub(crate) fn generations(core: &Core) -> Vec<u32> {
+/// Returns the generations of all lanes. To be read before the store is asked for executions, so that a reply is not
+/// taken for ownership under a later registration.
+pub(crate) fn lane_generations(core: &Core) -> Vec<u32> {
     core.lanes().iter().map(Lane::generation).collect()
 }
 
-/// Runs an execution from its record, which this worker owned under `generations`. `None` if it does not own it
-/// any more.
-pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -> Option<Arc<Run>> {
+/// Runs an execution from its record. The worker owned it under `generations`; returns `None` if it no longer does.
+pub(crate) fn launch(core: &Arc<Core>, mut record: Record, generations: &[u32]) -> Option<Arc<Run>> {
     let execution = record.execution.clone();
     let lane = core.lane_of(execution.root);
     let generation = generations.get(usize::from(lane.number())).copied().unwrap_or_default();
     if generation != lane.generation() {
-        // taken over meanwhile
-        core.slot_freed();
+        // taken over in the meantime
+        core.release_slot();
         return None;
     }
     let Some(definition) = core.definitions.get(&execution.workflow).cloned() else {
-        // cannot be: claims name what they can run
-        core.slot_freed();
+        // cannot happen: a claim names the registered workflows
+        core.release_slot();
         return None;
     };
-    // a run that was lost may have left pieces of values behind that nothing refers to
+    // a disowned run may have left chunks behind that nothing refers to
     let swept = (execution.recoveries > 0).then(|| values_in(&record));
     let (replay, attempts) = Replay::of(&mut record);
     let run = Run::new(
@@ -64,14 +63,14 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
         },
     );
     run.register();
-    if run.definition.is_in_thread() {
+    if run.definition.holds_thread() {
         core.read_ahead.begun();
     }
     if record.requests.contains(&RequestKind::Cancel) {
         run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
     } else if run.deadline_at.is_some_and(|deadline_at| deadline_at <= core.now()) {
         run.interrupt(Interrupt::Cancel(Failure::deadline_reached().into()));
-    } else if is_hopeless(execution.strikes, core.options.max_recoveries) {
+    } else if exceeds_max_recoveries(execution.strikes, core.options.max_recoveries) {
         run.interrupt(Interrupt::Fail(killer_failure(execution.strikes).into()));
     } else if let Some(reason) = &execution.unreadable {
         run.interrupt(Interrupt::Park(Failure::unreadable_record(reason).into()));
@@ -86,12 +85,12 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
         if let Some(keep) = swept
             && let Some(lsn) = run.stage(Write::DeleteChunks(DeleteChunks { execution: run.key, keep }), 0)
         {
-            run.lane().durable(lsn).await;
+            run.lane().wait_durable(lsn).await;
         }
         let input =
             core.ask(|| crate::runtime::run::chunks::fetch(&core, run.key, execution.input.clone())).await;
         let input = input.unwrap_or_else(|error| {
-            let failure = Failure::of_kind(UNREADABLE, format!("the input cannot be read: {error}"));
+            let failure = Failure::with_kind(UNREADABLE, format!("the input cannot be read: {error}"));
             run.interrupt(match error {
                 Error::Unavailable(_) => Interrupt::HandBack,
                 _ => Interrupt::Park(failure.permanent().into()),
@@ -104,23 +103,23 @@ pub(crate) fn adopt(core: &Arc<Core>, mut record: Record, generations: &[u32]) -
     Some(adopted)
 }
 
-/// What an execution ends with that has killed its worker too often.
+/// Returns the failure of an execution that has killed its worker too often.
 fn killer_failure(strikes: u32) -> Failure {
-    let times = strikes - QUARANTINE;
+    let times = strikes - QUARANTINE_STRIKES;
     let message = format!(
-        "its worker died {QUARANTINE} times in a row without a new checkpoint of it, and then {times} times while \
+        "its worker died {QUARANTINE_STRIKES} times in a row without a new checkpoint of it, and then {times} times while \
          it was tried alone; find out what kills the process (memory, a crash in native code), then resume it"
     );
-    Failure::of_kind(KILLS_WORKERS, message).permanent()
+    Failure::with_kind(KILLS_WORKERS, message).permanent()
 }
 
-/// The values stored aside that a record refers to.
+/// Returns the values stored in chunks that a record refers to.
 fn values_in(record: &Record) -> SmallVec<[u64; 4]> {
     let Record { execution, checkpoints, attempts, .. } = record;
     [&execution.input, &execution.outcome]
         .into_iter()
         .chain(checkpoints.iter().map(|checkpoint| &checkpoint.outcome))
         .chain(attempts.iter().map(|attempt| &attempt.failure))
-        .filter_map(|payload| payload.chunks().map(|chunks| chunks.value))
+        .filter_map(|payload| payload.chunk_ref().map(|chunks| chunks.value))
         .collect()
 }

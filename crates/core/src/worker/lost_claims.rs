@@ -1,55 +1,55 @@
-//! [`Strays`]: executions that this worker owns and nobody runs, after a claim whose answer was lost.
+//! [`LostClaims`]: the search for executions that this worker owns and does not run, after a claim without a reply.
 
 use std::collections::HashSet;
 
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// Tells strays from executions that are merely between two states.
+/// Tells lost claims from executions that are merely between two states.
 ///
-/// The store lists what is owned and not *held*, that is not running here. One such list alone proves
-/// nothing, either way:
-/// - a run may have begun after the list of what is held was made: a stray is what two lists in a row show;
-/// - what the claim took may be held by the run before it, whose suspension is durable and which has not
-///   heard of that yet: the search goes on until a list was made without any of these.
+/// The store lists the executions that this worker owns and does not *hold*, that is, does not run. A single list proves
+/// nothing, for two reasons:
+/// - A run may have begun after the worker collected what it holds. Only an execution in two lists in a row is lost.
+/// - The claimed execution may still be held by its former run, whose suspension is durable but not known to the run
+///   yet. The search continues until a list was made without any such execution.
 ///
-/// What a claim has taken and not yet brought would seem to be a stray for as long as that takes: no list is made
-/// meanwhile.
+/// An execution that a claim has taken and not launched yet would look like a lost claim: no list is made during a claim.
 #[derive(Default)]
-pub(crate) struct Strays {
+pub(crate) struct LostClaims {
     is_sought: bool,
-    /// Held by runs that were about to end when the claim's answer was lost.
+    /// Executions held by runs that were about to end when the claim got no reply.
     hidden: HashSet<Key>,
-    /// What the last list showed.
+    /// Executions in the last list.
     suspects: HashSet<Key>,
 }
 
-impl Strays {
-    /// A claim may have taken something. `ending` is what was held just now by runs that are about to end.
-    pub(crate) fn seek(&mut self, ending: impl IntoIterator<Item = Key>) {
+impl LostClaims {
+    /// Begins a search, because a claim may have taken executions. `ending` lists what is held by runs that are about to
+    /// end.
+    pub(crate) fn begin_search(&mut self, ending: impl IntoIterator<Item = Key>) {
         self.is_sought = true;
         self.hidden.extend(ending);
     }
 
-    /// The same if claims have failed since it was asked last.
-    pub(crate) fn heed(&mut self, lost_claims: &Mutex<Option<Vec<Key>>>) {
+    /// Begins a search if claims have failed since the last call.
+    pub(crate) fn search_if_reported(&mut self, lost_claims: &Mutex<Option<Vec<Key>>>) {
         if let Some(ending) = lost_claims.lock().take() {
-            self.seek(ending);
+            self.begin_search(ending);
         }
     }
 
-    /// True while the store is to be asked.
-    pub(crate) fn are_sought(&self) -> bool {
+    /// Whether the store is to list unheld executions.
+    pub(crate) fn is_searching(&self) -> bool {
         self.is_sought
     }
 
-    /// True if the store is to be asked at once, to confirm what it has shown.
-    pub(crate) fn are_suspected(&self) -> bool {
+    /// Whether the store is to list them again at once, to confirm the last list.
+    pub(crate) fn has_suspects(&self) -> bool {
         !self.suspects.is_empty()
     }
 
-    /// Takes a list of the store: made without the executions in `held`, it showed `seen`. Returns those
-    /// that are to be adopted.
+    /// Takes a list of the store: made without the executions in `held`, it contains `seen`. Returns the executions to
+    /// launch.
     pub(crate) fn confirm(&mut self, held: &[Key], seen: impl IntoIterator<Item = Key>) -> HashSet<Key> {
         let held: HashSet<Key> = held.iter().copied().collect();
         self.hidden.retain(|key| held.contains(key));
@@ -68,24 +68,24 @@ mod tests {
     #[test]
     fn two_lists_make_a_stray() {
         let (a, b) = (Key::mint(0), Key::mint(0));
-        let mut strays = Strays::default();
-        assert!(!strays.are_sought());
-        strays.seek([]);
+        let mut strays = LostClaims::default();
+        assert!(!strays.is_searching());
+        strays.begin_search([]);
         assert!(strays.confirm(&[], [a, b]).is_empty());
-        assert!(strays.are_suspected());
+        assert!(strays.has_suspects());
         assert_eq!(strays.confirm(&[b], [a]), HashSet::from([a]));
-        assert!(!strays.are_sought());
+        assert!(!strays.is_searching());
     }
 
     #[test]
     fn the_search_goes_on_while_something_may_be_hidden() {
         let (a, b) = (Key::mint(0), Key::mint(0));
-        let mut strays = Strays::default();
-        strays.seek([a]);
+        let mut strays = LostClaims::default();
+        strays.begin_search([a]);
         assert!(strays.confirm(&[a, b], []).is_empty());
-        assert!(strays.are_sought() && !strays.are_suspected());
+        assert!(strays.is_searching() && !strays.has_suspects());
         assert!(strays.confirm(&[b], [a]).is_empty());
         assert_eq!(strays.confirm(&[b], [a]), HashSet::from([a]));
-        assert!(!strays.are_sought());
+        assert!(!strays.is_searching());
     }
 }

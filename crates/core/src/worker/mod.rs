@@ -1,7 +1,8 @@
-//! The worker: a thread that looks after an engine's registration, and claims executions to run.
+//! The worker: a thread that keeps an engine's registration alive, and claims executions to run.
 //!
-//! Three loops, so that none waits for another: looks, which renew the registration; claims; and taking over what
-//! lost workers have left. They end together when the registration does, and begin anew under the next one.
+//! Its loops run side by side, so that none waits for another: heartbeats, which renew the registration; claims; the
+//! takeover of dead workers; and reports of unclaimable executions. All end with the registration and restart under the
+//! next one.
 
 mod claimer;
 mod heartbeats;
@@ -21,7 +22,7 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::clock::since_boot;
+use crate::clock::time_since_boot;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::runtime::inner::Core;
@@ -29,21 +30,21 @@ use crate::runtime::lifecycle::ShutdownRequest;
 use crate::runtime::run::Interrupt;
 use crate::store::StoreError;
 use crate::thread::spawn_on_thread;
-use crate::worker::claimer::Claims;
-use crate::worker::heartbeats::Looks;
-use crate::worker::takeover::take_over;
+use crate::worker::claimer::Claimer;
+use crate::worker::heartbeats::Heartbeats;
+use crate::worker::takeover::run_takeovers;
 
-/// Pause before another try to register.
+/// The pause before another attempt to register.
 const REGISTER_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 pub(crate) struct Worker {
     pub(crate) core: Arc<Core>,
     pub(crate) lanes_ended: Vec<oneshot::Receiver<()>>,
-    looks: Looks,
-    claims: Claims,
+    heartbeats: Heartbeats,
+    claimer: Claimer,
 }
 
-/// Starts the worker's thread. Its first look, which shows what lost workers left, comes at once.
+/// Starts the worker's thread. The first heartbeat, which finds what dead workers left, comes at once.
 pub(crate) fn spawn(
     core: Arc<Core>,
     claim_lane: u16,
@@ -51,8 +52,8 @@ pub(crate) fn spawn(
     shutdown: oneshot::Receiver<ShutdownRequest>,
 ) -> Result<(), Error> {
     let mut worker = Worker {
-        looks: Looks::new(core.clone()),
-        claims: Claims::new(core.clone(), claim_lane),
+        heartbeats: Heartbeats::new(core.clone()),
+        claimer: Claimer::new(core.clone(), claim_lane),
         core,
         lanes_ended,
     };
@@ -67,7 +68,7 @@ pub(crate) fn spawn(
 }
 
 impl Worker {
-    /// Works until it is told to end, whatever the store is doing then.
+    /// Works until a shutdown is requested, whatever the store is doing then.
     async fn run(&mut self, shutdown: oneshot::Receiver<ShutdownRequest>) {
         let shutdown = tokio::select! {
             biased;
@@ -83,63 +84,63 @@ impl Worker {
         let core = self.core.clone();
         loop {
             if core.worker.is_fenced.load(SeqCst) {
-                self.register_anew().await;
+                self.register_again().await;
             }
             tokio::select! {
-                () = self.looks.run() => {}
-                () = self.claims.run() => {}
-                () = take_over(&core) => {}
-                () = crate::worker::unclaimable::tell(&core), if !core.info.is_client => {}
+                () = self.heartbeats.run() => {}
+                () = self.claimer.run() => {}
+                () = run_takeovers(&core) => {}
+                () = crate::worker::unclaimable::report_unclaimable(&core), if !core.info.is_client => {}
                 () = core.worker.fenced.notified() => {}
             }
         }
     }
 
-    /// Another worker has taken over, or the registration is gone: what runs here is lost to it. Callers'
-    /// Writes go on under a new registration.
-    pub(crate) async fn register_anew(&mut self) {
+    /// Registers again after another worker has taken over, or the registration was lost. Executions that run here are
+    /// disowned; Writes of callers continue under the new registration.
+    pub(crate) async fn register_again(&mut self) {
         let core = self.core.clone();
-        tracing::warn!("this worker was taken over; registering anew");
+        tracing::warn!("this worker was taken over; registering again");
         let lanes = core.lanes();
         let over = core.registration().worker;
         for lane in lanes {
             lane.end_generation(over);
         }
-        // what starts from here on belongs to the registration to come
+        // from here on, starts belong to the next registration
         for run in core.runs.all() {
             if run.is_lost() {
                 run.interrupt(Interrupt::Lost);
             }
         }
         let (asked_at, asked_since_boot, registration) = loop {
-            // a lane may have heard of an older fence only now: then this registration is alive, and would
-            // keep what it owns
+            // a lane may only now have found an older fence: then this registration is alive, and would keep what it
+            // owns
             let closed = core.store.close(over).await;
-            let (asked_at, asked_since_boot) = (Instant::now(), since_boot());
+            let (asked_at, asked_since_boot) = (Instant::now(), time_since_boot());
             let registered = match closed {
-                Ok(()) => core.store.register(self.claims.lane + 1, &core.info).await,
+                Ok(()) => core.store.register(self.claimer.lane + 1, &core.info).await,
                 Err(error) => Err(error),
             };
             match registered {
                 Ok(registration) => break (asked_at, asked_since_boot, registration),
                 Err(StoreError::NewerSchema { found, supported }) => {
                     core.expel((found, supported));
-                    // its end comes
+                    // the engine is about to end
                     return std::future::pending().await;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "cannot register anew");
+                    tracing::debug!(%error, "cannot register again");
                     tokio::time::sleep(REGISTER_AGAIN_AFTER).await;
                 }
             }
         };
-        tracing::info!(worker = registration.worker.0, "registered anew");
+        tracing::info!(worker = registration.worker.0, "registered again");
         *core.registration.write().unwrap_or_else(std::sync::PoisonError::into_inner) = registration;
         core.store_time.correct(asked_at, registration.now);
         core.lease.renew(asked_since_boot);
         core.worker.is_fenced.store(false, SeqCst);
-        self.looks = Looks::new(core.clone());
-        self.claims = Claims::new(core.clone(), self.claims.lane);
+        self.heartbeats = Heartbeats::new(core.clone());
+        self.claimer = Claimer::new(core.clone(), self.claimer.lane);
         for lane in lanes {
             lane.rebind(registration);
         }

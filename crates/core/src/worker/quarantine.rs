@@ -1,4 +1,4 @@
-//! [`Quarantine`]: how a worker tries executions that seem to kill whoever runs them.
+//! [`QuarantineTrials`]: how a worker tries executions that are suspected of killing their workers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,39 +7,38 @@ use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::runtime::inner::Core;
 use crate::runtime::run::Run;
-use crate::store::QUARANTINE;
+use crate::store::QUARANTINE_STRIKES;
 
-/// Most that are tried at a time.
+/// Maximum number of executions that are tried at a time.
 const MOST: usize = 64;
-/// An execution that has run for so long while it is tried has got on: a long body keeps no other waiting.
+/// The time after which a trial counts as passed, so that a long body does not keep other executions waiting.
 const LONG_ENOUGH: Duration = Duration::from_secs(30);
 
-/// What a worker tries of what is in quarantine: one, and when that has gone, got on, or run for long enough, twice as
-/// many, and so on.
+/// The executions in quarantine that a worker tries: one at first, and twice as many each time all of the batch before
+/// have ended, made progress, or run for long enough.
 ///
-/// So the first one that it tries after it began is alone, and if the process dies then, the culprit is known;
-/// but when one culprit has brought thousands of innocents into quarantine, many of those that are left are
-/// tried between two of its strikes.
-pub(crate) struct Quarantine {
+/// The first execution that a worker tries is alone: if the process dies then, the cause is known. And if one poisonous
+/// execution has brought thousands of innocent ones into quarantine, many of these are tried between two of its strikes.
+pub(crate) struct QuarantineTrials {
     trying: Vec<Trial>,
     size: usize,
 }
 
-/// An execution that is tried: how many deliveries it had before, and since when.
+/// An execution that is tried, with its number of deliveries at the beginning of the trial, and that time.
 struct Trial {
     key: Key,
     deliveries: u32,
     since: Timestamp,
 }
 
-impl Quarantine {
+impl QuarantineTrials {
     pub(crate) fn new() -> Self {
         Self { trying: Vec::new(), size: 1 }
     }
 
-    /// How many may be tried now: none while one of those before is no further than it was, and has not run for long
-    /// enough.
-    pub(crate) fn room(&mut self, core: &Core) -> usize {
+    /// Returns how many executions may be tried now. None, while an execution of the batch before has neither made progress
+    /// nor run for long enough.
+    pub(crate) fn capacity(&mut self, core: &Core) -> usize {
         if !self.trying.is_empty() {
             let now = core.now();
             self.trying.retain(|trial| {
@@ -54,17 +53,17 @@ impl Quarantine {
         self.size
     }
 
-    /// These are tried from here on.
-    pub(crate) fn try_out<'r>(&mut self, runs: impl IntoIterator<Item = &'r Arc<Run>>, now: Timestamp) {
+    /// Begins the trial of these runs.
+    pub(crate) fn begin<'r>(&mut self, runs: impl IntoIterator<Item = &'r Arc<Run>>, now: Timestamp) {
         let trials =
             runs.into_iter().map(|run| Trial { key: run.key, deliveries: run.deliveries(), since: now });
         self.trying.extend(trials);
     }
 }
 
-/// True if an execution with so many strikes has been tried alone often enough.
-pub(crate) fn is_hopeless(strikes: u32, max_recoveries: u32) -> bool {
-    strikes.checked_sub(QUARANTINE).is_some_and(|times| times >= max_recoveries)
+/// Whether an execution with this many strikes has been tried alone often enough.
+pub(crate) fn exceeds_max_recoveries(strikes: u32, max_recoveries: u32) -> bool {
+    strikes.checked_sub(QUARANTINE_STRIKES).is_some_and(|times| times >= max_recoveries)
 }
 
 #[cfg(test)]
@@ -73,8 +72,8 @@ mod tests {
 
     #[test]
     fn only_recoveries_in_quarantine_count() {
-        assert!(!is_hopeless(0, 10) && !is_hopeless(12, 10) && is_hopeless(13, 10));
-        assert!(is_hopeless(3, 0), "not one try");
-        assert!(!is_hopeless(0, 0) && !is_hopeless(2, 0));
+        assert!(!exceeds_max_recoveries(0, 10) && !exceeds_max_recoveries(12, 10) && exceeds_max_recoveries(13, 10));
+        assert!(exceeds_max_recoveries(3, 0), "no trial allowed");
+        assert!(!exceeds_max_recoveries(0, 0) && !exceeds_max_recoveries(2, 0));
     }
 }

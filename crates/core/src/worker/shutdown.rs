@@ -1,4 +1,4 @@
-//! The end of a worker: in good order, and within its time.
+//! The shutdown of a worker: in good order, and within its time.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::clock::LONGEST;
+use crate::clock::MAX_STORED_DURATION;
 use crate::runtime::lifecycle::ShutdownRequest;
 use crate::runtime::run::Interrupt;
 use crate::worker::Worker;
 
 impl Worker {
-    /// Hands back what runs, flushes what is staged, gives up the registration.
+    /// Requeues what runs, flushes what is staged, and releases the registration.
     pub(crate) async fn shut_down(&mut self, ShutdownRequest { grace, done }: ShutdownRequest) {
         let core = self.core.clone();
-        let deadline = Instant::now() + grace.min(LONGEST);
+        let deadline = Instant::now() + grace.min(MAX_STORED_DURATION);
         core.begin_closing();
-        if core.running() > 0 {
-            tracing::info!(running = core.running(), "closing: what runs is handed back");
+        if core.running_count() > 0 {
+            tracing::info!(running = core.running_count(), "closing: running executions are requeued");
         }
         loop {
             for run in core.runs.all() {
@@ -27,7 +27,7 @@ impl Worker {
             }
             self.renew_registration(deadline).await;
             let freed = core.worker.freed.notified();
-            if core.running() == 0 {
+            if core.running_count() == 0 {
                 break;
             }
             if tokio::time::timeout_at(deadline.min(Instant::now() + Duration::from_millis(50)), freed)
@@ -47,7 +47,7 @@ impl Worker {
         let is_expelled = core.is_outdated() && core.worker.is_fenced.load(SeqCst);
         let deadline = if is_expelled { soon } else { deadline.max(soon) };
         let has_ended = loop {
-            // what callers have staged needs a registration to land under
+            // the staged Writes of callers need a registration to be committed under
             self.renew_registration(deadline).await;
             tokio::select! {
                 biased;
@@ -57,9 +57,9 @@ impl Worker {
             }
         };
         if !has_ended {
-            tracing::error!("the database does not answer; what is staged is refused");
+            tracing::error!("the database is unreachable; staged writes are dropped");
             for lane in core.lanes() {
-                lane.give_up();
+                lane.abandon();
             }
             ended.await;
         }
@@ -69,18 +69,18 @@ impl Worker {
         match tokio::time::timeout_at(deadline.max(Instant::now() + Duration::from_secs(1)), closing).await {
             Ok(Ok(())) => tracing::info!(worker = worker.0, "the {} has ended", core.info.noun()),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "could not give up the registration; others will notice");
+                tracing::warn!(%error, "could not release the registration; it is left to other workers");
             }
-            Err(_) => tracing::warn!("could not give up the registration in time; others will notice"),
+            Err(_) => tracing::warn!("could not release the registration in time; it is left to other workers"),
         }
         let _ = done.send(());
     }
 
-    /// Registers anew, before `deadline`, if the registration is over, unless the program is too old to.
+    /// Registers again before `deadline` if the registration is fenced, unless this program is too old for the schema.
     async fn renew_registration(&mut self, deadline: Instant) {
         let core = self.core.clone();
         while core.worker.is_fenced.load(SeqCst) && !core.is_outdated() {
-            let registering = tokio::time::timeout_at(deadline, self.register_anew());
+            let registering = tokio::time::timeout_at(deadline, self.register_again());
             if registering.await.is_err() {
                 return;
             }

@@ -1,31 +1,31 @@
-//! Taking over what dead workers have left.
+//! The worker's loop that takes over dead workers.
 
 use std::time::Duration;
 
 use crate::runtime::inner::Core;
 
-/// Pause after a claim that failed, or a takeover.
-pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// The pause after a failed claim or takeover.
+pub(super) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Takes over, whenever a look has seen lost workers.
-pub(super) async fn take_over(core: &Core) {
+/// Takes over whenever a heartbeat has found dead workers. Never returns.
+pub(super) async fn run_takeovers(core: &Core) {
     loop {
         core.worker.take_over.notified().await;
         match core.store.take_over(core.registration().worker).await {
             Ok(0) => {}
             Ok(recovered) => {
                 crate::crash_point!("look recovered");
-                tracing::info!(recovered, "executions of lost workers can be claimed again");
+                tracing::info!(recovered, "took over dead workers; their executions can be claimed");
                 core.wake_worker(true);
             }
             Err(error) => {
                 if let Some(error) = core.end_by(error) {
-                    tracing::debug!(%error, "taking over waits for the next look");
-                    tokio::time::sleep(AGAIN_AFTER).await;
+                    tracing::debug!(%error, "takeover failed; the next heartbeat repeats it");
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
-        // what is in quarantine of it has a time
+        // the next heartbeat reports when recovered executions in quarantine may be tried
         core.want_look();
     }
 }

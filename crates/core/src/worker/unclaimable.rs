@@ -1,18 +1,18 @@
-//! Tells, in the log, of executions that no live worker can run: nothing is stranded in silence.
+//! Reports, in the log, executions that no live worker can run, so that none waits unnoticed.
 
 use std::time::Duration;
 
 use crate::runtime::inner::Core;
-use crate::store::Unclaimable;
+use crate::store::UnclaimableWork;
 
-/// When the first look comes, and how long after it each further one.
+/// The pauses before the first check and before each further one.
 const LOOK_AFTER: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
-/// Of a backlog so many are looked at.
+/// Maximum number of waiting executions that a check counts.
 const MOST: u64 = 10_000;
 
-/// Looks now and then; tells what has changed. Never returns.
-pub(crate) async fn tell(core: &Core) {
-    let mut told: Vec<Unclaimable> = Vec::new();
+/// Checks periodically, and logs every workflow and version that was not in the previous report. Never returns.
+pub(crate) async fn report_unclaimable(core: &Core) {
+    let mut told: Vec<UnclaimableWork> = Vec::new();
     let mut pause = LOOK_AFTER.0;
     loop {
         tokio::time::sleep(pause).await;
@@ -20,11 +20,11 @@ pub(crate) async fn tell(core: &Core) {
         let unclaimable = match core.store.workers(MOST).await {
             Ok(survey) => survey.unclaimable(),
             Err(error) => {
-                tracing::debug!(%error, "cannot look what nobody can run");
+                tracing::debug!(%error, "cannot check for unclaimable executions");
                 continue;
             }
         };
-        let is_told = |it: &Unclaimable| {
+        let is_told = |it: &UnclaimableWork| {
             told.iter().any(|other| other.workflow == it.workflow && other.app_version == it.app_version)
         };
         for it in unclaimable.iter().filter(|it| !is_told(it)) {

@@ -1,7 +1,7 @@
-//! Branches: parts of a workflow that go on side by side, each with a context of its own.
+//! Branches: parts of a workflow that run side by side, each with a context of its own.
 //!
-//! All branches are polled inside the execution's own task, so they may borrow from the code around them,
-//! and the task can see when all of them are at rest.
+//! All branches are polled inside the execution's own task. They may therefore borrow from the code around them, and
+//! the task detects when all of them are blocked.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use crate::failure::Failure;
 use crate::runtime::run::Run;
 use crate::workflow::context::Context;
 
-/// The one of two branches that was first.
+/// The output of a race between two branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Either<A, B> {
-    /// The first branch.
+    /// The first branch won.
     First(A),
-    /// The second branch.
+    /// The second branch won.
     Second(B),
 }
 
-/// A branch that was given up because its time was over.
+/// The error of a branch that was abandoned because its time was up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the time is up")]
 pub struct Elapsed;
 
-/// Counts the branches of one call for the run: what of them is at rest can be seen only from the count.
-struct Fork {
+/// The branches of one call, counted for the run: the run detects quiescence only by this count.
+struct BranchGroup {
     run: Arc<Run>,
     branches: AtomicI32,
 }
 
-impl Fork {
-    /// The branch that forks waits from now on.
+impl BranchGroup {
+    /// Begins a group. The branch that makes it counts as blocked from now on.
     fn new(run: &Arc<Run>) -> Self {
         run.add_leaves(-1);
         Self { run: run.clone(), branches: AtomicI32::new(0) }
@@ -55,7 +55,7 @@ impl Fork {
     }
 }
 
-impl Drop for Fork {
+impl Drop for BranchGroup {
     fn drop(&mut self) {
         self.run.add_leaves(1 - self.branches.load(Relaxed));
     }
@@ -71,10 +71,10 @@ impl Context {
         FB: Future + Send + 'a,
     {
         let path = self.next_path();
-        let fork = &Fork::new(&self.run);
+        let fork = &BranchGroup::new(&self.run);
         fork.begin();
         fork.begin();
-        let (first, second) = (first(self.branch(&path, 0)), second(self.branch(&path, 1)));
+        let (first, second) = (first(self.for_branch(&path, 0)), second(self.for_branch(&path, 1)));
         join(
             first.map(|output| {
                 fork.end();
@@ -88,7 +88,7 @@ impl Context {
         .await
     }
 
-    /// Runs one branch per closure, all side by side, and waits for all; outputs in their order.
+    /// Runs one branch per closure, all side by side, and waits for all. Returns their outputs in order.
     pub async fn join_all<F, Fut>(&mut self, branches: impl IntoIterator<Item = F>) -> Vec<Fut::Output>
     where
         F: FnOnce(Context) -> Fut,
@@ -97,7 +97,7 @@ impl Context {
         self.map(branches, usize::MAX, |cx, branch| branch(cx)).await
     }
 
-    /// Runs `body` for every item, at most `limit` at a time; outputs in the order of the items.
+    /// Runs `body` for every item, with at most `limit` branches at a time. Returns the outputs in the order of the items.
     pub async fn map<I, F, Fut>(&mut self, items: I, limit: usize, mut body: F) -> Vec<Fut::Output>
     where
         I: IntoIterator,
@@ -105,7 +105,7 @@ impl Context {
         Fut: Future + Send,
     {
         let path = self.next_path();
-        let fork = Fork::new(&self.run);
+        let fork = BranchGroup::new(&self.run);
         let mut items = items.into_iter();
         let mut running = FuturesUnordered::new();
         let mut outputs: Vec<Option<Fut::Output>> = Vec::new();
@@ -116,7 +116,7 @@ impl Context {
                 let n = outputs.len();
                 outputs.push(None);
                 fork.begin();
-                running.push(body(self.branch(&path, n as u32), item).map(move |output| (n, output)));
+                running.push(body(self.for_branch(&path, n as u32), item).map(move |output| (n, output)));
             }
             let Some((n, output)) = running.next().await else { break };
             fork.end();
@@ -125,7 +125,7 @@ impl Context {
         outputs.into_iter().flatten().collect()
     }
 
-    /// Runs two branches side by side until one of them is done; the other is given up.
+    /// Runs two branches side by side until one of them is done, and abandons the other.
     pub async fn race<'a, A, B, FA, FB>(&mut self, first: A, second: B) -> Either<FA::Output, FB::Output>
     where
         A: FnOnce(Context) -> FA,
@@ -134,12 +134,12 @@ impl Context {
         FB: Future + Send + 'a,
     {
         let path = self.next_path();
-        let fork = Fork::new(&self.run);
+        let fork = BranchGroup::new(&self.run);
         fork.begin();
         fork.begin();
-        let first = Box::pin(first(self.branch(&path, 0)));
-        let second = Box::pin(second(self.branch(&path, 1)));
-        // the loser is dropped here, before the workflow goes on: that it was given up is recorded first
+        let first = Box::pin(first(self.for_branch(&path, 0)));
+        let second = Box::pin(second(self.for_branch(&path, 1)));
+        // the loser is dropped here, before the workflow continues: its abandonment is recorded first
         match select(first, second).await {
             Selected::Left((output, loser)) => {
                 drop(loser);
@@ -152,8 +152,8 @@ impl Context {
         }
     }
 
-    /// Runs one branch per closure until one of them is done: its number and output. The others are given
-    /// up, in their order. `None` if there are no branches.
+    /// Runs one branch per closure until one of them is done, and abandons the others in their order. Returns the number
+    /// and the output of the branch that was first; `None` if there are no branches.
     pub async fn race_all<F, Fut>(
         &mut self,
         branches: impl IntoIterator<Item = F>,
@@ -163,11 +163,11 @@ impl Context {
         Fut: Future + Send,
     {
         let path = self.next_path();
-        let fork = Fork::new(&self.run);
+        let fork = BranchGroup::new(&self.run);
         let mut running = Vec::new();
         for (n, branch) in branches.into_iter().enumerate() {
             fork.begin();
-            running.push(Box::pin(branch(self.branch(&path, n as u32))));
+            running.push(Box::pin(branch(self.for_branch(&path, n as u32))));
         }
         if running.is_empty() {
             return None;
@@ -177,7 +177,7 @@ impl Context {
         Some((n, output))
     }
 
-    /// Runs a branch for at most `limit`, durably: a replay comes to the same result.
+    /// Runs a branch for at most `limit`, durably: a replay returns the same result.
     pub async fn timeout<'a, A, FA>(&mut self, limit: Duration, branch: A) -> Result<FA::Output, Elapsed>
     where
         A: FnOnce(Context) -> FA,
@@ -189,7 +189,7 @@ impl Context {
         }
     }
 
-    /// Starts a branch that goes on beside this one. It ends with the workflow, if not before.
+    /// Spawns a branch that runs beside this one. The branch ends with the workflow at the latest.
     pub fn spawn<F, Fut>(&mut self, branch: F) -> Branch<Fut::Output>
     where
         F: FnOnce(Context) -> Fut,
@@ -199,8 +199,8 @@ impl Context {
         let path = self.next_path();
         let run = self.run.clone();
         let (send, output) = oneshot::channel();
-        let future = branch(self.branch(&path, 0));
-        let leaf = Leaf::new(&run);
+        let future = branch(self.for_branch(&path, 0));
+        let leaf = ActiveBranch::new(&run);
         let spawned = Box::pin(async move {
             let result = AssertUnwindSafe(future).catch_unwind().await;
             drop(leaf);
@@ -212,34 +212,34 @@ impl Context {
     }
 }
 
-/// A branch that nobody waits for counts as long as it lives.
-pub(crate) struct Leaf(Arc<Run>);
+/// An active branch outside of any group. It counts for as long as this lives.
+pub(crate) struct ActiveBranch(Arc<Run>);
 
-impl Leaf {
+impl ActiveBranch {
     pub(crate) fn new(run: &Arc<Run>) -> Self {
         run.add_leaves(1);
         Self(run.clone())
     }
 }
 
-impl Drop for Leaf {
+impl Drop for ActiveBranch {
     fn drop(&mut self) {
         self.0.add_leaves(-1);
     }
 }
 
-/// A branch that was spawned.
-#[must_use = "a branch goes on without being awaited, but it ends with the workflow"]
+/// A spawned branch.
+#[must_use = "a branch runs without being awaited, but it ends with the workflow"]
 pub struct Branch<T> {
     run: Arc<Run>,
     output: oneshot::Receiver<Result<T, Failure>>,
 }
 
 impl<T> Branch<T> {
-    /// Waits for the branch's output; an error if it panicked.
+    /// Waits for the branch's output. Returns an error if the branch panicked.
     pub async fn output(self) -> Result<T, Failure> {
-        // while this branch waits for another one, it is not one that could make a call
-        let _fork = Fork::new(&self.run);
+        // a branch that waits for another one cannot make a call: it does not count as active
+        let _fork = BranchGroup::new(&self.run);
         match self.output.await {
             Ok(result) => result,
             Err(_) => std::future::pending().await,

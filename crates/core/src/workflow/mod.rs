@@ -15,13 +15,14 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::failure::{Failure, IntoFailure, UNREADABLE};
 use crate::payload::Payload;
-use crate::runtime::definition::{Body, BodyFuture, CodeIn, Definition};
+use crate::runtime::definition::{Body, BodyFuture, CodeLocation, Definition};
 use crate::runtime::run::Run;
 use crate::workflow::context::Context;
 
-/// A durable function with its name: what is registered, started, and called as a child.
+/// A durable function and the name under which it is registered. Programs register and start workflows, and
+/// workflow code calls them as children.
 ///
-/// `I` is its input, `O` its output. Cheap to clone.
+/// `I` is the type of the input, `O` that of the output. Cheap to clone.
 pub struct Workflow<I, O> {
     pub(crate) definition: Arc<Definition>,
     types: PhantomData<fn(I) -> O>,
@@ -44,10 +45,10 @@ where
     I: Serialize + DeserializeOwned + Send + 'static,
     O: Serialize + DeserializeOwned + Send + 'static,
 {
-    /// The workflow `name` with the given body.
+    /// Returns the workflow `name` with the given body.
     ///
-    /// The name goes into the database; executions find their code by it after a crash or a deploy. Any
-    /// error that is a [`std::error::Error`], or a [`Failure`], may end the body.
+    /// The name is recorded in the database: after a crash or a deploy, executions find their code by it. The body
+    /// may fail with a [`Failure`] or with any [`std::error::Error`].
     pub fn new<F, Fut, E>(name: &str, body: F) -> Self
     where
         F: Fn(Context, I) -> Fut + Send + Sync + 'static,
@@ -57,27 +58,28 @@ where
         let shown: Arc<str> = name.into();
         let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
             let input: I = input.decode().map_err(|error| {
-                let error = error.of_value(|| format!("the input of workflow {shown:?}"));
-                Failure::of_kind(UNREADABLE, error.to_string())
+                let error = error.with_value(|| format!("the input of workflow {shown:?}"));
+                Failure::with_kind(UNREADABLE, error.to_string())
             })?;
             let output = body(Context::root(run), input);
             Ok(Box::pin(async move {
                 let output = output.await.map_err(IntoFailure::into_failure)?;
-                Payload::encode(&output).map_err(|error| error.recorded())
+                Payload::encode(&output).map_err(|error| error.to_failure())
             }))
         };
         let definition = Definition {
             name: name.into(),
             is_eager: true,
-            code: CodeIn::Task,
-            time_limit: "`cx.timeout`, or `cx.race`",
+            code: CodeLocation::Task,
+            time_limit_hint: "`cx.timeout`, or `cx.race`",
             body: Box::new(body),
         };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 
-    /// The same workflow, whose code sees a step's outcome only when it is durable: for code that shows
-    /// step values to the world outside of steps. Costs a flush per step on the way.
+    /// Returns the same workflow with another eagerness. By default a workflow is eager: its code receives a step's
+    /// value before that value is durable. With `false`, the code waits until the value is durable, which costs one
+    /// flush per step: for code that shows step values to the outside world other than through steps.
     #[must_use]
     pub fn eager(self, is_eager: bool) -> Self {
         match Arc::try_unwrap(self.definition) {
@@ -86,9 +88,9 @@ where
             }
             Err(definition) => {
                 let (name, inner) = (definition.name.clone(), definition);
-                let (code, time_limit) = (inner.code, inner.time_limit);
+                let (code, time_limit) = (inner.code, inner.time_limit_hint);
                 let body = Box::new(move |run: Arc<Run>, input: &Payload| (inner.body)(run, input));
-                let definition = Definition { name, is_eager, code, time_limit, body };
+                let definition = Definition { name, is_eager, code, time_limit_hint: time_limit, body };
                 Self { definition: Arc::new(definition), types: PhantomData }
             }
         }
@@ -96,8 +98,8 @@ where
 }
 
 impl<I, O> Workflow<I, O> {
-    /// The workflow `name` whose code is in another program: for a [`Client`](crate::Client), which starts it
-    /// there. `I` and `O` must be what that program has. It cannot be registered.
+    /// Returns the workflow `name` whose code is in another program, for a [`Client`](crate::Client) that starts it
+    /// there. `I` and `O` must match the types in that program. Such a workflow cannot be registered.
     pub fn named(name: &str) -> Self {
         let body = |_: Arc<Run>, _: &Payload| -> Result<BodyFuture, Failure> {
             Err(Failure::new("its code is not in this program"))
@@ -105,30 +107,30 @@ impl<I, O> Workflow<I, O> {
         let definition = Definition {
             name: name.into(),
             is_eager: true,
-            code: CodeIn::Elsewhere,
-            time_limit: "",
+            code: CodeLocation::OtherProgram,
+            time_limit_hint: "",
             body: Box::new(body),
         };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 
-    /// Its registered name.
+    /// The workflow's registered name.
     pub fn name(&self) -> &str {
         &self.definition.name
     }
 }
 
 impl Workflow<Payload, Payload> {
-    /// A workflow whose code somebody else polls; see [`guest`](crate::guest).
-    pub(crate) fn guest(
+    /// Returns a workflow whose code is polled by a language binding; see [`guest`](crate::guest).
+    pub(crate) fn from_guest_body(
         name: &str,
         is_eager: bool,
         is_in_thread: bool,
         time_limit: &'static str,
         body: Box<Body>,
     ) -> Self {
-        let code = if is_in_thread { CodeIn::Thread } else { CodeIn::Loop };
-        let definition = Definition { name: name.into(), is_eager, code, time_limit, body };
+        let code = if is_in_thread { CodeLocation::Thread } else { CodeLocation::Loop };
+        let definition = Definition { name: name.into(), is_eager, code, time_limit_hint: time_limit, body };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 }

@@ -1,24 +1,24 @@
-//! [`RetryPolicy`] and [`StepOptions`]: how a step is carried out.
+//! [`RetryPolicy`] and [`StepOptions`]: retries, time limit and speculation of a step.
 
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::failure::Failure;
 
-/// When and how a failed attempt of a step is followed by another.
+/// A step's policy for retries: which failures are retried, how often, and after which pauses.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// Attempts after the first; 0 by default.
+    /// Maximum number of attempts after the first; 0 by default.
     pub retries: u32,
-    /// Pause before the second attempt; 1 s by default.
+    /// The pause before the second attempt; 1 s by default.
     pub backoff: Duration,
-    /// What each further pause is multiplied by, at least 1; 2 by default.
+    /// The factor by which each further pause grows, at least 1; 2 by default.
     pub factor: f64,
-    /// Longest pause; 60 s by default.
+    /// The longest pause; 60 s by default.
     pub max_backoff: Duration,
-    /// Share of the pause that is random, 0 to 1; 0.5 by default: a pause of 4 s becomes 2 to 4 s.
+    /// The share of a pause that is random, from 0 to 1. The default is 0.5: a pause of 4 s becomes 2 to 4 s.
     pub jitter: f64,
-    /// Whether an error may be retried; all that are [retryable](Failure::is_retryable) by default.
+    /// Whether a failure may be retried. By default all [retryable](Failure::is_retryable) failures may.
     pub retry_if: Option<fn(&Failure) -> bool>,
 }
 
@@ -36,11 +36,11 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The pause after failed attempt number `attempt` (from 1), before jitter:
+    /// The pause after the failed attempt number `attempt`, counted from 1, before jitter:
     /// `min(backoff * factor^(attempt - 1), max_backoff)`.
     pub fn pause_after(&self, attempt: u32) -> Duration {
         if self.backoff.is_zero() {
-            // zero times infinity is no number
+            // zero times infinity is NaN
             return Duration::ZERO;
         }
         let factor = self.factor.max(1.0).powi(attempt.saturating_sub(1).min(1000) as i32);
@@ -48,13 +48,13 @@ impl RetryPolicy {
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).min(self.max_backoff)
     }
 
-    pub(super) fn jittered(&self, attempt: u32) -> Duration {
+    pub(super) fn jittered_pause_after(&self, attempt: u32) -> Duration {
         let share = 1.0 - self.jitter.clamp(0.0, 1.0) * fastrand::f64();
-        // the longest pause there is does not survive a round trip
+        // `Duration::MAX` does not survive the round trip through seconds
         Duration::try_from_secs_f64(self.pause_after(attempt).as_secs_f64() * share).unwrap_or(Duration::MAX)
     }
 
-    /// Returns an error for a factor or a jitter that is out of bounds.
+    /// Returns an error if the factor or the jitter is out of bounds.
     pub(super) fn check(&self) -> Result<(), Error> {
         let Self { factor, jitter, .. } = self;
         let (what, reason) = if factor.is_nan() || *factor < 1.0 {
@@ -67,20 +67,20 @@ impl RetryPolicy {
         Err(Error::Invalid { what, reason })
     }
 
-    pub(super) fn allows(&self, attempt: u32, failure: &Failure) -> bool {
+    pub(super) fn allows_retry(&self, attempt: u32, failure: &Failure) -> bool {
         attempt <= self.retries
             && failure.is_retryable
             && self.retry_if.is_none_or(|retry_if| retry_if(failure))
     }
 }
 
-/// How a step is carried out.
+/// A step's options.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepOptions {
-    /// When a failed attempt is followed by another.
+    /// The policy for retries; a single attempt by default.
     pub retry: RetryPolicy,
-    /// Longest an attempt may take; no limit by default.
+    /// The time limit of one attempt; no limit by default.
     pub timeout: Option<Duration>,
-    /// True if the body may run before the checkpoints of earlier steps are durable.
+    /// Whether the body may run before the checkpoints of earlier steps are durable.
     pub is_speculative: bool,
 }

@@ -9,8 +9,8 @@ use crate::store::CheckpointKind;
 use crate::workflow::context::Context;
 
 impl Context {
-    /// Waits, durably, for `duration`. Never shorter, judged by the database's clock; after a crash the
-    /// time that has passed counts. While all branches wait long, the execution takes no memory.
+    /// Waits durably for `duration`, and never less by the database's clock. Time that passes during a crash counts.
+    /// While all branches wait for long, the execution takes no memory.
     pub async fn sleep(&mut self, duration: Duration) {
         let call = self.begin_sleep();
         sleep_for(&call, duration).await;
@@ -22,7 +22,7 @@ impl Context {
     }
 }
 
-/// Sleeps, as the call that has begun.
+/// Carries out a sleep whose call has begun.
 pub(crate) async fn sleep_for(call: &Call, duration: Duration) {
     if call.recorded().await.is_some() {
         return;
@@ -31,7 +31,7 @@ pub(crate) async fn sleep_for(call: &Call, duration: Duration) {
     let path = call.path.clone();
     let armed = { run.state().armed.iter().find(|armed| armed.path == path).map(|armed| armed.due_at) };
     if let Some(due_at) = armed {
-        // so that what is recorded says how long it slept, also after a suspension
+        // so that the recorded duration of the sleep is complete, even after a suspension
         run.began_at(call.id(), due_at.minus(duration));
     }
     let due_at = armed.unwrap_or_else(|| run.core.now().plus(duration));

@@ -23,7 +23,7 @@ use crate::text::check_name;
 use crate::workflow::context::Context;
 use crate::workflow::retry::{RetryPolicy, StepOptions};
 
-/// A step about to be carried out; `.await` it. Made by [`Context::step`].
+/// A builder for a step: `.await` it to run the step. Returned by [`Context::step`].
 #[must_use = "a step does nothing until it is awaited"]
 pub struct Step<'c, F> {
     cx: &'c mut Context,
@@ -35,19 +35,19 @@ pub struct Step<'c, F> {
 }
 
 impl Context {
-    /// A step: runs `body` and records its outcome, once; a replay returns what was recorded.
+    /// Runs `body` as a step and records its outcome once; a replay returns the recorded outcome.
     ///
-    /// The body starts when every earlier Write of the execution is durable. It may run again only if a
-    /// crash came before its outcome was recorded.
+    /// The body starts when every earlier Write of the execution is durable. It runs again only if a crash came before
+    /// its outcome was recorded.
     ///
-    /// The body is a closure that returns a future, as it may be called once per attempt:
-    /// `async || call(&order).await`. Its value needs serde's `Serialize` and `Deserialize`; its error may be
-    /// a [`Failure`] or any `std::error::Error` ([`IntoFailure`]). Where the compiler cannot know which, write
-    /// `Ok::<_, Failure>(value)`. By default there is one attempt, without a limit in time; see
+    /// The body is a closure that returns a future, because each attempt calls it once:
+    /// `async || call(&order).await`. Its value needs serde's `Serialize` and `Deserialize`. Its error may be a
+    /// [`Failure`] or any `std::error::Error` ([`IntoFailure`]); where the compiler cannot infer the type, write
+    /// `Ok::<_, Failure>(value)`. By default there is one attempt, without a time limit; see
     /// [`retries`](Step::retries), [`RetryPolicy`] and [`timeout`](Step::timeout).
     pub fn step<F, Fut, T, E>(&mut self, name: impl Into<Name>, body: F) -> Step<'_, F>
     where
-        // also said where it is awaited; here the compiler can point at the body
+        // the same bounds as of the future; stated here, the compiler can point at the body
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, E>>,
         T: Serialize + DeserializeOwned,
@@ -62,46 +62,46 @@ impl<F> Step<'_, F> {
         self.options.get_or_insert_default()
     }
 
-    /// Up to `retries` further attempts after a failed one, with exponential backoff.
+    /// Allows up to `retries` further attempts after a failed one, with exponential backoff.
     pub fn retries(mut self, retries: u32) -> Self {
         self.options().retry.retries = retries;
         self
     }
 
-    /// The pause before the second attempt (1 s), and the longest one (60 s).
+    /// Sets the pause before the second attempt (1 s by default) and the longest pause (60 s by default).
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.options().retry.backoff = first;
         self.options().retry.max_backoff = longest;
         self
     }
 
-    /// The whole retry policy.
+    /// Sets the whole retry policy.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.options().retry = policy;
         self
     }
 
-    /// Retries only errors for which `retry_if` is true.
+    /// Retries only failures for which `retry_if` returns true.
     pub fn retry_if(mut self, retry_if: fn(&Failure) -> bool) -> Self {
         self.options().retry.retry_if = Some(retry_if);
         self
     }
 
-    /// Fails an attempt that takes longer.
+    /// Fails an attempt that takes longer than `timeout`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.options().timeout = Some(timeout);
         self
     }
 
-    /// Lets the body run before the checkpoints of earlier steps are durable: for reads, pure computations
-    /// and idempotent calls. What a crash then takes back is always the end of what was recorded.
+    /// Lets the body run before the checkpoints of earlier steps are durable: for reads, pure computations and
+    /// idempotent calls. A crash then loses the last recorded outcomes, and never one in the middle.
     pub fn speculative(mut self) -> Self {
         self.options().is_speculative = true;
         self
     }
 
-    /// Records a fingerprint of the step's arguments: a replay that passes others parks the execution
-    /// instead of using an outcome that belongs to something else.
+    /// Records a fingerprint of the step's arguments. A replay that passes other arguments parks the execution, instead
+    /// of using an outcome that belongs to other arguments.
     pub fn args<A: Serialize + ?Sized>(mut self, args: &A) -> Self {
         self.fingerprint = Some(Payload::encode(args).map(|payload| payload.fingerprint()));
         self
@@ -121,15 +121,15 @@ where
     fn into_future(self) -> Self::IntoFuture {
         let Step { cx, name, body, options, fingerprint } = self;
         let path = cx.next_path();
-        match begin(&cx.run, path, &name, fingerprint, options.as_deref()) {
-            Ok(call) => Box::pin(carry_out(call, body, options)),
+        match begin_step_call(&cx.run, path, &name, fingerprint, options.as_deref()) {
+            Ok(call) => Box::pin(run_step(call, body, options)),
             Err(failure) => Box::pin(std::future::ready(Err(failure))),
         }
     }
 }
 
-/// Begins the call of a step, unless something is wrong with what was said about it.
-pub(crate) fn begin(
+/// Begins the call of a step, unless its name, its options or its arguments are invalid.
+pub(crate) fn begin_step_call(
     run: &Arc<Run>,
     path: Path,
     name: &Name,
@@ -140,14 +140,16 @@ pub(crate) fn begin(
         check_name("step name", name).and_then(|()| options.map_or(Ok(()), |options| options.retry.check()));
     match (checked, fingerprint.transpose()) {
         (Ok(()), Ok(fingerprint)) => Ok(Call::begin(run, path, name, CallKind::Step, fingerprint)),
-        (Err(error), _) | (_, Err(error)) => Err(error.recorded()),
+        (Err(error), _) | (_, Err(error)) => Err(error.to_failure()),
     }
 }
 
-/// What is rare is boxed, and arguments are used where they are (an `async fn` keeps them twice): a step that
-/// waits takes little more memory than its body.
+/// Runs a step to its outcome.
+///
+/// Rare paths are boxed, and arguments are used in place (an `async fn` keeps them twice): a waiting step takes little
+/// more memory than its body.
 #[allow(clippy::manual_async_fn)]
-pub(crate) fn carry_out<F, Fut, T, E>(
+pub(crate) fn run_step<F, Fut, T, E>(
     call: Call,
     mut body: F,
     options: Option<Box<StepOptions>>,
@@ -161,28 +163,28 @@ where
     async move {
         let call = &call;
         if let Some(delivery) = call.recorded().await {
-            return Box::pin(replayed(call, delivery)).await;
+            return Box::pin(replayed_outcome(call, delivery)).await;
         }
         let (is_speculative, timeout) =
             options.as_ref().map_or((false, None), |options| (options.is_speculative, options.timeout));
         let mut attempt = 1;
         if call.run.is_replayed {
             let policy = options.as_ref().map(|options| options.retry).unwrap_or_default();
-            attempt = Box::pin(after_crash(call, policy)).await?;
+            attempt = Box::pin(resume_attempts(call, policy)).await?;
         }
         loop {
-            before_body(call, is_speculative).await;
-            body_begins();
+            wait_for_body_start(call, is_speculative).await;
+            mark_body_start();
             let result = match timeout {
-                None => attempt_once(&mut body).await,
-                Some(timeout) => Box::pin(attempt_within(&mut body, timeout)).await,
+                None => run_attempt(&mut body).await,
+                Some(timeout) => Box::pin(run_attempt_within(&mut body, timeout)).await,
             };
-            body_is_over();
-            match result.and_then(|value| Ok((checked(call, &value)?, value))) {
+            mark_body_end();
+            match result.and_then(|value| Ok((encode_checked(call, &value)?, value))) {
                 Ok((payload, value)) => {
-                    let (payload, room) = match room_for(call, &payload) {
+                    let (payload, room) = match try_reserve_inline(call, &payload) {
                         Some(room) => (payload, room),
-                        None => Box::pin(stored(call, payload)).await,
+                        None => Box::pin(store_payload(call, payload)).await,
                     };
                     let at_once = call.run.complete(call.id(), CheckpointKind::Step, payload, room);
                     call.delivered(at_once).await;
@@ -190,7 +192,7 @@ where
                 }
                 Err(failure) => {
                     let policy = options.as_ref().map(|options| options.retry).unwrap_or_default();
-                    Box::pin(after_failure(call, attempt, failure, policy)).await?;
+                    Box::pin(handle_failed_attempt(call, attempt, failure, policy)).await?;
                 }
             }
             attempt += 1;
@@ -198,32 +200,32 @@ where
     }
 }
 
-/// The encoded value of a step, if it can be recorded.
-pub(crate) fn checked<T: ToPayload>(call: &Call, value: &T) -> Result<Payload, Failure> {
+/// Encodes the value of a step. Returns a failure if the value cannot be recorded.
+pub(crate) fn encode_checked<T: ToPayload>(call: &Call, value: &T) -> Result<Payload, Failure> {
     let payload = value.to_payload().and_then(|payload| check_size(call, payload));
-    payload.map_err(|error| error.recorded())
+    payload.map_err(|error| error.to_failure())
 }
 
-/// Records a failed attempt and waits until it is time for the next; or records the failure as the outcome,
-/// and returns it, if there is to be no other.
-pub(crate) async fn after_failure(
+/// Records a failed attempt and waits until the next one is due. If the policy allows no further attempt, records
+/// the failure as the step's outcome instead, and returns it.
+pub(crate) async fn handle_failed_attempt(
     call: &Call,
     attempt: u32,
     failure: Failure,
     policy: RetryPolicy,
 ) -> Result<(), Failure> {
-    if !policy.allows(attempt, &failure) {
-        return give_up(call, failure).await;
+    if !policy.allows_retry(attempt, &failure) {
+        return record_final_failure(call, failure).await;
     }
     record_attempt(call, attempt, &failure);
     crate::crash_point!("attempt staged");
-    // nothing the run could suspend for, nothing recorded
-    tokio::time::sleep(policy.jittered(attempt)).await;
+    // this pause is not recorded, and the run does not suspend for it
+    tokio::time::sleep(policy.jittered_pause_after(attempt)).await;
     Ok(())
 }
 
-/// The outcome that was recorded.
-pub(crate) async fn replayed<T: FromPayload>(call: &Call, delivery: Delivery) -> Result<T, Failure> {
+/// Returns the recorded outcome of a step.
+pub(crate) async fn replayed_outcome<T: FromPayload>(call: &Call, delivery: Delivery) -> Result<T, Failure> {
     let payload = call.fetch(delivery.outcome).await;
     match delivery.kind {
         CheckpointKind::Failed => match payload.decode::<Failure>() {
@@ -234,81 +236,82 @@ pub(crate) async fn replayed<T: FromPayload>(call: &Call, delivery: Delivery) ->
             Ok(value) => Ok(value),
             Err(error) => {
                 let name = call.run.name_of(call.id());
-                call.park(error.of_value(|| format!("the value of step {name:?}")).to_string()).await
+                call.park(error.with_value(|| format!("the value of step {name:?}")).to_string()).await
             }
         },
     }
 }
 
-/// Attempts may have failed before a crash: were there to be more, and is some of the pause left? The number
-/// of the next one.
-pub(crate) async fn after_crash(call: &Call, policy: RetryPolicy) -> Result<u32, Failure> {
+/// Continues the attempts that failed before a crash: waits for the rest of the pause and returns the number of the
+/// next attempt. If the policy allows no further attempt, records the last failure as the outcome and returns it.
+pub(crate) async fn resume_attempts(call: &Call, policy: RetryPolicy) -> Result<u32, Failure> {
     let failed = call.run.take_attempts(&call.path);
     let attempt = failed.len() as u32 + 1;
     let Some(last) = failed.last() else { return Ok(attempt) };
     let failure = last.failure.decode::<Failure>().unwrap_or_else(Failure::from);
-    if !policy.allows(attempt - 1, &failure) {
-        return give_up(call, failure).await;
+    if !policy.allows_retry(attempt - 1, &failure) {
+        return record_final_failure(call, failure).await;
     }
-    // never more than the whole of it, whatever time it was where the attempt failed
+    // at most the whole pause, whatever the clock showed when the attempt failed
     let whole = policy.pause_after(attempt - 1);
     let left = last.at.plus(whole).since(call.run.core.now());
     tokio::time::sleep(left.min(whole)).await;
     Ok(attempt)
 }
 
-/// The body starts only now: all that came before it is durable.
-async fn before_body(call: &Call, is_speculative: bool) {
+/// Waits until the body may begin: all earlier Writes are durable.
+async fn wait_for_body_start(call: &Call, is_speculative: bool) {
     let run = &call.run;
     if let Some(barrier) = run.barrier(is_speculative)
-        && may_begin(run, &run.lane().durable(barrier).await)
+        && permits_body(run, &run.lane().wait_durable(barrier).await)
     {
-        in_time(run).await;
+        wait_for_lease(run).await;
         if run.lets_begin() {
             return;
         }
-        // cancelled, or its time is up: the task stops it
+        // cancelled, or past its deadline: the task stops the code
         return std::future::pending().await;
     }
-    // a Start that lost, a fence: there is no body to run any more
+    // the Start was a duplicate, or the lane is fenced: there is no body left to run
     run.interrupt(Interrupt::Lost);
     std::future::pending::<()>().await;
 }
 
-pub(crate) fn body_begins() {
+pub(crate) fn mark_body_start() {
     crate::crash_point!("body begins");
 }
 
-pub(crate) fn body_is_over() {
+pub(crate) fn mark_body_end() {
     crate::crash_point!("body over and not recorded");
 }
 
-/// True if a body may begin after the Write that it had to wait for has come to `outcome`.
-pub(crate) fn may_begin(run: &Run, outcome: &Outcome) -> bool {
+/// Whether a body may begin after the Write that it had to wait for had this `outcome`.
+pub(crate) fn permits_body(run: &Run, outcome: &Outcome) -> bool {
     !run.is_lost()
         && match outcome {
             Outcome::Applied | Outcome::RequestHandled(..) => true,
-            // a child that a run before this one has started: it is there
+            // a child that an earlier run has started: it exists
             Outcome::Duplicate(existing) => existing.parent == Some(run.key),
             _ => false,
         }
 }
 
-/// A worker that could not renew for a lease may have been taken over: no body begins before it has.
-pub(crate) async fn in_time(run: &Run) {
+/// Waits until the worker holds its lease. A worker whose lease has run out may have been taken over, so no body
+/// begins before it has renewed.
+pub(crate) async fn wait_for_lease(run: &Run) {
     let lease = &run.core.lease;
     if lease.is_held() {
         return;
     }
     lease.held().await;
     if run.is_lost() {
-        // it was taken over, and holds the lease of another registration by now
+        // taken over: the lease that is held now is that of another registration
         run.interrupt(Interrupt::Lost);
         std::future::pending::<()>().await;
     }
 }
 
-async fn attempt_once<F, Fut, T, E>(body: &mut F) -> Result<T, Failure>
+async fn run_attempt<F, Fut, T, E>(body: &mut F) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, E>>,
@@ -322,14 +325,14 @@ where
     }
 }
 
-async fn attempt_within<F, Fut, T, E>(body: &mut F, timeout: Duration) -> Result<T, Failure>
+async fn run_attempt_within<F, Fut, T, E>(body: &mut F, timeout: Duration) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, E>>,
     E: IntoFailure,
 {
-    tokio::time::timeout(timeout, attempt_once(body)).await.unwrap_or_else(|_| {
-        Err(Failure::of_kind(ATTEMPT_TIMED_OUT, format!("the attempt took longer than {timeout:?}")))
+    tokio::time::timeout(timeout, run_attempt(body)).await.unwrap_or_else(|_| {
+        Err(Failure::with_kind(ATTEMPT_TIMED_OUT, format!("the attempt took longer than {timeout:?}")))
     })
 }
 
@@ -342,28 +345,28 @@ fn check_size(call: &Call, payload: Payload) -> Result<Payload, Error> {
     Err(Error::TooLarge { what, size: payload.len(), limit })
 }
 
-/// Room for a payload that goes into its row, if it can be had without waiting.
-pub(crate) fn room_for(call: &Call, payload: &Payload) -> Option<u32> {
+/// Reserves staging budget for a payload that fits into its row; `None` if that needs waiting.
+pub(crate) fn try_reserve_inline(call: &Call, payload: &Payload) -> Option<u32> {
     if payload.len() > INLINE_LIMIT {
         return None;
     }
-    Some(call.run.lane().room_now(payload.len() + 256)).filter(|room| *room > 0)
+    Some(call.run.lane().try_reserve(payload.len() + 256)).filter(|room| *room > 0)
 }
 
-pub(crate) async fn stored(call: &Call, payload: Payload) -> (Payload, u32) {
+pub(crate) async fn store_payload(call: &Call, payload: Payload) -> (Payload, u32) {
     crate::runtime::run::chunks::store(Place::of(&call.run, call.run.key), payload).await
 }
 
 fn record_attempt(call: &Call, attempt: u32, failure: &Failure) {
     let run = &call.run;
     let path: Path = call.path.clone();
-    let (failure, at) = (Payload::of_failure(failure), run.core.now());
+    let (failure, at) = (Payload::from_failure(failure), run.core.now());
     run.stage(Write::Attempt(Attempt { execution: run.key, path, attempt, failure, at }), 0);
 }
 
-/// Records the error as the step's outcome.
-async fn give_up<T>(call: &Call, failure: Failure) -> Result<T, Failure> {
-    let (payload, room) = stored(call, Payload::of_failure(&failure)).await;
+/// Records the failure as the step's outcome and returns it.
+async fn record_final_failure<T>(call: &Call, failure: Failure) -> Result<T, Failure> {
+    let (payload, room) = store_payload(call, Payload::from_failure(&failure)).await;
     call.deliver(CheckpointKind::Failed, payload, room).await;
     Err(failure)
 }
@@ -379,12 +382,12 @@ mod tests {
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
         assert_eq!(policy.pause_after(u32::MAX), Duration::from_secs(60));
         for attempt in 1..9 {
-            let (pause, jittered) = (policy.pause_after(attempt), policy.jittered(attempt));
+            let (pause, jittered) = (policy.pause_after(attempt), policy.jittered_pause_after(attempt));
             assert!(jittered <= pause && jittered >= pause / 2);
         }
         let endless =
             RetryPolicy { backoff: Duration::MAX, max_backoff: Duration::MAX, jitter: 0.0, ..policy };
-        assert_eq!(endless.jittered(1), Duration::MAX);
+        assert_eq!(endless.jittered_pause_after(1), Duration::MAX);
     }
 
     #[test]
@@ -406,9 +409,9 @@ mod tests {
     fn what_may_be_retried() {
         let policy = RetryPolicy { retries: 2, ..RetryPolicy::default() };
         let failure = Failure::new("x");
-        assert!(policy.allows(1, &failure) && policy.allows(2, &failure) && !policy.allows(3, &failure));
-        assert!(!policy.allows(1, &failure.clone().permanent()));
+        assert!(policy.allows_retry(1, &failure) && policy.allows_retry(2, &failure) && !policy.allows_retry(3, &failure));
+        assert!(!policy.allows_retry(1, &failure.clone().permanent()));
         let picky = RetryPolicy { retry_if: Some(|failure| failure.message == "again"), ..policy };
-        assert!(picky.allows(1, &Failure::new("again")) && !picky.allows(1, &failure));
+        assert!(picky.allows_retry(1, &Failure::new("again")) && !picky.allows_retry(1, &failure));
     }
 }

@@ -11,8 +11,8 @@ use crate::admin::privileges;
 use crate::conn::background::Background;
 use crate::conn::connector::Connector;
 use crate::conn::dial::chain;
-use crate::conn::pooler::first_row;
-use crate::error::unanswered;
+use crate::conn::pooler::query_first_row;
+use crate::error::query_error;
 use crate::quoting::literal;
 
 /// Connections that an engine has besides those for loads and lists: two lanes, a slow one beside each, claims,
@@ -34,18 +34,18 @@ pub(crate) async fn check(
         Ok(reached) => reached,
         Err(StoreError::Open { reason, .. } | StoreError::Unreachable { reason, .. }) => {
             let (state, advice) = reason.split_once("; ").unwrap_or((&reason, "see the server's log"));
-            return Ok(vec![Finding::wrong("server", state, advice)]);
+            return Ok(vec![Finding::problem("server", state, advice)]);
         }
         Err(error) => return Err(error),
     };
     drop(control);
-    let mut findings = vec![Finding::well("server", format!("PostgreSQL {version}"))];
+    let mut findings = vec![Finding::ok("server", format!("PostgreSQL {version}"))];
     let broken = |error: tokio_postgres::Error| {
         StoreError::Unavailable(format!("checking {}: {}", connector.name(), chain(&error)))
     };
     findings.push(encryption(connector, &client).await.map_err(broken)?);
     let rights = privileges::check(&client, &connector.options().schema).await.map_err(broken)?;
-    let is_there = rights.iter().any(|finding| finding.subject == "schema" && finding.is_well);
+    let is_there = rights.iter().any(|finding| finding.subject == "schema" && finding.is_ok);
     findings.extend(rights);
     if is_there {
         findings.extend(identity(connector, &client).await?);
@@ -66,17 +66,17 @@ pub(crate) async fn check(
 /// Which store it is. Nothing where the role may not read that: its rights are a finding of their own.
 async fn identity(connector: &Connector, client: &Client) -> Result<Vec<Finding>, StoreError> {
     let advice = "see where the URL leads to; the row of table shard says which store is there";
-    match connector.identify(client).await.map_err(unanswered) {
-        Ok(found) => Ok(Finding::of_store(&found.store_id, found.shard)),
+    match connector.check_identity(client).await.map_err(query_error) {
+        Ok(found) => Ok(Finding::for_store(&found.store_id, found.shard)),
         Err(StoreError::Open { reason, .. } | StoreError::Corrupt(reason)) => {
-            Ok(vec![Finding::wrong(Finding::STORE, reason, advice)])
+            Ok(vec![Finding::problem(Finding::STORE_SUBJECT, reason, advice)])
         }
         Err(StoreError::NewerSchema { found, supported }) => {
             let state =
                 format!("engines must know version {found} of the schema, this program knows {supported}");
-            Ok(vec![Finding::wrong(Finding::STORE, state, "update this program")])
+            Ok(vec![Finding::problem(Finding::STORE_SUBJECT, state, "update this program")])
         }
-        Err(StoreError::Denied(_)) => Ok(Vec::new()),
+        Err(StoreError::PermissionDenied(_)) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
@@ -85,7 +85,7 @@ type Found = Result<Finding, tokio_postgres::Error>;
 
 /// The columns of the first row, empty where null.
 async fn ask(client: &Client, sql: &str) -> Result<Vec<String>, tokio_postgres::Error> {
-    let row = first_row(client, sql).await?.unwrap_or_default();
+    let row = query_first_row(client, sql).await?.unwrap_or_default();
     Ok(row.into_iter().map(Option::unwrap_or_default).collect())
 }
 
@@ -99,19 +99,19 @@ async fn encryption(connector: &Connector, client: &Client) -> Found {
     let subject = "encryption";
     let tls = &connector.options().tls;
     Ok(if tls.is_unchecked() {
-        Finding::wrong(
+        Finding::problem(
             subject,
             format!("sslrootcert is given, and sslmode={} checks nothing with it", tls.mode()),
             "say sslmode=verify-full in the URL",
         )
     } else if connector.is_pooled() {
-        Finding::well(subject, format!("sslmode={} to the proxy", tls.mode()))
+        Finding::ok(subject, format!("sslmode={} to the proxy", tls.mode()))
     } else if column(&row, 0) == "t" {
-        Finding::well(subject, format!("{} with {}", column(&row, 1), column(&row, 2)))
+        Finding::ok(subject, format!("{} with {}", column(&row, 1), column(&row, 2)))
     } else if connector.is_local() || connector.options().tls.mode.is_some() {
-        Finding::well(subject, "none")
+        Finding::ok(subject, "none")
     } else {
-        Finding::wrong(
+        Finding::problem(
             subject,
             "none, and the server is on another machine",
             "set ssl=on there and sslmode=verify-full in the URL; or say sslmode=disable if nobody can listen",
@@ -130,18 +130,18 @@ async fn durability(connector: &Connector, client: &Client) -> Found {
         names => format!("synchronous standbys {names}"),
     };
     Ok(if let Some((_, setting)) = off.first() {
-        Finding::wrong(
+        Finding::problem(
             "durability",
             format!("{setting} is off: a crash of the server's machine may damage the database"),
             format!("set {setting}=on in postgresql.conf"),
         )
     } else if connector.options().durability == Durability::Relaxed {
-        Finding::well(
+        Finding::ok(
             "durability",
             "relaxed: synchronous_commit is set to off, a crash may take back the last moments",
         )
     } else {
-        Finding::well(
+        Finding::ok(
             "durability",
             format!("full: synchronous_commit is set to on, fsync and full_page_writes are on, {standbys}"),
         )
@@ -151,13 +151,13 @@ async fn durability(connector: &Connector, client: &Client) -> Found {
 async fn standby(client: &Client) -> Found {
     let row = ask(client, "SELECT pg_is_in_recovery()").await?;
     Ok(if column(&row, 0) == "t" {
-        Finding::wrong(
+        Finding::problem(
             "role of the server",
             "a standby: nothing can be written",
             "connect to the primary, or add target_session_attrs=read-write to the URL",
         )
     } else {
-        Finding::well("role of the server", "primary")
+        Finding::ok("role of the server", "primary")
     })
 }
 
@@ -173,20 +173,20 @@ async fn clock(client: &Client) -> Found {
         if ahead < 0 { "behind" } else { "ahead of" }
     );
     Ok(if ahead.abs() > APART + (after - before) {
-        Finding::wrong(
+        Finding::problem(
             "clocks",
             state,
             "let both machines follow a time server; timers and leases go by the database's clock alone, logs do not",
         )
     } else {
-        Finding::well("clocks", state)
+        Finding::ok("clocks", state)
     })
 }
 
 async fn wake_ups(connector: &Connector, background: &Background, client: &Client) -> Found {
     let subject = "wake-ups";
     if !connector.can_listen() {
-        return Ok(Finding::wrong(
+        return Ok(Finding::problem(
             subject,
             "the proxy pools transactions: nobody hears of other processes' news but by a look once a second",
             "add listen= to the URL: the percent-encoded URL of the server itself",
@@ -196,7 +196,7 @@ async fn wake_ups(connector: &Connector, background: &Background, client: &Clien
         Ok(connected) => connected,
         Err(refusal) => {
             let advice = "listen= in the URL has to name the server itself, as it is reached from here";
-            return Ok(Finding::wrong(subject, connector.unheard(&refusal).to_string(), advice));
+            return Ok(Finding::problem(subject, connector.hint_connect_failed(&refusal).to_string(), advice));
         }
     };
     let (heard, has_heard) = tokio::sync::oneshot::channel();
@@ -217,9 +217,9 @@ async fn wake_ups(connector: &Connector, background: &Background, client: &Clien
     };
     task.abort();
     Ok(if result {
-        Finding::well(subject, if connector.is_pooled() { "heard by way of listen=" } else { "heard" })
+        Finding::ok(subject, if connector.is_pooled() { "heard by way of listen=" } else { "heard" })
     } else {
-        Finding::wrong(
+        Finding::problem(
             subject,
             "a notification was sent and never heard",
             "is listen= the same database? does a proxy stand in between?",
@@ -230,9 +230,9 @@ async fn wake_ups(connector: &Connector, background: &Background, client: &Clien
 async fn autovacuum(client: &Client) -> Found {
     let row = ask(client, "SELECT current_setting('autovacuum'), current_setting('track_counts')").await?;
     Ok(if column(&row, 0) == "on" && column(&row, 1) == "on" {
-        Finding::well("autovacuum", "on")
+        Finding::ok("autovacuum", "on")
     } else {
-        Finding::wrong(
+        Finding::problem(
             "autovacuum",
             "off: tables grow without end, and everything becomes slow",
             "set autovacuum=on and track_counts=on in postgresql.conf",
@@ -255,10 +255,10 @@ async fn connections(connector: &Connector, client: &Client) -> Found {
     let state = format!("{used} of {most} are in use, {ours} of them ours; an engine has up to {needed}");
     let subject = "connections";
     if connector.is_pooled() {
-        return Ok(Finding::well(subject, format!("an engine has up to {needed} to the proxy")));
+        return Ok(Finding::ok(subject, format!("an engine has up to {needed} to the proxy")));
     }
     Ok(if (0..needed as i64).contains(&limit) {
-        Finding::wrong(
+        Finding::problem(
             subject,
             format!("the role may have {limit}; an engine has up to {needed}"),
             format!(
@@ -266,8 +266,8 @@ async fn connections(connector: &Connector, client: &Client) -> Found {
             ),
         )
     } else if most - used < needed as i64 {
-        Finding::wrong(subject, state, "raise max_connections, use fewer processes, or a pooler")
+        Finding::problem(subject, state, "raise max_connections, use fewer processes, or a pooler")
     } else {
-        Finding::well(subject, state)
+        Finding::ok(subject, state)
     })
 }

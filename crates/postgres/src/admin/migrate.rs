@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use stepfast_core::store::{Migrated, StoreError};
-use stepfast_core::text::listed;
+use stepfast_core::store::{MigrationReport, StoreError};
+use stepfast_core::text::list_names;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Error};
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,10 +16,10 @@ use crate::conn::connector::{Connector, Identity, Role};
 use crate::conn::dial::chain;
 use crate::conn::dial::{Refusal, Wire, is_passing, not_open};
 use crate::conn::options::PostgresOptions;
-use crate::conn::pooler::{first_row, pools_transactions, rows};
+use crate::conn::pooler::{query_first_row, detect_transaction_pooling, query_rows};
 use crate::conn::session::Session;
 use crate::conn::statements::CONTROL;
-use crate::error::unanswered;
+use crate::error::query_error;
 use crate::notify::hint_channel;
 use crate::quoting::{literal, quoted};
 use crate::schema::{FIRST_WITH_CLIENTS, FIRST_WITH_SHARD, NOT_OURS, applying, granting, newest, pending};
@@ -55,12 +55,12 @@ pub(crate) async fn reach(connector: &Connector, background: &Background) -> Res
         Refusal { text: format!("{what}: {}", refusal.text), ..refusal }.opening(connector.name())
     };
     let dial = async |role| {
-        connector.dial_waiting(background, role).await.map_err(|refusal| refusal.opening(connector.name()))
+        connector.dial_with_retry(background, role).await.map_err(|refusal| refusal.opening(connector.name()))
     };
     let client = dial(Role::Migration).await?.client;
     let ask = "SELECT current_setting('server_version'), current_setting('server_version_num')::int";
     let row =
-        first_row(&client, ask).await.map_err(|error| fail("asking for the server's version", &error))?;
+        query_first_row(&client, ask).await.map_err(|error| fail("asking for the server's version", &error))?;
     let mut row = row.unwrap_or_default().into_iter().flatten();
     let version = row.next().unwrap_or_default();
     let number: i32 = row.next().and_then(|number| number.parse().ok()).unwrap_or(0);
@@ -71,7 +71,7 @@ pub(crate) async fn reach(connector: &Connector, background: &Background) -> Res
         return Ok(Reached { client, control: None, version });
     }
     let control = dial(Role::Control).await?;
-    let pools = pools_transactions(&client, &control.client).await;
+    let pools = detect_transaction_pooling(&client, &control.client).await;
     if pools.map_err(|error| fail("looking for a proxy", &error))? {
         return Err(open(
             "a proxy that pools transactions stands before the server: add pooling=transaction to the URL (and \
@@ -95,7 +95,7 @@ pub(crate) async fn open(
     if !must_exist {
         allowed(&client, schema, connector.name()).await?;
     }
-    let identity = connector.identify(&client).await.map_err(|trouble| match unanswered(trouble) {
+    let identity = connector.check_identity(&client).await.map_err(|trouble| match query_error(trouble) {
         StoreError::Unavailable(reason) => not_open(connector.name(), true, reason),
         error => error,
     })?;
@@ -110,7 +110,7 @@ pub(crate) async fn open(
         Some(wire) => {
             let prepared = async {
                 connector.set_up(&wire.client, Role::Control).await?;
-                Session::with(connector, wire, Role::Control, CONTROL).await
+                Session::from_client(connector, wire, Role::Control, CONTROL).await
             };
             Some(prepared.await.map_err(|error| match error {
                 // nothing was asked for yet
@@ -142,7 +142,7 @@ pub(crate) async fn migrate(
     is_dry: bool,
     role: Option<&str>,
     is_asking: bool,
-) -> Result<Migrated, StoreError> {
+) -> Result<MigrationReport, StoreError> {
     let PostgresOptions { schema, must_exist, .. } = connector.options();
     let open = |reason: String| StoreError::Open { store: connector.name().to_owned(), reason };
     let failed = |error: &Error, reason: String| not_open(connector.name(), is_passing(error), reason);
@@ -162,12 +162,12 @@ pub(crate) async fn migrate(
             ));
         }
     };
-    let mut migrated = Migrated {
+    let mut migrated = MigrationReport {
         database: connector.name().to_owned(),
         schema: Some(schema.clone()),
-        found,
-        version: supported,
-        ..Migrated::default()
+        found_version: found,
+        required_version: supported,
+        ..MigrationReport::default()
     };
     match found {
         Some(found) if found > supported => return Err(StoreError::NewerSchema { found, supported }),
@@ -197,7 +197,7 @@ pub(crate) async fn migrate(
         }
         let sql = text(schema, is_there, found, role);
         let guard = found.filter(|_| is_outdated).map(|found| guard(schema, found)).unwrap_or_default();
-        migrated.applied = pending(found).iter().map(ToString::to_string).collect();
+        migrated.migrations = pending(found).iter().map(ToString::to_string).collect();
         migrated.sql.push_str(&format!("BEGIN;\n{guard}{sql}COMMIT;"));
         return Ok(migrated);
     }
@@ -208,7 +208,7 @@ pub(crate) async fn migrate(
                  stored: an engine brings only a small schema up to date by itself; run stepfast db migrate"
             )));
         }
-        let turn = connector.dial_waiting(background, Role::Migration).await;
+        let turn = connector.dial_with_retry(background, Role::Migration).await;
         let turn = turn.map_err(|refusal| refusal.opening(connector.name()))?.client;
         match prepare(connector, client, &turn, found).await {
             // another process may have migrated meanwhile
@@ -230,8 +230,8 @@ pub(crate) async fn migrate(
             for migration in &applied {
                 tracing::info!(schema, migration, "migrated");
             }
-            migrated.applied = applied;
-            migrated.granted = role.map(str::to_owned);
+            migrated.migrations = applied;
+            migrated.granted_role = role.map(str::to_owned);
             Ok(migrated)
         }
         Ok(None) => {
@@ -255,7 +255,7 @@ async fn many_rows(client: &Client, schema: &str) -> Result<Option<u64>, Error> 
          WHERE n.nspname ={} AND c.relname = 'executions'",
         literal(schema)
     );
-    let row = first_row(client, &ask).await?.unwrap_or_default();
+    let row = query_first_row(client, &ask).await?.unwrap_or_default();
     let rows = row.into_iter().flatten().next().and_then(|rows| rows.parse().ok());
     Ok(rows.filter(|rows| *rows > SMALL))
 }
@@ -275,8 +275,8 @@ pub(crate) async fn make_way(
         live_workers(found)
     );
     let living = async || {
-        let living: Vec<String> = rows(client, &ask).await?.into_iter().flatten().flatten().collect();
-        Ok::<_, Error>((!living.is_empty()).then(|| listed(living.iter().map(String::as_str))))
+        let living: Vec<String> = query_rows(client, &ask).await?.into_iter().flatten().flatten().collect();
+        Ok::<_, Error>((!living.is_empty()).then(|| list_names(living.iter().map(String::as_str))))
     };
     let Some(mut workers) = living().await? else { return Ok(Ok(())) };
     if found < FIRST_WITH_SHARD {

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::admin::schema_state::version_of;
 use crate::conn::connector::{Connector, Role};
-use crate::conn::pooler::first_row;
+use crate::conn::pooler::query_first_row;
 use crate::quoting::{literal, quoted};
 
 /// An index on `executions` that the migration to a version reads, and drops.
@@ -46,7 +46,7 @@ pub(crate) async fn prepare(
     take_turn(connector, turn).await?;
     if !connector.is_pooled() {
         // through a proxy that would stay behind in a session of the server
-        client.batch_execute(&format!("{}{PATIENCE}", connector.settings(Role::Migration))).await?;
+        client.batch_execute(&format!("{}{PATIENCE}", connector.session_settings(Role::Migration))).await?;
     }
     let mut now = found;
     for preparation in after(found) {
@@ -87,7 +87,7 @@ async fn take_turn(connector: &Connector, turn: &Client) -> Result<(), Error> {
     );
     let mut has_told = false;
     loop {
-        let row = first_row(turn, &ask).await?.unwrap_or_default();
+        let row = query_first_row(turn, &ask).await?.unwrap_or_default();
         if row.into_iter().flatten().any(|is_ours| is_ours == "true") {
             return Ok(());
         }
@@ -129,7 +129,7 @@ impl Preparation {
             literal(schema),
             literal(self.index)
         );
-        let row = first_row(client, &ask).await?;
+        let row = query_first_row(client, &ask).await?;
         let is_valid = row.map(|row| row.into_iter().flatten().any(|is_valid| is_valid == "t"));
         let schema = quoted(schema);
         let drop = || format!("DROP INDEX CONCURRENTLY IF EXISTS {schema}.{}", self.index);

@@ -14,30 +14,30 @@ pub(crate) async fn check(client: &Client, schema: &str) -> Result<Vec<Finding>,
     let role = Standing::of(client, schema).await?;
     let newest = newest();
     let version = match version_of(client, schema).await {
-        Ok(SchemaState::NotOurs(found)) => Finding::wrong(
+        Ok(SchemaState::NotOurs(found)) => Finding::problem(
             "schema",
             format!("the tables of {schema:?} were made by another build of version {found}"),
             NOT_OURS,
         ),
         Ok(SchemaState::Version(found)) if found == newest => {
-            Finding::well("schema", format!("{schema:?} has version {found}"))
+            Finding::ok("schema", format!("{schema:?} has version {found}"))
         }
-        Ok(SchemaState::Version(found)) if found > newest => Finding::wrong(
+        Ok(SchemaState::Version(found)) if found > newest => Finding::problem(
             "schema",
             format!("{schema:?} has version {found}, this program knows up to {newest}"),
             "update this program",
         ),
-        Ok(SchemaState::Version(found)) => Finding::wrong(
+        Ok(SchemaState::Version(found)) => Finding::problem(
             "schema",
             format!("{schema:?} has version {found}, this program needs {newest}"),
             role.advice(),
         ),
         Ok(SchemaState::Missing) => {
             let state = format!("there is no schema {schema:?} with our tables");
-            return Ok(vec![Finding::wrong("schema", state, role.advice())]);
+            return Ok(vec![Finding::problem("schema", state, role.advice())]);
         }
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            return Ok(vec![Finding::wrong("schema", chain(&error), role.advice())]);
+            return Ok(vec![Finding::problem("schema", chain(&error), role.advice())]);
         }
         Err(error) => return Err(error),
     };
@@ -47,9 +47,9 @@ pub(crate) async fn check(client: &Client, schema: &str) -> Result<Vec<Finding>,
 async fn privileges(client: &Client, schema: &str, role: &Standing) -> Result<Finding, Error> {
     let name = &role.name;
     Ok(match lacking(client, schema).await? {
-        None => Finding::well("privileges", format!("role {name:?} has all it needs")),
+        None => Finding::ok("privileges", format!("role {name:?} has all it needs")),
         Some(lacking) => {
-            Finding::wrong("privileges", format!("role {name:?} lacks {lacking}"), role.advice())
+            Finding::problem("privileges", format!("role {name:?} lacks {lacking}"), role.advice())
         }
     })
 }

@@ -3,7 +3,7 @@
 use tokio_postgres::{Client, Error};
 
 use crate::conn::options::DEFAULT_SCHEMA;
-use crate::conn::pooler::{first_row, rows};
+use crate::conn::pooler::{query_first_row, query_rows};
 use crate::quoting::literal;
 use crate::schema::{RIGHTS, TABLES, VERSIONS};
 
@@ -32,7 +32,7 @@ impl Standing {
              LEFT JOIN pg_class v ON v.relnamespace = n.oid AND v.relname = '{VERSIONS}'",
             literal(schema)
         );
-        let mut row = first_row(client, &ask).await?.unwrap_or_default().into_iter();
+        let mut row = query_first_row(client, &ask).await?.unwrap_or_default().into_iter();
         let mut next = || row.next().flatten();
         Ok(Self {
             name: next().unwrap_or_default(),
@@ -83,7 +83,7 @@ pub(crate) async fn lacking(client: &Client, schema: &str) -> Result<Option<Stri
         rights.join(","),
         tables.join(",")
     );
-    let mut missing: Vec<String> = rows(client, &sql).await?.into_iter().flatten().flatten().collect();
+    let mut missing: Vec<String> = query_rows(client, &sql).await?.into_iter().flatten().flatten().collect();
     if missing.is_empty() {
         return Ok(None);
     }

@@ -5,7 +5,7 @@ use tokio_postgres::{Client, Error};
 
 use crate::admin::role::Standing;
 use crate::conn::dial::chain;
-use crate::conn::pooler::first_row;
+use crate::conn::pooler::query_first_row;
 use crate::quoting::{literal, quoted};
 use crate::schema::{VERSIONS, is_ours};
 
@@ -39,14 +39,14 @@ pub(crate) async fn version_of(client: &Client, schema: &str) -> Result<SchemaSt
          WHERE n.nspname ={} AND c.relname = '{VERSIONS}'",
         literal(schema)
     );
-    if first_row(client, &ask).await?.is_none() {
+    if query_first_row(client, &ask).await?.is_none() {
         return Ok(SchemaState::Missing);
     }
     let ask = format!(
         "SELECT version::bigint, checksum FROM {}.{VERSIONS} ORDER BY version DESC LIMIT 1",
         quoted(schema)
     );
-    let mut row = first_row(client, &ask).await?.unwrap_or_default().into_iter();
+    let mut row = query_first_row(client, &ask).await?.unwrap_or_default().into_iter();
     let Some(version) = row.next().flatten().and_then(|version| version.parse().ok()) else {
         return Ok(SchemaState::Missing);
     };
@@ -60,7 +60,7 @@ pub(crate) async fn version_of(client: &Client, schema: &str) -> Result<SchemaSt
 
 pub(crate) async fn is_there(client: &Client, schema: &str) -> Result<bool, Error> {
     let ask = format!("SELECT 1 FROM pg_namespace WHERE nspname ={}", literal(schema));
-    Ok(first_row(client, &ask).await?.is_some())
+    Ok(query_first_row(client, &ask).await?.is_some())
 }
 
 /// Why the schema cannot be read or changed; for a role without the right to, what to run, and who.

@@ -14,12 +14,12 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::sync::Mutex;
 
 /// What was taken so long ago is passed over: what is committed so late is found at once.
-const SLACK: Duration = Duration::from_millis(250);
+const LATE_COMMIT_SLACK: Duration = Duration::from_millis(250);
 /// What is committed later than that is found within this time, while there are claims.
-const ALL_THE_WAY_EVERY: Duration = Duration::from_secs(1);
+const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// Of so many keys the heads are kept, and of so many priorities of one.
-const MOST_KEYS: usize = 10_000;
-const MOST_PRIORITIES: usize = 16;
+const MAX_KEYS: usize = 10_000;
+const MAX_PRIORITIES_PER_KEY: usize = 16;
 
 /// Where a row of `ready` stands within its key: its priority and its `seq`.
 pub(crate) type Place = (i32, i64);
@@ -73,27 +73,27 @@ pub(crate) struct Step {
     pub(crate) seqs: Option<(i64, i64)>,
 }
 
-const EVERYTHING: Step = Step { priorities: (i32::MIN, i32::MAX), seqs: None };
+const FULL_RANGE: Step = Step { priorities: (i32::MIN, i32::MAX), seqs: None };
 
 impl Heads {
     /// Queues that need not be looked for, in the order of their names.
-    pub(crate) fn queues(&self) -> Vec<Arc<str>> {
+    pub(crate) fn recent_queues(&self) -> Vec<Arc<str>> {
         self.0.lock().queues.clone()
     }
 
     /// What is to be looked through of a key.
-    pub(crate) fn walk(&self, queue: &Arc<str>, key: &Arc<str>, now: Timestamp) -> Walk {
+    pub(crate) fn plan_scan(&self, queue: &Arc<str>, key: &Arc<str>, now: Timestamp) -> Walk {
         let known = self.0.lock();
         let head = known.heads.get(&(queue.clone(), key.clone()));
-        match head.filter(|head| is_within(head.walked_at, now, ALL_THE_WAY_EVERY)) {
+        match head.filter(|head| is_within(head.walked_at, now, FULL_SCAN_INTERVAL)) {
             Some(head) => Walk { steps: head.steps(), is_whole: false },
-            None => Walk { steps: vec![EVERYTHING], is_whole: true },
+            None => Walk { steps: vec![FULL_RANGE], is_whole: true },
         }
     }
 
     /// A claim is over: it has walked so, and taken what stood there. Of a queue that is `is_serial` it has to be seen
     /// that something is ready, before its limits are asked for more.
-    pub(crate) fn walked(
+    pub(crate) fn record_scan(
         &self,
         walks: Vec<(Name, Walk)>,
         taken: Vec<(Name, Place)>,
@@ -102,7 +102,7 @@ impl Heads {
     ) {
         let mut known = self.0.lock();
         let Known { queues, heads } = &mut *known;
-        if heads.len() > MOST_KEYS {
+        if heads.len() > MAX_KEYS {
             heads.clear();
         }
         for (name, _) in walks.into_iter().filter(|(_, walk)| walk.is_whole) {
@@ -148,12 +148,12 @@ impl Head {
     }
 
     fn take(&mut self, (priority, seq): Place, now: Timestamp) {
-        if seq < 0 || self.taken.len() >= MOST_PRIORITIES && !self.taken.contains_key(&priority) {
+        if seq < 0 || self.taken.len() >= MAX_PRIORITIES_PER_KEY && !self.taken.contains_key(&priority) {
             return;
         }
         let taken =
             self.taken.entry(priority).or_insert(Taken { settled: None, at: (now, seq), newest: seq });
-        if !is_within(taken.at.0, now, SLACK) {
+        if !is_within(taken.at.0, now, LATE_COMMIT_SLACK) {
             taken.settled = Some(taken.at.1);
             taken.at = (now, taken.newest);
         }
@@ -176,9 +176,9 @@ mod tests {
 
     fn take(heads: &Heads, places: &[Place], now: Timestamp) -> Walk {
         let (queue, key) = name();
-        let walk = heads.walk(&queue, &key, now);
+        let walk = heads.plan_scan(&queue, &key, now);
         let places = places.iter().map(|place| (name(), *place)).collect();
-        heads.walked(vec![(name(), walk.clone())], places, |_| false, now);
+        heads.record_scan(vec![(name(), walk.clone())], places, |_| false, now);
         walk
     }
 
@@ -193,25 +193,25 @@ mod tests {
     #[test]
     fn what_was_taken_a_moment_ago_is_passed_over() {
         let (heads, mut now) = (Heads::default(), Timestamp::from_micros(0));
-        let whole = Walk { steps: vec![EVERYTHING], is_whole: true };
+        let whole = Walk { steps: vec![FULL_RANGE], is_whole: true };
         assert_eq!(take(&heads, &[(0, 1), (0, 9)], now), whole);
-        assert_eq!(heads.queues(), [name().0]);
-        now = now.plus(SLACK);
-        assert_eq!(take(&heads, &[(0, 12), (1, 3)], now).steps, [EVERYTHING]);
+        assert_eq!(heads.recent_queues(), [name().0]);
+        now = now.plus(LATE_COMMIT_SLACK);
+        assert_eq!(take(&heads, &[(0, 12), (1, 3)], now).steps, [FULL_RANGE]);
         let (start, end) = (i64::MIN, i64::MAX);
         // what is more urgent, or has begun, stands in front
         let (before, after) = (between(i32::MIN, -1), between(1, i32::MAX));
         assert_eq!(take(&heads, &[(0, -7)], now).steps, [before, of(0, start, -1), of(0, 1, end), after]);
-        now = now.plus(SLACK);
+        now = now.plus(LATE_COMMIT_SLACK);
         take(&heads, &[(0, 13), (1, 4), (i32::MAX, 2)], now);
         let (zero, one) = ([of(0, start, -1), of(0, 9, end)], [of(1, start, -1), of(1, 3, end)]);
         let two = [&[before], &zero[..], &one, &[between(2, i32::MAX)]].concat();
         assert_eq!(take(&heads, &[], now), Walk { steps: two.clone(), is_whole: false });
-        assert!(heads.queues().is_empty());
-        now = now.plus(SLACK);
+        assert!(heads.recent_queues().is_empty());
+        now = now.plus(LATE_COMMIT_SLACK);
         take(&heads, &[(i32::MAX, 5)], now);
         let last = [between(2, i32::MAX - 1), of(i32::MAX, start, -1), of(i32::MAX, 2, end)];
-        assert_eq!(heads.walk(&name().0, &name().1, now).steps, [&two[..5], &last].concat());
+        assert_eq!(heads.plan_scan(&name().0, &name().1, now).steps, [&two[..5], &last].concat());
     }
 
     #[test]

@@ -18,20 +18,20 @@ use stepfast_core::queue::{DEFAULT_QUEUE, Placement};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{Claim, ClaimReply, Record, StoreError};
 use stepfast_core::sync::Mutex;
-use stepfast_core::text::printable;
+use stepfast_core::text::escape_controls;
 
 use crate::claim::cursors::{Heads, Name, Step, Walk};
 use crate::claim::queues::{Access, Line};
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
-use crate::conn::pipeline::replan;
-use crate::conn::pipeline::{Answer, Job, Param, column, maybe_texts, one, texts};
-use crate::conn::row_counts::count;
-use crate::conn::session::Part;
+use crate::conn::pipeline::discard_plans;
+use crate::conn::pipeline::{QueryResult, Query, Param, column, optional_text_array, param, text_array};
+use crate::conn::row_counts::count_changes;
+use crate::conn::session::TxPart;
 use crate::conn::statements::{CLAIM, Sql};
-use crate::error::{Trouble, damaged};
-use crate::lane::{Lane, Lanes, lost, state_of};
-use crate::ownership::Windows;
+use crate::error::{DbError, corrupt};
+use crate::lane::{Lane, Lanes, lost_history, parse_lane_state};
+use crate::ownership::Ownership;
 use crate::rows::types::{Instant, uuid};
 use crate::rows::{Columns, Details, TakenRow, bare};
 
@@ -43,10 +43,10 @@ pub(crate) async fn claim(
     counters: &Counters,
     claim: &Claim,
 ) -> Result<ClaimReply, StoreError> {
-    let slot = lanes.slot(claim.worker, claim.lane);
+    let slot = lanes.shared_lane(claim.worker, claim.lane);
     let mut place = slot.lock().await;
     let lane = Lane::open(connector, place.take(), (claim.worker, claim.lane), CLAIM).await?;
-    lanes.claims_on(claim.worker, claim.lane);
+    lanes.set_claim_lane(claim.worker, claim.lane);
     let mut claiming = Claiming {
         lane,
         claim,
@@ -79,7 +79,7 @@ pub(crate) async fn claim(
         result = claiming.run(counters).await;
     }
     let is_empty = matches!(&result, Ok((claimed, false)) if claimed.records.is_empty());
-    if is_empty && claiming.is_cut && !remembered.heads.queues().is_empty() {
+    if is_empty && claiming.is_cut && !remembered.heads.recent_queues().is_empty() {
         // the places went to queues that were remembered, of which nothing is left: others may have had use for them
         remembered.heads.forget();
         if pipeline::roll_back(&claiming.lane.session).await {
@@ -90,19 +90,19 @@ pub(crate) async fn claim(
     // a claim that took nothing, or not for sure, leaves nothing behind
     let is_over = matches!(&result, Ok((_, true)));
     if is_over {
-        lanes.landed(claim.worker, claim.lane, claim.number, claiming.lane.place());
+        lanes.record_durable(claim.worker, claim.lane, claim.number, claiming.lane.ctid_hint());
     }
     let is_clean = is_over || pipeline::roll_back(&claiming.lane.session).await;
     if !is_over {
         remembered.heads.forget();
     }
     if is_clean && !is_over {
-        remembered.windows.unclaimed(claim.worker, claim.number);
+        remembered.windows.cancel_claim(claim.worker, claim.number);
     }
     let result = match result {
         Ok((claimed, is_over)) => {
             if is_clean && !is_over && !claiming.asked.is_empty() {
-                claiming.sweep().await.map_err(Trouble::into_store_error)?;
+                claiming.sweep().await.map_err(DbError::into_store_error)?;
             }
             Ok(claimed)
         }
@@ -140,7 +140,7 @@ struct Candidate {
 /// What claims know of each other.
 #[derive(Clone, Copy)]
 pub(crate) struct Remembered<'a> {
-    pub(crate) windows: &'a Windows,
+    pub(crate) windows: &'a Ownership,
     pub(crate) turns: &'a Mutex<FairShare>,
     pub(crate) heads: &'a Heads,
     pub(crate) inbox: &'a Inbox,
@@ -156,8 +156,8 @@ struct Claiming<'a> {
     /// What takes the place of the server's clock.
     clock: Option<&'a dyn Clock>,
     /// What was sent, and the answers, to be counted if it is committed.
-    jobs: Vec<Job<'a>>,
-    answers: Vec<Answer>,
+    jobs: Vec<Query<'a>>,
+    answers: Vec<QueryResult>,
     /// Queues and keys of which something was to be taken, and what was looked through.
     asked: Vec<(Name, Walk)>,
     /// Of each record of the claim: whether something is recorded of it, and its place in ready.
@@ -208,21 +208,21 @@ impl<'a> Claiming<'a> {
     }
 
     /// One try; false if the transaction is still open, and has changed nothing.
-    async fn run(&mut self, counters: &Counters) -> Result<(ClaimReply, bool), Trouble> {
+    async fn run(&mut self, counters: &Counters) -> Result<(ClaimReply, bool), DbError> {
         let (claim, last) = (self.claim, self.last);
         let first = if claim.from_quarantine { self.quarantined() } else { self.open(None) };
         let due = self.due();
-        let answers = self.send(Part::Begin, vec![self.lane.read(), first, due]).await?;
-        let [row, first, due] = answers else { return Err(damaged("an answer").into()) };
+        let answers = self.send(TxPart::Begin, vec![self.lane.state_query(), first, due]).await?;
+        let [row, first, due] = answers else { return Err(corrupt("an answer").into()) };
         let number = last_number(row, claim.epoch)?;
         if number < last {
-            return Err(lost(claim.lane, last, number).into());
+            return Err(lost_history(claim.lane, last, number).into());
         }
         if number >= claim.number {
             // sent again: it has happened, and the next look shows what it took
             return Ok((ClaimReply::default(), false));
         }
-        let mut due = Columns::of(due.rows.first().ok_or_else(|| damaged("an answer"))?);
+        let mut due = Columns::of(due.rows.first().ok_or_else(|| corrupt("an answer"))?);
         let (now, has_due, has_mail): (Timestamp, bool, bool) = (due.time()?, due.next()?, due.next()?);
         let mut claimed = ClaimReply::default();
         let mut is_admitted = false;
@@ -240,8 +240,8 @@ impl<'a> Claiming<'a> {
                 jobs.extend(has_due.then(|| self.admit()));
                 jobs.extend([self.open(None), time()]);
                 let clock = self.clock;
-                let answers = self.send(Part::Middle, jobs).await?;
-                let [.., opened, time] = answers else { return Err(damaged("an answer").into()) };
+                let answers = self.send(TxPart::Middle, jobs).await?;
+                let [.., opened, time] = answers else { return Err(corrupt("an answer").into()) };
                 (lines, now) = (self::lines(opened)?, time_of(clock, time)?);
             }
             if !self.take_ready(lines, now, &mut claimed).await? {
@@ -253,9 +253,9 @@ impl<'a> Claiming<'a> {
         }
         self.end(&mut claimed).await?;
         self.remember(&claimed, now);
-        count(counters, &self.jobs, &self.answers)?;
-        counters.claimed();
-        self.lane.fenced(&self.jobs, &self.answers, None);
+        count_changes(counters, &self.jobs, &self.answers)?;
+        counters.add_claim();
+        self.lane.record_fence(&self.jobs, &self.answers, None);
         Ok((claimed, true))
     }
 
@@ -266,30 +266,30 @@ impl<'a> Claiming<'a> {
         mut lines: Vec<Line>,
         mut now: Timestamp,
         claimed: &mut ClaimReply,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, DbError> {
         if let Some(busy) = only_busy(&lines) {
             // somebody claims from it: he will have done in a moment
             self.is_awaiting_turn = busy.access == Access::Awaited;
-            let wait = Job {
+            let wait = Query {
                 sql: if self.is_awaiting_turn { Sql::AwaitTurn } else { Sql::LockQueue },
-                what: "waiting for another claim",
-                params: vec![one(busy.name.to_string())],
+                action: "waiting for another claim",
+                params: vec![param(busy.name.to_string())],
             };
             let (clock, open) = (self.clock, self.open(None));
-            let answers = self.send(Part::Middle, vec![wait, open, time()]).await?;
-            let [_, opened, time] = answers else { return Err(damaged("an answer").into()) };
+            let answers = self.send(TxPart::Middle, vec![wait, open, time()]).await?;
+            let [_, opened, time] = answers else { return Err(corrupt("an answer").into()) };
             // what the other claim has begun counts from later than when this one asked first
             (lines, now) = (self::lines(opened)?, time_of(clock, time)?);
             self.is_awaiting_turn = false;
         }
-        let serial = lines.iter().filter(|line| line.limits.is_serial());
+        let serial = lines.iter().filter(|line| line.limits.serializes_claims());
         self.serial = serial.map(|line| line.name.clone()).collect();
         claimed.has_more = lines.iter().any(Line::is_busy);
         if !self.take_of(&mut lines, now, claimed).await? {
             return Ok(false);
         }
         // what has waited needs no start, and came first: the places that it has left are those of the starts
-        lines.retain(|line| line.is_open() && line.which == ClaimScope::Resumed);
+        lines.retain(|line| line.is_open() && line.which == ClaimScope::Woken);
         for line in &mut lines {
             line.expect_starts();
         }
@@ -320,7 +320,7 @@ impl<'a> Claiming<'a> {
         lines: &mut [Line],
         now: Timestamp,
         claimed: &mut ClaimReply,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, DbError> {
         let session = &self.lane.session;
         let mut left = queues::count(session, lines, self.claim.worker, now).await?;
         let candidates = queues::candidates(session, lines, self.remembered.turns, now, &mut left).await?;
@@ -331,11 +331,11 @@ impl<'a> Claiming<'a> {
         };
         let walk = |it: &Allocation| {
             // what has waited has an index of its own
-            let is_walked = which(it) != ClaimScope::Resumed;
-            let walk = is_walked.then(|| self.remembered.heads.walk(&it.queue, &it.key, now));
+            let is_walked = which(it) != ClaimScope::Woken;
+            let walk = is_walked.then(|| self.remembered.heads.plan_scan(&it.queue, &it.key, now));
             ((it.queue.clone(), it.key.clone()), walk.unwrap_or_default())
         };
-        self.is_cut |= portions.iter().any(|portion| portion.is_cut);
+        self.is_cut |= portions.iter().any(|portion| portion.is_truncated);
         let walks: Vec<(Name, Walk)> = portions.iter().map(walk).collect();
         let before = claimed.records.len();
         let Some(now) = self.take(lines, &portions, &walks, now, claimed).await? else {
@@ -350,9 +350,9 @@ impl<'a> Claiming<'a> {
         for portion in &portions {
             let is_used_up = taken.get(&(portion.queue.clone(), portion.key.clone())) >= Some(&portion.limit);
             // of a rate another claim tells when there is more
-            let is_rated = which(portion) == ClaimScope::New && is_used_up;
-            claimed.has_more |= is_rated || is_used_up && portion.is_cut;
-            claimed.is_limited |= is_used_up && !portion.is_cut;
+            let is_rated = which(portion) == ClaimScope::Starting && is_used_up;
+            claimed.has_more |= is_rated || is_used_up && portion.is_truncated;
+            claimed.is_limited |= is_used_up && !portion.is_truncated;
         }
         claimed.is_limited |= left.is_limited;
         claimed.retry_at = claimed.retry_at.into_iter().chain(left.again_at).min();
@@ -368,7 +368,7 @@ impl<'a> Claiming<'a> {
         walks: &[(Name, Walk)],
         now: Timestamp,
         claimed: &mut ClaimReply,
-    ) -> Result<Option<Timestamp>, Trouble> {
+    ) -> Result<Option<Timestamp>, DbError> {
         let claim = self.claim;
         let which = |portion: &Allocation| {
             let line = lines.iter().find(|line| line.name == portion.queue);
@@ -378,22 +378,22 @@ impl<'a> Claiming<'a> {
             .zip(walks)
             .flat_map(|(n, (_, walk))| walk.steps.iter().map(move |step| (n, *step)))
             .collect();
-        let job = Job {
+        let job = Query {
             sql: Sql::Take,
-            what: "claiming executions",
+            action: "claiming executions",
             params: vec![
-                one(claim.worker.0),
-                texts(&claim.workflows),
-                one(self.places(claimed) as i64),
-                one(i64::try_from(self.bytes(claimed)).unwrap_or(i64::MAX)),
-                one(self.now()),
-                one(claim.app_version.as_deref()),
-                one(claim.serves(DEFAULT_QUEUE)),
+                param(claim.worker.0),
+                text_array(&claim.workflows),
+                param(self.places(claimed) as i64),
+                param(i64::try_from(self.bytes(claimed)).unwrap_or(i64::MAX)),
+                param(self.now()),
+                param(claim.app_version.as_deref()),
+                param(claim.serves(DEFAULT_QUEUE)),
                 column(portions, |it| it.queue.to_string()),
                 column(portions, |it| it.key.to_string()),
                 column(portions, |it| i64::try_from(it.limit).unwrap_or(i64::MAX)),
                 column(portions, which),
-                one(claim.number),
+                param(claim.number),
                 column(&steps, |(n, _)| *n),
                 column(&steps, |(_, step)| step.priorities.0),
                 column(&steps, |(_, step)| step.priorities.1),
@@ -412,16 +412,16 @@ impl<'a> Claiming<'a> {
     /// matter.
     async fn taken(
         &mut self,
-        job: Job<'a>,
+        job: Query<'a>,
         lines: &[Line],
         now: Timestamp,
-    ) -> Result<(Vec<TakenRow>, Timestamp), Trouble> {
+    ) -> Result<(Vec<TakenRow>, Timestamp), DbError> {
         let (clock, mut jobs) = (self.clock, vec![job]);
         jobs.extend(lines.iter().any(|line| line.limits.has_rate()).then(time));
-        match self.send(Part::Middle, jobs).await? {
+        match self.send(TxPart::Middle, jobs).await? {
             [taken] => Ok((taken_rows(taken)?, now)),
             [taken, time] => Ok((taken_rows(taken)?, time_of(clock, time)?)),
-            _ => Err(damaged("an answer").into()),
+            _ => Err(corrupt("an answer").into()),
         }
     }
 
@@ -436,17 +436,17 @@ impl<'a> Claiming<'a> {
         candidates: Vec<Candidate>,
         now: Timestamp,
         claimed: &mut ClaimReply,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), DbError> {
         let mut names: Vec<String> = candidates.iter().map(|it| it.queue.to_string()).collect();
         names.sort_unstable();
         names.dedup();
         if names.is_empty() {
             return Ok(());
         }
-        let answers = self.send(Part::Middle, vec![self.open(Some(names))]).await?;
-        let [opened] = answers else { return Err(damaged("an answer").into()) };
+        let answers = self.send(TxPart::Middle, vec![self.open(Some(names))]).await?;
+        let [opened] = answers else { return Err(corrupt("an answer").into()) };
         let mut lines = lines(opened)?;
-        for line in lines.iter_mut().filter(|line| line.which == ClaimScope::Resumed) {
+        for line in lines.iter_mut().filter(|line| line.which == ClaimScope::Woken) {
             // none of these has waited
             line.expect_starts();
         }
@@ -464,8 +464,8 @@ impl<'a> Claiming<'a> {
             }
         }
         let what = "trying executions of the quarantine";
-        let params = vec![one(self.claim.worker.0), one(chosen)];
-        let job = Job { sql: Sql::TakeQuarantined, what, params };
+        let params = vec![param(self.claim.worker.0), param(chosen)];
+        let job = Query { sql: Sql::TakeQuarantined, action: what, params };
         let (rows, now) = self.taken(job, &lines, now).await?;
         self.keep(rows, claimed);
         let taken = taken(&claimed.records);
@@ -479,20 +479,20 @@ impl<'a> Claiming<'a> {
         taken: &Taken,
         now: Timestamp,
         records: &[Record],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), DbError> {
         let limited =
             |ticket: &Placement| lines.iter().any(|line| line.name == ticket.queue && line.limits.has_slots());
         let slots: Vec<(Key, Arc<Placement>)> = (records.iter())
             .filter_map(|record| Some((record.execution.key, record.execution.placement.clone()?)))
             .filter(|(_, ticket)| limited(ticket))
             .collect();
-        let mut jobs: Vec<Job<'_>> = queues::starts(lines, taken, now).into_iter().collect();
+        let mut jobs: Vec<Query<'_>> = queues::starts(lines, taken, now).into_iter().collect();
         if !slots.is_empty() {
-            jobs.push(Job {
+            jobs.push(Query {
                 sql: Sql::Slot,
-                what: "inserting slots",
+                action: "inserting slots",
                 params: vec![
-                    one(self.claim.worker.0),
+                    param(self.claim.worker.0),
                     column(&slots, |(key, _)| uuid(*key)),
                     column(&slots, |(_, ticket)| ticket.queue.to_string()),
                     column(&slots, |(_, ticket)| ticket.key.to_string()),
@@ -500,19 +500,19 @@ impl<'a> Claiming<'a> {
             });
         }
         if !jobs.is_empty() {
-            self.send(Part::Middle, jobs).await?;
+            self.send(TxPart::Middle, jobs).await?;
         }
         Ok(())
     }
 
     /// Commits, and brings what was recorded of what was taken.
-    async fn end(&mut self, claimed: &mut ClaimReply) -> Result<(), Trouble> {
+    async fn end(&mut self, claimed: &mut ClaimReply) -> Result<(), DbError> {
         let session = &self.lane.session;
         let mut more = Vec::new();
         if session.needs_new_plans(claimed.records.len()) {
-            more.push(replan());
+            more.push(discard_plans());
         }
-        more.push(self.lane.fence(self.claim.epoch, self.claim.number, true, None));
+        more.push(self.lane.fence_query(self.claim.epoch, self.claim.number, true, None));
         let taken = self.taken.iter().zip(&claimed.records);
         let with_more = taken.filter(|((has_more, _), _)| *has_more);
         let keys: Vec<_> = with_more.map(|(_, record)| uuid(record.execution.key)).collect();
@@ -522,15 +522,15 @@ impl<'a> Claiming<'a> {
                 (Sql::Attempts, "reading attempts"),
                 (Sql::Requests, "reading requests"),
             ] {
-                more.push(Job { sql, what, params: vec![one(keys.clone())] });
+                more.push(Query { sql, action: what, params: vec![param(keys.clone())] });
             }
         }
         stepfast_core::crash_point!("postgres claim open");
         let (claim, windows) = (self.claim, self.remembered.windows);
-        windows.claiming(claim.worker, claim.number);
-        let read = self.send(Part::End, more).await?;
+        windows.begin_claim(claim.worker, claim.number);
+        let read = self.send(TxPart::End, more).await?;
         // durable from here on
-        windows.claimed(
+        windows.record_claim(
             claim.worker,
             claim.number,
             claimed.records.iter().map(|record| record.execution.key),
@@ -554,26 +554,26 @@ impl<'a> Claiming<'a> {
         let taken = self.taken.iter().zip(&claimed.records).filter_map(place).collect();
         let walks = std::mem::take(&mut self.asked);
         let is_serial = |queue: &Arc<str>| self.serial.contains(queue);
-        self.remembered.heads.walked(walks, taken, is_serial, now);
+        self.remembered.heads.record_scan(walks, taken, is_serial, now);
     }
 
     /// Nothing came, and nothing stood in the way: removes what made it seem that there was something.
-    async fn sweep(&self) -> Result<(), Trouble> {
+    async fn sweep(&self) -> Result<(), DbError> {
         let params = vec![
-            texts(&self.claim.workflows),
+            text_array(&self.claim.workflows),
             column(&self.asked, |((queue, _), _)| queue.to_string()),
             column(&self.asked, |((_, key), _)| key.to_string()),
         ];
-        let job = Job { sql: Sql::Stale, what: "sweeping ready", params };
-        let answers = pipeline::run(&self.lane.session, Part::Apart, &[job]).await?;
-        if let Some(swept) = answers.first().filter(|answer| answer.affected > 0) {
-            tracing::warn!(rows = swept.affected, "removed rows of ready that led nowhere");
+        let job = Query { sql: Sql::Stale, action: "sweeping ready", params };
+        let answers = pipeline::run(&self.lane.session, TxPart::Standalone, &[job]).await?;
+        if let Some(swept) = answers.first().filter(|answer| answer.affected_rows > 0) {
+            tracing::warn!(rows = swept.affected_rows, "removed rows of ready that led nowhere");
         }
         Ok(())
     }
 
     /// Sends statements of the transaction, and keeps them to be counted.
-    async fn send(&mut self, part: Part, jobs: Vec<Job<'a>>) -> Result<&[Answer], Trouble> {
+    async fn send(&mut self, part: TxPart, jobs: Vec<Query<'a>>) -> Result<&[QueryResult], DbError> {
         let answers = pipeline::run(&self.lane.session, part, &jobs).await?;
         let before = self.answers.len();
         self.jobs.extend(jobs);
@@ -586,60 +586,60 @@ impl<'a> Claiming<'a> {
     }
 
     fn served(&self) -> Param<'a> {
-        maybe_texts(self.claim.queues.as_ref())
+        optional_text_array(self.claim.queues.as_ref())
     }
 
-    fn open(&self, names: Option<Vec<String>>) -> Job<'a> {
-        let known: Vec<String> = self.remembered.heads.queues().iter().map(ToString::to_string).collect();
+    fn open(&self, names: Option<Vec<String>>) -> Query<'a> {
+        let known: Vec<String> = self.remembered.heads.recent_queues().iter().map(ToString::to_string).collect();
         let in_turn = self.in_turn && names.is_none();
-        let params = vec![self.served(), one(names), one(known), one(in_turn)];
-        Job { sql: Sql::Open, what: "looking what is ready", params }
+        let params = vec![self.served(), param(names), param(known), param(in_turn)];
+        Query { sql: Sql::Open, action: "looking what is ready", params }
     }
 
-    fn about_due(&self, sql: Sql, what: &'static str) -> Job<'a> {
+    fn about_due(&self, sql: Sql, what: &'static str) -> Query<'a> {
         let params = vec![
-            texts(&self.claim.workflows),
-            one(self.now()),
-            one(self.claim.app_version.as_deref()),
+            text_array(&self.claim.workflows),
+            param(self.now()),
+            param(self.claim.app_version.as_deref()),
             self.served(),
         ];
-        Job { sql, what, params }
+        Query { sql, action: what, params }
     }
 
-    fn due(&self) -> Job<'a> {
+    fn due(&self) -> Query<'a> {
         self.about_due(Sql::Due, "looking what is due")
     }
 
-    fn admit(&self) -> Job<'a> {
+    fn admit(&self) -> Query<'a> {
         self.about_due(Sql::Admit, "queueing what is due")
     }
 
     /// Receives what is in the inbox, as much as a portion may hold.
-    async fn receive(&mut self) -> Result<(), Trouble> {
+    async fn receive(&mut self) -> Result<(), DbError> {
         let refused = self.remembered.inbox.refused.lock().take();
         if let Some((id, reason)) = refused {
-            let params = vec![one(id), one(reason.clone())];
-            let bury = Job { sql: Sql::Bury, what: "keeping a dead letter", params };
-            if let Some(row) = self.send(Part::Middle, vec![bury]).await?[0].rows.first() {
+            let params = vec![param(id), param(reason.clone())];
+            let bury = Query { sql: Sql::Bury, action: "keeping a dead letter", params };
+            if let Some(row) = self.send(TxPart::Middle, vec![bury]).await?[0].rows.first() {
                 let mut row = Columns::of(row);
                 let (id, workflow): (i64, &str) = (row.next()?, row.next()?);
                 tracing::warn!(
                     id,
-                    workflow = printable(workflow),
-                    reason = printable(&reason),
+                    workflow = escape_controls(workflow),
+                    reason = escape_controls(&reason),
                     "a row of the inbox becomes a dead letter: see stepfast queue dead-letters"
                 );
             }
         }
         let mut portion = Letters { most: self.remembered.inbox.most.load(Relaxed), id: None };
         if portion.most == 1 {
-            let first = Job { sql: Sql::FirstLetter, what: "looking into the inbox", params: Vec::new() };
-            let rows = &self.send(Part::Middle, vec![first]).await?[0].rows;
+            let first = Query { sql: Sql::FirstLetter, action: "looking into the inbox", params: Vec::new() };
+            let rows = &self.send(TxPart::Middle, vec![first]).await?[0].rows;
             portion.id = rows.first().map(|row| Columns::of(row).next()).transpose()?;
         }
         self.receiving = Some(portion);
-        let params = vec![one(self.now()), one(portion.most), one(portion.id)];
-        self.send(Part::Middle, vec![Job { sql: Sql::Receive, what: "emptying the inbox", params }]).await?;
+        let params = vec![param(self.now()), param(portion.most), param(portion.id)];
+        self.send(TxPart::Middle, vec![Query { sql: Sql::Receive, action: "emptying the inbox", params }]).await?;
         self.receiving = None;
         self.remembered.inbox.most.store((portion.most * 2).min(MOST_LETTERS), Relaxed);
         Ok(())
@@ -647,11 +647,11 @@ impl<'a> Claiming<'a> {
 
     /// True if the database has refused what was received: then the next try receives less, or makes a dead letter of the
     /// row that is to blame.
-    fn blames_letters(&mut self, trouble: &Trouble) -> bool {
+    fn blames_letters(&mut self, trouble: &DbError) -> bool {
         let Some(portion) = self.receiving.take() else { return false };
-        let (Trouble::Store(StoreError::Rejected(reason))
-        | Trouble::Odd(reason)
-        | Trouble::Cancelled(reason)) = trouble
+        let (DbError::Store(StoreError::Rejected(reason))
+        | DbError::Unexplained(reason)
+        | DbError::Cancelled(reason)) = trouble
         else {
             return false;
         };
@@ -662,28 +662,28 @@ impl<'a> Claiming<'a> {
         true
     }
 
-    fn quarantined(&self) -> Job<'a> {
+    fn quarantined(&self) -> Query<'a> {
         self.about_due(Sql::Quarantined, "looking into the quarantine")
     }
 }
 
 /// Reads the server's clock.
-fn time() -> Job<'static> {
-    Job { sql: Sql::Time, what: "reading the clock", params: Vec::new() }
+fn time() -> Query<'static> {
+    Query { sql: Sql::Time, action: "reading the clock", params: Vec::new() }
 }
 
 /// The time that was read, or that of the clock that takes the place of the server's.
-fn time_of(clock: Option<&dyn Clock>, answer: &Answer) -> Result<Timestamp, StoreError> {
-    let read = Columns::of(answer.rows.first().ok_or_else(|| damaged("an answer"))?).time()?;
+fn time_of(clock: Option<&dyn Clock>, answer: &QueryResult) -> Result<Timestamp, StoreError> {
+    let read = Columns::of(answer.rows.first().ok_or_else(|| corrupt("an answer"))?).time()?;
     Ok(clock.map_or(read, Clock::now))
 }
 
-fn taken_rows(answer: &Answer) -> Result<Vec<TakenRow>, StoreError> {
+fn taken_rows(answer: &QueryResult) -> Result<Vec<TakenRow>, StoreError> {
     answer.rows.iter().map(TakenRow::of).collect()
 }
 
 /// The queues that an answer of open.sql tells of.
-fn lines(answer: &Answer) -> Result<Vec<Line>, StoreError> {
+fn lines(answer: &QueryResult) -> Result<Vec<Line>, StoreError> {
     answer.rows.iter().map(Line::of).collect()
 }
 
@@ -692,7 +692,7 @@ fn only_busy(lines: &[Line]) -> Option<&Line> {
     lines.first().filter(|_| lines.iter().all(Line::is_busy))
 }
 
-fn quarantined(answer: &Answer) -> Result<Vec<Candidate>, StoreError> {
+fn quarantined(answer: &QueryResult) -> Result<Vec<Candidate>, StoreError> {
     let read = |row| {
         let mut row = Columns::of(row);
         Ok(Candidate {
@@ -723,9 +723,9 @@ fn name(ticket: Option<&Placement>) -> Name {
     )
 }
 
-fn last_number(lane: &Answer, epoch: i64) -> Result<i64, Trouble> {
-    match state_of(lane)? {
+fn last_number(lane: &QueryResult, epoch: i64) -> Result<i64, DbError> {
+    match parse_lane_state(lane)? {
         Some((current, last)) if current == epoch => Ok(last),
-        _ => Err(Trouble::Fence),
+        _ => Err(DbError::Fenced),
     }
 }

@@ -12,11 +12,11 @@ use stepfast_core::sync::Mutex;
 use tokio_postgres::Row;
 
 use crate::conn::pipeline;
-use crate::conn::pipeline::{Job, column, one};
-use crate::conn::session::Part;
+use crate::conn::pipeline::{Query, column, param};
+use crate::conn::session::TxPart;
 use crate::conn::session::Session;
 use crate::conn::statements::Sql;
-use crate::error::Trouble;
+use crate::error::DbError;
 use crate::rows::Columns;
 use crate::rows::queues::limits;
 use crate::rows::types::Instant;
@@ -94,8 +94,8 @@ impl Line {
         let has_woken: bool = row.next()?;
         let which = match (limits.has_rate(), has_woken) {
             (false, _) => ClaimScope::All,
-            (true, true) => ClaimScope::Resumed,
-            (true, false) => ClaimScope::New,
+            (true, true) => ClaimScope::Woken,
+            (true, false) => ClaimScope::Starting,
         };
         Ok(Self {
             name,
@@ -127,7 +127,7 @@ impl Line {
 
     /// What begins may be taken of it from here on, and no more what has waited.
     pub(crate) fn expect_starts(&mut self) {
-        self.which = ClaimScope::New;
+        self.which = ClaimScope::Starting;
         self.room = usize::MAX;
     }
 
@@ -147,15 +147,15 @@ pub(crate) async fn count(
     lines: &mut [Line],
     worker: WorkerId,
     now: Timestamp,
-) -> Result<Left, Trouble> {
+) -> Result<Left, DbError> {
     let mut left_over = Left::default();
     let is_counted =
         |line: &Line| line.limits.concurrency.is_some() || line.limits.worker_concurrency.is_some();
     let counted = lines.iter().filter(|line| line.is_open() && is_counted(line));
     let counted: Vec<String> = counted.map(|line| line.name.to_string()).collect();
     if !counted.is_empty() {
-        let job = Job { sql: Sql::Slots, what: "counting slots", params: vec![one(counted), one(worker.0)] };
-        let answers = pipeline::run(session, Part::Middle, &[job]).await?;
+        let job = Query { sql: Sql::Slots, action: "counting slots", params: vec![param(counted), param(worker.0)] };
+        let answers = pipeline::run(session, TxPart::Middle, &[job]).await?;
         for row in answers.iter().flat_map(|answer| &answer.rows) {
             let mut row = Columns::of(row);
             let (name, used, here): (&str, i64, i64) = (row.next()?, row.next()?, row.next()?);
@@ -168,7 +168,7 @@ pub(crate) async fn count(
         }
     }
     let mut rated: Vec<(&mut Line, Rate)> = (lines.iter_mut())
-        .filter(|line| line.is_open() && line.which == ClaimScope::New)
+        .filter(|line| line.is_open() && line.which == ClaimScope::Starting)
         .filter_map(|line| line.limits.rate.map(|rate| (line, rate)))
         .collect();
     let asked =
@@ -181,7 +181,7 @@ pub(crate) async fn count(
 }
 
 /// Starts that count for rates, of queues or of their keys.
-async fn used(session: &Session, asked: Vec<Rated>, now: Timestamp) -> Result<Vec<RateUsage>, Trouble> {
+async fn used(session: &Session, asked: Vec<Rated>, now: Timestamp) -> Result<Vec<RateUsage>, DbError> {
     if asked.is_empty() {
         return Ok(Vec::new());
     }
@@ -189,10 +189,10 @@ async fn used(session: &Session, asked: Vec<Rated>, now: Timestamp) -> Result<Ve
         column(&asked, |it| it.queue.to_string()),
         column(&asked, |it| it.key.is_some()),
         column(&asked, |it| it.key.as_deref().unwrap_or_default().to_owned()),
-        column(&asked, |it| Instant(it.rate.counts_after(now))),
+        column(&asked, |it| Instant(it.rate.window_start(now))),
     ];
-    let job = Job { sql: Sql::Used, what: "counting starts", params };
-    let answers = pipeline::run(session, Part::Middle, &[job]).await?;
+    let job = Query { sql: Sql::Used, action: "counting starts", params };
+    let answers = pipeline::run(session, TxPart::Middle, &[job]).await?;
     let read = |row| {
         let mut row = Columns::of(row);
         let _: i64 = row.next()?;
@@ -206,9 +206,9 @@ pub(crate) fn starts(
     lines: &[Line],
     begun: &HashMap<(Arc<str>, Arc<str>), usize>,
     now: Timestamp,
-) -> Option<Job<'static>> {
+) -> Option<Query<'static>> {
     let mut entries = Vec::new();
-    for line in lines.iter().filter(|line| line.which == ClaimScope::New) {
+    for line in lines.iter().filter(|line| line.which == ClaimScope::Starting) {
         let of_line = || begun.iter().filter(|((queue, _), _)| *queue == line.name);
         let all: usize = of_line().map(|(_, starts)| starts).sum();
         if let Some(rate) = line.limits.rate.filter(|_| all > 0) {
@@ -231,11 +231,11 @@ pub(crate) fn starts(
         column(&entries, |(it, _)| it.queue.to_string()),
         column(&entries, |(it, _)| it.key.is_some()),
         column(&entries, |(it, _)| it.key.as_deref().unwrap_or_default().to_owned()),
-        column(&entries, |(_, entry)| Instant(entry.forget_until)),
+        column(&entries, |(_, entry)| Instant(entry.prune_until)),
         column(&entries, |(_, entry)| Instant(entry.at)),
         column(&entries, |(_, entry)| entry.starts as i64),
     ];
-    Some(Job { sql: Sql::EnterStarts, what: "entering starts", params })
+    Some(Query { sql: Sql::EnterStarts, action: "entering starts", params })
 }
 
 /// How many more of a key may run, as far as the key is concerned.
@@ -244,12 +244,12 @@ pub(crate) async fn room_of(
     line: &mut Line,
     key: &Arc<str>,
     now: Timestamp,
-) -> Result<usize, Trouble> {
+) -> Result<usize, DbError> {
     let mut room = usize::MAX;
     if line.limits.key_concurrency.is_some() {
-        let params = vec![one(line.name.to_string()), one(key.to_string())];
-        let job = Job { sql: Sql::KeySlots, what: "counting slots", params };
-        let answers = pipeline::run(session, Part::Middle, &[job]).await?;
+        let params = vec![param(line.name.to_string()), param(key.to_string())];
+        let job = Query { sql: Sql::KeySlots, action: "counting slots", params };
+        let answers = pipeline::run(session, TxPart::Middle, &[job]).await?;
         let row = answers.first().and_then(|answer| answer.rows.first());
         room = line.room_of(row.map(|row| Columns::of(row).next()).transpose()?);
     }
@@ -270,7 +270,7 @@ pub(crate) async fn candidates(
     turns: &Mutex<FairShare>,
     now: Timestamp,
     left_over: &mut Left,
-) -> Result<Vec<ReadyQueue>, Trouble> {
+) -> Result<Vec<ReadyQueue>, DbError> {
     let mut open: Vec<&mut Line> = lines.iter_mut().filter(|line| line.is_open()).collect();
     let mut candidates: Vec<ReadyQueue> = (open.iter())
         .map(|line| ReadyQueue {
@@ -286,24 +286,24 @@ pub(crate) async fn candidates(
     if keyed.is_empty() {
         return Ok(candidates);
     }
-    let last: Vec<Arc<str>> = keyed.iter().map(|i| turns.lock().after(&open[*i].name)).collect();
-    let ask = |first: Vec<String>, end: Vec<Option<String>>| Job {
+    let last: Vec<Arc<str>> = keyed.iter().map(|i| turns.lock().last_key(&open[*i].name)).collect();
+    let ask = |first: Vec<String>, end: Vec<Option<String>>| Query {
         sql: Sql::Keys,
-        what: "looking for keys",
+        action: "looking for keys",
         params: vec![
-            one(keyed.iter().map(|i| open[*i].name.to_string()).collect::<Vec<_>>()),
-            one(first),
-            one(end),
-            one(keyed.iter().map(|i| open[*i].limits.key_concurrency.is_some()).collect::<Vec<_>>()),
-            one(KEYS as i32),
-            one(keyed.iter().map(|i| open[*i].which == ClaimScope::Resumed).collect::<Vec<_>>()),
+            param(keyed.iter().map(|i| open[*i].name.to_string()).collect::<Vec<_>>()),
+            param(first),
+            param(end),
+            param(keyed.iter().map(|i| open[*i].limits.key_concurrency.is_some()).collect::<Vec<_>>()),
+            param(KEYS as i32),
+            param(keyed.iter().map(|i| open[*i].which == ClaimScope::Woken).collect::<Vec<_>>()),
         ],
     };
     // from the key after the one that had the last turn, and around
     let behind = ask(last.iter().map(|last| format!("{last}{NEXT}")).collect(), vec![None; keyed.len()]);
     let around =
         ask(vec![String::new(); keyed.len()], last.iter().map(|last| Some(last.to_string())).collect());
-    let answers = pipeline::run(session, Part::Middle, &[behind, around]).await?;
+    let answers = pipeline::run(session, TxPart::Middle, &[behind, around]).await?;
     for i in &keyed {
         candidates[*i].keys.clear();
     }
@@ -324,7 +324,7 @@ pub(crate) async fn candidates(
     let mut asked = Vec::new();
     let mut places = Vec::new();
     for &i in &keyed {
-        let Some(rate) = open[i].limits.key_rate.filter(|_| open[i].which == ClaimScope::New) else { continue };
+        let Some(rate) = open[i].limits.key_rate.filter(|_| open[i].which == ClaimScope::Starting) else { continue };
         for (n, (key, _)) in candidates[i].keys.iter().enumerate() {
             asked.push(Rated { queue: open[i].name.clone(), key: Some(key.clone()), rate });
             places.push((i, n, rate));

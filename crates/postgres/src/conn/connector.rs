@@ -12,8 +12,8 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use crate::conn::background::Background;
 use crate::conn::dial::{Driver, Refusal, Target, Warnings, Wire, drive};
 use crate::conn::options::{Pooling, PostgresOptions};
-use crate::conn::pooler::first_row;
-use crate::error::{Trouble, store_error, trouble, unavailable};
+use crate::conn::pooler::query_first_row;
+use crate::error::{DbError, store_error, db_error, unavailable_error};
 use crate::quoting::{quoted, search_path};
 use crate::schema::{VERSIONS, newest};
 
@@ -76,7 +76,7 @@ pub(crate) struct Identity {
 pub(crate) struct Connector {
     target: Target,
     /// Where to listen, if that is another place.
-    listen: Option<Target>,
+    hint_target: Option<Target>,
     options: PostgresOptions,
     /// The store that was found first, which every later connection has to lead to.
     identity: OnceLock<Identity>,
@@ -113,20 +113,20 @@ impl Connector {
                 Some(listen)
             }
         };
-        Ok(Self { target, listen, options, identity: OnceLock::new(), is_full: AtomicBool::new(false) })
+        Ok(Self { target, hint_target: listen, options, identity: OnceLock::new(), is_full: AtomicBool::new(false) })
     }
 
     /// Reads which store `client` leads to. Returns an error if the URL names another store, if the store is another one than
     /// before, or if its schema is newer than this program. While a migration waits for older workers, no store is opened.
     /// A store that is open may still connect: its engine hands on what it runs.
-    pub(crate) async fn identify(&self, client: &Client) -> Result<Identity, Trouble> {
+    pub(crate) async fn check_identity(&self, client: &Client) -> Result<Identity, DbError> {
         let what = "reading the identity of the store";
         let schema = quoted(&self.options.schema);
         let ask = format!(
             "SELECT store_id, number, oldest_engine, (SELECT max(version) FROM {schema}.{VERSIONS}) \
              FROM {schema}.shard"
         );
-        let row = first_row(client, &ask).await.map_err(|error| trouble(what, &error))?;
+        let row = query_first_row(client, &ask).await.map_err(|error| db_error(what, &error))?;
         let mut row = row.unwrap_or_default().into_iter().flatten();
         let found = (row.next(), row.next().and_then(|number| number.parse().ok()));
         let (Some(store_id), Some(shard)) = found else {
@@ -182,36 +182,36 @@ impl Connector {
 
     /// True if somebody can be heard: not through a proxy that takes the connection back.
     pub(crate) fn can_listen(&self) -> bool {
-        !self.is_pooled() || self.listen.is_some()
+        !self.is_pooled() || self.hint_target.is_some()
     }
 
     /// A connection that `runtime` drives, set up for `role`.
     pub(crate) async fn connect(&self, runtime: &Handle, role: Role) -> Result<Wire, StoreError> {
-        let wire = self.dial(runtime, role).await.map_err(|refusal| self.unavailable(&refusal))?;
+        let wire = self.dial(runtime, role).await.map_err(|refusal| self.connect_failed(&refusal))?;
         self.set_up(&wire.client, role).await?;
         Ok(wire)
     }
 
     /// A refusal as what it means to whoever wants to use the connection.
-    pub(crate) fn unavailable(&self, refusal: &Refusal) -> StoreError {
+    pub(crate) fn connect_failed(&self, refusal: &Refusal) -> StoreError {
         unreached(self.name(), refusal)
     }
 
     /// The same for the connection for wake-up hints, which may be to another place.
-    pub(crate) fn unheard(&self, refusal: &Refusal) -> StoreError {
-        unreached(self.listen.as_ref().unwrap_or(&self.target).name(), refusal)
+    pub(crate) fn hint_connect_failed(&self, refusal: &Refusal) -> StoreError {
+        unreached(self.hint_target.as_ref().unwrap_or(&self.target).name(), refusal)
     }
 
     /// A connection that `runtime` drives, with nothing set yet.
     pub(crate) async fn dial(&self, runtime: &Handle, role: Role) -> Result<Wire, Refusal> {
-        let (client, driver) = self.reach(&self.target, runtime, role).await?;
+        let (client, driver) = self.dial_target(&self.target, runtime, role).await?;
         let warnings = Arc::new(Warnings::default());
         runtime.spawn(drive(driver, warnings.clone()));
         Ok(Wire { client, warnings })
     }
 
     /// The same. While the server has no connection left, one is asked for again, as long as connecting may take.
-    pub(crate) async fn dial_waiting(&self, background: &Background, role: Role) -> Result<Wire, Refusal> {
+    pub(crate) async fn dial_with_retry(&self, background: &Background, role: Role) -> Result<Wire, Refusal> {
         let (mut pause, last) = (Duration::from_millis(50), Duration::from_secs(1));
         let mut waited = Duration::ZERO;
         loop {
@@ -228,10 +228,10 @@ impl Connector {
 
     /// A connection for wake-up hints, with nothing set yet; the caller drives it in `runtime`.
     pub(crate) async fn dial_hints(&self, runtime: &Handle) -> Result<(Client, Driver), Refusal> {
-        self.reach(self.listen.as_ref().unwrap_or(&self.target), runtime, Role::Hints).await
+        self.dial_target(self.hint_target.as_ref().unwrap_or(&self.target), runtime, Role::Hints).await
     }
 
-    async fn reach(
+    async fn dial_target(
         &self,
         target: &Target,
         runtime: &Handle,
@@ -267,11 +267,11 @@ impl Connector {
     pub(crate) async fn set_up(&self, client: &Client, role: Role) -> Result<(), StoreError> {
         let what = "setting up a connection";
         let fail = |error: tokio_postgres::Error| store_error(what, &error);
-        if !self.is_pooled() || (role == Role::Hints && self.listen.is_some()) {
-            client.batch_execute(&self.settings(role)).await.map_err(fail)?;
+        if !self.is_pooled() || (role == Role::Hints && self.hint_target.is_some()) {
+            client.batch_execute(&self.session_settings(role)).await.map_err(fail)?;
         }
         if self.identity.get().is_some() && matches!(role, Role::Lane | Role::Control | Role::Reader) {
-            self.identify(client).await.map_err(unavailable)?;
+            self.check_identity(client).await.map_err(unavailable_error)?;
         }
         if role != Role::Lane || self.options.durability != Durability::Full {
             return Ok(());
@@ -295,7 +295,7 @@ impl Connector {
     }
 
     /// What sets up a connection for `role`.
-    pub(crate) fn settings(&self, role: Role) -> String {
+    pub(crate) fn session_settings(&self, role: Role) -> String {
         let set = |(name, value): (&str, String)| format!("SET {name} TO {value};");
         self.values(role).into_iter().map(set).chain(no_memoize(role, false)).collect()
     }

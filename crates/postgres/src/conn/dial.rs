@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use stepfast_core::store::StoreError;
-use stepfast_core::text::printable;
+use stepfast_core::text::escape_controls;
 use tokio_postgres::config::{Host, SslMode as Asked, SslNegotiation};
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::tls::MakeTlsConnect;
@@ -17,7 +17,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::conn::options::PostgresOptions;
 use crate::conn::tls::SslMode;
-use crate::conn::url::{describe, parse};
+use crate::conn::url::{display_name, parse_url};
 
 /// What drives a connection.
 pub(crate) type Driver = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
@@ -83,8 +83,8 @@ impl Target {
     /// The server that `url` names; what else it says is put into the options.
     pub(crate) fn new(url: &str, options: PostgresOptions) -> Result<(Self, PostgresOptions), StoreError> {
         let open = |reason| StoreError::Open { store: "the Postgres database".into(), reason };
-        let (config, options) = parse(url, options).map_err(open)?;
-        let name = describe(&config);
+        let (config, options) = parse_url(url, options).map_err(open)?;
+        let name = display_name(&config);
         let open = |reason| StoreError::Open { store: name.clone(), reason };
         let is_direct = config.get_ssl_negotiation() == SslNegotiation::Direct;
         let tls = options.tls.connector(is_direct).map_err(open)?;
@@ -235,7 +235,7 @@ fn said(error: &Error) -> String {
         return "the server asks for a password, and the URL has none".to_owned();
     }
     // the server's hints are lines of their own
-    let lines: Vec<String> = chain(error).lines().map(printable).collect();
+    let lines: Vec<String> = chain(error).lines().map(escape_controls).collect();
     lines.join("; ")
 }
 

@@ -17,15 +17,15 @@ use crate::error::store_error;
 
 /// Where a pipeline begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum TxPart {
     /// A whole transaction.
     Whole,
     /// A whole transaction that waits only briefly for other people's locks.
-    WholeBriefly,
+    WholeShortWait,
     /// Begins one and leaves it open.
     Begin,
     /// Begins one that waits only briefly for other people's locks.
-    BeginBriefly,
+    BeginShortWait,
     /// Begins one that reads, and sees the database as it was at one moment.
     BeginSnapshot,
     /// Goes on in one.
@@ -33,22 +33,22 @@ pub(crate) enum Part {
     /// Goes on in one and commits it.
     End,
     /// Statements on their own.
-    Apart,
+    Standalone,
 }
 
-impl Part {
+impl TxPart {
     /// The statement that begins the transaction, if it begins here, and what comes after the settings.
-    pub(crate) fn begin(self) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn begin_statement(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Part::Whole | Part::Begin => Some(("BEGIN", "")),
-            Part::WholeBriefly | Part::BeginBriefly => Some(("BEGIN", "SET LOCAL lock_timeout = 10")),
-            Part::BeginSnapshot => Some(("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "")),
-            Part::Middle | Part::End | Part::Apart => None,
+            TxPart::Whole | TxPart::Begin => Some(("BEGIN", "")),
+            TxPart::WholeShortWait | TxPart::BeginShortWait => Some(("BEGIN", "SET LOCAL lock_timeout = 10")),
+            TxPart::BeginSnapshot => Some(("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "")),
+            TxPart::Middle | TxPart::End | TxPart::Standalone => None,
         }
     }
 
     pub(crate) fn commits(self) -> bool {
-        matches!(self, Part::Whole | Part::WholeBriefly | Part::End)
+        matches!(self, TxPart::Whole | TxPart::WholeShortWait | TxPart::End)
     }
 }
 
@@ -57,16 +57,16 @@ pub(crate) struct Session {
     /// The connection.
     pub client: Client,
     warnings: Arc<Warnings>,
-    way: Way,
+    send_mode: SendMode,
     /// What the server has reported on it leaves its state in doubt.
-    is_given_up: AtomicBool,
+    is_unusable: AtomicBool,
     /// Rows written or claimed since the plans were made, and how many of them make new plans worthwhile.
-    rows: AtomicU64,
-    rows_per_plan: AtomicU64,
+    rows_since_plan: AtomicU64,
+    replan_threshold: AtomicU64,
 }
 
 /// How statements are sent.
-enum Way {
+enum SendMode {
     /// The connection is the server's: its settings were set when it was made, and statements are prepared.
     Prepared(Vec<Option<Statement>>),
     /// A proxy lends another connection of the server for each transaction: it has to bring its settings along,
@@ -75,10 +75,10 @@ enum Way {
 }
 
 /// How a transaction begins where the defaults may be anybody's.
-const PLAIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE";
+const BEGIN_WITH_DEFAULTS: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
 /// Plans are made anew when this many rows were written, then twice as many, and so on, up to the last.
-const ROWS_PER_PLAN: (u64, u64) = (32, 65_536);
+const REPLAN_ROWS: (u64, u64) = (32, 65_536);
 
 impl Session {
     /// A connection driven by `runtime`, with the statements that it will need.
@@ -89,18 +89,18 @@ impl Session {
         statements: &[Sql],
     ) -> Result<Self, StoreError> {
         let wire = connector.connect(runtime, role).await?;
-        Self::with(connector, wire, role, statements).await
+        Self::from_client(connector, wire, role, statements).await
     }
 
     /// The same on a connection that is there and set up for `role`.
-    pub(crate) async fn with(
+    pub(crate) async fn from_client(
         connector: &Connector,
         Wire { client, warnings }: Wire,
         role: Role,
         statements: &[Sql],
     ) -> Result<Self, StoreError> {
         let way = match connector.options().pooling {
-            Pooling::Transaction => Way::Unnamed { settings: connector.local_settings(role) },
+            Pooling::Transaction => SendMode::Unnamed { settings: connector.local_settings(role) },
             Pooling::Session => {
                 let mut prepared = vec![None; Sql::ALL.len()];
                 let texts = statements.iter().map(|sql| client.prepare(sql.text()));
@@ -109,19 +109,19 @@ impl Session {
                 for (&sql, statement) in statements.iter().zip(all) {
                     prepared[sql as usize] = Some(statement);
                 }
-                Way::Prepared(prepared)
+                SendMode::Prepared(prepared)
             }
         };
-        let (rows, rows_per_plan) = (AtomicU64::new(0), AtomicU64::new(ROWS_PER_PLAN.0));
-        Ok(Self { client, warnings, way, is_given_up: AtomicBool::new(false), rows, rows_per_plan })
+        let (rows, rows_per_plan) = (AtomicU64::new(0), AtomicU64::new(REPLAN_ROWS.0));
+        Ok(Self { client, warnings, send_mode: way, is_unusable: AtomicBool::new(false), rows_since_plan: rows, replan_threshold: rows_per_plan })
     }
 
     /// A prepared statement; preparing it was asked for when the session was opened. `None` where statements
     /// have no names.
     pub(crate) fn statement(&self, sql: Sql) -> Result<Option<&Statement>, StoreError> {
-        match &self.way {
-            Way::Unnamed { .. } => Ok(None),
-            Way::Prepared(prepared) => match &prepared[sql as usize] {
+        match &self.send_mode {
+            SendMode::Unnamed { .. } => Ok(None),
+            SendMode::Prepared(prepared) => match &prepared[sql as usize] {
                 Some(statement) => Ok(Some(statement)),
                 None => Err(StoreError::Unavailable(format!("statement {sql:?} is not prepared here"))),
             },
@@ -129,17 +129,17 @@ impl Session {
     }
 
     /// What begins the transaction of a part, if one begins here.
-    pub(crate) fn begin(&self, part: Part) -> Option<Cow<'static, str>> {
-        match (&self.way, part.begin()) {
-            (Way::Prepared(_), begin) => begin.map(|(begin, then)| match then {
+    pub(crate) fn begin_statement(&self, part: TxPart) -> Option<Cow<'static, str>> {
+        match (&self.send_mode, part.begin_statement()) {
+            (SendMode::Prepared(_), begin) => begin.map(|(begin, then)| match then {
                 "" => Cow::Borrowed(begin),
                 then => Cow::Owned(format!("{begin}; {then}")),
             }),
-            (Way::Unnamed { .. }, None) if part != Part::Apart => None,
-            (Way::Unnamed { settings }, begin) => {
+            (SendMode::Unnamed { .. }, None) if part != TxPart::Standalone => None,
+            (SendMode::Unnamed { settings }, begin) => {
                 let (begin, then) = match begin {
-                    None | Some(("BEGIN", "")) => (PLAIN, ""),
-                    Some(("BEGIN", then)) => (PLAIN, then),
+                    None | Some(("BEGIN", "")) => (BEGIN_WITH_DEFAULTS, ""),
+                    Some(("BEGIN", then)) => (BEGIN_WITH_DEFAULTS, then),
                     Some(other) => other,
                 };
                 Some(Cow::Owned(format!("{begin}; {settings}{then}")))
@@ -148,24 +148,24 @@ impl Session {
     }
 
     /// True if the part is a transaction of its own here, which a failure leaves open.
-    pub(crate) fn wraps(&self, part: Part) -> bool {
-        part == Part::Apart && matches!(self.way, Way::Unnamed { .. })
+    pub(crate) fn wraps_in_transaction(&self, part: TxPart) -> bool {
+        part == TxPart::Standalone && matches!(self.send_mode, SendMode::Unnamed { .. })
     }
 
     /// Counts rows that are about to be written. True if the plans are of a time when the tables were much
     /// smaller: a plan that is kept for good may walk through a table that was nearly empty when it was made.
     pub(crate) fn needs_new_plans(&self, rows: usize) -> bool {
-        if matches!(self.way, Way::Unnamed { .. }) {
+        if matches!(self.send_mode, SendMode::Unnamed { .. }) {
             // each is planned when it is sent
             return false;
         }
-        let rows = self.rows.fetch_add(rows as u64, Relaxed) + rows as u64;
-        let limit = self.rows_per_plan.load(Relaxed);
+        let rows = self.rows_since_plan.fetch_add(rows as u64, Relaxed) + rows as u64;
+        let limit = self.replan_threshold.load(Relaxed);
         if rows < limit {
             return false;
         }
-        self.rows.store(0, Relaxed);
-        self.rows_per_plan.store((limit * 2).min(ROWS_PER_PLAN.1), Relaxed);
+        self.rows_since_plan.store(0, Relaxed);
+        self.replan_threshold.store((limit * 2).min(REPLAN_ROWS.1), Relaxed);
         true
     }
 
@@ -175,12 +175,12 @@ impl Session {
     }
 
     /// Keeps it from being used again.
-    pub(crate) fn give_up(&self) {
-        self.is_given_up.store(true, Relaxed);
+    pub(crate) fn mark_unusable(&self) {
+        self.is_unusable.store(true, Relaxed);
     }
 
     /// True if it can no longer be used.
     pub(crate) fn is_closed(&self) -> bool {
-        self.is_given_up.load(Relaxed) || self.client.is_closed()
+        self.is_unusable.load(Relaxed) || self.client.is_closed()
     }
 }

@@ -42,7 +42,7 @@ statements! {
     /// Moves executions that the lane's worker runs.
     Move = include_str!("../../queries/move.sql");
     /// Queues what was to be suspended or parked, but is asked for something.
-    Heed = include_str!("../../queries/heed.sql");
+    RequeueRequested = include_str!("../../queries/heed.sql");
     /// Deletes what was asked of executions that end.
     Forget = include_str!("../../queries/forget.sql");
     /// Wakes what waits and need not.
@@ -270,7 +270,7 @@ pub(crate) const FLUSH: &[Sql] = &[
     Sql::Lock,
     Sql::MoveEnded,
     Sql::Move,
-    Sql::Heed,
+    Sql::RequeueRequested,
     Sql::Forget,
     Sql::Wake,
     Sql::StartRunning,

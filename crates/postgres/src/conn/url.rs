@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use stepfast_core::text::{plain, quoted};
+use stepfast_core::text::{abbreviate, quote};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslNegotiation};
 use uuid::Uuid;
@@ -15,10 +15,10 @@ use crate::conn::options::{Pooling, PostgresOptions};
 use crate::conn::tls::SslMode;
 
 /// What a URL looks like.
-const EXAMPLE: &str = "postgres://user:password@host:5432/database";
+const EXAMPLE_URL: &str = "postgres://user:password@host:5432/database";
 
 /// Options of ours.
-const OURS: &[&str] = &[
+const STORE_OPTIONS: &[&str] = &[
     "application_name",
     "connect_timeout",
     "listen",
@@ -33,7 +33,7 @@ const OURS: &[&str] = &[
 ];
 
 /// Options of the client library, which go to it as they are.
-const PASSED_ON: &[&str] = &[
+const DRIVER_OPTIONS: &[&str] = &[
     "channel_binding",
     "dbname",
     "host",
@@ -53,46 +53,46 @@ const PASSED_ON: &[&str] = &[
 ];
 
 /// The shortest and the longest lease, and bounds of the other times.
-const LEASES: RangeInclusive<Duration> = Duration::from_millis(100)..=WEEK;
-const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(1)..=WEEK;
+const LEASE_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=WEEK;
+const TIMEOUT_RANGE: RangeInclusive<Duration> = Duration::from_millis(1)..=WEEK;
 const WEEK: Duration = Duration::from_hours(7 * 24);
 /// Most connections for loads and lists.
-const MOST_READERS: usize = 1_000;
+const MAX_READERS: usize = 1_000;
 /// Longest path of a file, in bytes.
-const PATH_LIMIT: usize = 4_096;
+const MAX_PATH_BYTES: usize = 4_096;
 
 /// A connection that nobody answers any more is given up after about this long, if the URL says nothing else:
 /// so long without a sign of life, then probes so far apart, so many of them.
-const KEEPALIVES: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
+const DEFAULT_KEEPALIVES: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
 
 /// Takes our options out of `url`. What stands there wins over what `options` had. Errors are for people, and hold
 /// no password.
-pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, PostgresOptions), String> {
+pub(crate) fn parse_url(url: &str, mut options: PostgresOptions) -> Result<(Config, PostgresOptions), String> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
-    let wrong = |reason: String| format!("{reason}; the URL looks like {EXAMPLE}");
+    let wrong = |reason: String| format!("{reason}; the URL looks like {EXAMPLE_URL}");
     if !address.contains("://") {
         return Err(wrong("two slashes come after the URL's first colon".into()));
     }
-    encoded(address, query)?;
+    check_encoding(address, query)?;
     let (mut passed_on, mut found) = (Vec::new(), HashSet::new());
     for option in query.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        if PASSED_ON.contains(&name) {
+        if DRIVER_OPTIONS.contains(&name) {
             if percent_decode_str(value).any(|byte| byte.is_ascii_control()) {
-                return Err(unprintable(name));
+                return Err(control_character_error(name));
             }
             passed_on.push(option);
-        } else if OURS.contains(&name) {
+        } else if STORE_OPTIONS.contains(&name) {
             let value = percent_decode_str(value)
                 .decode_utf8()
                 .map_err(|_| format!("{name} in the URL is not UTF-8 when it is decoded"))?;
-            take(name, &value, &mut options)?;
+            apply_option(name, &value, &mut options)?;
         } else {
             // what may be a part of a password is not shown
             let is_name =
                 option.contains('=') && name.bytes().all(|it| it.is_ascii_lowercase() || it == b'_');
             let is_secret = query.contains("password=") || query.contains("listen=");
-            return Err(if is_name && !is_secret { unknown(name) } else { unnamed() });
+            return Err(if is_name && !is_secret { unknown_option_error(name) } else { malformed_option_error() });
         }
         if !found.insert(name) {
             return Err(format!("{name}= is in the URL twice"));
@@ -109,12 +109,12 @@ pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, 
             None => "the URL is not understood".into(),
         })
     })?;
-    check(&config, &mut options)?;
+    check_options(&config, &mut options)?;
     config.connect_timeout(options.connect_timeout);
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(options.lease);
     }
-    let (idle, interval, retries) = KEEPALIVES;
+    let (idle, interval, retries) = DEFAULT_KEEPALIVES;
     if !passed_on.iter().any(|option| option.starts_with("keepalives_idle=")) {
         config.keepalives_idle(idle);
     }
@@ -135,12 +135,12 @@ pub(crate) fn parse(url: &str, mut options: PostgresOptions) -> Result<(Config, 
 
 /// An error if the user or the password seem to hold what has a meaning in URLs: read as something else, a part of
 /// the password would be shown.
-fn encoded(address: &str, query: &str) -> Result<(), String> {
+fn check_encoding(address: &str, query: &str) -> Result<(), String> {
     let address = address.split_once("://").map_or(address, |(_, rest)| rest);
     let (account, place) = address.rsplit_once('@').unwrap_or(("", address));
     // a password with a question mark ends the address before the @
     let is_cut = query.split('&').any(|option| {
-        option.contains('@') && !is_known(option.split_once('=').map_or(option, |(name, _)| name))
+        option.contains('@') && !is_known_option(option.split_once('=').map_or(option, |(name, _)| name))
     });
     if account.contains(['@', '/', '#']) || account.matches(':').count() > 1 || is_cut || place.contains('#')
     {
@@ -153,17 +153,17 @@ fn encoded(address: &str, query: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn is_known(option: &str) -> bool {
-    OURS.contains(&option) || PASSED_ON.contains(&option)
+fn is_known_option(option: &str) -> bool {
+    STORE_OPTIONS.contains(&option) || DRIVER_OPTIONS.contains(&option)
 }
 
-fn unprintable(name: &str) -> String {
+fn control_character_error(name: &str) -> String {
     format!("{name} in the URL has a control character when it is decoded; use printable characters only")
 }
 
-fn take(name: &str, value: &str, options: &mut PostgresOptions) -> Result<(), String> {
+fn apply_option(name: &str, value: &str, options: &mut PostgresOptions) -> Result<(), String> {
     let wrong =
-        |choices: &str| Err(format!("{name}={} in the URL is not understood: {choices}", plain(value)));
+        |choices: &str| Err(format!("{name}={} in the URL is not understood: {choices}", abbreviate(value)));
     match name {
         "application_name" => value.clone_into(&mut options.application_name),
         "schema" => value.clone_into(&mut options.schema),
@@ -180,7 +180,7 @@ fn take(name: &str, value: &str, options: &mut PostgresOptions) -> Result<(), St
             }
         },
         "readers" => match value.parse() {
-            Ok(readers @ 1..=MOST_READERS) => options.readers = readers,
+            Ok(readers @ 1..=MAX_READERS) => options.readers = readers,
             _ => return wrong("a number of connections from 1 to 1000"),
         },
         "connect_timeout" => match value.parse() {
@@ -198,43 +198,43 @@ fn take(name: &str, value: &str, options: &mut PostgresOptions) -> Result<(), St
         "sslrootcert" => options.tls.root_cert = Some(value.into()),
         "sslcert" => options.tls.cert = Some(value.into()),
         "sslkey" => options.tls.key = Some(value.into()),
-        _ => return Err(unknown(name)),
+        _ => return Err(unknown_option_error(name)),
     }
     Ok(())
 }
 
-fn unknown(name: &str) -> String {
+fn unknown_option_error(name: &str) -> String {
     if name == "durability" {
         return "durability is not an option of this URL: PostgresOptions has it, or `stepfast::connect`"
             .into();
     }
-    format!("{} is not an option of a Postgres URL; there are {}", quoted(name), known().join(", "))
+    format!("{} is not an option of a Postgres URL; there are {}", quote(name), known_options().join(", "))
 }
 
-fn unnamed() -> String {
+fn malformed_option_error() -> String {
     format!(
         "the URL has an option that is none; in passwords and in listen= write %26 for &; there are {}",
-        known().join(", ")
+        known_options().join(", ")
     )
 }
 
-fn known() -> Vec<&'static str> {
-    let mut known: Vec<_> = OURS.iter().chain(PASSED_ON).copied().chain(["durability"]).collect();
+fn known_options() -> Vec<&'static str> {
+    let mut known: Vec<_> = STORE_OPTIONS.iter().chain(DRIVER_OPTIONS).copied().chain(["durability"]).collect();
     known.sort_unstable();
     known
 }
 
 /// Returns true for a text of 1 to `most` bytes without control characters.
-fn is_text(text: &str, most: usize) -> bool {
+fn is_printable_text(text: &str, most: usize) -> bool {
     (1..=most).contains(&text.len()) && !text.contains(char::is_control)
 }
 
-fn check(config: &Config, options: &mut PostgresOptions) -> Result<(), String> {
+fn check_options(config: &Config, options: &mut PostgresOptions) -> Result<(), String> {
     let name = &options.schema;
-    if !is_text(name, 63) {
+    if !is_printable_text(name, 63) {
         return Err(format!(
             "{} cannot be the name of a schema: it has 1 to 63 bytes of printable characters",
-            quoted(name)
+            quote(name)
         ));
     }
     if name.starts_with("pg_") {
@@ -242,27 +242,27 @@ fn check(config: &Config, options: &mut PostgresOptions) -> Result<(), String> {
     }
     let name = &options.application_name;
     // the server cuts names at 63 bytes, and ours have a word more
-    if !is_text(name, 48) {
+    if !is_printable_text(name, 48) {
         return Err(format!(
             "application_name {} is not possible: it has 1 to 48 bytes of printable characters",
-            quoted(name)
+            quote(name)
         ));
     }
     check_values(options)?;
     check_keepalives(config)?;
     for name in [config.get_user(), config.get_dbname()].into_iter().flatten() {
         if name.contains(char::is_control) {
-            return Err(unprintable("the user or the database"));
+            return Err(control_character_error("the user or the database"));
         }
     }
     if config.get_hosts().iter().any(|host| host_text(host).contains(char::is_control)) {
-        return Err(unprintable("the host"));
+        return Err(control_character_error("the host"));
     }
     if config.get_password().is_some_and(|password| password.contains(&0)) {
         return Err("the password in the URL has a NUL when it is decoded: no server takes that".into());
     }
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err(format!("the URL names no host; it looks like {EXAMPLE}"));
+        return Err(format!("the URL names no host; it looks like {EXAMPLE_URL}"));
     }
     if options.listen.is_some() && options.pooling == Pooling::Session {
         return Err("listen= in the URL is for a proxy, with pooling=transaction: add that, or leave listen= out, as the \
@@ -299,15 +299,15 @@ fn check_keepalives(config: &Config) -> Result<(), String> {
 /// Returns an error for a time, a number, a path or an identity of the store that is out of bounds.
 fn check_values(options: &mut PostgresOptions) -> Result<(), String> {
     let times = [
-        ("lease", options.lease, LEASES),
-        ("lock_timeout", options.lock_timeout, TIMEOUTS),
-        ("connect_timeout", options.connect_timeout, TIMEOUTS),
+        ("lease", options.lease, LEASE_RANGE),
+        ("lock_timeout", options.lock_timeout, TIMEOUT_RANGE),
+        ("connect_timeout", options.connect_timeout, TIMEOUT_RANGE),
     ];
     if let Some((name, time, bounds)) = times.into_iter().find(|(_, time, bounds)| !bounds.contains(time)) {
         return Err(format!("{name} is {time:?}; it must be between {:?} and 7 days", bounds.start()));
     }
-    if !(1..=MOST_READERS).contains(&options.readers) {
-        return Err(format!("readers is {}; it must be from 1 to {MOST_READERS}", options.readers));
+    if !(1..=MAX_READERS).contains(&options.readers) {
+        return Err(format!("readers is {}; it must be from 1 to {MAX_READERS}", options.readers));
     }
     let files = [
         ("sslrootcert", &options.tls.root_cert),
@@ -316,15 +316,15 @@ fn check_values(options: &mut PostgresOptions) -> Result<(), String> {
     ];
     for (name, path) in files {
         let path = path.as_ref().map(|path| path.to_string_lossy());
-        if let Some(path) = path.filter(|path| !is_text(path, PATH_LIMIT)) {
-            return Err(format!("{name} {} cannot be the path of a file", quoted(&path)));
+        if let Some(path) = path.filter(|path| !is_printable_text(path, MAX_PATH_BYTES)) {
+            return Err(format!("{name} {} cannot be the path of a file", quote(&path)));
         }
     }
     if let Some(id) = &mut options.store_id {
         let Ok(uuid) = Uuid::try_parse(id) else {
             return Err(format!(
                 "store_id={} is not understood: the UUID that stepfast db check shows",
-                plain(id)
+                abbreviate(id)
             ));
         };
         *id = uuid.to_string();
@@ -341,13 +341,13 @@ fn host_text(host: &Host) -> String {
 }
 
 /// The database for people: no password in it.
-pub(crate) fn describe(config: &Config) -> String {
+pub(crate) fn display_name(config: &Config) -> String {
     let host = config.get_hosts().first().map_or_else(|| "localhost".into(), host_text);
     let port = config.get_ports().first().copied().unwrap_or(5432);
     // the driver fills in what is missing
-    let user = config.get_user().map_or(String::new(), |user| format!("{}@", plain(user)));
-    let database = plain(config.get_dbname().or(config.get_user()).unwrap_or_default());
-    let host = plain(&host);
+    let user = config.get_user().map_or(String::new(), |user| format!("{}@", abbreviate(user)));
+    let database = abbreviate(config.get_dbname().or(config.get_user()).unwrap_or_default());
+    let host = abbreviate(&host);
     format!("postgres://{user}{host}:{port}/{database}")
 }
 
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     fn parsed(query: &str) -> Result<(Config, PostgresOptions), String> {
-        parse(&format!("postgres://me:secret@db:5433/shop?{query}"), PostgresOptions::default())
+        parse_url(&format!("postgres://me:secret@db:5433/shop?{query}"), PostgresOptions::default())
     }
 
     #[test]
@@ -377,13 +377,13 @@ mod tests {
         assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(3)));
         assert_eq!(config.get_tcp_user_timeout(), Some(&Duration::from_secs(9)));
         assert_eq!(config.get_keepalives_idle(), Duration::from_secs(11));
-        assert_eq!(describe(&config), "postgres://me@db:5433/shop");
+        assert_eq!(display_name(&config), "postgres://me@db:5433/shop");
     }
 
     #[test]
     fn what_the_url_does_not_say_stays_as_it_was() {
         let options = PostgresOptions::default().schema("mine").readers(9).ssl_mode(SslMode::Require);
-        let (config, options) = parse("postgres://me@db/shop?schema=theirs", options).unwrap();
+        let (config, options) = parse_url("postgres://me@db/shop?schema=theirs", options).unwrap();
         assert_eq!((options.schema.as_str(), options.readers), ("theirs", 9));
         assert_eq!(options.tls.mode(), SslMode::Require);
         assert_eq!(config.get_keepalives_interval(), Some(Duration::from_secs(2)));
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn options_that_cannot_be_meant_are_refused() {
         let refused =
-            |options: PostgresOptions| parse("postgres://me:secret@db/shop", options).map(drop).unwrap_err();
+            |options: PostgresOptions| parse_url("postgres://me:secret@db/shop", options).map(drop).unwrap_err();
         let options = PostgresOptions::default;
         for (options, words) in [
             (options().lease(Duration::ZERO), "lease is 0ns; it must be between 100ms and 7 days"),
@@ -446,7 +446,7 @@ mod tests {
         for url in
             ["postgres://a%0A:secret@db/shop", "postgres://me@d%1Bb/shop", "postgres://me:se%00cret@db/x"]
         {
-            let error = parse(url, options()).map(drop).unwrap_err();
+            let error = parse_url(url, options()).map(drop).unwrap_err();
             assert!(error.contains("when it is decoded") && !error.contains("cret"), "{error}");
         }
     }
@@ -463,19 +463,19 @@ mod tests {
             ("postgres://me:secret@db:many/shop", "1 to 65535"),
             ("postgres://me:secret@[::1/shop", "`host`"),
         ] {
-            let error = parse(url, PostgresOptions::default()).map(drop).unwrap_err();
-            assert!(error.contains(word) && error.contains(EXAMPLE), "{url}: {error}");
+            let error = parse_url(url, PostgresOptions::default()).map(drop).unwrap_err();
+            assert!(error.contains(word) && error.contains(EXAMPLE_URL), "{url}: {error}");
             assert!(!error.contains("secret"), "{error}");
         }
-        let (config, _) = parse("postgres://db", PostgresOptions::default()).unwrap();
-        assert_eq!(describe(&config), "postgres://db:5432/");
+        let (config, _) = parse_url("postgres://db", PostgresOptions::default()).unwrap();
+        assert_eq!(display_name(&config), "postgres://db:5432/");
     }
 
     #[test]
     fn a_password_that_is_not_encoded_is_not_shown() {
         for account in ["me:se@cret", "me:se/cret", "me:se:cret", "me:se?cret", "me:se#cret", "m/e:secret"] {
             for rest in ["db:5433/shop", "db/shop?schema=s"] {
-                let error = parse(&format!("postgres://{account}@{rest}"), PostgresOptions::default());
+                let error = parse_url(&format!("postgres://{account}@{rest}"), PostgresOptions::default());
                 let error = error.map(drop).unwrap_err();
                 assert!(error.contains("%40 for @"), "{account}: {error}");
                 assert!(!error.contains("cret"), "{account}: {error}");
@@ -488,12 +488,12 @@ mod tests {
             "postgres://db/shop?listen=postgres://a:se&cret@h/db",
             "postgres://me@db/shop?cret",
         ] {
-            let error = parse(url, PostgresOptions::default()).map(drop).unwrap_err();
+            let error = parse_url(url, PostgresOptions::default()).map(drop).unwrap_err();
             assert!(error.contains("%26 for &") || error.contains("%40 for @"), "{url}: {error}");
             assert!(!error.contains("cret"), "{url}: {error}");
         }
         let encoded = "postgres://me:se%40%2F%3A%3F%23%25cret@db/shop?user=a@b";
-        let (config, _) = parse(encoded, PostgresOptions::default()).unwrap();
+        let (config, _) = parse_url(encoded, PostgresOptions::default()).unwrap();
         assert_eq!(config.get_password(), Some(b"se@/:?#%cret".as_slice()));
         assert_eq!(config.get_hosts(), [Host::Tcp("db".into())]);
     }

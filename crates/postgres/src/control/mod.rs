@@ -21,17 +21,17 @@ use uuid::Uuid;
 use crate::conn::background::Background;
 use crate::conn::connector::{Connector, Role};
 use crate::conn::pipeline;
-use crate::conn::pipeline::{Answer, Job, column, one};
-use crate::conn::pipeline::{maybe_texts, texts};
-use crate::conn::session::Part;
+use crate::conn::pipeline::{QueryResult, Query, column, param};
+use crate::conn::pipeline::{optional_text_array, text_array};
+use crate::conn::session::TxPart;
 use crate::conn::session::Session;
 use crate::conn::statements::{CONTROL, Sql, TAKEOVER};
 use crate::control::outage_guard::Continuity;
 use crate::control::takeover::Ended;
-use crate::error::{Trouble, damaged, unanswered, unavailable};
-use crate::lane::{self, Lanes, lost, state_of};
+use crate::error::{DbError, corrupt, query_error, unavailable_error};
+use crate::lane::{self, Lanes, lost_history, parse_lane_state};
 use crate::ownership;
-use crate::ownership::{Sight, Windows};
+use crate::ownership::{WindowRenewal, Ownership};
 use crate::read::Reader;
 use crate::rows::Columns;
 use crate::rows::types::{Instant, key, uuid};
@@ -103,7 +103,7 @@ pub(crate) struct Control {
     looking: Mutex<Option<Session>>,
     taking_over: Mutex<Option<Session>>,
     lookers: StdMutex<HashMap<WorkerId, Looker>>,
-    windows: Arc<Windows>,
+    windows: Arc<Ownership>,
     lanes: Arc<Lanes>,
 }
 
@@ -120,7 +120,7 @@ impl Control {
     pub(crate) fn new(
         connector: Arc<Connector>,
         background: Arc<Background>,
-        windows: Arc<Windows>,
+        windows: Arc<Ownership>,
         lanes: Arc<Lanes>,
         looking: Option<Session>,
     ) -> Self {
@@ -153,58 +153,58 @@ impl Control {
         }
     }
 
-    async fn ask(&self, job: Job<'_>) -> Result<Answer, StoreError> {
-        self.ask_all(&[job]).await?.into_iter().next().ok_or_else(|| damaged("an answer"))
+    async fn ask(&self, job: Query<'_>) -> Result<QueryResult, StoreError> {
+        self.ask_all(&[job]).await?.into_iter().next().ok_or_else(|| corrupt("an answer"))
     }
 
     /// The answers of one session, each as of when it was asked.
-    async fn ask_all(&self, jobs: &[Job<'_>]) -> Result<Vec<Answer>, StoreError> {
+    async fn ask_all(&self, jobs: &[Query<'_>]) -> Result<Vec<QueryResult>, StoreError> {
         let mut place = self.looking.lock().await;
         let session = self.session(place.take(), CONTROL).await?;
-        let answers = pipeline::run(&session, Part::Apart, jobs).await.map_err(unanswered)?;
+        let answers = pipeline::run(&session, TxPart::Standalone, jobs).await.map_err(query_error)?;
         *place = Some(session);
         Ok(answers)
     }
 
     /// See [`Store::register`](stepfast_core::Store::register).
     pub(crate) async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
-        let window = ownership::first();
+        let window = ownership::current_window();
         let params = vec![
-            one(i32::from(lanes)),
-            one(self.now().map(Instant)),
-            one(self.lease_micros()),
-            one(info.host.as_str()),
-            one(i64::from(info.pid)),
-            one(info.engine.as_str()),
-            one(info.app_version.as_deref()),
-            texts(&info.workflows),
-            one(info.is_client),
-            one(uuid(window.start)),
-            one(uuid(window.end)),
-            maybe_texts(info.queues.as_ref()),
+            param(i32::from(lanes)),
+            param(self.now().map(Instant)),
+            param(self.lease_micros()),
+            param(info.host.as_str()),
+            param(i64::from(info.pid)),
+            param(info.engine.as_str()),
+            param(info.app_version.as_deref()),
+            text_array(&info.workflows),
+            param(info.is_client),
+            param(uuid(window.start)),
+            param(uuid(window.end)),
+            optional_text_array(info.queues.as_ref()),
             // a number that no other registration has, should the server lose this one and give its id again; takeovers
             // count on from it
-            one(fastrand::i64(1..1 << 42) << 20),
-            one(known()),
+            param(fastrand::i64(1..1 << 42) << 20),
+            param(known()),
         ];
         let what = "registering a worker";
         let jobs = [
-            Job { sql: Sql::Register, what, params },
+            Query { sql: Sql::Register, action: what, params },
             // as of after that, which may have waited
-            Job { sql: Sql::Versions, what, params: Vec::new() },
+            Query { sql: Sql::Versions, action: what, params: Vec::new() },
         ];
         let answers = self.ask_all(&jobs).await?;
         stepfast_core::crash_point!("postgres registered");
-        let [registered, versions] = &answers[..] else { return Err(damaged("an answer")) };
+        let [registered, versions] = &answers[..] else { return Err(corrupt("an answer")) };
         let Some(row) = registered.rows.first() else {
-            let mut row = Columns::of(versions.rows.first().ok_or_else(|| damaged("table shard"))?);
+            let mut row = Columns::of(versions.rows.first().ok_or_else(|| corrupt("table shard"))?);
             let (oldest, version) = (row.next::<i32>()?, row.next::<i32>()?);
             return Err(StoreError::NewerSchema { found: oldest.max(version).into(), supported: newest() });
         };
         let mut row = Columns::of(row);
         let registration =
             Registration { worker: WorkerId(row.next()?), epoch: row.next()?, now: row.time()? };
-        self.windows.open(registration.worker, window);
+        self.windows.add_worker(registration.worker, window);
         Ok(registration)
     }
 
@@ -228,7 +228,7 @@ impl Control {
         if result.is_ok() || pipeline::roll_back(&session).await {
             *place = Some(session);
         }
-        result.map_err(unavailable)
+        result.map_err(unavailable_error)
     }
 
     /// See [`Store::change_queue`](stepfast_core::Store::change_queue).
@@ -239,57 +239,57 @@ impl Control {
         if result.is_ok() || pipeline::roll_back(&session).await {
             *place = Some(session);
         }
-        result.map_err(Trouble::into_store_error)
+        result.map_err(DbError::into_store_error)
     }
 
     /// See [`Store::look`](stepfast_core::Store::look). Also, whether there are other workers.
     pub(crate) async fn look(&self, look: &Heartbeat, reader: &Reader) -> Result<(HeartbeatReply, bool), StoreError> {
-        let sight = if look.renews_lease { self.windows.renew(look.worker) } else { Sight::default() };
+        let sight = if look.renews_lease { self.windows.begin_renewal(look.worker) } else { WindowRenewal::default() };
         let is_search = look.renews_lease && self.with_looker(look.worker, |looker| looker.is_search_due());
         let params = vec![
-            one(look.worker.0),
-            one(look.epoch),
-            one(self.now().map(Instant)),
-            one(self.lease_micros()),
-            one(look.watched.iter().map(|key| uuid(*key)).collect::<Vec<_>>()),
-            texts(&look.workflows),
-            one(look.app_version.as_deref()),
-            one(sight.keys.as_ref().map(|keys| uuid(keys.start))),
-            one(sight.keys.as_ref().map(|keys| uuid(keys.end))),
-            one(look.renews_lease),
-            one(is_search),
-            maybe_texts(look.queues.as_ref()),
+            param(look.worker.0),
+            param(look.epoch),
+            param(self.now().map(Instant)),
+            param(self.lease_micros()),
+            param(look.watched.iter().map(|key| uuid(*key)).collect::<Vec<_>>()),
+            text_array(&look.workflows),
+            param(look.app_version.as_deref()),
+            param(sight.window.as_ref().map(|keys| uuid(keys.start))),
+            param(sight.window.as_ref().map(|keys| uuid(keys.end))),
+            param(look.renews_lease),
+            param(is_search),
+            optional_text_array(look.queues.as_ref()),
         ];
-        let mut jobs = vec![Job { sql: Sql::Look, what: "looking", params }];
-        let idle = if look.renews_lease { self.lanes.idle(look.worker) } else { Vec::new() };
+        let mut jobs = vec![Query { sql: Sql::Look, action: "looking", params }];
+        let idle = if look.renews_lease { self.lanes.take_idle_positions(look.worker) } else { Vec::new() };
         if !idle.is_empty() {
             let params = vec![
-                one(look.worker.0),
+                param(look.worker.0),
                 column(&idle, |mark| mark.lane.cast_signed()),
                 column(&idle, |mark| mark.number),
-                column(&idle, |mark| mark.place.clone()),
+                column(&idle, |mark| mark.ctid_hint.clone()),
             ];
-            jobs.push(Job { sql: Sql::Behind, what: "comparing lanes", params });
+            jobs.push(Query { sql: Sql::Behind, action: "comparing lanes", params });
         }
         let answers = self.ask_all(&jobs).await?;
         if let Some(row) = answers.get(1).and_then(|behind| behind.rows.first()) {
             let mut row = Columns::of(row);
-            return Err(lost(row.next::<i16>()?.cast_unsigned(), row.next()?, row.next()?));
+            return Err(lost_history(row.next::<i16>()?.cast_unsigned(), row.next()?, row.next()?));
         }
-        let mut view = view(answers.first().ok_or_else(|| damaged("an answer"))?)?;
+        let mut view = view(answers.first().ok_or_else(|| corrupt("an answer"))?)?;
         if view.seen.is_fenced {
             self.forget(look.worker);
             let seen = HeartbeatReply { now: view.seen.now, is_fenced: true, ..HeartbeatReply::default() };
             return Ok((seen, true));
         }
-        if let Some(keys) = sight.keys {
-            self.windows.widened(look.worker, keys.end);
+        if let Some(keys) = sight.window {
+            self.windows.set_window_end(look.worker, keys.end);
         }
-        if !sight.old.is_empty() {
-            self.enter(look.worker, &sight.old).await?;
+        if !sight.to_index.is_empty() {
+            self.enter(look.worker, &sight.to_index).await?;
         }
         if look.renews_lease {
-            self.forget_claims(look.worker, sight.unsure).await?;
+            self.forget_claims(look.worker, sight.uncertain_claims).await?;
         }
         if let Some(holds) = &look.held {
             view.seen.unheld = self.strays(look.worker, holds, reader).await?;
@@ -314,18 +314,18 @@ impl Control {
     /// A worker is gone.
     fn forget(&self, worker: WorkerId) {
         self.lookers.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
-        self.windows.close(worker);
+        self.windows.remove_worker(worker);
     }
 
     /// Enters what runs in the index of owners. What somebody has locked is left to the next look.
     async fn enter(&self, worker: WorkerId, old: &[Key]) -> Result<(), StoreError> {
         let keys: Vec<Uuid> = old.iter().map(|key| uuid(*key)).collect();
         let what = "entering what runs";
-        self.ask(Job { sql: Sql::Enter, what, params: vec![one(worker.0), one(keys.clone())] }).await?;
+        self.ask(Query { sql: Sql::Enter, action: what, params: vec![param(worker.0), param(keys.clone())] }).await?;
         let answer =
-            self.ask(Job { sql: Sql::Unentered, what, params: vec![one(worker.0), one(keys)] }).await?;
+            self.ask(Query { sql: Sql::Unentered, action: what, params: vec![param(worker.0), param(keys)] }).await?;
         let left = answer.rows.iter().map(|row| Columns::of(row).key()).collect::<Result<_, _>>()?;
-        self.windows.entered(worker, old, &left);
+        self.windows.record_indexed(worker, old, &left);
         Ok(())
     }
 
@@ -334,15 +334,15 @@ impl Control {
     async fn forget_claims(&self, worker: WorkerId, unsure: Vec<i64>) -> Result<(), StoreError> {
         let what = "forgetting claims";
         if !unsure.is_empty() {
-            let params = vec![one(worker.0), one(unsure.clone())];
-            let answer = self.ask(Job { sql: Sql::ClaimedBy, what, params }).await?;
+            let params = vec![param(worker.0), param(unsure.clone())];
+            let answer = self.ask(Query { sql: Sql::ClaimedBy, action: what, params }).await?;
             let keys: Vec<Key> =
                 answer.rows.iter().map(|row| Columns::of(row).key()).collect::<Result<_, _>>()?;
-            self.windows.found(worker, &unsure, keys.into_iter());
+            self.windows.record_found_claims(worker, &unsure, keys.into_iter());
         }
-        if let Some(number) = self.windows.last_over(worker) {
-            let params = vec![one(worker.0), one(number)];
-            self.ask(Job { sql: Sql::ForgetClaims, what, params }).await?;
+        if let Some(number) = self.windows.take_finished_claims(worker) {
+            let params = vec![param(worker.0), param(number)];
+            self.ask(Query { sql: Sql::ForgetClaims, action: what, params }).await?;
         }
         Ok(())
     }
@@ -353,17 +353,17 @@ impl Control {
         holds: &[Key],
         reader: &Reader,
     ) -> Result<Vec<stepfast_core::store::Record>, StoreError> {
-        let mut jobs = vec![Job { sql: Sql::Owned, what: "looking for strays", params: vec![one(worker.0)] }];
+        let mut jobs = vec![Query { sql: Sql::Owned, action: "looking for strays", params: vec![param(worker.0)] }];
         // a claim that turns out to have happened must not be lost from here on
-        let claims = self.lanes.claims_lane(worker);
-        jobs.extend(claims.map(|lane| lane::read(worker, lane, None)));
+        let claims = self.lanes.claim_lane(worker);
+        jobs.extend(claims.map(|lane| lane::lane_state_query(worker, lane, None)));
         let answers = self.ask_all(&jobs).await?;
         if let (Some(lane), Some(row)) = (claims, answers.get(1))
-            && let Some((_, last)) = state_of(row).map_err(Trouble::into_store_error)?
+            && let Some((_, last)) = parse_lane_state(row).map_err(DbError::into_store_error)?
         {
-            self.lanes.landed(worker, lane, last, None);
+            self.lanes.record_durable(worker, lane, last, None);
         }
-        let answer = answers.first().ok_or_else(|| damaged("an answer"))?;
+        let answer = answers.first().ok_or_else(|| corrupt("an answer"))?;
         let holds: HashSet<_> = holds.iter().collect();
         let mut strays = Vec::new();
         for row in &answer.rows {
@@ -415,7 +415,7 @@ impl Control {
             }
             Ok(recovered)
         };
-        let result: Result<u64, Trouble> = result.await;
+        let result: Result<u64, DbError> = result.await;
         if result.is_ok() || pipeline::roll_back(&session).await {
             *place = Some(session);
         }
@@ -426,7 +426,7 @@ impl Control {
                     tracing::debug!(reason, "taking over waits for the next look");
                     Ok(0)
                 }
-                error => Err(unavailable(error.into())),
+                error => Err(unavailable_error(error.into())),
             },
         }
     }
@@ -439,7 +439,7 @@ impl Control {
         if result.is_ok() || pipeline::roll_back(&session).await {
             *place = Some(session);
         }
-        result.map(|ended| !ended.is_empty()).map_err(Trouble::into_store_error)
+        result.map(|ended| !ended.is_empty()).map_err(DbError::into_store_error)
     }
 
     /// The second step alone: see [`takeover::requeue`].
@@ -491,8 +491,8 @@ impl Looker {
     }
 }
 
-fn view(answer: &Answer) -> Result<View, StoreError> {
-    let mut row = Columns::of(answer.rows.first().ok_or_else(|| damaged("an answer"))?);
+fn view(answer: &QueryResult) -> Result<View, StoreError> {
+    let mut row = Columns::of(answer.rows.first().ok_or_else(|| corrupt("an answer"))?);
     let now = row.time()?;
     let is_fenced = row.next()?;
     let asked: Vec<Uuid> = row.next::<Option<_>>()?.unwrap_or_default();

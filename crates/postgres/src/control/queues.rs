@@ -5,11 +5,11 @@ use stepfast_core::queue::{QueueChange, QueueRow};
 use uuid::Uuid;
 
 use crate::conn::pipeline;
-use crate::conn::pipeline::{Job, one};
-use crate::conn::session::Part;
+use crate::conn::pipeline::{Query, param};
+use crate::conn::session::TxPart;
 use crate::conn::session::Session;
 use crate::conn::statements::Sql;
-use crate::error::{Trouble, damaged};
+use crate::error::{DbError, corrupt};
 use crate::rows::Columns;
 use crate::rows::types::Instant;
 
@@ -18,33 +18,33 @@ pub(crate) async fn change(
     session: &Session,
     change: &QueueChange,
     now: Option<Timestamp>,
-) -> Result<Option<QueueRow>, Trouble> {
-    let QueueChange { queue, is_paused, seen_version } = change.clone();
+) -> Result<Option<QueueRow>, DbError> {
+    let QueueChange { queue, is_paused, expected_version: seen_version } = change.clone();
     let limits = &queue.limits;
     let version = seen_version + 1;
-    let set = Job {
+    let set = Query {
         sql: Sql::SetQueue,
-        what: "changing a queue",
+        action: "changing a queue",
         params: vec![
-            one(queue.name.to_string()),
-            one(version),
-            one(now.map(Instant)),
-            one(is_paused),
-            one(limits.is_serial()),
-            one(number(limits.concurrency)),
-            one(number(limits.worker_concurrency)),
-            one(number(limits.key_concurrency)),
-            one(number(limits.rate.map(|rate| rate.starts))),
-            one(limits.rate.map(|rate| rate.period_ms() as i64)),
-            one(number(limits.rate.and_then(|rate| rate.burst))),
-            one(number(limits.key_rate.map(|rate| rate.starts))),
-            one(limits.key_rate.map(|rate| rate.period_ms() as i64)),
-            one(number(limits.key_rate.and_then(|rate| rate.burst))),
-            one(number(limits.max_depth)),
-            one(limits.key_weights.to_json()),
+            param(queue.name.to_string()),
+            param(version),
+            param(now.map(Instant)),
+            param(is_paused),
+            param(limits.serializes_claims()),
+            param(number(limits.concurrency)),
+            param(number(limits.worker_concurrency)),
+            param(number(limits.key_concurrency)),
+            param(number(limits.rate.map(|rate| rate.starts))),
+            param(limits.rate.map(|rate| rate.period_ms() as i64)),
+            param(number(limits.rate.and_then(|rate| rate.burst))),
+            param(number(limits.key_rate.map(|rate| rate.starts))),
+            param(limits.key_rate.map(|rate| rate.period_ms() as i64)),
+            param(number(limits.key_rate.and_then(|rate| rate.burst))),
+            param(number(limits.max_depth)),
+            param(limits.key_weights.to_json()),
         ],
     };
-    let answers = pipeline::run(session, Part::Begin, &[set]).await?;
+    let answers = pipeline::run(session, TxPart::Begin, &[set]).await?;
     let stored = answers.first().and_then(|answer| answer.rows.first());
     let Some(stored) = stored else {
         // nothing of it may stay: its rates might have begun anew
@@ -56,25 +56,25 @@ pub(crate) async fn change(
     if limits.has_slots() && !had_slots {
         give_slots(session, &queue.name).await?;
     }
-    pipeline::run(session, Part::End, &[]).await?;
+    pipeline::run(session, TxPart::End, &[]).await?;
     Ok(Some(QueueRow { queue, is_paused, version, changed_at }))
 }
 
 /// Gives slots to what runs of a queue, in the transaction that has locked its row. No lock on an execution is held while
 /// another one is waited for: flushes and claims may wait for this transaction meanwhile.
-async fn give_slots(session: &Session, queue: &str) -> Result<(), Trouble> {
-    let job = |sql, params| Job { sql, what: "counting what runs of a queue", params };
-    pipeline::run(session, Part::Middle, &[job(Sql::BeforeSlots, Vec::new())]).await?;
+async fn give_slots(session: &Session, queue: &str) -> Result<(), DbError> {
+    let job = |sql, params| Query { sql, action: "counting what runs of a queue", params };
+    pipeline::run(session, TxPart::Middle, &[job(Sql::BeforeSlots, Vec::new())]).await?;
     loop {
         // a fresh snapshot: it shows what claims have taken for which the row was waited for
-        let give = job(Sql::RunningIn, vec![one(queue.to_owned())]);
-        let answers = pipeline::run(session, Part::Middle, &[give]).await?;
+        let give = job(Sql::RunningIn, vec![param(queue.to_owned())]);
+        let answers = pipeline::run(session, TxPart::Middle, &[give]).await?;
         let row =
-            answers.first().and_then(|answer| answer.rows.first()).ok_or_else(|| damaged("an answer"))?;
+            answers.first().and_then(|answer| answer.rows.first()).ok_or_else(|| corrupt("an answer"))?;
         let Some(busy) = Columns::of(row).next::<Option<Uuid>>()? else { return Ok(()) };
-        let wait = job(Sql::AwaitExecution, vec![one(busy)]);
+        let wait = job(Sql::AwaitExecution, vec![param(busy)]);
         let take_back = || job(Sql::TakeSlotsBack, Vec::new());
-        pipeline::run(session, Part::Middle, &[take_back(), wait, take_back()]).await?;
+        pipeline::run(session, TxPart::Middle, &[take_back(), wait, take_back()]).await?;
     }
 }
 

@@ -9,11 +9,11 @@ use stepfast_core::store::{StoreError, WorkerId};
 use uuid::Uuid;
 
 use crate::conn::pipeline;
-use crate::conn::pipeline::{Job, one};
-use crate::conn::session::Part;
+use crate::conn::pipeline::{Query, param};
+use crate::conn::session::TxPart;
 use crate::conn::session::Session;
 use crate::conn::statements::Sql;
-use crate::error::{Trouble, damaged};
+use crate::error::{DbError, corrupt};
 use crate::ownership;
 use crate::rows::Columns;
 use crate::rows::types::{Instant, uuid};
@@ -40,10 +40,10 @@ pub(crate) struct Ended {
 pub(crate) async fn end_registrations(
     session: &Session,
     workers: &[(WorkerId, Option<Timestamp>)],
-) -> Result<Vec<Ended>, Trouble> {
+) -> Result<Vec<Ended>, DbError> {
     let (mut fenced, mut all) = (Vec::new(), Vec::new());
     for &(worker, lease) in workers {
-        match fence(session, worker, lease).await.map_err(Trouble::into_store_error) {
+        match fence(session, worker, lease).await.map_err(DbError::into_store_error) {
             Ok(None) => {}
             Ok(Some((ended, window))) => {
                 fenced.push((worker, window));
@@ -59,7 +59,7 @@ pub(crate) async fn end_registrations(
     if !fenced.is_empty() {
         stepfast_core::crash_point!("postgres lost workers fenced");
     }
-    for (workers, window) in ownership::merged(&fenced) {
+    for (workers, window) in ownership::merge_windows(&fenced) {
         enter(session, &workers, &window).await?;
     }
     Ok(all)
@@ -70,13 +70,13 @@ async fn fence(
     session: &Session,
     worker: WorkerId,
     lease: Option<Timestamp>,
-) -> Result<Option<(Ended, Range<Key>)>, Trouble> {
-    let lock = Job {
+) -> Result<Option<(Ended, Range<Key>)>, DbError> {
+    let lock = Query {
         sql: Sql::LockWorker,
-        what: "locking a registration",
-        params: vec![one(worker.0), one(lease.map(Instant)), one(known())],
+        action: "locking a registration",
+        params: vec![param(worker.0), param(lease.map(Instant)), param(known())],
     };
-    let locked = pipeline::run(session, Part::Begin, &[lock]).await?;
+    let locked = pipeline::run(session, TxPart::Begin, &[lock]).await?;
     let Some(row) = locked.first().and_then(|answer| answer.rows.first()) else {
         return if pipeline::roll_back(session).await {
             Ok(None)
@@ -87,34 +87,34 @@ async fn fence(
     let mut row = Columns::of(row);
     let window = row.key()?..row.key()?;
     let ended = Ended { worker, host: row.next()?, pid: row.next()? };
-    let of_worker = |sql, what| Job { sql, what, params: vec![one(worker.0)] };
+    let of_worker = |sql, what| Query { sql, action: what, params: vec![param(worker.0)] };
     let jobs = [
         of_worker(Sql::LockLanes, "locking lanes"),
         of_worker(Sql::BumpLanes, "fencing lanes"),
         of_worker(Sql::BumpWorker, "fencing a worker"),
     ];
-    pipeline::run(session, Part::Middle, &jobs).await?;
+    pipeline::run(session, TxPart::Middle, &jobs).await?;
     stepfast_core::crash_point!("postgres fence open");
-    pipeline::run(session, Part::End, &[]).await?;
+    pipeline::run(session, TxPart::End, &[]).await?;
     Ok(Some((ended, window)))
 }
 
 /// Enters what these fenced workers have started in the index of owners, and ends their registrations. A registration
 /// stays where somebody has locked something.
-async fn enter(session: &Session, workers: &[i64], window: &Range<Key>) -> Result<(), Trouble> {
-    let params = vec![one(workers.to_vec()), one(uuid(window.start)), one(uuid(window.end))];
-    let job = Job { sql: Sql::EnterAll, what: "entering what runs", params };
-    let answers = pipeline::run(session, Part::Begin, &[job]).await?;
+async fn enter(session: &Session, workers: &[i64], window: &Range<Key>) -> Result<(), DbError> {
+    let params = vec![param(workers.to_vec()), param(uuid(window.start)), param(uuid(window.end))];
+    let job = Query { sql: Sql::EnterAll, action: "entering what runs", params };
+    let answers = pipeline::run(session, TxPart::Begin, &[job]).await?;
     let mut left = HashSet::new();
     for row in answers.iter().flat_map(|answer| &answer.rows) {
         left.insert(Columns::of(row).next::<i64>()?);
     }
     let done: Vec<i64> = workers.iter().copied().filter(|worker| !left.contains(worker)).collect();
     let jobs = [
-        Job { sql: Sql::ForgetAllClaims, what: "forgetting claims", params: vec![one(done.clone())] },
-        Job { sql: Sql::Unregister, what: "ending registrations", params: vec![one(done)] },
+        Query { sql: Sql::ForgetAllClaims, action: "forgetting claims", params: vec![param(done.clone())] },
+        Query { sql: Sql::Unregister, action: "ending registrations", params: vec![param(done)] },
     ];
-    pipeline::run(session, Part::End, &jobs).await?;
+    pipeline::run(session, TxPart::End, &jobs).await?;
     Ok(())
 }
 
@@ -126,17 +126,17 @@ pub(crate) async fn requeue(
     owners: &[i64],
     are_lost: bool,
     now: Option<Timestamp>,
-) -> Result<u64, Trouble> {
+) -> Result<u64, DbError> {
     let mut total = 0;
     loop {
-        let job = Job {
+        let job = Query {
             sql: Sql::Requeue,
-            what: "requeueing executions",
-            params: vec![one(owners.to_vec()), one(are_lost), one(now.map(Instant))],
+            action: "requeueing executions",
+            params: vec![param(owners.to_vec()), param(are_lost), param(now.map(Instant))],
         };
-        let answers = pipeline::run(session, Part::Apart, &[job]).await?;
+        let answers = pipeline::run(session, TxPart::Standalone, &[job]).await?;
         let row =
-            answers.first().and_then(|answer| answer.rows.first()).ok_or_else(|| damaged("an answer"))?;
+            answers.first().and_then(|answer| answer.rows.first()).ok_or_else(|| corrupt("an answer"))?;
         let count = Columns::of(row).next::<i64>()? as u64;
         total += count;
         stepfast_core::crash_point!("postgres requeued");
@@ -147,20 +147,20 @@ pub(crate) async fn requeue(
 }
 
 /// The net under slots: deletes those whose execution does not run, as an older version, or an operator, has left them.
-pub(crate) async fn free_stray_slots(session: &Session) -> Result<(), Trouble> {
-    let job = Job { sql: Sql::StraySlots, what: "freeing stray slots", params: Vec::new() };
-    let answers = pipeline::run(session, Part::Apart, &[job]).await?;
-    if let Some(freed) = answers.first().filter(|answer| answer.affected > 0) {
-        tracing::warn!(rows = freed.affected, "removed slots of executions that do not run");
+pub(crate) async fn free_stray_slots(session: &Session) -> Result<(), DbError> {
+    let job = Query { sql: Sql::StraySlots, action: "freeing stray slots", params: Vec::new() };
+    let answers = pipeline::run(session, TxPart::Standalone, &[job]).await?;
+    if let Some(freed) = answers.first().filter(|answer| answer.affected_rows > 0) {
+        tracing::warn!(rows = freed.affected_rows, "removed slots of executions that do not run");
     }
     Ok(())
 }
 
 /// The net under waiting and waking: wakes what waits for a child that has ended, which a waker that was
 /// lost before its Wake has left behind. Returns how many.
-pub(crate) async fn wake_satisfied(session: &Session, now: Option<Timestamp>) -> Result<u64, Trouble> {
-    let find = Job { sql: Sql::Satisfied, what: "looking for satisfied waits", params: Vec::new() };
-    let found = pipeline::run(session, Part::Apart, &[find]).await?;
+pub(crate) async fn wake_satisfied(session: &Session, now: Option<Timestamp>) -> Result<u64, DbError> {
+    let find = Query { sql: Sql::Satisfied, action: "looking for satisfied waits", params: Vec::new() };
+    let found = pipeline::run(session, TxPart::Standalone, &[find]).await?;
     let mut keys = Vec::new();
     for row in found.iter().flat_map(|answer| &answer.rows) {
         keys.push(Columns::of(row).next::<Uuid>()?);
@@ -170,13 +170,13 @@ pub(crate) async fn wake_satisfied(session: &Session, now: Option<Timestamp>) ->
     }
     keys.sort_unstable();
     let jobs = [
-        Job {
+        Query {
             sql: Sql::Lock,
-            what: "locking executions",
-            params: vec![one(Vec::<Uuid>::new()), one(keys.clone())],
+            action: "locking executions",
+            params: vec![param(Vec::<Uuid>::new()), param(keys.clone())],
         },
-        Job { sql: Sql::Wake, what: "waking executions", params: vec![one(keys), one(now.map(Instant))] },
+        Query { sql: Sql::Wake, action: "waking executions", params: vec![param(keys), param(now.map(Instant))] },
     ];
-    let answers = pipeline::run(session, Part::Whole, &jobs).await?;
+    let answers = pipeline::run(session, TxPart::Whole, &jobs).await?;
     Ok(answers.get(1).map_or(0, |answer| answer.rows.len() as u64))
 }

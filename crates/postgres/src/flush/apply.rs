@@ -8,7 +8,7 @@ use stepfast_core::store::{
 };
 use uuid::Uuid;
 
-use crate::conn::pipeline::{Job, column, one};
+use crate::conn::pipeline::{Query, column, param};
 use crate::conn::statements::Sql;
 use crate::flush::starts::Starts;
 use crate::rows::types::{Instant, armed, ended_at, is_paused, outcome, uuid};
@@ -65,7 +65,7 @@ impl<'a> Sorted<'a> {
     }
 
     /// The statements that apply it behind the fence, requests excepted.
-    pub(crate) fn jobs(&self, flush: &Flush, now: Option<Timestamp>) -> Vec<Job<'a>> {
+    pub(crate) fn jobs(&self, flush: &Flush, now: Option<Timestamp>) -> Vec<Query<'a>> {
         let mut jobs = Vec::new();
         if !self.wakes.is_empty() || !self.requests.is_empty() {
             jobs.push(self.lock());
@@ -79,41 +79,41 @@ impl<'a> Sorted<'a> {
     }
 
     /// Locks the rows that somebody else may want too, in key order.
-    pub(crate) fn lock(&self) -> Job<'a> {
+    pub(crate) fn lock(&self) -> Query<'a> {
         let cancelled: Vec<Uuid> = self.requests.iter().map(|(_, request)| uuid(request.execution)).collect();
         let others = self.wakes.iter().map(|(_, key)| *key);
         let others = others.chain(self.ends.iter().chain(&self.moves).map(|(_, change)| change.key));
         let others = others.chain(self.requests.iter().map(|(_, request)| request.execution));
         let others: Vec<Uuid> = others.map(uuid).collect();
-        Job { sql: Sql::Lock, what: "locking executions", params: vec![one(cancelled), one(others)] }
+        Query { sql: Sql::Lock, action: "locking executions", params: vec![param(cancelled), param(others)] }
     }
 
-    fn answers(&self, jobs: &mut Vec<Job<'a>>) {
+    fn answers(&self, jobs: &mut Vec<Query<'a>>) {
         if !self.answers.is_empty() {
             let params = vec![column(&self.answers, |key| uuid(*key))];
-            jobs.push(Job { sql: Sql::Answer, what: "deleting requests", params });
+            jobs.push(Query { sql: Sql::Answer, action: "deleting requests", params });
         }
     }
 
-    fn executions(&self, worker: WorkerId, now: Option<Timestamp>, jobs: &mut Vec<Job<'a>>) {
+    fn executions(&self, worker: WorkerId, now: Option<Timestamp>, jobs: &mut Vec<Query<'a>>) {
         if !self.ends.is_empty() {
             let ends = &self.ends;
             let params = vec![
-                one(worker.0),
+                param(worker.0),
                 column(ends, |(_, m)| uuid(m.key)),
                 column(ends, |(_, m)| m.state.status() as i16),
                 column(ends, |(_, m)| outcome(&m.state)),
                 column(ends, |(_, m)| ended_at(&m.state)),
             ];
-            jobs.push(Job { sql: Sql::MoveEnded, what: "ending executions", params });
+            jobs.push(Query { sql: Sql::MoveEnded, action: "ending executions", params });
             let cancelled = cancel_outcome().as_bytes().to_vec();
-            let params = vec![column(ends, |(_, m)| uuid(m.key)), one(cancelled)];
-            jobs.push(Job { sql: Sql::Forget, what: "deleting requests", params });
+            let params = vec![column(ends, |(_, m)| uuid(m.key)), param(cancelled)];
+            jobs.push(Query { sql: Sql::Forget, action: "deleting requests", params });
         }
         if !self.moves.is_empty() {
             let moves = &self.moves;
             let params = vec![
-                one(worker.0),
+                param(worker.0),
                 column(moves, |(_, m)| uuid(m.key)),
                 column(moves, |(_, m)| m.state.status() as i16),
                 column(moves, |(_, m)| is_paused(&m.state)),
@@ -121,25 +121,25 @@ impl<'a> Sorted<'a> {
                 column(moves, |(_, m)| ended_at(&m.state)),
                 column(moves, |(_, m)| armed(&m.state)),
             ];
-            jobs.push(Job { sql: Sql::Move, what: "moving executions", params });
+            jobs.push(Query { sql: Sql::Move, action: "moving executions", params });
             let resting: Vec<Uuid> = self.resting().collect();
             if !resting.is_empty() {
-                jobs.push(Job { sql: Sql::Heed, what: "heeding requests", params: vec![one(resting)] });
+                jobs.push(Query { sql: Sql::RequeueRequested, action: "heeding requests", params: vec![param(resting)] });
             }
         }
         let freed: Vec<(Key, &Placement)> = self.freed().collect();
         if !freed.is_empty() {
             let params = vec![
-                one(worker.0),
+                param(worker.0),
                 column(&freed, |(key, _)| uuid(*key)),
                 column(&freed, |(_, ticket)| ticket.queue.to_string()),
                 column(&freed, |(_, ticket)| ticket.key.to_string()),
             ];
-            jobs.push(Job { sql: Sql::Unslot, what: "freeing slots", params });
+            jobs.push(Query { sql: Sql::Unslot, action: "freeing slots", params });
         }
         if !self.wakes.is_empty() {
-            let params = vec![column(&self.wakes, |(_, key)| uuid(*key)), one(now.map(Instant))];
-            jobs.push(Job { sql: Sql::Wake, what: "waking executions", params });
+            let params = vec![column(&self.wakes, |(_, key)| uuid(*key)), param(now.map(Instant))];
+            jobs.push(Query { sql: Sql::Wake, action: "waking executions", params });
         }
         self.starts.jobs(worker, jobs);
     }
@@ -157,7 +157,7 @@ impl<'a> Sorted<'a> {
         self.moves.iter().filter(move |(_, change)| rests(&change.state)).map(|(_, change)| uuid(change.key))
     }
 
-    fn records(&self, jobs: &mut Vec<Job<'a>>) {
+    fn records(&self, jobs: &mut Vec<Query<'a>>) {
         if !self.checkpoints.is_empty() {
             let rows = &self.checkpoints;
             let params = vec![
@@ -172,7 +172,7 @@ impl<'a> Sorted<'a> {
                 column(rows, |c| &*c.name),
                 column(rows, |c| c.outcome.as_bytes()),
             ];
-            jobs.push(Job { sql: Sql::Checkpoint, what: "inserting checkpoints", params });
+            jobs.push(Query { sql: Sql::Checkpoint, action: "inserting checkpoints", params });
         }
         if !self.attempts.is_empty() {
             let rows = &self.attempts;
@@ -183,17 +183,17 @@ impl<'a> Sorted<'a> {
                 column(rows, |a| a.path.as_bytes()),
                 column(rows, |a| a.failure.as_bytes()),
             ];
-            jobs.push(Job { sql: Sql::Attempt, what: "inserting attempts", params });
+            jobs.push(Query { sql: Sql::Attempt, action: "inserting attempts", params });
         }
         if !self.chunks.is_empty() {
             let rows = &self.chunks;
             let params = vec![
                 column(rows, |c| c.value.cast_signed()),
-                column(rows, |c| i64::from(c.n)),
+                column(rows, |c| i64::from(c.index)),
                 column(rows, |c| uuid(c.execution)),
                 column(rows, |c| c.bytes.as_ref()),
             ];
-            jobs.push(Job { sql: Sql::Chunk, what: "inserting chunks", params });
+            jobs.push(Query { sql: Sql::Chunk, action: "inserting chunks", params });
         }
         if !self.discards.is_empty() {
             let kept: Vec<(Key, u64)> = (self.discards.iter())
@@ -204,12 +204,12 @@ impl<'a> Sorted<'a> {
                 column(&kept, |(execution, _)| uuid(*execution)),
                 column(&kept, |(_, value)| value.cast_signed()),
             ];
-            jobs.push(Job { sql: Sql::Discard, what: "deleting chunks", params });
+            jobs.push(Query { sql: Sql::Discard, action: "deleting chunks", params });
         }
     }
 
     /// Rows of the role tables that states bring with them.
-    fn roles(&self, flush: &Flush, jobs: &mut Vec<Job<'a>>) {
+    fn roles(&self, flush: &Flush, jobs: &mut Vec<Query<'a>>) {
         let (mut queued, mut again) = (Vec::new(), Vec::new());
         let (mut timers, mut waits) = (Vec::new(), Vec::new());
         // in the order of the flush: executions become ready in the order in which they were accepted
@@ -235,16 +235,16 @@ impl<'a> Sorted<'a> {
         again.extend(self.resting());
         for (sql, queued) in [(Sql::Ready, queued), (Sql::ReadyAgain, again)] {
             if !queued.is_empty() {
-                jobs.push(Job { sql, what: "making executions ready", params: vec![one(queued)] });
+                jobs.push(Query { sql, action: "making executions ready", params: vec![param(queued)] });
             }
         }
         if !timers.is_empty() {
             let params = vec![column(&timers, |(key, _)| *key), column(&timers, |(_, due_at)| *due_at)];
-            jobs.push(Job { sql: Sql::Timer, what: "inserting timers", params });
+            jobs.push(Query { sql: Sql::Timer, action: "inserting timers", params });
         }
         if !waits.is_empty() {
             let params = vec![column(&waits, |(key, _)| *key), column(&waits, |(_, child)| *child)];
-            jobs.push(Job { sql: Sql::Wait, what: "inserting waits", params });
+            jobs.push(Query { sql: Sql::Wait, action: "inserting waits", params });
         }
     }
 }

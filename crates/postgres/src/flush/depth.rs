@@ -7,9 +7,9 @@ use stepfast_core::queue::depth::{Depth, Admission};
 use stepfast_core::store::{Flush, Start, StoreError, Write};
 use stepfast_core::sync::Mutex;
 
-use crate::conn::pipeline::{Answer, Job, column, one};
+use crate::conn::pipeline::{QueryResult, Query, column, param};
 use crate::conn::statements::Sql;
-use crate::error::BOUNDLESS;
+use crate::error::DEPTH_LIMIT_CHECK;
 use crate::rows::Columns;
 
 /// Queues that are known to have a maximal depth. Into others a flush puts what it has without asking, and is refused as
@@ -53,7 +53,7 @@ impl<'a> Entries<'a> {
     pub(crate) fn of(flush: &'a Flush) -> Self {
         let starts: Vec<_> = (flush.writes.iter().enumerate())
             .filter_map(|(i, write)| match write {
-                Write::Start(start) => Some((i, &**start, &*start.waits_in()?.queue)),
+                Write::Start(start) => Some((i, &**start, &*start.waiting_placement()?.queue)),
                 _ => None,
             })
             .collect();
@@ -66,14 +66,14 @@ impl<'a> Entries<'a> {
     }
 
     /// Fails if one of them has a maximum.
-    pub(crate) fn check(&self) -> Job<'static> {
-        let params = vec![one(self.names())];
-        Job { sql: Sql::Boundless, what: BOUNDLESS, params }
+    pub(crate) fn check(&self) -> Query<'static> {
+        let params = vec![param(self.names())];
+        Query { sql: Sql::Boundless, action: DEPTH_LIMIT_CHECK, params }
     }
 
     /// Locks and reads the depths of those that have a maximum.
-    pub(crate) fn lock(&self) -> Job<'static> {
-        Job { sql: Sql::Depths, what: "locking the depths of queues", params: vec![one(self.names())] }
+    pub(crate) fn lock(&self) -> Query<'static> {
+        Query { sql: Sql::Depths, action: "locking the depths of queues", params: vec![param(self.names())] }
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Gates<'a>(BTreeMap<&'a str, Depth>);
 
 impl<'a> Gates<'a> {
     /// What [`Entries::lock`] has answered.
-    pub(crate) fn read(entries: &Entries<'a>, depths: &Depths, answer: &Answer) -> Result<Self, StoreError> {
+    pub(crate) fn read(entries: &Entries<'a>, depths: &Depths, answer: &QueryResult) -> Result<Self, StoreError> {
         let mut gates = Self::default();
         for row in &answer.rows {
             let mut row = Columns::of(row);
@@ -97,49 +97,49 @@ impl<'a> Gates<'a> {
     }
 
     /// Which Starts are refused; or, where that cannot be told yet, what has to be counted first.
-    pub(crate) fn refused(&mut self, entries: &Entries<'a>) -> Result<HashSet<usize>, Job<'static>> {
+    pub(crate) fn refused(&mut self, entries: &Entries<'a>) -> Result<HashSet<usize>, Query<'static>> {
         let mut depths = self.0.clone();
         let mut refused = HashSet::new();
         let mut uncounted = BTreeSet::new();
         for (i, start, queue) in &entries.starts {
             let Some(depth) = depths.get_mut(queue) else { continue };
             if !start.can_be_rejected() {
-                depth.enter_anyway();
+                depth.admit_unconditionally();
                 continue;
             }
-            match depth.enter() {
+            match depth.try_admit() {
                 Admission::Admitted => {}
-                Admission::Refused => drop(refused.insert(*i)),
-                Admission::Count => drop(uncounted.insert((*queue).to_owned())),
+                Admission::Full => drop(refused.insert(*i)),
+                Admission::CountFirst => drop(uncounted.insert((*queue).to_owned())),
             }
         }
         if uncounted.is_empty() {
             self.0 = depths;
             return Ok(refused);
         }
-        let params = vec![one(uncounted.into_iter().collect::<Vec<_>>())];
-        Err(Job { sql: Sql::CountDepths, what: "counting what waits in queues", params })
+        let params = vec![param(uncounted.into_iter().collect::<Vec<_>>())];
+        Err(Query { sql: Sql::CountDepths, action: "counting what waits in queues", params })
     }
 
     /// What was counted of them.
-    pub(crate) fn counted(&mut self, answer: &Answer) -> Result<(), StoreError> {
+    pub(crate) fn counted(&mut self, answer: &QueryResult) -> Result<(), StoreError> {
         for row in &answer.rows {
             let mut row = Columns::of(row);
             let (queue, waiting): (&str, i64) = (row.next()?, row.next()?);
             if let Some(depth) = self.0.get_mut(queue) {
-                depth.counted(waiting.unsigned_abs());
+                depth.set_count(waiting.unsigned_abs());
             }
         }
         Ok(())
     }
 
     /// Keeps the bounds.
-    pub(crate) fn keep(&self) -> Job<'static> {
+    pub(crate) fn keep(&self) -> Query<'static> {
         let depths: Vec<_> = self.0.iter().collect();
         let params = vec![
             column(&depths, |(queue, _)| (**queue).to_owned()),
             column(&depths, |(_, depth)| i64::try_from(depth.bound()).unwrap_or(i64::MAX)),
         ];
-        Job { sql: Sql::KeepDepths, what: "keeping the depths of queues", params }
+        Query { sql: Sql::KeepDepths, action: "keeping the depths of queues", params }
     }
 }

@@ -12,17 +12,17 @@ use stepfast_core::store::{Flush, Outcome, StoreError};
 
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
-use crate::conn::pipeline::replan;
-use crate::conn::row_counts::count;
-use crate::conn::session::Part;
+use crate::conn::pipeline::discard_plans;
+use crate::conn::row_counts::count_changes;
+use crate::conn::session::TxPart;
 use crate::conn::statements::{FLUSH, Sql};
-use crate::error::{Trouble, damaged, unavailable};
+use crate::error::{DbError, corrupt, unavailable_error};
 use crate::flush::apply::Sorted;
 use crate::flush::depth::{Depths, Entries, Gates};
 use crate::flush::request::Targets;
 use crate::flush::results::Applied;
-use crate::lane::{Lane, Lanes, Mark, lost};
-use crate::ownership::Windows;
+use crate::lane::{Lane, Lanes, LanePosition, lost_history};
+use crate::ownership::Ownership;
 
 /// How often a flush that lost against another transaction is tried again before it counts as blocked.
 const TRIES: usize = 4;
@@ -37,12 +37,12 @@ const LOCK_ROUNDS: usize = 8;
 pub(crate) async fn commit(
     connector: &Connector,
     lanes: &Lanes,
-    windows: &Windows,
+    windows: &Ownership,
     depths: &Depths,
     counters: &Counters,
     flush: &Flush,
 ) -> Result<Vec<(usize, Outcome)>, StoreError> {
-    let slot = lanes.slot(flush.worker, flush.lane);
+    let slot = lanes.shared_lane(flush.worker, flush.lane);
     let mut place = slot.lock().await;
     let mut sorted = Sorted::new(flush);
     enter(windows, flush, &mut sorted);
@@ -55,22 +55,22 @@ pub(crate) async fn commit(
             sorted = Sorted::new(flush);
             enter(windows, flush, &mut sorted);
         }
-        let claim = lane.unseen(claim.clone());
+        let claim = lane.unseen_claim(claim.clone());
         let result =
             attempt(connector, &mut lane, claim.as_ref(), depths, counters, flush, &mut sorted).await;
         let is_clean = result.is_ok() || pipeline::roll_back(&lane.session).await;
         let result = match result {
             // the fence did not match: its row says why
-            Err(Trouble::Fence) if is_clean => {
+            Err(DbError::Fenced) if is_clean => {
                 resolve_fence(&lane, claim.as_ref(), flush).await.map_err(unsettled)
             }
-            Err(Trouble::Fence) => {
+            Err(DbError::Fenced) => {
                 Err(StoreError::Unavailable("the connection was lost behind a fence".into()).into())
             }
             result => result,
         };
         if result.is_ok() {
-            lanes.landed(flush.worker, flush.lane, flush.number, lane.place());
+            lanes.record_durable(flush.worker, flush.lane, flush.number, lane.ctid_hint());
         }
         if is_clean && lane.is_usable() {
             *place = Some(lane);
@@ -78,16 +78,16 @@ pub(crate) async fn commit(
         tries += 1;
         match result {
             Ok(outcomes) => {
-                windows.landed(flush, sorted.released_keys(), &outcomes);
+                windows.record_flush(flush, sorted.released_keys(), &outcomes);
                 return Ok(outcomes);
             }
-            Err(Trouble::Deep) if tries < TRIES => depths.suspect(&Entries::of(flush)),
-            Err(Trouble::Again(reason)) if tries < TRIES => {
+            Err(DbError::DepthLimited) if tries < TRIES => depths.suspect(&Entries::of(flush)),
+            Err(DbError::Retry(reason)) if tries < TRIES => {
                 tracing::debug!(lane = flush.lane, number = flush.number, reason, "flush is tried again");
             }
             // a fresh session decides whether the error was one of the old session. While the flush is split, the whole
             // flush has shown that already; an item alone is blamed after two equal answers again.
-            Err(Trouble::Odd(reason))
+            Err(DbError::Unexplained(reason))
                 if odd_answers == 0 && (!flush.is_bisecting || flush.writes.len() == 1) =>
             {
                 odd_answers += 1;
@@ -100,16 +100,16 @@ pub(crate) async fn commit(
             }
             Err(trouble) => {
                 let error = match trouble {
-                    Trouble::Odd(reason) => StoreError::Rejected(reason),
+                    DbError::Unexplained(reason) => StoreError::Rejected(reason),
                     // perhaps by its limit in time, which a part of the flush may keep
-                    Trouble::Cancelled(reason) => StoreError::Blocked(reason),
+                    DbError::Cancelled(reason) => StoreError::Blocked(reason),
                     trouble => trouble.into_store_error(),
                 };
                 if matches!(error, StoreError::Fenced) {
                     *place = None;
                 }
                 if !matches!(error, StoreError::Unavailable(_)) {
-                    windows.failed(flush);
+                    windows.record_failed_flush(flush);
                 }
                 return Err(error);
             }
@@ -118,8 +118,8 @@ pub(crate) async fn commit(
 }
 
 /// Starts without an entry in the index of owners what the worker's window covers.
-fn enter(windows: &Windows, flush: &Flush, sorted: &mut Sorted<'_>) {
-    windows.enter(flush, &mut |window| {
+fn enter(windows: &Ownership, flush: &Flush, sorted: &mut Sorted<'_>) {
+    windows.begin_flush(flush, &mut |window| {
         sorted.starts.within(window);
         sorted.starts.running_keys().collect()
     });
@@ -129,23 +129,23 @@ fn enter(windows: &Windows, flush: &Flush, sorted: &mut Sorted<'_>) {
 async fn attempt<'a>(
     connector: &Connector,
     lane: &mut Lane,
-    claim: Option<&Mark>,
+    claim: Option<&LanePosition>,
     depths: &Depths,
     counters: &Counters,
     flush: &'a Flush,
     sorted: &mut Sorted<'a>,
-) -> Result<Vec<(usize, Outcome)>, Trouble> {
+) -> Result<Vec<(usize, Outcome)>, DbError> {
     let now = connector.options().clock.as_ref().map(|clock| clock.now());
     let session = &lane.session;
     let mut jobs = Vec::new();
     if session.needs_new_plans(flush.writes.len()) {
-        jobs.push(replan());
+        jobs.push(discard_plans());
     }
-    jobs.push(lane.fence(flush.epoch, flush.number, false, claim));
+    jobs.push(lane.fence_query(flush.epoch, flush.number, false, claim));
     let (mut whole, mut begin) = if flush.is_bisecting {
-        (Part::WholeBriefly, Part::BeginBriefly)
+        (TxPart::WholeShortWait, TxPart::BeginShortWait)
     } else {
-        (Part::Whole, Part::Begin)
+        (TxPart::Whole, TxPart::Begin)
     };
     let mut outcomes = Vec::new();
     let mut answers = Vec::new();
@@ -154,14 +154,14 @@ async fn attempt<'a>(
     if depths.concern(&entries) {
         jobs.push(entries.lock());
         answers = pipeline::run(session, begin, &jobs).await?;
-        (whole, begin) = (Part::End, Part::Middle);
-        let mut gates = Gates::read(&entries, depths, answers.last().ok_or_else(|| damaged("an answer"))?)?;
+        (whole, begin) = (TxPart::End, TxPart::Middle);
+        let mut gates = Gates::read(&entries, depths, answers.last().ok_or_else(|| corrupt("an answer"))?)?;
         let refused = loop {
             match gates.refused(&entries) {
                 Ok(refused) => break refused,
                 Err(count) => {
-                    let counted = pipeline::run(session, Part::Middle, std::slice::from_ref(&count)).await?;
-                    gates.counted(counted.first().ok_or_else(|| damaged("an answer"))?)?;
+                    let counted = pipeline::run(session, TxPart::Middle, std::slice::from_ref(&count)).await?;
+                    gates.counted(counted.first().ok_or_else(|| corrupt("an answer"))?)?;
                     answers.extend(counted);
                     jobs.push(count);
                 }
@@ -182,82 +182,82 @@ async fn attempt<'a>(
         stepfast_core::crash_point!("postgres flush open");
         // What a cancel reaches is only known for sure once it is locked: descendants may have been started
         // while the lock was awaited. So look again until nothing new turns up.
-        let place = jobs.iter().position(|job| job.sql == Sql::Lock).ok_or_else(|| damaged("a flush"))?;
-        let mut locked = Targets::read(answers.get(place).ok_or_else(|| damaged("an answer"))?)?;
+        let place = jobs.iter().position(|job| job.sql == Sql::Lock).ok_or_else(|| corrupt("a flush"))?;
+        let mut locked = Targets::read(answers.get(place).ok_or_else(|| corrupt("an answer"))?)?;
         let mut rounds = 0;
         let targets = loop {
-            let again = pipeline::run(session, Part::Middle, &[sorted.lock()]).await?;
-            let targets = Targets::read(again.first().ok_or_else(|| damaged("an answer"))?)?;
+            let again = pipeline::run(session, TxPart::Middle, &[sorted.lock()]).await?;
+            let targets = Targets::read(again.first().ok_or_else(|| corrupt("an answer"))?)?;
             if targets.is_within(&locked) {
                 break targets;
             }
             locked = targets;
             rounds += 1;
             if rounds == LOCK_ROUNDS {
-                return Err(Trouble::Again(
+                return Err(DbError::Retry(
                     "descendants are started faster than they can be cancelled".into(),
                 ));
             }
         };
         let decisions = targets.decide(&sorted.requests);
         let more = decisions.jobs();
-        answers.extend(pipeline::run(session, Part::End, &more).await?);
+        answers.extend(pipeline::run(session, TxPart::End, &more).await?);
         jobs.extend(more);
         outcomes = decisions.outcomes;
         answers
     };
     // durable from here on
     stepfast_core::crash_point!("postgres after flush");
-    count(counters, &jobs, &answers)?;
-    counters.flushed(flush.writes.len() as u64);
-    lane.fenced(&jobs, &answers, claim);
+    count_changes(counters, &jobs, &answers)?;
+    counters.add_flush(flush.writes.len() as u64);
+    lane.record_fence(&jobs, &answers, claim);
     let mut applied = Applied::read(flush, sorted, &jobs, &answers)?;
     outcomes.extend(applied.outcomes);
     let refused = &sorted.starts.refused;
     applied.losers.extend(refused);
     if !applied.losers.is_empty() {
         let losers = resolve::losers(&lane.session, flush, &applied.losers, refused).await;
-        outcomes.extend(losers.map_err(unavailable)?);
+        outcomes.extend(losers.map_err(unavailable_error)?);
     }
     outcomes.sort_by_key(|(i, _)| *i);
     Ok(outcomes)
 }
 
 /// What it means that a question fails about a flush that may be durable: no error of a statement says that it is not.
-fn unsettled(trouble: Trouble) -> Trouble {
+fn unsettled(trouble: DbError) -> DbError {
     match trouble {
-        Trouble::Again(_) | Trouble::Store(StoreError::Fenced | StoreError::Corrupt(_)) => trouble,
-        trouble => unavailable(trouble).into(),
+        DbError::Retry(_) | DbError::Store(StoreError::Fenced | StoreError::Corrupt(_)) => trouble,
+        trouble => unavailable_error(trouble).into(),
     }
 }
 
 /// What a fence that did not match means.
 async fn resolve_fence(
     lane: &Lane,
-    claim: Option<&Mark>,
+    claim: Option<&LanePosition>,
     flush: &Flush,
-) -> Result<Vec<(usize, Outcome)>, Trouble> {
-    let Some((epoch, last)) = lane.state().await? else {
-        return Err(Trouble::Store(StoreError::Fenced));
+) -> Result<Vec<(usize, Outcome)>, DbError> {
+    let Some((epoch, last)) = lane.read_state().await? else {
+        return Err(DbError::Store(StoreError::Fenced));
     };
     let number = flush.number;
     // whoever has taken the lane over has raised its epoch; any other one is of another registration
     let is_ours = (flush.epoch..=flush.epoch + TAKEOVERS).contains(&epoch);
     if is_ours && flush.is_resent && last >= number && (last == number || epoch != flush.epoch) {
-        lane.prove().await?;
+        lane.await_durable().await?;
         return resolve::applied_before(&lane.session, flush).await;
     }
     if epoch != flush.epoch {
-        return Err(Trouble::Store(StoreError::Fenced));
+        return Err(DbError::Store(StoreError::Fenced));
     }
     if last == number - 1 {
         if let Some(claim) = claim {
-            lane.expect(claim).await?;
+            lane.check_claim(claim).await?;
         }
-        return Err(Trouble::Again(format!("flush {number} of lane {} met its own earlier try", flush.lane)));
+        return Err(DbError::Retry(format!("flush {number} of lane {} met its own earlier try", flush.lane)));
     }
     if last < number {
-        return Err(lost(flush.lane, number - 1, last).into());
+        return Err(lost_history(flush.lane, number - 1, last).into());
     }
     Err(StoreError::Corrupt(format!("flush {number} of lane {} was sent after flush {last}", flush.lane))
         .into())

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::store::{
-    RequestResult as Answered, Outcome, Request, RequestKind, Status, StoreError, UNKNOWN_STATUS,
+    RequestResult as Answered, Outcome, Request, RequestKind, Status, StoreError, UNKNOWN_STATUS_MESSAGE,
 };
 use uuid::Uuid;
 
-use crate::conn::pipeline::{Answer, Job, column};
+use crate::conn::pipeline::{QueryResult, Query, column};
 use crate::conn::statements::Sql;
 use crate::error::store_error;
 use crate::rows::types::reason;
@@ -47,7 +47,7 @@ pub(crate) struct Decisions<'a> {
 
 impl Targets {
     /// Reads the answer of the locking statement.
-    pub(crate) fn read(answer: &Answer) -> Result<Self, StoreError> {
+    pub(crate) fn read(answer: &QueryResult) -> Result<Self, StoreError> {
         let fail = |error| store_error("reading locked executions", &error);
         let mut targets = Self::default();
         for row in &answer.rows {
@@ -83,7 +83,7 @@ impl Targets {
         let mut decisions = Decisions::default();
         for &(i, request) in requests {
             let outcome = match self.rows.get(&request.execution).cloned() {
-                None if self.unknown.contains(&request.execution) => Outcome::Rejected(UNKNOWN_STATUS.into()),
+                None if self.unknown.contains(&request.execution) => Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into()),
                 None => Outcome::NotFound,
                 Some(target) => match request.kind {
                     RequestKind::Cancel => self.cancel(request, &target, &mut decisions),
@@ -161,7 +161,7 @@ impl Targets {
 
 impl<'a> Decisions<'a> {
     /// The statements that carry them out.
-    pub(crate) fn jobs(&self) -> Vec<Job<'a>> {
+    pub(crate) fn jobs(&self) -> Vec<Query<'a>> {
         let mut jobs = Vec::new();
         let mut ended = self.ended.clone();
         ended.sort_by_key(|(key, _)| *key);
@@ -171,7 +171,7 @@ impl<'a> Decisions<'a> {
                 column(&ended, |(_, request)| reason(&request.reason)),
                 column(&ended, |(_, request)| Instant(request.at)),
             ];
-            jobs.push(Job { sql: Sql::Cancel, what: "cancelling executions", params });
+            jobs.push(Query { sql: Sql::Cancel, action: "cancelling executions", params });
             for (sql, what) in [
                 (Sql::Unready, "deleting from ready"),
                 (Sql::Unquarantine, "releasing from the quarantine"),
@@ -179,7 +179,7 @@ impl<'a> Decisions<'a> {
                 (Sql::Unwait, "deleting waits"),
                 (Sql::Answer, "deleting requests"),
             ] {
-                jobs.push(Job { sql, what, params: vec![column(&ended, |(key, _)| uuid(*key))] });
+                jobs.push(Query { sql, action: what, params: vec![column(&ended, |(key, _)| uuid(*key))] });
             }
         }
         if !self.resumed.is_empty() {
@@ -187,20 +187,20 @@ impl<'a> Decisions<'a> {
             resumed.sort_unstable_by_key(|(key, _)| *key);
             let params =
                 vec![column(&resumed, |(key, _)| uuid(*key)), column(&resumed, |(_, was)| was.is_terminal())];
-            jobs.push(Job { sql: Sql::Resume, what: "resuming executions", params });
+            jobs.push(Query { sql: Sql::Resume, action: "resuming executions", params });
             let params = vec![column(&self.resumed, |(key, _)| uuid(*key))];
-            jobs.push(Job { sql: Sql::ReadyAgain, what: "making executions ready", params });
+            jobs.push(Query { sql: Sql::ReadyAgain, action: "making executions ready", params });
             let renewed: Vec<Key> =
                 resumed.iter().filter(|(_, was)| was.is_terminal()).map(|(key, _)| *key).collect();
             let failed: Vec<Key> =
                 resumed.iter().filter(|(_, was)| *was == Status::Failed).map(|(key, _)| *key).collect();
             if !failed.is_empty() {
                 let params = vec![column(&failed, |key| uuid(*key))];
-                jobs.push(Job { sql: Sql::Withdraw, what: "withdrawing failures", params });
+                jobs.push(Query { sql: Sql::Withdraw, action: "withdrawing failures", params });
             }
             if !renewed.is_empty() {
                 let params = vec![column(&renewed, |key| uuid(*key))];
-                jobs.push(Job { sql: Sql::Answer, what: "deleting requests", params });
+                jobs.push(Query { sql: Sql::Answer, action: "deleting requests", params });
             }
         }
         if !self.asked.is_empty() {
@@ -208,9 +208,9 @@ impl<'a> Decisions<'a> {
                 column(&self.asked, |(_, request)| Instant(request.at)),
                 column(&self.asked, |_| RequestKind::Cancel as i16),
                 column(&self.asked, |(key, _)| uuid(*key)),
-                column(&self.asked, |(_, request)| uuid(request.n)),
+                column(&self.asked, |(_, request)| uuid(request.id)),
             ];
-            jobs.push(Job { sql: Sql::Request, what: "inserting requests", params });
+            jobs.push(Query { sql: Sql::Request, action: "inserting requests", params });
         }
         jobs
     }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use stepfast_core::Key;
 use stepfast_core::store::{
-    RequestResult as Answered, Existing, Flush, Move, Outcome, Request, RequestKind, Start, State, Status,
-    StoreError, UNKNOWN_STATUS, Write,
+    RequestResult as Answered, ExistingExecution, Flush, Move, Outcome, Request, RequestKind, Start, State, Status,
+    StoreError, UNKNOWN_STATUS_MESSAGE, Write,
 };
 
 use crate::conn::pipeline;
-use crate::conn::pipeline::{Job, one};
-use crate::conn::session::Part;
+use crate::conn::pipeline::{Query, param};
+use crate::conn::session::TxPart;
 use crate::conn::session::Session;
 use crate::conn::statements::Sql;
-use crate::error::Trouble;
+use crate::error::DbError;
 use crate::flush::starts::held;
 use crate::rows::types::uuid;
 use crate::rows::{Columns, Found, found};
@@ -28,11 +28,11 @@ struct Known {
 }
 
 impl Known {
-    fn of(&self, key: &Key) -> Option<&Existing> {
+    fn of(&self, key: &Key) -> Option<&ExistingExecution> {
         self.by_key.get(key).map(|found| &found.existing)
     }
 
-    fn winner(&self, start: &Start) -> Option<&Existing> {
+    fn winner(&self, start: &Start) -> Option<&ExistingExecution> {
         self.of(&start.key).or_else(|| self.of(self.by_id.get(start.workflow_id.as_deref()?)?))
     }
 
@@ -50,7 +50,7 @@ impl Known {
         if holder.is_some() || start.dedup_id.is_some() && !is_refused {
             return Ok(Outcome::Deduplicated(holder.cloned().map(Box::new)));
         }
-        if start.waits_in().is_some() && start.can_be_rejected() {
+        if start.waiting_placement().is_some() && start.can_be_rejected() {
             return Ok(Outcome::Full);
         }
         Err(StoreError::Corrupt(format!(
@@ -64,13 +64,13 @@ async fn known<'a>(
     session: &Session,
     keys: impl Iterator<Item = Key>,
     starts: impl Iterator<Item = &'a Start> + Clone,
-) -> Result<Known, Trouble> {
+) -> Result<Known, DbError> {
     let keys: Vec<_> = keys.map(uuid).collect();
     let ids: Vec<&str> = starts.clone().filter_map(|start| start.workflow_id.as_deref()).collect();
     let (queues, dedup_ids): (Vec<&str>, Vec<&str>) = starts.filter_map(held).unzip();
-    let params = vec![one(keys), one(ids), one(queues), one(dedup_ids)];
-    let job = Job { sql: Sql::Existing, what: "reading executions", params };
-    let answers = pipeline::run(session, Part::Apart, &[job]).await?;
+    let params = vec![param(keys), param(ids), param(queues), param(dedup_ids)];
+    let job = Query { sql: Sql::Existing, action: "reading executions", params };
+    let answers = pipeline::run(session, TxPart::Standalone, &[job]).await?;
     let mut known = Known::default();
     for row in answers.iter().flat_map(|answer| &answer.rows) {
         let found = found(row)?;
@@ -88,7 +88,7 @@ pub(crate) async fn losers(
     flush: &Flush,
     losers: &[usize],
     refused: &HashSet<usize>,
-) -> Result<Vec<(usize, Outcome)>, Trouble> {
+) -> Result<Vec<(usize, Outcome)>, DbError> {
     let starts = || {
         losers.iter().filter_map(|&i| match flush.writes.get(i) {
             Some(Write::Start(start)) => Some((i, start.as_ref())),
@@ -104,7 +104,7 @@ pub(crate) async fn losers(
 pub(crate) async fn applied_before(
     session: &Session,
     flush: &Flush,
-) -> Result<Vec<(usize, Outcome)>, Trouble> {
+) -> Result<Vec<(usize, Outcome)>, DbError> {
     let is_of_interest = |write: &&Write| match write {
         Write::Start(_) | Write::Wake(_) | Write::Request(_) => true,
         Write::Transition(change) => matches!(change.state, State::Ended { .. }),
@@ -143,7 +143,7 @@ pub(crate) async fn applied_before(
             }
             Write::Request(request) => {
                 let found = known.by_key.get(&request.execution);
-                let is_asked = asked.contains(&(request.execution, request.n));
+                let is_asked = asked.contains(&(request.execution, request.id));
                 outcomes.push((i, answer(request, found, is_asked)));
             }
             _ => {}
@@ -152,14 +152,14 @@ pub(crate) async fn applied_before(
     Ok(outcomes)
 }
 
-async fn asked(session: &Session, flush: &Flush) -> Result<HashSet<(Key, Key)>, Trouble> {
+async fn asked(session: &Session, flush: &Flush) -> Result<HashSet<(Key, Key)>, DbError> {
     let requests = flush.writes.iter().filter(|write| matches!(write, Write::Request(_)));
     let keys: Vec<_> = requests.map(|write| uuid(write.execution())).collect();
     if keys.is_empty() {
         return Ok(HashSet::new());
     }
-    let job = Job { sql: Sql::Asked, what: "reading requests", params: vec![one(keys)] };
-    let answers = pipeline::run(session, Part::Apart, &[job]).await?;
+    let job = Query { sql: Sql::Asked, action: "reading requests", params: vec![param(keys)] };
+    let answers = pipeline::run(session, TxPart::Standalone, &[job]).await?;
     let mut asked = HashSet::new();
     for row in answers.iter().flat_map(|answer| &answer.rows) {
         let mut row = Columns::of(row);
@@ -172,7 +172,7 @@ async fn asked(session: &Session, flush: &Flush) -> Result<HashSet<(Key, Key)>, 
 fn answer(request: &Request, found: Option<&Found>, is_asked: bool) -> Outcome {
     let Some(Found { existing, has_known_status, .. }) = found else { return Outcome::NotFound };
     if !has_known_status {
-        return Outcome::Rejected(UNKNOWN_STATUS.into());
+        return Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into());
     }
     let status = existing.status;
     match request.kind {

@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use stepfast_core::Key;
-use stepfast_core::store::{Existing, Flush, Outcome, Start, Status, StoreError, Write};
+use stepfast_core::store::{ExistingExecution, Flush, Outcome, Start, Status, StoreError, Write};
 
-use crate::conn::pipeline::{Answer, Job};
-use crate::conn::row_counts::{counted, ended, first};
+use crate::conn::pipeline::{QueryResult, Query};
+use crate::conn::row_counts::{keys_and_count, finished_keys_and_count, single_row};
 use crate::conn::statements::Sql;
 use crate::error::store_error;
 use crate::flush::apply::Sorted;
@@ -28,14 +28,14 @@ impl Applied {
     pub(crate) fn read(
         flush: &Flush,
         sorted: &Sorted<'_>,
-        jobs: &[Job<'_>],
-        answers: &[Answer],
+        jobs: &[Query<'_>],
+        answers: &[QueryResult],
     ) -> Result<Self, StoreError> {
         let mut applied = Self::default();
         for (job, answer) in jobs.iter().zip(answers) {
             match job.sql {
                 Sql::MoveEnded => {
-                    let Some(ended) = ended(answer)?.0 else { continue };
+                    let Some(ended) = finished_keys_and_count(answer)?.0 else { continue };
                     let missing = sorted.ends.iter().filter(|(_, change)| !ended.contains(&change.key));
                     applied.outcomes.extend(missing.map(|(i, _)| (*i, Outcome::NotFound)));
                 }
@@ -48,7 +48,7 @@ impl Applied {
                     applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
                 }
                 Sql::StartYielding => {
-                    let free: Vec<&str> = Columns::of(first(answer)?).next()?;
+                    let free: Vec<&str> = Columns::of(single_row(answer)?).next()?;
                     let begins = |start: &Start| queue(start).is_some_and(|queue| free.contains(&queue));
                     let waits = sorted
                         .starts
@@ -59,7 +59,7 @@ impl Applied {
                 }
                 Sql::Merge => applied.read_merged(sorted, answer)?,
                 Sql::Checkpoint | Sql::Attempt => {
-                    let Some(asked) = counted(answer)?.0 else { continue };
+                    let Some(asked) = keys_and_count(answer)?.0 else { continue };
                     let records = flush.writes.iter().enumerate().filter(|(_, write)| match job.sql {
                         Sql::Checkpoint => matches!(write, Write::Checkpoint(_)),
                         _ => matches!(write, Write::Attempt(_)),
@@ -68,7 +68,7 @@ impl Applied {
                     applied.outcomes.extend(heard.map(|(i, _)| (i, Outcome::CancelRequested)));
                 }
                 Sql::Forget => {
-                    let Some(cancelled) = counted(answer)?.0 else { continue };
+                    let Some(cancelled) = keys_and_count(answer)?.0 else { continue };
                     let met = sorted.ends.iter().filter(|(_, change)| cancelled.contains(&change.key));
                     applied.outcomes.extend(met.map(|(i, _)| (*i, Outcome::Cancelled)));
                 }
@@ -86,7 +86,7 @@ impl Applied {
 }
 
 impl Applied {
-    fn read_merged(&mut self, sorted: &Sorted<'_>, answer: &Answer) -> Result<(), StoreError> {
+    fn read_merged(&mut self, sorted: &Sorted<'_>, answer: &QueryResult) -> Result<(), StoreError> {
         let mut there = HashMap::new();
         for row in &answer.rows {
             let mut row = Columns::of(row);
@@ -97,7 +97,7 @@ impl Applied {
             match held(start).and_then(|held| there.get(&held)) {
                 Some(key) if *key == start.key => {}
                 Some(key) => {
-                    let existing = Existing {
+                    let existing = ExistingExecution {
                         key: *key,
                         given_id: None,
                         workflow: start.workflow.clone(),
@@ -117,7 +117,7 @@ impl Applied {
 /// Those of `expected` whose keys the answer does not have.
 fn missing(
     expected: impl ExactSizeIterator<Item = (usize, Key)>,
-    answer: &Answer,
+    answer: &QueryResult,
 ) -> Result<Vec<usize>, StoreError> {
     if answer.rows.len() == expected.len() {
         return Ok(Vec::new());

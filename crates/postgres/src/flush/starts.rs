@@ -7,7 +7,7 @@ use stepfast_core::Key;
 use stepfast_core::clock::{Timestamp, stored_millis};
 use stepfast_core::store::{Start, State, WorkerId, Write};
 
-use crate::conn::pipeline::{Job, column, one};
+use crate::conn::pipeline::{Query, column, param};
 use crate::conn::statements::Sql;
 use crate::rows::types::{Instant, uuid};
 use crate::rows::types::{armed, ended_at, is_paused, outcome};
@@ -133,17 +133,17 @@ impl<'a> Starts<'a> {
     }
 
     /// The statements that insert them.
-    pub(crate) fn jobs(&self, worker: WorkerId, jobs: &mut Vec<Job<'a>>) {
+    pub(crate) fn jobs(&self, worker: WorkerId, jobs: &mut Vec<Query<'a>>) {
         if !self.running.is_empty() {
             let starts = &self.running;
             let params = vec![
-                one(worker.0),
+                param(worker.0),
                 column(starts, |(_, s)| Instant(s.created_at)),
                 column(starts, |(_, s)| uuid(s.key)),
                 column(starts, |(_, s)| s.workflow.as_ref()),
                 column(starts, |(_, s)| s.input.as_bytes()),
             ];
-            jobs.push(Job { sql: Sql::StartRunning, what: "inserting executions", params });
+            jobs.push(Query { sql: Sql::StartRunning, action: "inserting executions", params });
         }
         if !self.ended.is_empty() {
             let starts = &self.ended;
@@ -156,7 +156,7 @@ impl<'a> Starts<'a> {
                 column(starts, |s| s.input.as_bytes()),
                 column(starts, |s| outcome(&s.state)),
             ];
-            jobs.push(Job { sql: Sql::StartEnded, what: "inserting executions", params });
+            jobs.push(Query { sql: Sql::StartEnded, action: "inserting executions", params });
         }
         if !self.queued.is_empty() {
             let starts = &self.queued;
@@ -170,7 +170,7 @@ impl<'a> Starts<'a> {
                 column(starts, |(_, s)| queue_key(s)),
                 column(starts, |(_, s)| priority(s)),
             ];
-            jobs.push(Job { sql: Sql::StartQueued, what: "queueing executions", params });
+            jobs.push(Query { sql: Sql::StartQueued, action: "queueing executions", params });
         }
         if !self.yielding.is_empty() {
             let starts = &self.yielding;
@@ -178,7 +178,7 @@ impl<'a> Starts<'a> {
             queues.sort_unstable();
             queues.dedup();
             let params = vec![
-                one(worker.0),
+                param(worker.0),
                 column(starts, |(_, s, _)| Instant(s.created_at)),
                 column(starts, |(_, s, _)| uuid(s.key)),
                 column(starts, |(_, s, _)| s.workflow.as_ref()),
@@ -188,9 +188,9 @@ impl<'a> Starts<'a> {
                 column(starts, |(_, s, _)| queue_key(s)),
                 column(starts, |(_, s, _)| priority(s)),
                 column(starts, |(_, _, may_begin)| *may_begin),
-                one(queues),
+                param(queues),
             ];
-            jobs.push(Job { sql: Sql::StartYielding, what: "beginning executions of queues", params });
+            jobs.push(Query { sql: Sql::StartYielding, action: "beginning executions of queues", params });
         }
         if !self.merging.is_empty() {
             let starts = &self.merging;
@@ -208,12 +208,12 @@ impl<'a> Starts<'a> {
                 column(starts, |(_, s)| s.active_dedup_id().map(|id| &**id)),
                 column(starts, |(_, s)| s.run_timeout.map(stored_millis)),
             ];
-            jobs.push(Job { sql: Sql::Merge, what: "inserting executions", params });
+            jobs.push(Query { sql: Sql::Merge, action: "inserting executions", params });
         }
         if !self.named.is_empty() {
             let starts = &self.named;
             let params = vec![
-                one(worker.0),
+                param(worker.0),
                 column(starts, |(_, s)| Instant(s.created_at)),
                 column(starts, |(_, s)| ended_at(&s.state)),
                 column(starts, |(_, s)| s.fingerprint.map(u64::cast_signed)),
@@ -224,7 +224,7 @@ impl<'a> Starts<'a> {
                 column(starts, |(_, s)| s.input.as_bytes()),
                 column(starts, |(_, s)| outcome(&s.state)),
             ];
-            jobs.push(Job { sql: Sql::StartNamed, what: "inserting executions", params });
+            jobs.push(Query { sql: Sql::StartNamed, action: "inserting executions", params });
         }
         if !self.special.is_empty() {
             let starts = &self.special;
@@ -252,7 +252,7 @@ impl<'a> Starts<'a> {
                 column(starts, |(_, s)| s.active_dedup_id().map(|id| &**id)),
                 column(starts, |(_, s)| s.run_timeout.map(stored_millis)),
             ];
-            jobs.push(Job { sql: Sql::Start, what: "inserting executions", params });
+            jobs.push(Query { sql: Sql::Start, action: "inserting executions", params });
         }
         if !self.attributes.is_empty() {
             let params = vec![
@@ -260,7 +260,7 @@ impl<'a> Starts<'a> {
                 column(&self.attributes, |(_, name, _)| *name),
                 column(&self.attributes, |(_, _, value)| *value),
             ];
-            jobs.push(Job { sql: Sql::Attribute, what: "inserting attributes", params });
+            jobs.push(Query { sql: Sql::Attribute, action: "inserting attributes", params });
         }
     }
 }

@@ -16,31 +16,31 @@ use tokio_postgres::Row;
 use crate::conn::background::Background;
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
-use crate::conn::pipeline::{Job, one};
-use crate::conn::pool::Readers;
-use crate::conn::session::Part;
+use crate::conn::pipeline::{Query, param};
+use crate::conn::pool::ReaderPool;
+use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
-use crate::error::{damaged, unanswered};
+use crate::error::{corrupt, query_error};
 use crate::rows::types::{Instant, uuid};
 use crate::rows::{Columns, Details, bare, execution, listed};
 
 /// Loads and lists.
 pub(crate) struct Reader {
-    readers: Readers,
+    readers: ReaderPool,
 }
 
 impl Reader {
     /// Makes connections when they are needed, and keeps them.
     pub(crate) fn new(connector: &Arc<Connector>, background: &Arc<Background>) -> Self {
-        Self { readers: Readers::new(connector.clone(), background.clone()) }
+        Self { readers: ReaderPool::new(connector.clone(), background.clone()) }
     }
 
     /// One statement on its own.
-    pub(crate) async fn ask(&self, job: Job<'_>) -> Result<Vec<Row>, StoreError> {
-        let lent = self.readers.lend().await?;
-        let answers = pipeline::run(lent.session(), Part::Apart, &[job]).await.map_err(unanswered)?;
-        lent.give_back();
-        Ok(answers.into_iter().next().ok_or_else(|| damaged("an answer"))?.rows)
+    pub(crate) async fn ask(&self, job: Query<'_>) -> Result<Vec<Row>, StoreError> {
+        let lent = self.readers.acquire().await?;
+        let answers = pipeline::run(lent.session(), TxPart::Standalone, &[job]).await.map_err(query_error)?;
+        lent.release();
+        Ok(answers.into_iter().next().ok_or_else(|| corrupt("an answer"))?.rows)
     }
 
     /// See [`Store::load`](stepfast_core::Store::load).
@@ -60,22 +60,22 @@ impl Reader {
         given.retain(|id| !id.contains('\0'));
         let what = "loading executions";
         let is_bare = detail == Detail::Outcome;
-        let load = Job { sql: Sql::Load, what, params: vec![one(keys), one(given), one(is_bare)] };
+        let load = Query { sql: Sql::Load, action: what, params: vec![param(keys), param(given), param(is_bare)] };
         if is_bare {
             return Ok(in_order(ids, &bares(&self.ask(load).await?)?));
         }
         // one snapshot for the rows and what belongs to them
-        let lent = self.readers.lend().await?;
+        let lent = self.readers.acquire().await?;
         let answers =
-            pipeline::run(lent.session(), Part::BeginSnapshot, &[load]).await.map_err(unanswered)?;
-        let mut records = bares(&answers.first().ok_or_else(|| damaged("an answer"))?.rows)?;
+            pipeline::run(lent.session(), TxPart::BeginSnapshot, &[load]).await.map_err(query_error)?;
+        let mut records = bares(&answers.first().ok_or_else(|| corrupt("an answer"))?.rows)?;
         let found: Vec<_> = records.iter().map(|record| uuid(record.execution.key)).collect();
-        let read = |sql| Job { sql, what, params: vec![one(found.clone())] };
+        let read = |sql| Query { sql, action: what, params: vec![param(found.clone())] };
         let more = [Sql::Checkpoints, Sql::Attempts, Sql::Requests, Sql::Attributes].map(read);
-        let answers = pipeline::run(lent.session(), Part::End, &more).await.map_err(unanswered)?;
-        lent.give_back();
+        let answers = pipeline::run(lent.session(), TxPart::End, &more).await.map_err(query_error)?;
+        lent.release();
         let [checkpoints, attempts, requests, attributes] = answers.as_slice() else {
-            return Err(damaged("an answer"));
+            return Err(corrupt("an answer"));
         };
         let details = Details::new(&records);
         details.checkpoints(&checkpoints.rows, &mut records)?;
@@ -88,8 +88,8 @@ impl Reader {
     /// See [`Store::value`](stepfast_core::Store::value).
     pub(crate) async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
         let params =
-            vec![one(uuid(execution)), one(chunks.value.cast_signed()), one(i64::from(chunks.count))];
-        let rows = self.ask(Job { sql: Sql::Value, what: "loading a large value", params }).await?;
+            vec![param(uuid(execution)), param(chunks.value.cast_signed()), param(i64::from(chunks.count))];
+        let rows = self.ask(Query { sql: Sql::Value, action: "loading a large value", params }).await?;
         let mut bytes = BytesMut::with_capacity(usize::try_from(chunks.len).unwrap_or(0).min(1 << 30));
         for row in &rows {
             bytes.extend_from_slice(Columns::of(row).next()?);
@@ -115,8 +115,8 @@ impl Reader {
         lease_micros: i64,
     ) -> Result<Vec<WorkerId>, StoreError> {
         let ids: Vec<i64> = workers.iter().map(|worker| worker.0).collect();
-        let params = vec![one(ids), one(now.map(Instant)), one(lease_micros)];
-        let rows = self.ask(Job { sql: Sql::Lost, what: "looking for lost workers", params }).await?;
+        let params = vec![param(ids), param(now.map(Instant)), param(lease_micros)];
+        let rows = self.ask(Query { sql: Sql::Lost, action: "looking for lost workers", params }).await?;
         rows.iter().map(|row| Columns::of(row).next().map(WorkerId)).collect()
     }
 
@@ -131,29 +131,29 @@ impl Reader {
         let statuses: Option<Vec<i16>> = (!filter.statuses.is_empty())
             .then(|| filter.statuses.iter().map(|status| *status as i16).collect());
         let mut params = vec![
-            one(statuses),
-            one(filter.workflow.as_deref()),
-            one(filter.is_paused),
-            one(filter.parent.map(uuid)),
-            one(filter.id_prefix.as_deref()),
-            one(filter.created_from.map(Instant)),
-            one(filter.created_before.map(Instant)),
-            one(filter.app_version.as_deref()),
-            one(filter.queue.as_deref()),
-            one(filter.after.filter(|_| filter.limit > 0).map(uuid)),
-            one(names),
-            one(values),
+            param(statuses),
+            param(filter.workflow.as_deref()),
+            param(filter.is_parked),
+            param(filter.parent.map(uuid)),
+            param(filter.id_prefix.as_deref()),
+            param(filter.created_from.map(Instant)),
+            param(filter.created_before.map(Instant)),
+            param(filter.app_version.as_deref()),
+            param(filter.queue.as_deref()),
+            param(filter.after.filter(|_| filter.limit > 0).map(uuid)),
+            param(names),
+            param(values),
         ];
         let has_attributes = !filter.attributes.is_empty();
         if filter.limit == 0 {
             let sql = if has_attributes { Sql::CountByAttribute } else { Sql::Count };
-            let rows = self.ask(Job { sql, what: "counting executions", params }).await?;
-            let total = Columns::of(rows.first().ok_or_else(|| damaged("a count"))?).next::<i64>()? as u64;
+            let rows = self.ask(Query { sql, action: "counting executions", params }).await?;
+            let total = Columns::of(rows.first().ok_or_else(|| corrupt("a count"))?).next::<i64>()? as u64;
             return Ok(Page { executions: Vec::new(), total: Some(total) });
         }
-        params.push(one(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
+        params.push(param(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
         let sql = if has_attributes { Sql::ListByAttribute } else { Sql::List };
-        let rows = self.ask(Job { sql, what: "listing executions", params }).await?;
+        let rows = self.ask(Query { sql, action: "listing executions", params }).await?;
         let executions = rows.iter().map(listed).collect::<Result<_, _>>()?;
         Ok(Page { executions, total: None })
     }

@@ -6,7 +6,7 @@ use stepfast_core::queue::{Queue, QueueRow};
 use stepfast_core::store::StoreError;
 use tokio_postgres::Row;
 
-use crate::conn::pipeline::{Job, one};
+use crate::conn::pipeline::{Query, param};
 use crate::conn::statements::Sql;
 use crate::read::Reader;
 use crate::rows::Columns;
@@ -16,7 +16,7 @@ impl Reader {
     /// See [`Store::queues`](stepfast_core::Store::queues).
     pub(crate) async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
         let names: Option<Vec<String>> = names.map(|names| names.iter().map(ToString::to_string).collect());
-        let job = Job { sql: Sql::Queues, what: "listing queues", params: vec![one(names)] };
+        let job = Query { sql: Sql::Queues, action: "listing queues", params: vec![param(names)] };
         self.ask(job).await?.iter().map(queue).collect()
     }
 }

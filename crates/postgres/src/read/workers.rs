@@ -4,7 +4,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::store::{DeadLetter, StoreError, WorkerOverview, WaitingWork, WorkerId, WorkerInfo, RegisteredWorker};
 use tokio_postgres::Row;
 
-use crate::conn::pipeline::{Job, one};
+use crate::conn::pipeline::{Query, param};
 use crate::conn::statements::Sql;
 use crate::read::Reader;
 use crate::rows::Columns;
@@ -21,9 +21,9 @@ impl Reader {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let now = now.map(Instant);
         let what = "looking who is there";
-        let workers = Job { sql: Sql::Workers, what, params: vec![one(now), one(lease_micros)] };
+        let workers = Query { sql: Sql::Workers, action: what, params: vec![param(now), param(lease_micros)] };
         let workers = self.ask(workers).await?;
-        let waiting = self.ask(Job { sql: Sql::Waiting, what, params: vec![one(now), one(most)] }).await?;
+        let waiting = self.ask(Query { sql: Sql::Waiting, action: what, params: vec![param(now), param(most)] }).await?;
         Ok(WorkerOverview {
             workers: workers.iter().map(worker).collect::<Result<_, _>>()?,
             waiting: waiting.iter().map(waits).collect::<Result<_, _>>()?,
@@ -35,7 +35,7 @@ impl Reader {
     /// See [`Store::dead_letters`](stepfast_core::Store::dead_letters).
     pub(crate) async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let job = Job { sql: Sql::DeadLetters, what: "listing dead letters", params: vec![one(most)] };
+        let job = Query { sql: Sql::DeadLetters, action: "listing dead letters", params: vec![param(most)] };
         self.ask(job).await?.iter().map(dead_letter).collect()
     }
 }

@@ -11,7 +11,7 @@ use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, Checkpoint, CheckpointKind, Execution, Existing, Parent, Record, RequestKind, Status,
+    Attempt, Checkpoint, CheckpointKind, Execution, ExistingExecution, Parent, Record, RequestKind, Status,
     StoreError, WorkerId, decode_pending_sleeps,
 };
 use stepfast_core::{Key, Path, Payload};
@@ -19,7 +19,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
-use crate::error::{damaged, store_error};
+use crate::error::{corrupt, store_error};
 use crate::rows::types::{Instant, key, payload};
 
 /// The columns of a row, one after the other.
@@ -40,7 +40,7 @@ impl<'a> Columns<'a> {
         self.next += 1;
         self.row.try_get(column).map_err(|error| match error.as_db_error() {
             Some(_) => store_error("reading a row", &error),
-            None => damaged("a row"),
+            None => corrupt("a row"),
         })
     }
 
@@ -213,7 +213,7 @@ fn ticket(row: &mut Columns<'_>) -> Result<Option<Arc<Placement>>, StoreError> {
 /// A row of `existing.sql`.
 pub(crate) struct Found {
     /// What it is to a Start that lost.
-    pub existing: Existing,
+    pub existing: ExistingExecution,
     /// True if its status is one that this version knows; else it passes for queued, as a parked execution is.
     pub has_known_status: bool,
     /// When it was accepted.
@@ -228,7 +228,7 @@ pub(crate) struct Found {
 pub(crate) fn found(row: &Row) -> Result<Found, StoreError> {
     let mut row = Columns::of(row);
     let status;
-    let existing = Existing {
+    let existing = ExistingExecution {
         key: row.key()?,
         given_id: row.next::<Option<&str>>()?.map(Into::into),
         workflow: row.next::<&str>()?.into(),

@@ -27,7 +27,7 @@ pub(crate) fn count_of(row: &mut Columns<'_>) -> Result<Option<u32>, StoreError>
 }
 
 pub(crate) fn weights(row: &mut Columns<'_>) -> Result<Weights, StoreError> {
-    Ok(row.next::<Option<&str>>()?.map_or_else(Weights::default, Weights::stored))
+    Ok(row.next::<Option<&str>>()?.map_or_else(Weights::default, Weights::from_stored))
 }
 
 pub(crate) fn rate(row: &mut Columns<'_>) -> Result<Option<Rate>, StoreError> {

@@ -5,19 +5,19 @@ use refinery::Runner;
 use rusqlite::Connection;
 use stepfast_core::store::StoreError;
 
-use crate::error::Tried;
-use crate::schema::{HISTORY, migrations, newest, version};
+use crate::error::DbResult;
+use crate::schema::{HISTORY_TABLE, migrations, newest_version, schema_version};
 
 /// Bytes of a database up to which an engine that is opened brings the schema up to date by itself. A migration may rewrite
 /// tables, and a supervisor would end the process meanwhile.
 const SMALL: i64 = 1 << 30;
 
 /// Applies what is missing, in one transaction. Returns whether anything was.
-pub(crate) fn migrate(conn: &mut Connection) -> Tried<bool> {
+pub(crate) fn migrate(conn: &mut Connection) -> DbResult<bool> {
     let mut runner = Runner::new(&migrations()).set_grouped(true);
-    runner.set_migration_table_name(HISTORY);
-    let supported = newest();
-    let found = version(conn)?;
+    runner.set_migration_table_name(HISTORY_TABLE);
+    let supported = newest_version();
+    let found = schema_version(conn)?;
     if found > supported {
         return Err(StoreError::NewerSchema { found, supported }.into());
     }
@@ -46,22 +46,22 @@ pub(crate) fn migrate(conn: &mut Connection) -> Tried<bool> {
 
 /// Asks the engines of older programs to end, as the schema is brought to the newest version. False if they do not look at
 /// that.
-pub(crate) fn announce(conn: &Connection) -> Tried<bool> {
+pub(crate) fn announce(conn: &Connection) -> DbResult<bool> {
     const FIRST_THAT_LOOK: i64 = 3;
-    if version(conn)? < FIRST_THAT_LOOK {
+    if schema_version(conn)? < FIRST_THAT_LOOK {
         return Ok(false);
     }
-    conn.execute("UPDATE shard SET oldest_engine = max(oldest_engine, ?1)", [newest()])?;
+    conn.execute("UPDATE shard SET oldest_engine = max(oldest_engine, ?1)", [newest_version()])?;
     Ok(true)
 }
 
 /// True if it is an older schema than that of this program.
-pub(crate) fn is_outdated(conn: &Connection) -> Tried<bool> {
-    Ok((1..newest()).contains(&version(conn)?))
+pub(crate) fn is_outdated(conn: &Connection) -> DbResult<bool> {
+    Ok((1..newest_version()).contains(&schema_version(conn)?))
 }
 
 /// Returns how many bytes the database has, where an engine leaves migrations to `db migrate`.
-pub(crate) fn many_bytes(conn: &Connection) -> Tried<Option<i64>> {
+pub(crate) fn many_bytes(conn: &Connection) -> DbResult<Option<i64>> {
     let count = |name: &str| conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let bytes = count("page_count")? * count("page_size")?;
     Ok((bytes > SMALL).then_some(bytes))

@@ -4,30 +4,30 @@ pub(crate) mod migrate;
 
 use std::path::Path;
 
-use stepfast_core::store::{Finding, Migrated, StoreError};
+use stepfast_core::store::{Finding, MigrationReport, StoreError};
 
 use crate::conn::{close_for_now, explain, reader};
-use crate::fork::InSqlite;
+use crate::fork::SqliteUse;
 use crate::{SqliteOptions, SqliteStore, resolve, schema};
 
 impl SqliteStore {
     /// Makes the database at `path` or brings its schema up to date, whatever its size. If `is_dry`, only says what would be
     /// executed.
-    pub fn migrate(path: impl AsRef<Path>, is_dry: bool) -> Result<Migrated, StoreError> {
+    pub fn migrate(path: impl AsRef<Path>, is_dry: bool) -> Result<MigrationReport, StoreError> {
         let path = resolve(path.as_ref())?;
         let found = version(&path)?;
-        let all = schema::all();
+        let all = schema::migration_texts();
         let newest = all.last().map_or(0, |(version, ..)| *version);
         if let Some(found) = found.filter(|found| *found > newest) {
             return Err(StoreError::NewerSchema { found, supported: newest });
         }
         let pending: Vec<_> = all.into_iter().filter(|(version, ..)| *version > found.unwrap_or(0)).collect();
-        let mut migrated = Migrated {
+        let mut migrated = MigrationReport {
             database: path.display().to_string(),
-            found,
-            version: newest,
-            applied: pending.iter().map(|(_, name, _)| name.clone()).collect(),
-            ..Migrated::default()
+            found_version: found,
+            required_version: newest,
+            migrations: pending.iter().map(|(_, name, _)| name.clone()).collect(),
+            ..MigrationReport::default()
         };
         if is_dry {
             let texts = pending.iter().map(|(.., sql)| format!("{}\n", sql.trim_end()));
@@ -37,7 +37,7 @@ impl SqliteStore {
                 format!("BEGIN IMMEDIATE;\n{}COMMIT;", texts.collect::<String>())
             };
         } else if !pending.is_empty() {
-            drop(Self::open_any(&path, SqliteOptions::default(), true)?);
+            drop(Self::open_and_migrate(&path, SqliteOptions::default(), true)?);
         }
         Ok(migrated)
     }
@@ -48,49 +48,49 @@ impl SqliteStore {
         let advice = "run: stepfast db migrate --store URL, or let an engine make it";
         if !path.exists() {
             let state = format!("there is no {}", path.display());
-            return Ok(vec![Finding::wrong("file", state, advice)]);
+            return Ok(vec![Finding::problem("file", state, advice)]);
         }
-        let _in_sqlite = InSqlite::enter();
-        let newest = schema::all().last().map_or(0, |(version, ..)| *version);
+        let _in_sqlite = SqliteUse::enter();
+        let newest = schema::migration_texts().last().map_or(0, |(version, ..)| *version);
         let conn = match reader(&path, None) {
             Ok(conn) => conn,
             Err(trouble) => return Ok(vec![refused(explain(&path, trouble))?]),
         };
-        let found = match schema::version(&conn) {
+        let found = match schema::schema_version(&conn) {
             Ok(found) => found,
             Err(trouble) => return Ok(vec![refused(explain(&path, trouble))?]),
         };
-        let mut findings = vec![Finding::well("file", path.display().to_string())];
+        let mut findings = vec![Finding::ok("file", path.display().to_string())];
         findings.push(if found == newest {
-            Finding::well("schema", format!("version {found}"))
+            Finding::ok("schema", format!("version {found}"))
         } else if found > newest {
             let state = format!("version {found}, this program knows up to {newest}");
-            Finding::wrong("schema", state, "update this program")
+            Finding::problem("schema", state, "update this program")
         } else if found == 0 {
-            Finding::wrong("schema", "it has no executions", advice)
+            Finding::problem("schema", "it has no executions", advice)
         } else {
-            Finding::wrong("schema", format!("version {found}, this program needs {newest}"), advice)
+            Finding::problem("schema", format!("version {found}, this program needs {newest}"), advice)
         });
         if found == newest {
-            let (store_id, shard) = schema::identity(&conn).map_err(|trouble| explain(&path, trouble))?;
-            findings.extend(Finding::of_store(&store_id, shard));
+            let (store_id, shard) = schema::store_identity(&conn).map_err(|trouble| explain(&path, trouble))?;
+            findings.extend(Finding::for_store(&store_id, shard));
         }
         let mode = conn.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
         findings.push(match mode.as_deref() {
-            Ok("wal") => Finding::well("journal", "wal"),
-            Ok(mode) => Finding::wrong("journal", mode, "open an engine on it once: it sets wal"),
+            Ok("wal") => Finding::ok("journal", "wal"),
+            Ok(mode) => Finding::problem("journal", mode, "open an engine on it once: it sets wal"),
             Err(error) => return Err(StoreError::Unavailable(format!("reading the journal mode: {error}"))),
         });
         let beside = path.parent().unwrap_or(&path);
         findings.push(match tempfile_in(beside) {
-            Ok(()) => Finding::well("directory", "writable"),
-            Err(error) => Finding::wrong(
+            Ok(()) => Finding::ok("directory", "writable"),
+            Err(error) => Finding::problem(
                 "directory",
                 format!("{} cannot be written ({error})", beside.display()),
                 "make it writable: SQLite and the engine keep files beside the database",
             ),
         });
-        findings.push(Finding::well("SQLite", rusqlite::version()));
+        findings.push(Finding::ok("SQLite", rusqlite::version()));
         close_for_now(conn);
         Ok(findings)
     }
@@ -107,7 +107,7 @@ fn refused(error: StoreError) -> Result<Finding, StoreError> {
     match error {
         StoreError::Open { reason, .. } => {
             let (state, advice) = reason.split_once("; ").unwrap_or((&reason, "restore it from a backup"));
-            Ok(Finding::wrong("file", state, advice))
+            Ok(Finding::problem("file", state, advice))
         }
         error => Err(error),
     }
@@ -118,9 +118,9 @@ fn version(path: &Path) -> Result<Option<i64>, StoreError> {
     if !path.exists() {
         return Ok(None);
     }
-    let _in_sqlite = InSqlite::enter();
+    let _in_sqlite = SqliteUse::enter();
     let conn = reader(path, None).map_err(|trouble| explain(path, trouble))?;
-    let found = schema::version(&conn).map_err(|trouble| explain(path, trouble))?;
+    let found = schema::schema_version(&conn).map_err(|trouble| explain(path, trouble))?;
     close_for_now(conn);
     Ok((found > 0).then_some(found))
 }

@@ -2,16 +2,16 @@
 
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
-use stepfast_core::attributes::{COUNT_LIMIT, NAME_LIMIT, VALUE_LIMIT};
+use stepfast_core::attributes::{MAX_ATTRIBUTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::store::counters::Table;
-use stepfast_core::text::printable;
+use stepfast_core::text::escape_controls;
 
 use crate::conn::statements::{Sql, Statements};
-use crate::error::Tried;
-use crate::file_share::Shared;
+use crate::error::DbResult;
+use crate::file_share::FileShare;
 use crate::rows::{foreign_text, key, key_of};
 
 /// Most rows that one claim receives.
@@ -36,7 +36,7 @@ struct Letter {
 
 /// Makes executions of what is in the inbox, in the order in which it came. A full queue takes it. A row that no execution
 /// can be made of becomes a dead letter.
-pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp) -> Tried<()> {
+pub(crate) fn receive(sql: &mut Statements<'_>, shared: &FileShare, now: Timestamp) -> DbResult<()> {
     let mut letters = Vec::new();
     let mut rows = sql.get(Sql::Inbox)?.query([RECEIVED])?;
     while let Some(row) = rows.next()? {
@@ -78,7 +78,7 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
                     there += u64::from(reason.is_none());
                     reason
                 }
-                Err(trouble) if trouble.is_of_value() => {
+                Err(trouble) if trouble.is_rejected_value() => {
                     sql.run(Sql::GoBack, [])?;
                     Some(format!("the database refuses it: {}", trouble.detail()))
                 }
@@ -90,8 +90,8 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
                 sql.get(Sql::Bury)?.query_row((letter.id, &reason, now.as_micros()), |row| row.get(0))?;
             tracing::warn!(
                 id,
-                workflow = printable(&letter.workflow),
-                reason = printable(&reason),
+                workflow = escape_controls(&letter.workflow),
+                reason = escape_controls(&reason),
                 "a row of the inbox becomes a dead letter: see stepfast queue dead-letters"
             );
         }
@@ -106,8 +106,8 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &Shared, now: Timestamp)
 
 impl Letter {
     /// Why no execution can be made of it, as far as it says that itself.
-    fn refusal(&self, sql: &mut Statements<'_>, shard: u16, now: Timestamp) -> Tried<Option<String>> {
-        let is_odd = |at: i64| Timestamp::from_micros(at).near(now).as_micros() != at;
+    fn refusal(&self, sql: &mut Statements<'_>, shard: u16, now: Timestamp) -> DbResult<Option<String>> {
+        let is_odd = |at: i64| Timestamp::from_micros(at).clamp_near(now).as_micros() != at;
         if self.key.shard() != shard {
             let reason = format!("its key names shard {}, and this store is shard {shard}", self.key.shard());
             return Ok(Some(reason));
@@ -128,8 +128,8 @@ impl Letter {
                 "an attribute is not a name of 1 to 128 bytes, without '=', with a text of 1 to 1024 bytes, both printable"
                     .to_owned(),
             ),
-            (false, count) if count > COUNT_LIMIT => {
-                Some(format!("it has more than {COUNT_LIMIT} attributes"))
+            (false, count) if count > MAX_ATTRIBUTES => {
+                Some(format!("it has more than {MAX_ATTRIBUTES} attributes"))
             }
             _ => None,
         })
@@ -137,7 +137,7 @@ impl Letter {
 }
 
 /// Returns whether a row of the inbox has an attribute that no execution can have, and how many it has up to there.
-fn odd_attributes(sql: &mut Statements<'_>, id: i64) -> Tried<(bool, usize)> {
+fn odd_attributes(sql: &mut Statements<'_>, id: i64) -> DbResult<(bool, usize)> {
     let is_within = |text: ValueRef<'_>, most: usize| {
         text.as_str().is_ok_and(|text| (1..=most).contains(&text.len()) && !text.contains(char::is_control))
     };
@@ -146,8 +146,8 @@ fn odd_attributes(sql: &mut Statements<'_>, id: i64) -> Tried<(bool, usize)> {
     while let Some(row) = rows.next()? {
         let (name, value) = (row.get_ref(0)?, row.get_ref(1)?);
         let is_text = row.get_ref(2)?.as_str() == Ok("text");
-        let is_name = is_within(name, NAME_LIMIT) && name.as_str().is_ok_and(|name| !name.contains('='));
-        if !is_text || !is_name || !is_within(value, VALUE_LIMIT) {
+        let is_name = is_within(name, MAX_NAME_BYTES) && name.as_str().is_ok_and(|name| !name.contains('='));
+        if !is_text || !is_name || !is_within(value, MAX_VALUE_BYTES) {
             return Ok((true, count));
         }
         count += 1;
@@ -157,7 +157,7 @@ fn odd_attributes(sql: &mut Statements<'_>, id: i64) -> Tried<(bool, usize)> {
 
 /// Returns a column whose text no execution can have, and its fault: SQLite keeps text that is not UTF-8, and nothing can
 /// read it; control characters separate what an execution has in the place of a dedup_id.
-fn odd_text(row: &Row<'_>) -> Tried<Option<(&'static str, &'static str)>> {
+fn odd_text(row: &Row<'_>) -> DbResult<Option<(&'static str, &'static str)>> {
     const TEXTS: [(usize, &str); 6] = [
         (2, "workflow"),
         (3, "app_version"),
@@ -181,10 +181,10 @@ fn odd_text(row: &Row<'_>) -> Tried<Option<(&'static str, &'static str)>> {
 /// Makes an execution of a letter; false if there is one already.
 fn become_execution(
     sql: &mut Statements<'_>,
-    shared: &Shared,
+    shared: &FileShare,
     letter: &Letter,
     now: Timestamp,
-) -> Tried<bool> {
+) -> DbResult<bool> {
     let delayed_until = letter.due_at.filter(|due_at| *due_at > now.as_micros());
     let status = i64::from(delayed_until.is_none());
     if sql.insert(Table::Executions, Sql::Receive, (letter.id, status))? == 0 {

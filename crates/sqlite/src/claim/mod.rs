@@ -18,9 +18,9 @@ use stepfast_core::store::{Claim, ClaimReply, Status, StoreError, WorkerId, is_s
 use crate::claim::inbox::receive;
 use crate::claim::queues::Room;
 use crate::conn::statements::{Sql, Statements, Tally};
-use crate::database::{Inner, fence};
-use crate::error::Tried;
-use crate::file_share::Shared;
+use crate::database::{Database, check_fence};
+use crate::error::DbResult;
+use crate::file_share::FileShare;
 use crate::rows::queues::ready_queues;
 use crate::rows::{execution, key, key_of, maybe_text, status_of, text};
 use crate::{read, rows};
@@ -28,26 +28,26 @@ use crate::{read, rows};
 /// Rows fetched at a time while looking for candidates.
 const PAGE: usize = 64;
 
-impl Inner {
+impl Database {
     /// Claims in one transaction, on the calling thread.
     pub(crate) fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
         let (claimed, tally): (ClaimReply, Tally) = self.write("claiming executions", |conn| {
             let mut sql = Statements::new(conn);
-            fence(&mut sql, claim.worker.0, claim.lane, claim.epoch)?;
-            let (shared, now, claimed) = (&self.shared, self.now(), ClaimReply::default());
+            check_fence(&mut sql, claim.worker.0, claim.lane, claim.epoch)?;
+            let (shared, now, claimed) = (&self.share, self.now(), ClaimReply::default());
             let mut claiming = Claiming { sql, shared, claim, now, claimed, bytes: 0 };
             if claim.from_quarantine {
                 claiming.quarantined()?;
             } else {
                 receive(&mut claiming.sql, shared, now)?;
                 claiming.due()?;
-                claiming.ready(&mut self.turns.lock())?;
+                claiming.ready(&mut self.fair_share.lock())?;
             }
             Ok((claiming.claimed, claiming.sql.tally))
         })?;
         tally.add_to(&self.counters);
         if !claimed.records.is_empty() {
-            self.counters.claimed();
+            self.counters.add_claim();
         }
         Ok(claimed)
     }
@@ -61,7 +61,7 @@ fn can_run(claim: &Claim, workflow: &str, app_version: Option<&str>) -> bool {
 
 struct Claiming<'c, 'a> {
     sql: Statements<'c>,
-    shared: &'a Shared,
+    shared: &'a FileShare,
     claim: &'a Claim,
     now: Timestamp,
     claimed: ClaimReply,
@@ -78,7 +78,7 @@ impl Claiming<'_, '_> {
 
     /// Takes suspended executions whose time has come, earliest first. What stands in a queue of its own stands there
     /// again.
-    fn due(&mut self) -> Tried<()> {
+    fn due(&mut self) -> DbResult<()> {
         let mut after = (i64::MIN, Key::default());
         while !self.is_full() {
             let mut page = Vec::with_capacity(PAGE);
@@ -113,7 +113,7 @@ impl Claiming<'_, '_> {
         Ok(())
     }
 
-    fn admit(&mut self, id: Key, status: Status) -> Tried<bool> {
+    fn admit(&mut self, id: Key, status: Status) -> DbResult<bool> {
         let admit = if status == Status::Scheduled { Sql::AdmitNew } else { Sql::Admit };
         if self.sql.update(Table::Executions, admit, [key(&id)])? == 0 {
             return Ok(false);
@@ -127,7 +127,7 @@ impl Claiming<'_, '_> {
     }
 
     /// Takes what may be tried of the quarantine, the longest in it first.
-    fn quarantined(&mut self) -> Tried<()> {
+    fn quarantined(&mut self) -> DbResult<()> {
         let version = self.claim.app_version.as_deref();
         let mut rows = self.sql.get(Sql::Quarantined)?.query((self.now.as_micros(), version))?;
         let mut found = Vec::new();
@@ -163,7 +163,7 @@ impl Claiming<'_, '_> {
     }
 
     /// Takes of each queue and key what its turn and its limits allow for.
-    fn ready(&mut self, turns: &mut FairShare) -> Tried<()> {
+    fn ready(&mut self, turns: &mut FairShare) -> DbResult<()> {
         if self.is_full() {
             return Ok(());
         }
@@ -193,7 +193,7 @@ impl Claiming<'_, '_> {
         turns: &mut FairShare,
         queues: BTreeSet<Arc<str>>,
         are_starts: bool,
-    ) -> Tried<BTreeSet<Arc<str>>> {
+    ) -> DbResult<BTreeSet<Arc<str>>> {
         let workflows = self.claim.workflows.clone();
         let mut rooms = Vec::with_capacity(queues.len());
         let mut candidates = Vec::with_capacity(queues.len());
@@ -202,7 +202,7 @@ impl Claiming<'_, '_> {
                 continue;
             };
             room.choose(&mut self.sql, if are_starts { &[] } else { &workflows })?;
-            candidates.push(room.candidate(&mut self.sql, &workflows, &turns.after(&queue))?);
+            candidates.push(room.candidate(&mut self.sql, &workflows, &turns.last_key(&queue))?);
             self.claimed.is_limited |= room.is_limited;
             self.claimed.retry_at = self.claimed.retry_at.into_iter().chain(room.again_at).min();
             rooms.push(room);
@@ -213,12 +213,12 @@ impl Claiming<'_, '_> {
             let Some((room, _)) = all.peek() else { break };
             self.take_portion(&portion, room)?;
         }
-        let woken = rooms.iter().filter(|room| room.which == ClaimScope::Resumed);
+        let woken = rooms.iter().filter(|room| room.which == ClaimScope::Woken);
         Ok(woken.map(|room| room.queue.clone()).collect())
     }
 
     /// Takes the first ready executions of a key, over all workflows.
-    fn take_portion(&mut self, portion: &Allocation, room: &Room) -> Tried<()> {
+    fn take_portion(&mut self, portion: &Allocation, room: &Room) -> DbResult<()> {
         let workflows = self.claim.workflows.clone();
         // a page of each workflow, refilled when used up: nothing is read of workflows that are not ours
         let mut pages: Vec<(&str, VecDeque<Spot>)> = Vec::with_capacity(workflows.len());
@@ -231,8 +231,8 @@ impl Claiming<'_, '_> {
             let Some((workflow, page)) = first else { break };
             if taken == portion.limit {
                 // of a rate another claim tells when there is more
-                self.claimed.has_more |= portion.is_cut || room.which == ClaimScope::New;
-                self.claimed.is_limited |= !portion.is_cut;
+                self.claimed.has_more |= portion.is_truncated || room.which == ClaimScope::Starting;
+                self.claimed.is_limited |= !portion.is_truncated;
                 break;
             }
             let Some(spot) = page.pop_front() else { break };
@@ -251,10 +251,10 @@ impl Claiming<'_, '_> {
         room.began(&mut self.sql, &portion.key, taken)
     }
 
-    fn page(&mut self, portion: &Allocation, room: &Room, workflow: &str, after: Spot) -> Tried<VecDeque<Spot>> {
+    fn page(&mut self, portion: &Allocation, room: &Room, workflow: &str, after: Spot) -> DbResult<VecDeque<Spot>> {
         let limit = PAGE.min(portion.limit.saturating_add(1));
         // what has waited has an index of its own
-        let sql = if room.which == ClaimScope::Resumed { Sql::WokenOf } else { Sql::ReadyOf };
+        let sql = if room.which == ClaimScope::Woken { Sql::WokenOf } else { Sql::ReadyOf };
         let params = params![
             workflow,
             &*portion.queue,
@@ -275,7 +275,7 @@ impl Claiming<'_, '_> {
     }
 
     /// Takes one execution if it is in this status and not parked, with what is recorded of it if it has begun.
-    fn take(&mut self, id: Key, status: Status, has_begun: bool) -> Tried<bool> {
+    fn take(&mut self, id: Key, status: Status, has_begun: bool) -> DbResult<bool> {
         let statement = self.sql.get(Sql::Execution)?;
         let found =
             statement.query_row([key(&id)], |row| Ok(execution(row, true))).optional()?.transpose()?;

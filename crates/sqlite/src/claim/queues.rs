@@ -10,7 +10,7 @@ use stepfast_core::queue::{Limits, remaining};
 use stepfast_core::store::counters::Table;
 
 use crate::conn::statements::{Sql, Statements};
-use crate::error::Tried;
+use crate::error::DbResult;
 use crate::rows::key;
 use crate::rows::queues::{next_key, stored_queue};
 
@@ -38,13 +38,13 @@ impl Room {
         name: &Arc<str>,
         worker: i64,
         now: Timestamp,
-    ) -> Tried<Option<Self>> {
+    ) -> DbResult<Option<Self>> {
         let row = stored_queue(sql, name)?;
         if row.as_ref().is_some_and(|row| row.is_paused) {
             return Ok(None);
         }
         let limits = row.map(|row| row.queue.limits).unwrap_or_default();
-        let which = if limits.has_rate() { ClaimScope::New } else { ClaimScope::All };
+        let which = if limits.has_rate() { ClaimScope::Starting } else { ClaimScope::All };
         let mut room = Self {
             queue: name.clone(),
             limits,
@@ -67,13 +67,13 @@ impl Room {
     }
 
     /// Looks whether something of these workflows has waited: then that comes by itself. If nothing has, the rate counts.
-    pub(crate) fn choose(&mut self, sql: &mut Statements<'_>, workflows: &[Arc<str>]) -> Tried<()> {
+    pub(crate) fn choose(&mut self, sql: &mut Statements<'_>, workflows: &[Arc<str>]) -> DbResult<()> {
         if self.which == ClaimScope::All {
             return Ok(());
         }
         for workflow in workflows {
             if sql.exists(Sql::HasWoken, (&**workflow, &*self.queue))? {
-                self.which = ClaimScope::Resumed;
+                self.which = ClaimScope::Woken;
                 return Ok(());
             }
         }
@@ -83,21 +83,21 @@ impl Room {
     }
 
     /// How many more of a key may run, as far as the key is concerned.
-    pub(crate) fn of_key(&mut self, sql: &mut Statements<'_>, key: &str) -> Tried<usize> {
+    pub(crate) fn of_key(&mut self, sql: &mut Statements<'_>, key: &str) -> DbResult<usize> {
         let mut room = usize::MAX;
         if let Some(limit) = self.limits.key_concurrency {
             let used: u32 = sql.get(Sql::KeySlots)?.query_row((&*self.queue, key), |row| row.get(0))?;
             room = remaining(Some(limit), used.into());
             self.is_limited |= room == 0;
         }
-        if self.which == ClaimScope::New {
+        if self.which == ClaimScope::Starting {
             room = room.min(self.allowed(sql, self.limits.key_rate, Some(key))?);
         }
         Ok(room)
     }
 
     /// What a rate allows for now, of the queue or of one of its keys.
-    fn allowed(&mut self, sql: &mut Statements<'_>, rate: Option<Rate>, key: Option<&str>) -> Tried<usize> {
+    fn allowed(&mut self, sql: &mut Statements<'_>, rate: Option<Rate>, key: Option<&str>) -> DbResult<usize> {
         let Some(rate) = rate else { return Ok(usize::MAX) };
         let allowance = rate.allowance(&self.used(sql, &rate, key)?, self.now);
         if allowance.starts == 0 {
@@ -106,8 +106,8 @@ impl Room {
         Ok(allowance.starts)
     }
 
-    fn used(&self, sql: &mut Statements<'_>, rate: &Rate, key: Option<&str>) -> Tried<RateUsage> {
-        let after = rate.counts_after(self.now).as_micros();
+    fn used(&self, sql: &mut Statements<'_>, rate: &Rate, key: Option<&str>) -> DbResult<RateUsage> {
+        let after = rate.window_start(self.now).as_micros();
         let params = (&*self.queue, key.is_some(), key.unwrap_or_default(), after);
         let used = sql.get(Sql::Used)?.query_row(params, |row| {
             let at = |at: Option<i64>| at.map(Timestamp::from_micros);
@@ -121,7 +121,7 @@ impl Room {
     }
 
     /// An execution of the queue runs from here on.
-    pub(crate) fn take(&self, sql: &mut Statements<'_>, queue_key: &str, id: Key, worker: i64) -> Tried<()> {
+    pub(crate) fn take(&self, sql: &mut Statements<'_>, queue_key: &str, id: Key, worker: i64) -> DbResult<()> {
         if self.limits.has_slots() {
             sql.insert(Table::Slots, Sql::Slot, (&*self.queue, queue_key, key(&id), worker))?;
         }
@@ -129,15 +129,15 @@ impl Room {
     }
 
     /// So many executions of a key have begun.
-    pub(crate) fn began(&self, sql: &mut Statements<'_>, queue_key: &str, starts: usize) -> Tried<()> {
-        if self.which != ClaimScope::New || starts == 0 {
+    pub(crate) fn began(&self, sql: &mut Statements<'_>, queue_key: &str, starts: usize) -> DbResult<()> {
+        if self.which != ClaimScope::Starting || starts == 0 {
             return Ok(());
         }
         for (rate, key) in [(self.limits.rate, None), (self.limits.key_rate, Some(queue_key))] {
             let Some(rate) = rate else { continue };
             let entry = rate.entry(&self.used(sql, &rate, key)?, self.now, starts);
             let (is_key, key) = (key.is_some(), key.unwrap_or_default());
-            sql.run(Sql::ForgetStarts, (&*self.queue, is_key, key, entry.forget_until.as_micros()))?;
+            sql.run(Sql::ForgetStarts, (&*self.queue, is_key, key, entry.prune_until.as_micros()))?;
             let params = (&*self.queue, is_key, key, entry.at.as_micros(), entry.starts as i64);
             sql.run(Sql::EnterStarts, params)?;
         }
@@ -150,7 +150,7 @@ impl Room {
         sql: &mut Statements<'_>,
         workflows: &[Arc<str>],
         after: &str,
-    ) -> Tried<ReadyQueue> {
+    ) -> DbResult<ReadyQueue> {
         let mut keys = Vec::new();
         let mut has_more_keys = false;
         // from the key after the last one on, and around

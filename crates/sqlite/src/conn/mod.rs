@@ -9,8 +9,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Rows};
 use stepfast_core::store::{Durability, StoreError};
 
-use crate::companions::Counted;
-use crate::error::{Tried, Trouble, detail};
+use crate::companions::FlushCount;
+use crate::error::{DbResult, DbError, detail};
 
 /// How long SQLite itself tries for a lock, unless a transaction says otherwise: the net below the turnstile.
 const BUSY: Duration = Duration::from_mins(1);
@@ -24,7 +24,7 @@ const READER_CACHE: i64 = 16 * 1024;
 const CHECKPOINT_PAGES: i64 = 10_000;
 
 /// A connection that writes. Creates the file if there is none.
-pub(crate) fn writer(path: &Path, vfs: Option<&str>, durability: Durability) -> Tried<Connection> {
+pub(crate) fn writer(path: &Path, vfs: Option<&str>, durability: Durability) -> DbResult<Connection> {
     let conn = open(path, vfs, OpenFlags::SQLITE_OPEN_CREATE)?;
     // comes first: the first statement that reads the file, so whatever is wrong with it shows here
     let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
@@ -48,7 +48,7 @@ pub(crate) fn writer(path: &Path, vfs: Option<&str>, durability: Durability) -> 
 }
 
 /// A connection that only reads, and is never in the writer's way.
-pub(crate) fn reader(path: &Path, vfs: Option<&str>) -> Tried<Connection> {
+pub(crate) fn reader(path: &Path, vfs: Option<&str>) -> DbResult<Connection> {
     let conn = open(path, vfs, OpenFlags::empty())?;
     set(&conn, path, "query_only", 1)?;
     set(&conn, path, "cache_size", -READER_CACHE)?;
@@ -61,7 +61,7 @@ pub(crate) fn reader(path: &Path, vfs: Option<&str>) -> Tried<Connection> {
 /// When a sync of the log fails, the system takes its pages for written. They can be read, but are not on the disk, and no
 /// later sync writes them. A log that is emptied begins anew with the next transaction: until that is synced, the disk may
 /// still have the beginning of the old one, which is older than the database.
-pub(crate) fn renew_log(conn: &Connection, patience: Duration) -> Tried<bool> {
+pub(crate) fn renew_log(conn: &Connection, patience: Duration) -> DbResult<bool> {
     if !empty_log(conn, patience)? {
         return Ok(false);
     }
@@ -73,30 +73,30 @@ pub(crate) fn renew_log(conn: &Connection, patience: Duration) -> Tried<bool> {
 
 /// Writes all that the log has into the database, and empties it. False if readers or a writer of other connections kept it
 /// from that for longer than `patience`.
-pub(crate) fn empty_log(conn: &Connection, patience: Duration) -> Tried<bool> {
+pub(crate) fn empty_log(conn: &Connection, patience: Duration) -> DbResult<bool> {
     conn.busy_timeout(patience)?;
     let is_busy: bool = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
     Ok(!is_busy)
 }
 
 /// Counts a flush, and returns the count.
-pub(crate) fn count(conn: &Connection) -> Tried<Counted> {
+pub(crate) fn count(conn: &Connection) -> DbResult<FlushCount> {
     let mut statement = conn.prepare_cached("UPDATE flushes SET count = count + 1 RETURNING nonce, count")?;
     one(statement.query([])?)
 }
 
 /// Returns the count of flushes.
-pub(crate) fn counted(conn: &Connection) -> Tried<Counted> {
+pub(crate) fn counted(conn: &Connection) -> DbResult<FlushCount> {
     one(conn.prepare_cached("SELECT nonce, count FROM flushes")?.query([])?)
 }
 
 /// The only row of `flushes`. A statement that is not stepped to its end is not done.
-fn one(mut rows: Rows<'_>) -> Tried<Counted> {
+fn one(mut rows: Rows<'_>) -> DbResult<FlushCount> {
     let mut found = None;
     while let Some(row) = rows.next()? {
-        found = Some(Counted { nonce: row.get(0)?, count: row.get(1)? });
+        found = Some(FlushCount { nonce: row.get(0)?, count: row.get(1)? });
     }
-    found.ok_or_else(|| Trouble::damaged("flushes has no row"))
+    found.ok_or_else(|| DbError::corrupt("flushes has no row"))
 }
 
 /// Closes a connection that another one will follow: even if no other is open, the log is not folded into the
@@ -106,7 +106,7 @@ pub(crate) fn close_for_now(conn: Connection) {
     drop(conn);
 }
 
-fn open(path: &Path, vfs: Option<&str>, create: OpenFlags) -> Tried<Connection> {
+fn open(path: &Path, vfs: Option<&str>, create: OpenFlags) -> DbResult<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
     let conn = match vfs {
         None => Connection::open_with_flags(path, flags)?,
@@ -120,13 +120,13 @@ fn open(path: &Path, vfs: Option<&str>, create: OpenFlags) -> Tried<Connection> 
 }
 
 /// Sets a pragma and reads it back.
-fn set(conn: &Connection, path: &Path, name: &str, value: i64) -> Tried<()> {
+fn set(conn: &Connection, path: &Path, name: &str, value: i64) -> DbResult<()> {
     conn.pragma_update(None, name, value)?;
     let found: i64 = conn.pragma_query_value(None, name, |row| row.get(0))?;
     expect(path, name, &found.to_string(), &value.to_string())
 }
 
-fn expect(path: &Path, name: &str, found: &str, wanted: &str) -> Tried<()> {
+fn expect(path: &Path, name: &str, found: &str, wanted: &str) -> DbResult<()> {
     if found == wanted {
         return Ok(());
     }
@@ -142,12 +142,12 @@ fn refused(path: &Path, reason: impl Into<String>) -> StoreError {
 }
 
 /// Why a database could not be opened, and what to do.
-pub(crate) fn explain(path: &Path, trouble: crate::error::Trouble) -> StoreError {
-    use crate::error::Trouble::Sqlite;
+pub(crate) fn explain(path: &Path, trouble: crate::error::DbError) -> StoreError {
+    use crate::error::DbError::Sqlite;
     use rusqlite::ErrorCode;
     let error = match trouble {
         Sqlite(error) => error,
-        other => match other.into_store(path, "opening") {
+        other => match other.into_store_error(path, "opening") {
             StoreError::Open { reason, .. } => return refused(path, reason),
             error => return error,
         },

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use rusqlite::{CachedStatement, Connection, Params};
 use stepfast_core::store::counters::{Counters, Table};
 
-use crate::error::Tried;
+use crate::error::DbResult;
 
 /// Rows that one statement inserts where there are that many.
 pub(crate) const ROWS: usize = 16;
@@ -333,7 +333,7 @@ impl<'c> Statements<'c> {
     }
 
     /// A statement, counted as executed once.
-    pub(crate) fn get(&mut self, sql: Sql) -> Tried<&mut CachedStatement<'c>> {
+    pub(crate) fn get(&mut self, sql: Sql) -> DbResult<&mut CachedStatement<'c>> {
         self.tally.statements += 1;
         self.bind(sql)
     }
@@ -341,7 +341,7 @@ impl<'c> Statements<'c> {
     /// Returns a statement for its parameters to be bound; it does not count as executed. Inline, as most statements are
     /// there.
     #[inline]
-    pub(crate) fn bind(&mut self, sql: Sql) -> Tried<&mut CachedStatement<'c>> {
+    pub(crate) fn bind(&mut self, sql: Sql) -> DbResult<&mut CachedStatement<'c>> {
         match &mut self.slots[sql as usize] {
             Some(statement) => Ok(statement),
             none => Ok(none.insert(prepare(self.conn, sql)?)),
@@ -349,39 +349,39 @@ impl<'c> Statements<'c> {
     }
 
     /// Runs a statement that returns no rows; the rows that it changed.
-    pub(crate) fn run(&mut self, sql: Sql, params: impl Params) -> Tried<u64> {
+    pub(crate) fn run(&mut self, sql: Sql, params: impl Params) -> DbResult<u64> {
         Ok(self.get(sql)?.execute(params)? as u64)
     }
 
     /// Runs an INSERT and counts its rows.
-    pub(crate) fn insert(&mut self, table: Table, sql: Sql, params: impl Params) -> Tried<u64> {
+    pub(crate) fn insert(&mut self, table: Table, sql: Sql, params: impl Params) -> DbResult<u64> {
         let rows = self.run(sql, params)?;
         self.tally.inserted[table as usize] += rows;
         Ok(rows)
     }
 
     /// Runs an UPDATE and counts its rows.
-    pub(crate) fn update(&mut self, table: Table, sql: Sql, params: impl Params) -> Tried<u64> {
+    pub(crate) fn update(&mut self, table: Table, sql: Sql, params: impl Params) -> DbResult<u64> {
         let rows = self.run(sql, params)?;
         self.tally.updated[table as usize] += rows;
         Ok(rows)
     }
 
     /// Runs a DELETE and counts its rows.
-    pub(crate) fn delete(&mut self, table: Table, sql: Sql, params: impl Params) -> Tried<u64> {
+    pub(crate) fn delete(&mut self, table: Table, sql: Sql, params: impl Params) -> DbResult<u64> {
         let rows = self.run(sql, params)?;
         self.tally.deleted[table as usize] += rows;
         Ok(rows)
     }
 
     /// True if a query has a row.
-    pub(crate) fn exists(&mut self, sql: Sql, params: impl Params) -> Tried<bool> {
+    pub(crate) fn exists(&mut self, sql: Sql, params: impl Params) -> DbResult<bool> {
         Ok(self.get(sql)?.exists(params)?)
     }
 }
 
 #[inline(never)]
-fn prepare(conn: &Connection, sql: Sql) -> Tried<CachedStatement<'_>> {
+fn prepare(conn: &Connection, sql: Sql) -> DbResult<CachedStatement<'_>> {
     Ok(conn.prepare_cached(sql.text())?)
 }
 
@@ -400,15 +400,15 @@ impl Tally {
         for table in Table::ALL {
             let i = table as usize;
             for (rows, count) in [
-                (self.inserted[i], Counters::inserted as fn(&Counters, Table, u64)),
-                (self.updated[i], Counters::updated),
-                (self.deleted[i], Counters::deleted),
+                (self.inserted[i], Counters::add_inserted as fn(&Counters, Table, u64)),
+                (self.updated[i], Counters::add_updated),
+                (self.deleted[i], Counters::add_deleted),
             ] {
                 if rows > 0 {
                     count(counters, table, rows);
                 }
             }
         }
-        counters.statements(self.statements + 2);
+        counters.add_statements(self.statements + 2);
     }
 }

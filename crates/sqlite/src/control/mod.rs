@@ -12,13 +12,13 @@ use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::queue::rate::ClaimScope;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
-    MAX_EXPIRED, ExecutionId, Heartbeat, QUARANTINE, Registration, HeartbeatReply, StoreError, WorkerId, WorkerInfo,
-    is_same_version, quarantine_delay, strikes_after,
+    MAX_EXPIRED, ExecutionId, Heartbeat, QUARANTINE_STRIKES, Registration, HeartbeatReply, StoreError, WorkerId, WorkerInfo,
+    is_same_version, quarantine_delay, next_strikes,
 };
 
 use crate::conn::statements::{Sql, Statements};
-use crate::database::{IN_LINE, Inner};
-use crate::error::Tried;
+use crate::database::{TURN_TIMEOUT, Database};
+use crate::error::DbResult;
 use crate::rows::queues::{next_key, ready_queues, stored_queue};
 use crate::rows::{key, key_of, maybe_text, request_kind, text};
 use crate::{read, schema};
@@ -29,17 +29,17 @@ const TAKEOVER: u64 = 1000;
 /// deletes slots of executions that do not run.
 const RENEWALS_PER_SWEEP: u64 = 60;
 
-impl Inner {
+impl Database {
     /// Registers a worker, or returns the error of a first try.
-    pub(crate) fn register(&self, lanes: u16, info: &WorkerInfo) -> Tried<Registration> {
+    pub(crate) fn register(&self, lanes: u16, info: &WorkerInfo) -> DbResult<Registration> {
         const EPOCH: i64 = 1; // the worker_id is new, so any epoch is
-        self.shared.look_for_peers();
-        self.is_at_rest.store(false, SeqCst);
+        self.share.check_for_peers();
+        self.is_idle.store(false, SeqCst);
         let now = self.now();
         let mut entered = None;
-        let registered = self.try_write(IN_LINE, |conn| {
+        let registered = self.try_write(TURN_TIMEOUT, |conn| {
             // the schema may have been changed since the store was opened
-            if let Some((found, supported)) = schema::newer(conn)? {
+            if let Some((found, supported)) = schema::find_newer_version(conn)? {
                 return Err(StoreError::NewerSchema { found, supported }.into());
             }
             let worker: i64 = conn.query_row(
@@ -65,7 +65,7 @@ impl Inner {
                 )?;
             }
             // before COMMIT: nobody may ever see the row without its lock
-            self.shared.enter(worker).map_err(|error| {
+            self.share.lock_presence(worker).map_err(|error| {
                 let reason = format!("cannot lock byte {worker} of its presence file: {error}");
                 StoreError::Unavailable(reason)
             })?;
@@ -77,13 +77,13 @@ impl Inner {
             Ok(worker) => {
                 stepfast_core::crash_point!("sqlite registered");
                 self.workers.lock().push(worker);
-                self.listener.joined();
+                self.listener.add_engine();
                 Ok(Registration { worker: WorkerId(worker), epoch: EPOCH, now })
             }
             Err(error) => {
                 // if it was registered after all, it is a lost worker without executions
                 if let Some(worker) = entered {
-                    self.shared.leave(worker);
+                    self.share.release_presence(worker);
                 }
                 Err(error)
             }
@@ -96,8 +96,8 @@ impl Inner {
         let mut workers = self.workers.lock();
         if let Some(i) = workers.iter().position(|own| *own == worker) {
             workers.swap_remove(i);
-            self.listener.left();
-            self.shared.leave(worker);
+            self.listener.remove_engine();
+            self.share.release_presence(worker);
         }
         closed
     }
@@ -109,29 +109,29 @@ impl Inner {
             self.requeue(worker, false)?;
             // its last Wakes may have come too late for its lanes
             self.wake_called()?;
-            self.shared.announce(self.listener.id);
+            self.share.announce_commit(self.listener.id);
         }
         Ok(())
     }
 
     pub(crate) fn look(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
-        self.shared.look_for_peers();
+        self.share.check_for_peers();
         if look.renews_lease {
             let is_sweep = self.renewals.fetch_add(1, SeqCst).is_multiple_of(RENEWALS_PER_SWEEP);
-            self.owes_wakes.fetch_or(is_sweep, SeqCst);
+            self.is_sweep_due.fetch_or(is_sweep, SeqCst);
         }
         if look.renews_lease {
             self.check_files()?;
         }
         // before the database: the copy is never ahead of it
-        let copy = self.shared.companions.if_open().and_then(|used| used.counted());
+        let copy = self.share.companions.if_open().and_then(|used| used.read_flush_count());
         self.read("looking what has changed", |conn| {
             if look.renews_lease {
-                self.check_count(copy, conn)?;
+                self.check_flush_count(copy, conn)?;
             }
             let mut seen = self.see(conn, look)?;
             let (lost, owners) = self.lost_beside(conn, look.worker.0)?;
-            seen.has_dead_workers = !lost.is_empty() || !owners.is_empty() || self.owes_wakes.load(SeqCst);
+            seen.has_dead_workers = !lost.is_empty() || !owners.is_empty() || self.is_sweep_due.load(SeqCst);
             Ok(seen)
         })
     }
@@ -139,7 +139,7 @@ impl Inner {
     pub(crate) fn recover(&self, worker: i64) -> Result<u64, StoreError> {
         let recovered = self.take_over(worker)?;
         if recovered > 0 {
-            self.shared.announce(self.listener.id);
+            self.share.announce_commit(self.listener.id);
         }
         Ok(recovered)
     }
@@ -149,7 +149,7 @@ impl Inner {
             let mut is_registered = conn.prepare_cached("SELECT 1 FROM workers WHERE worker_id = ?1")?;
             let mut lost = Vec::new();
             for worker in workers {
-                if !is_registered.exists([worker.0])? || !self.shared.is_alive(worker.0) {
+                if !is_registered.exists([worker.0])? || !self.share.is_alive(worker.0) {
                     lost.push(*worker);
                 }
             }
@@ -165,7 +165,7 @@ impl Inner {
     fn take_over(&self, own: i64) -> Result<u64, StoreError> {
         let (lost, owners) = self.read("looking for lost workers", |conn| self.lost_beside(conn, own))?;
         if !lost.is_empty() {
-            self.owes_wakes.store(true, SeqCst);
+            self.is_sweep_due.store(true, SeqCst);
             for (worker, host, pid) in self.forget(&lost)? {
                 tracing::warn!(worker, host, pid, "a worker was lost; what it ran is made claimable");
             }
@@ -175,11 +175,11 @@ impl Inner {
         for owner in lost.into_iter().chain(owners) {
             recovered += self.requeue(owner, true)?;
         }
-        if self.owes_wakes.load(SeqCst) {
+        if self.is_sweep_due.load(SeqCst) {
             stepfast_core::crash_point!("sqlite requeued and nobody woken");
             self.wake_called()?;
             self.free_stray_slots()?;
-            self.owes_wakes.store(false, SeqCst);
+            self.is_sweep_due.store(false, SeqCst);
         }
         Ok(recovered)
     }
@@ -252,10 +252,10 @@ impl Inner {
     }
 
     /// Lost workers beside the one that looks, and owners that are not registered.
-    fn lost_beside(&self, conn: &Connection, own: i64) -> Tried<(Vec<i64>, Vec<i64>)> {
+    fn lost_beside(&self, conn: &Connection, own: i64) -> DbResult<(Vec<i64>, Vec<i64>)> {
         let mut statement = conn.prepare_cached("SELECT worker_id FROM workers WHERE worker_id <> ?1")?;
         let workers = statement.query_map([own], |row| row.get(0))?.collect::<Result<Vec<i64>, _>>()?;
-        let lost = workers.into_iter().filter(|worker| !self.shared.is_alive(*worker)).collect();
+        let lost = workers.into_iter().filter(|worker| !self.share.is_alive(*worker)).collect();
         Ok((lost, strange_owners(conn)?))
     }
 
@@ -303,7 +303,7 @@ impl Inner {
     }
 
     /// What concerns the worker, in one state of the database.
-    fn see(&self, conn: &Connection, look: &Heartbeat) -> Tried<HeartbeatReply> {
+    fn see(&self, conn: &Connection, look: &Heartbeat) -> DbResult<HeartbeatReply> {
         let mut sql = Statements::new(conn);
         let worker = look.worker.0;
         let mut seen = HeartbeatReply { now: self.now(), ..HeartbeatReply::default() };
@@ -312,7 +312,7 @@ impl Inner {
             .query_row([worker], |row| row.get(0))
             .optional()?;
         seen.is_fenced = epoch != Some(look.epoch);
-        seen.newer_schema = schema::newer(conn)?;
+        seen.newer_schema = schema::find_newer_version(conn)?;
 
         let mut statement = conn.prepare_cached(include_str!("../../queries/asked.sql"))?;
         let mut rows = statement.query([worker])?;
@@ -396,7 +396,7 @@ impl Inner {
 }
 
 /// True if executions of a workflow are ready, in a queue that is served and not paused.
-fn is_ready(sql: &mut Statements<'_>, workflow: &str, look: &Heartbeat) -> Tried<bool> {
+fn is_ready(sql: &mut Statements<'_>, workflow: &str, look: &Heartbeat) -> DbResult<bool> {
     for queue in ready_queues(sql, workflow)? {
         if !look.serves(&queue) || stored_queue(sql, &queue)?.is_some_and(|row| row.is_paused) {
             continue;
@@ -420,17 +420,17 @@ struct Before {
 }
 
 /// Counts a recovery; when the execution may be tried, if it belongs into quarantine.
-fn strike(sql: &mut Statements<'_>, id: Key, before: &Before, now: Timestamp) -> Tried<Option<Timestamp>> {
+fn strike(sql: &mut Statements<'_>, id: Key, before: &Before, now: Timestamp) -> DbResult<Option<Timestamp>> {
     let recorded: i64 = sql.get(Sql::Recorded)?.query_row([key(&id)], |row| row.get(0))?;
     let has_got_on = before.progress.is_some_and(|before| recorded > before);
-    let strikes = strikes_after(before.strikes, has_got_on, before.is_alone);
+    let strikes = next_strikes(before.strikes, has_got_on, before.is_alone);
     sql.run(Sql::Judge, (key(&id), strikes, recorded))?;
-    Ok((strikes >= QUARANTINE).then(|| now.plus(quarantine_delay(strikes))))
+    Ok((strikes >= QUARANTINE_STRIKES).then(|| now.plus(quarantine_delay(strikes))))
 }
 
 /// Owners of executions that are not registered: left by a takeover or a close that was interrupted. Goes
 /// from owner to owner, however many executions each has.
-fn strange_owners(conn: &Connection) -> Tried<Vec<i64>> {
+fn strange_owners(conn: &Connection) -> DbResult<Vec<i64>> {
     let mut next =
         conn.prepare_cached("SELECT owner FROM executions WHERE owner > ?1 ORDER BY owner LIMIT 1")?;
     let mut is_registered = conn.prepare_cached("SELECT 1 FROM workers WHERE worker_id = ?1")?;

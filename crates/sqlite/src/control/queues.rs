@@ -6,15 +6,15 @@ use stepfast_core::store::StoreError;
 use stepfast_core::store::counters::Table;
 
 use crate::conn::statements::{Sql, Statements};
-use crate::database::Inner;
+use crate::database::Database;
 use crate::rows::queues::stored_queue;
 
-impl Inner {
+impl Database {
     /// See [`Store::change_queue`](stepfast_core::Store::change_queue).
     pub(crate) fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
-        let QueueChange { queue, is_paused, seen_version } = change.clone();
+        let QueueChange { queue, is_paused, expected_version: seen_version } = change.clone();
         let row = QueueRow { queue, is_paused, version: seen_version + 1, changed_at: self.now() };
-        let (is_changed, tally) = self.write_patiently("changing a queue", |conn| {
+        let (is_changed, tally) = self.write_with_long_wait("changing a queue", |conn| {
             let mut sql = Statements::new(conn);
             let before =
                 stored_queue(&mut sql, &row.queue.name)?.map(|row| row.queue.limits).unwrap_or_default();
@@ -55,7 +55,7 @@ impl Inner {
             Ok((changed > 0, sql.tally))
         })?;
         tally.add_to(&self.counters);
-        self.shared.announce(self.listener.id);
+        self.share.announce_commit(self.listener.id);
         Ok(is_changed.then_some(row))
     }
 }

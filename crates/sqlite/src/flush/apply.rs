@@ -10,14 +10,14 @@ use stepfast_core::payload::Payload;
 use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
-    PendingSleep, Attempt, Checkpoint, Chunk, DeleteChunks, Existing, Flush, Move, Outcome, Start, State, Status, Write,
+    PendingSleep, Attempt, Checkpoint, Chunk, DeleteChunks, ExistingExecution, Flush, Move, Outcome, Start, State, Status, Write,
     cancel_outcome, encode_pending_sleeps,
 };
 
 use crate::conn::statements::ROWS;
 use crate::conn::statements::{Sql, Statements};
-use crate::error::{Tried, Trouble};
-use crate::file_share::Shared;
+use crate::error::{DbResult, DbError};
+use crate::file_share::FileShare;
 use crate::flush::bulk_insert::{Rows, Shape};
 use crate::flush::depth::Gate;
 use crate::flush::resend::is_first_try;
@@ -29,7 +29,7 @@ pub(crate) struct Apply<'c, 'f> {
     pub(crate) sql: Statements<'c>,
     pub(crate) flush: &'f Flush,
     pub(crate) now: Timestamp,
-    shared: &'f Shared,
+    shared: &'f FileShare,
     /// Whether `requests` has any row; looked up when first needed.
     has_requests: Option<bool>,
     /// True once a Start was inserted that proves the flush.
@@ -51,7 +51,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         sql: Statements<'c>,
         flush: &'f Flush,
         now: Timestamp,
-        shared: &'f Shared,
+        shared: &'f FileShare,
         is_single: bool,
     ) -> Self {
         // too few for company
@@ -72,7 +72,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// Applies all Writes; the outcomes that are not `Applied`, by index.
-    pub(crate) fn all(&mut self) -> Tried<Vec<(usize, Outcome)>> {
+    pub(crate) fn all(&mut self) -> DbResult<Vec<(usize, Outcome)>> {
         let mut outcomes = Vec::new();
         let flush = self.flush;
         self.look_for_requests()?;
@@ -113,11 +113,11 @@ impl<'c, 'f> Apply<'c, 'f> {
         Ok(outcomes)
     }
 
-    pub(crate) fn start(&mut self, start: &'f Start) -> Tried<Outcome> {
+    pub(crate) fn start(&mut self, start: &'f Start) -> DbResult<Outcome> {
         if let Some(merged) = self.merge(start)? {
             return Ok(merged);
         }
-        let gate = start.waits_in().map(|ticket| self.gate(&ticket.queue)).transpose()?;
+        let gate = start.waiting_placement().map(|ticket| self.gate(&ticket.queue)).transpose()?;
         let begins = start.is_self_claiming() && gate.is_some_and(|i| self.gates[i].1.lets_begin);
         if let Some(i) = gate.filter(|_| !begins) {
             let (queue, gate) = &mut self.gates[i];
@@ -152,7 +152,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// Puts what is debounced into the one that is there, if there is one.
-    fn merge(&mut self, start: &Start) -> Tried<Option<Outcome>> {
+    fn merge(&mut self, start: &Start) -> DbResult<Option<Outcome>> {
         let (Some(most), State::Scheduled { due_at }) = (start.debounce_window, &start.state) else {
             return Ok(None);
         };
@@ -186,7 +186,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// Where it stands in `gates` what is known of a queue.
-    fn gate(&mut self, queue: &'f str) -> Tried<usize> {
+    fn gate(&mut self, queue: &'f str) -> DbResult<usize> {
         if let Some(i) = self.gates.iter().position(|(known, _)| *known == queue) {
             return Ok(i);
         }
@@ -196,7 +196,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// What a Start comes to whose queue is full.
-    fn refused(&mut self, start: &Start) -> Tried<Outcome> {
+    fn refused(&mut self, start: &Start) -> DbResult<Outcome> {
         if let Some((existing, _)) = self.find_existing(start)? {
             return Ok(Outcome::Duplicate(Box::new(existing)));
         }
@@ -204,7 +204,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         Ok(other.map_or(Outcome::Full, |other| Outcome::Deduplicated(Some(other))))
     }
 
-    fn keep_bounds(&mut self) -> Tried<()> {
+    fn keep_bounds(&mut self) -> DbResult<()> {
         for (queue, gate) in &self.gates {
             if let Some(bound) = gate.bound() {
                 self.sql.run(Sql::SetDepthBound, (queue, bound))?;
@@ -213,7 +213,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         Ok(())
     }
 
-    fn start_any(&mut self, start: &Start) -> Tried<u64> {
+    fn start_any(&mut self, start: &Start) -> DbResult<u64> {
         let state = &start.state;
         let waiting = self.aside.waiting();
         let (ended_at, outcome) = match state {
@@ -260,7 +260,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         Ok(rows)
     }
 
-    fn enter_attributes(&mut self, start: &Start) -> Tried<()> {
+    fn enter_attributes(&mut self, start: &Start) -> DbResult<()> {
         for (name, value) in start.attributes.iter() {
             self.sql.insert(Table::Attributes, Sql::Attribute, (key(&start.key), name, value))?;
         }
@@ -268,16 +268,16 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// Whoever was there before a Start.
-    pub(crate) fn existing(&mut self, start: &Start) -> Tried<Outcome> {
+    pub(crate) fn existing(&mut self, start: &Start) -> DbResult<Outcome> {
         match self.find_existing(start)? {
             Some((existing, _)) => Ok(Outcome::Duplicate(Box::new(existing))),
             None if start.dedup_id.is_some() => Ok(Outcome::Deduplicated(self.find_deduplicated(start)?)),
-            None => Err(Trouble::damaged("executions refuses a key that it does not have")),
+            None => Err(DbError::corrupt("executions refuses a key that it does not have")),
         }
     }
 
     /// The row that has a Start's key or workflow_id, and when it was created.
-    pub(crate) fn find_existing(&mut self, start: &Start) -> Tried<Option<(Existing, i64)>> {
+    pub(crate) fn find_existing(&mut self, start: &Start) -> DbResult<Option<(ExistingExecution, i64)>> {
         let statement = self.sql.get(Sql::Existing)?;
         if let Some(found) = statement.query_row([key(&start.key)], |row| Ok(existing(row))).optional()? {
             return found.map(Some);
@@ -288,7 +288,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// The row that has a Start's dedup_id.
-    fn find_deduplicated(&mut self, start: &Start) -> Tried<Option<Box<Existing>>> {
+    fn find_deduplicated(&mut self, start: &Start) -> DbResult<Option<Box<ExistingExecution>>> {
         let queue = start.placement.as_deref().map(|ticket| &*ticket.queue);
         let statement = self.sql.get(Sql::ExistingByDedupId)?;
         let params = (queue, start.dedup_id.as_deref());
@@ -296,7 +296,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         Ok(found.map(|(existing, _)| Box::new(existing)))
     }
 
-    pub(crate) fn checkpoint(&mut self, checkpoint: &'f Checkpoint) -> Tried<Outcome> {
+    pub(crate) fn checkpoint(&mut self, checkpoint: &'f Checkpoint) -> DbResult<Outcome> {
         let rows = self.insert_checkpoints(&[(0, checkpoint)])?;
         if rows == 1 || self.has_checkpoint(checkpoint)? == Some(true) {
             return Ok(self.heard(checkpoint.execution));
@@ -306,7 +306,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// Whether there is a checkpoint at this path, and whether it is this one.
-    pub(crate) fn has_checkpoint(&mut self, checkpoint: &Checkpoint) -> Tried<Option<bool>> {
+    pub(crate) fn has_checkpoint(&mut self, checkpoint: &Checkpoint) -> DbResult<Option<bool>> {
         let params = (
             key(&checkpoint.execution),
             checkpoint.path.as_bytes(),
@@ -317,7 +317,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         self.is_recorded(Sql::SameCheckpoint, params, &checkpoint.outcome)
     }
 
-    fn attempt(&mut self, attempt: &Attempt) -> Tried<Outcome> {
+    fn attempt(&mut self, attempt: &Attempt) -> DbResult<Outcome> {
         let waiting = self.aside.waiting();
         let failure = self.aside.column(&mut self.sql, &attempt.failure)?;
         let params = (
@@ -341,14 +341,14 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// Whether there is an attempt of this number, and whether it is this one.
-    pub(crate) fn has_attempt(&mut self, attempt: &Attempt) -> Tried<Option<bool>> {
+    pub(crate) fn has_attempt(&mut self, attempt: &Attempt) -> DbResult<Option<bool>> {
         let params =
             (key(&attempt.execution), attempt.path.as_bytes(), attempt.attempt, attempt.at.as_micros());
         self.is_recorded(Sql::SameAttempt, params, &attempt.failure)
     }
 
     /// Whether a row is there, and whether it is this one: `same` compares its short columns, and selects its payload.
-    fn is_recorded(&mut self, same: Sql, params: impl Params, payload: &Payload) -> Tried<Option<bool>> {
+    fn is_recorded(&mut self, same: Sql, params: impl Params, payload: &Payload) -> DbResult<Option<bool>> {
         let statement = self.sql.get(same)?;
         let found = statement.query_row(params, |row| Ok((row.get(0)?, payload_of(row, 1)))).optional()?;
         let Some((is_same, found)): Option<(bool, _)> = found else { return Ok(None) };
@@ -359,7 +359,7 @@ impl<'c, 'f> Apply<'c, 'f> {
         Ok(Some(is_same && is_whole && found.as_bytes() == payload.as_bytes()))
     }
 
-    fn change(&mut self, change: &Move) -> Tried<Outcome> {
+    fn change(&mut self, change: &Move) -> DbResult<Outcome> {
         let (id, owner) = (key(&change.key), self.flush.worker.0);
         let instead; // the state of an execution with a request that is not answered
         let mut outcome = Outcome::Applied;
@@ -419,7 +419,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// Inserts what the role tables hold of a state that was just entered.
-    fn enter_roles(&mut self, id: Key, state: &State) -> Tried<()> {
+    fn enter_roles(&mut self, id: Key, state: &State) -> DbResult<()> {
         match state {
             State::Queued { .. } => self.ready(id, false)?,
             State::Scheduled { due_at } => {
@@ -439,7 +439,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// Makes a new execution claimable.
-    fn enter_ready(&mut self, start: &Start) -> Tried<()> {
+    fn enter_ready(&mut self, start: &Start) -> DbResult<()> {
         let seq = self.shared.next_seq(self.now);
         let ticket = start.placement.as_deref();
         let params = (
@@ -456,12 +456,12 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// Makes an execution claimable again; `is_woken` if it goes on after it has waited.
-    pub(crate) fn ready(&mut self, id: Key, is_woken: bool) -> Tried<()> {
+    pub(crate) fn ready(&mut self, id: Key, is_woken: bool) -> DbResult<()> {
         self.sql.insert(Table::Ready, Sql::ReadyAs, (key(&id), is_woken))?;
         Ok(())
     }
 
-    fn wake(&mut self, id: Key) -> Tried<Outcome> {
+    fn wake(&mut self, id: Key) -> DbResult<Outcome> {
         let params = (key(&id), self.now.as_micros());
         if self.sql.update(Table::Executions, Sql::Wake, params)? == 0 {
             return Ok(Outcome::NotFound);
@@ -472,18 +472,18 @@ impl<'c, 'f> Apply<'c, 'f> {
         Ok(Outcome::Applied)
     }
 
-    fn answer(&mut self, id: Key) -> Tried<Outcome> {
+    fn answer(&mut self, id: Key) -> DbResult<Outcome> {
         self.sql.delete(Table::Requests, Sql::Answer, [key(&id)])?;
         Ok(Outcome::Applied)
     }
 
-    fn chunk(&mut self, chunk: &Chunk) -> Tried<Outcome> {
-        let params = (key(&chunk.execution), chunk.value as i64, chunk.n, &*chunk.bytes);
+    fn chunk(&mut self, chunk: &Chunk) -> DbResult<Outcome> {
+        let params = (key(&chunk.execution), chunk.value as i64, chunk.index, &*chunk.bytes);
         self.sql.insert(Table::Chunks, Sql::Chunk, params)?;
         Ok(Outcome::Applied)
     }
 
-    fn discard(&mut self, discard: &DeleteChunks) -> Tried<Outcome> {
+    fn discard(&mut self, discard: &DeleteChunks) -> DbResult<Outcome> {
         let id = key(&discard.execution);
         // one value after the other: their pieces are large, and few
         let mut from = i64::MIN;
@@ -502,7 +502,7 @@ impl<'c, 'f> Apply<'c, 'f> {
 
     /// Finds the executions of the flush's checkpoints and attempts that are asked for something, before any of its
     /// Writes is applied.
-    fn look_for_requests(&mut self) -> Tried<()> {
+    fn look_for_requests(&mut self) -> DbResult<()> {
         for write in &self.flush.writes {
             let (Write::Checkpoint(Checkpoint { execution, .. }) | Write::Attempt(Attempt { execution, .. })) =
                 write
@@ -525,7 +525,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// True if something is asked for with the execution, which this flush does not answer.
-    fn is_asked(&mut self, id: Key) -> Tried<bool> {
+    fn is_asked(&mut self, id: Key) -> DbResult<bool> {
         if !self.has_requests()? {
             return Ok(false);
         }
@@ -535,7 +535,7 @@ impl<'c, 'f> Apply<'c, 'f> {
     }
 
     /// True if something is asked for with any execution: almost always nothing is, which one look per flush tells.
-    fn has_requests(&mut self) -> Tried<bool> {
+    fn has_requests(&mut self) -> DbResult<bool> {
         if let Some(has_requests) = self.has_requests {
             return Ok(has_requests);
         }
@@ -555,8 +555,8 @@ fn armed(armed: &[PendingSleep]) -> Option<Vec<u8>> {
 }
 
 /// A row that a Start met, and when it was created.
-fn existing(row: &rusqlite::Row<'_>) -> Tried<(Existing, i64)> {
-    let existing = Existing {
+fn existing(row: &rusqlite::Row<'_>) -> DbResult<(ExistingExecution, i64)> {
+    let existing = ExistingExecution {
         key: key_of(row, 0)?,
         given_id: maybe_text(row, 6)?,
         workflow: text(row, 1)?,

@@ -6,7 +6,7 @@ use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Checkpoint, Outcome, Start, State};
 
 use crate::conn::statements::{ROWS, Sql};
-use crate::error::{Tried, Trouble};
+use crate::error::{DbResult, DbError};
 use crate::flush::apply::Apply;
 use crate::rows::key;
 use crate::rows::payloads::Column;
@@ -76,13 +76,13 @@ impl Rows<'_> {
 impl<'f> Apply<'_, 'f> {
     /// Inserts a row of a common shape as soon as there are enough of them. An error that says so if any of
     /// them is there already: the flush is then applied one row at a time.
-    pub(crate) fn gather_start(&mut self, i: usize, start: &'f Start, shape: Shape) -> Tried<()> {
+    pub(crate) fn gather_start(&mut self, i: usize, start: &'f Start, shape: Shape) -> DbResult<()> {
         let waiting = &mut self.rows.starts[shape as usize];
         waiting.push((i, start));
         if waiting.len() == ROWS {
             let starts = std::mem::take(waiting);
             if self.insert_starts(shape, &starts)? < ROWS as u64 {
-                return Err(Trouble::OneByOne);
+                return Err(DbError::RetryRowByRow);
             }
             // it runs or has ended: nobody has staged it again
             self.has_started = true;
@@ -92,12 +92,12 @@ impl<'f> Apply<'_, 'f> {
     }
 
     /// The same for a checkpoint.
-    pub(crate) fn gather_checkpoint(&mut self, i: usize, checkpoint: &'f Checkpoint) -> Tried<()> {
+    pub(crate) fn gather_checkpoint(&mut self, i: usize, checkpoint: &'f Checkpoint) -> DbResult<()> {
         self.rows.checkpoints.push((i, checkpoint));
         if self.rows.checkpoints.len() == ROWS {
             let checkpoints = std::mem::take(&mut self.rows.checkpoints);
             if self.insert_checkpoints(&checkpoints)? < ROWS as u64 {
-                return Err(Trouble::OneByOne);
+                return Err(DbError::RetryRowByRow);
             }
             self.rows.checkpoints = reused(checkpoints);
         }
@@ -105,7 +105,7 @@ impl<'f> Apply<'_, 'f> {
     }
 
     /// Inserts what is left, row by row.
-    pub(crate) fn insert_rest(&mut self, outcomes: &mut Vec<(usize, Outcome)>) -> Tried<()> {
+    pub(crate) fn insert_rest(&mut self, outcomes: &mut Vec<(usize, Outcome)>) -> DbResult<()> {
         for shape in [Shape::Running, Shape::Ended] {
             for (i, start) in std::mem::take(&mut self.rows.starts[shape as usize]) {
                 outcomes.push((i, self.start(start)?));
@@ -118,7 +118,7 @@ impl<'f> Apply<'_, 'f> {
     }
 
     /// Inserts one row or [`ROWS`] of them; how many were not there before.
-    pub(crate) fn insert_starts(&mut self, shape: Shape, starts: &[(usize, &'f Start)]) -> Tried<u64> {
+    pub(crate) fn insert_starts(&mut self, shape: Shape, starts: &[(usize, &'f Start)]) -> DbResult<u64> {
         let owner = self.flush.worker.0;
         let waiting = self.aside.waiting();
         for (row, (_, start)) in starts.iter().enumerate() {
@@ -155,7 +155,7 @@ impl<'f> Apply<'_, 'f> {
     }
 
     /// The same for checkpoints.
-    pub(crate) fn insert_checkpoints(&mut self, checkpoints: &[(usize, &'f Checkpoint)]) -> Tried<u64> {
+    pub(crate) fn insert_checkpoints(&mut self, checkpoints: &[(usize, &'f Checkpoint)]) -> DbResult<u64> {
         let shape = Shape::Checkpoint;
         let waiting = self.aside.waiting();
         for (row, (_, checkpoint)) in checkpoints.iter().enumerate() {
@@ -199,7 +199,7 @@ fn bind_name<'f>(
     parameter: usize,
     bound: &mut Option<&'f str>,
     name: &'f str,
-) -> Tried<bool> {
+) -> DbResult<bool> {
     let known = bound.replace(name);
     if !known.is_some_and(|known| std::ptr::eq(known, name)) {
         statement.raw_bind_parameter(parameter, name)?;

@@ -4,7 +4,7 @@ use stepfast_core::queue::depth::{Depth, Admission};
 use stepfast_core::store::Start;
 
 use crate::conn::statements::{Sql, Statements};
-use crate::error::Tried;
+use crate::error::DbResult;
 use crate::rows::queues::stored_queue;
 
 /// What a flush has to know of a queue that something is put into.
@@ -18,7 +18,7 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Of the queue of this name.
-    pub(crate) fn of(sql: &mut Statements<'_>, name: &str) -> Tried<Self> {
+    pub(crate) fn of(sql: &mut Statements<'_>, name: &str) -> DbResult<Self> {
         let Some(row) = stored_queue(sql, name)? else { return Ok(Self { lets_begin: false, depth: None }) };
         let mut depth = None;
         if let Some(max) = row.queue.limits.max_depth {
@@ -26,21 +26,21 @@ impl Gate {
             let stored = Depth::new(max, bound.unsigned_abs());
             depth = Some((stored, stored));
         }
-        Ok(Self { lets_begin: row.lets_begin(), depth })
+        Ok(Self { lets_begin: row.allows_immediate_start(), depth })
     }
 
     /// One more is put into it; false if it is full.
-    pub(crate) fn enter(&mut self, sql: &mut Statements<'_>, start: &Start, name: &str) -> Tried<bool> {
+    pub(crate) fn enter(&mut self, sql: &mut Statements<'_>, start: &Start, name: &str) -> DbResult<bool> {
         let Some((_, depth)) = &mut self.depth else { return Ok(true) };
         if !start.can_be_rejected() {
-            depth.enter_anyway();
+            depth.admit_unconditionally();
             return Ok(true);
         }
-        let mut entry = depth.enter();
-        if entry == Admission::Count {
+        let mut entry = depth.try_admit();
+        if entry == Admission::CountFirst {
             let waiting: i64 = sql.get(Sql::CountDepth)?.query_row([name], |row| row.get(0))?;
-            depth.counted(waiting.unsigned_abs());
-            entry = depth.enter();
+            depth.set_count(waiting.unsigned_abs());
+            entry = depth.try_admit();
         }
         Ok(entry == Admission::Admitted)
     }

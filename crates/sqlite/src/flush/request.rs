@@ -3,10 +3,10 @@
 use rusqlite::OptionalExtension;
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{RequestResult, Outcome, Request, RequestKind, Status, UNKNOWN_STATUS};
+use stepfast_core::store::{RequestResult, Outcome, Request, RequestKind, Status, UNKNOWN_STATUS_MESSAGE};
 
 use crate::conn::statements::Sql;
-use crate::error::Tried;
+use crate::error::DbResult;
 use crate::flush::apply::Apply;
 use crate::rows::{blob, key, key_of, maybe_time, status_of};
 
@@ -24,10 +24,10 @@ pub(crate) struct Target {
 }
 
 impl Apply<'_, '_> {
-    pub(crate) fn request(&mut self, request: &Request) -> Tried<Outcome> {
+    pub(crate) fn request(&mut self, request: &Request) -> DbResult<Outcome> {
         let Some(target) = self.target(request.execution)? else { return Ok(Outcome::NotFound) };
         if !target.has_known_status {
-            return Ok(Outcome::Rejected(UNKNOWN_STATUS.into()));
+            return Ok(Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into()));
         }
         match request.kind {
             RequestKind::Cancel => self.cancel(request, &target),
@@ -43,10 +43,10 @@ impl Apply<'_, '_> {
         }
     }
 
-    pub(crate) fn target(&mut self, id: Key) -> Tried<Option<Target>> {
+    pub(crate) fn target(&mut self, id: Key) -> DbResult<Option<Target>> {
         let statement = self.sql.get(Sql::Status)?;
         let found = statement.query_row([key(&id)], |row| {
-            let read = || -> Tried<Target> {
+            let read = || -> DbResult<Target> {
                 let status = status_of(row, 0)?;
                 Ok(Target {
                     status: status.unwrap_or(Status::Queued),
@@ -65,7 +65,7 @@ impl Apply<'_, '_> {
 
     /// Goes down from the target through children that it waits for and that have not ended: all in one
     /// transaction, so none can be started in between.
-    fn cancel(&mut self, request: &Request, target: &Target) -> Tried<Outcome> {
+    fn cancel(&mut self, request: &Request, target: &Target) -> DbResult<Outcome> {
         if target.status.is_terminal() {
             return Ok(Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None));
         }
@@ -77,10 +77,10 @@ impl Apply<'_, '_> {
                 self.end_as_cancelled(request, id)?;
             }
             let mut children = self.sql.get(Sql::Children)?.query([key(&id)])?.mapped(|row| {
-                let read = || -> Tried<(Key, Option<Status>)> { Ok((key_of(row, 0)?, status_of(row, 1)?)) };
+                let read = || -> DbResult<(Key, Option<Status>)> { Ok((key_of(row, 0)?, status_of(row, 1)?)) };
                 Ok(read())
             });
-            children.try_for_each(|child| -> Tried<()> {
+            children.try_for_each(|child| -> DbResult<()> {
                 let (key, status) = child??;
                 // no request changes one whose status this version does not know
                 open.extend(status.map(|status| (key, status)));
@@ -94,14 +94,14 @@ impl Apply<'_, '_> {
         })
     }
 
-    fn ask(&mut self, request: &Request, id: Key) -> Tried<()> {
-        let params = (key(&id), key(&request.n), RequestKind::Cancel as u8, request.at.as_micros());
+    fn ask(&mut self, request: &Request, id: Key) -> DbResult<()> {
+        let params = (key(&id), key(&request.id), RequestKind::Cancel as u8, request.at.as_micros());
         self.sql.insert(Table::Requests, Sql::Ask, params)?;
         self.asked();
         Ok(())
     }
 
-    fn end_as_cancelled(&mut self, request: &Request, id: Key) -> Tried<()> {
+    fn end_as_cancelled(&mut self, request: &Request, id: Key) -> DbResult<()> {
         self.aside.delete(&mut self.sql, Sql::OutcomeOf, [key(&id)])?;
         let reason = self.aside.column(&mut self.sql, &request.reason)?;
         let params = (key(&id), reason.bytes(), request.at.as_micros());
@@ -116,7 +116,7 @@ impl Apply<'_, '_> {
 
     /// Takes back the failures of steps that come last in the record, with their attempts and what was abandoned since:
     /// those steps are tried again.
-    fn withdraw_failures(&mut self, id: Key) -> Tried<()> {
+    fn withdraw_failures(&mut self, id: Key) -> DbResult<()> {
         let first: Option<i64> = self.sql.get(Sql::LastFailures)?.query_row([key(&id)], |row| row.get(0))?;
         if let Some(first) = first {
             self.aside.delete(&mut self.sql, Sql::Untry, (key(&id), first))?;
@@ -126,7 +126,7 @@ impl Apply<'_, '_> {
         Ok(())
     }
 
-    fn resume(&mut self, id: Key, target: &Target) -> Tried<Outcome> {
+    fn resume(&mut self, id: Key, target: &Target) -> DbResult<Outcome> {
         let is_parked = target.status == Status::Queued && target.is_paused;
         if !is_parked && !matches!(target.status, Status::Failed | Status::Cancelled) {
             return Ok(Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None));

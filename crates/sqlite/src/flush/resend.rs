@@ -4,27 +4,27 @@
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
-    RequestResult, Flush, Outcome, Request, RequestKind, Start, State, Status, UNKNOWN_STATUS, Write,
+    RequestResult, Flush, Outcome, Request, RequestKind, Start, State, Status, UNKNOWN_STATUS_MESSAGE, Write,
 };
 
 use crate::conn::statements::Sql;
-use crate::error::Tried;
+use crate::error::DbResult;
 use crate::flush::apply::Apply;
 
 impl Apply<'_, '_> {
     /// Finds out whether the flush was applied; applies it if not.
-    pub(crate) fn again(&mut self) -> Tried<Vec<(usize, Outcome)>> {
+    pub(crate) fn again(&mut self) -> DbResult<Vec<(usize, Outcome)>> {
         if !self.was_applied()? {
             return self.all();
         }
         let flush = self.flush;
         let all = flush.writes.iter().enumerate();
-        let found = all.map(|(i, write)| Ok((i, self.outcome(write)?))).collect::<Tried<Vec<_>>>()?;
+        let found = all.map(|(i, write)| Ok((i, self.outcome(write)?))).collect::<DbResult<Vec<_>>>()?;
         Ok(found.into_iter().filter(|(_, outcome)| *outcome != Outcome::Applied).collect())
     }
 
     /// Writes the flush's number, if none of the rows it has inserted proves it.
-    pub(crate) fn leave_proof(&mut self) -> Tried<()> {
+    pub(crate) fn leave_proof(&mut self) -> DbResult<()> {
         let inserted = |table: Table| self.sql.tally.inserted[table as usize] > 0;
         let flush = self.flush;
         let has_proof = self.has_started || inserted(Table::Checkpoints) || inserted(Table::Attempts);
@@ -38,7 +38,7 @@ impl Apply<'_, '_> {
     ///
     /// A row that is missing tells for certain that it was not. One that is there tells less: an earlier flush may have made
     /// that of a Start which was staged again.
-    fn was_applied(&mut self) -> Tried<bool> {
+    fn was_applied(&mut self) -> DbResult<bool> {
         let flush = self.flush;
         if self.sql.exists(Sql::HasNumber, (flush.worker.0, flush.lane, flush.number))? {
             return Ok(true);
@@ -66,13 +66,13 @@ impl Apply<'_, '_> {
         Ok(is_proved)
     }
 
-    fn runs_here(&mut self, id: Key) -> Tried<bool> {
+    fn runs_here(&mut self, id: Key) -> DbResult<bool> {
         let worker = self.flush.worker.0;
         Ok(self.target(id)?.is_some_and(|target| target.owner == Some(worker)))
     }
 
     /// The outcome of a Write of a flush that was applied, read from its rows.
-    fn outcome(&mut self, write: &Write) -> Tried<Outcome> {
+    fn outcome(&mut self, write: &Write) -> DbResult<Outcome> {
         Ok(match write {
             Write::Start(start) => match self.find_existing(start)? {
                 Some((existing, created_at))
@@ -86,7 +86,7 @@ impl Apply<'_, '_> {
                     }
                     outcome => outcome,
                 },
-                None if start.waits_in().is_some() => Outcome::Full,
+                None if start.waiting_placement().is_some() => Outcome::Full,
                 // it has begun, or somebody has claimed it meanwhile, who runs it
                 Some(_) if start.self_claims && !self.runs_here(start.key)? => Outcome::Queued,
                 _ => Outcome::Applied,
@@ -121,10 +121,10 @@ impl Apply<'_, '_> {
         })
     }
 
-    fn answered(&mut self, request: &Request) -> Tried<Outcome> {
+    fn answered(&mut self, request: &Request) -> DbResult<Outcome> {
         let Some(target) = self.target(request.execution)? else { return Ok(Outcome::NotFound) };
         if !target.has_known_status {
-            return Ok(Outcome::Rejected(UNKNOWN_STATUS.into()));
+            return Ok(Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into()));
         }
         let is_mine = target.status == Status::Cancelled && target.ended_at == Some(request.at);
         Ok(match request.kind {
@@ -162,6 +162,6 @@ pub(crate) fn is_first_try(start: &Start) -> bool {
 /// True if a Start may lose against something that passes: another's dedup_id, or a full queue.
 fn has_passing_losers(flush: &Flush) -> bool {
     let may_lose =
-        |start: &Start| start.dedup_id.is_some() || start.waits_in().is_some() && start.can_be_rejected();
+        |start: &Start| start.dedup_id.is_some() || start.waiting_placement().is_some() && start.can_be_rejected();
     flush.writes.iter().any(|write| matches!(write, Write::Start(start) if may_lose(start)))
 }

@@ -16,41 +16,41 @@ use stepfast_core::store::{Detail, Execution, ExecutionId, Filter, Page, Record,
 
 use crate::conn;
 use crate::conn::statements::{Sql, Statements};
-use crate::database::Inner;
-use crate::error::{Tried, Trouble};
-use crate::fork::InSqlite;
+use crate::database::Database;
+use crate::error::{DbResult, DbError};
+use crate::fork::SqliteUse;
 use crate::rows::payloads::fetch;
 use crate::rows::{attempt, blob, checkpoint, execution, key, request_kind, text};
 
 /// Connections that are kept for reading.
 pub(crate) const READERS: usize = 4;
 
-impl Inner {
+impl Database {
     /// Does `work` on a connection that reads, seeing one state of the database.
     pub(crate) fn read<T>(
         &self,
         doing: &str,
-        work: impl FnOnce(&Connection) -> Tried<T>,
+        work: impl FnOnce(&Connection) -> DbResult<T>,
     ) -> Result<T, StoreError> {
-        if self.shared.is_log_doubtful() {
+        if self.share.is_log_doubtful() {
             // what a caller is told is on the disk
             self.write(doing, |_| Ok(()))?;
         }
-        let _in_sqlite = InSqlite::enter();
-        let kept = self.readers.lock().pop();
+        let _in_sqlite = SqliteUse::enter();
+        let kept = self.idle_readers.lock().pop();
         let done = match kept {
             Some(conn) => Ok(conn),
             None => conn::reader(&self.path, self.vfs),
         }
         .and_then(|conn| {
             let done = snapshot(&conn, work);
-            let mut readers = self.readers.lock();
-            if conn.is_autocommit() && readers.len() < READERS && !self.is_at_rest.load(SeqCst) {
+            let mut readers = self.idle_readers.lock();
+            if conn.is_autocommit() && readers.len() < READERS && !self.is_idle.load(SeqCst) {
                 readers.push(conn);
             }
             done
         });
-        done.map_err(|trouble| trouble.into_store(&self.path, doing))
+        done.map_err(|trouble| trouble.into_store_error(&self.path, doing))
     }
 
     pub(crate) fn load(
@@ -58,7 +58,7 @@ impl Inner {
         ids: &[ExecutionId],
         detail: Detail,
     ) -> Result<Vec<Option<Record>>, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         self.read("loading executions", |conn| {
             let mut sql = Statements::new(conn);
             ids.iter()
@@ -74,7 +74,7 @@ impl Inner {
     }
 
     pub(crate) fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         self.read("loading a value", |conn| {
             // the length comes from a row: believed only as far as the pieces confirm it
             let expected = usize::try_from(chunks.len).unwrap_or(usize::MAX).min(DEFAULT_VALUE_LIMIT);
@@ -91,7 +91,7 @@ impl Inner {
                 count += 1;
             }
             if count != i64::from(chunks.count) || bytes.len() as u64 != chunks.len {
-                return Err(Trouble::damaged(&format!(
+                return Err(DbError::corrupt(&format!(
                     "value {} of execution {execution} should have {} bytes in {} pieces, {} bytes in {count} \
                      pieces are there",
                     chunks.value,
@@ -105,7 +105,7 @@ impl Inner {
     }
 
     pub(crate) fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         self.read("listing executions", |conn| {
             let mut conditions = Conditions::of(filter);
             let (from, place) = if filter.attributes.is_empty() {
@@ -143,7 +143,7 @@ impl Inner {
 }
 
 /// Runs `work` in a transaction that only reads.
-fn snapshot<T>(conn: &Connection, work: impl FnOnce(&Connection) -> Tried<T>) -> Tried<T> {
+fn snapshot<T>(conn: &Connection, work: impl FnOnce(&Connection) -> DbResult<T>) -> DbResult<T> {
     conn.prepare_cached("BEGIN")?.execute([])?;
     let done = work(conn);
     let ended = conn.prepare_cached("ROLLBACK")?.execute([]);
@@ -153,7 +153,7 @@ fn snapshot<T>(conn: &Connection, work: impl FnOnce(&Connection) -> Tried<T>) ->
 }
 
 /// An execution's row.
-pub(crate) fn find(sql: &mut Statements<'_>, id: &ExecutionId, with_input: bool) -> Tried<Option<Execution>> {
+pub(crate) fn find(sql: &mut Statements<'_>, id: &ExecutionId, with_input: bool) -> DbResult<Option<Execution>> {
     let found = match id {
         ExecutionId::Key(id) => {
             sql.get(Sql::Execution)?.query_row([key(id)], |row| Ok(execution(row, with_input)))
@@ -170,7 +170,7 @@ pub(crate) fn find(sql: &mut Statements<'_>, id: &ExecutionId, with_input: bool)
 }
 
 /// Fetches the input and the outcome of an execution that was just read.
-pub(crate) fn fetch_both(sql: &mut Statements<'_>, execution: &mut Execution) -> Tried<()> {
+pub(crate) fn fetch_both(sql: &mut Statements<'_>, execution: &mut Execution) -> DbResult<()> {
     if !fetch(sql, &mut execution.input)? {
         execution.note_unreadable("input of executions");
     }
@@ -181,7 +181,7 @@ pub(crate) fn fetch_both(sql: &mut Statements<'_>, execution: &mut Execution) ->
 }
 
 /// An execution with all that was recorded of it.
-pub(crate) fn record(sql: &mut Statements<'_>, execution: Execution) -> Tried<Record> {
+pub(crate) fn record(sql: &mut Statements<'_>, execution: Execution) -> DbResult<Record> {
     let id = execution.key;
     let mut record = row_only(execution);
     record.execution.attributes = attributes(sql, id)?;
@@ -219,7 +219,7 @@ pub(crate) fn record(sql: &mut Statements<'_>, execution: Execution) -> Tried<Re
 }
 
 /// What an execution is found by.
-fn attributes(sql: &mut Statements<'_>, id: Key) -> Tried<Attributes> {
+fn attributes(sql: &mut Statements<'_>, id: Key) -> DbResult<Attributes> {
     let mut attributes = Attributes::NONE;
     let mut rows = sql.get(Sql::Attributes)?.query([key(&id)])?;
     while let Some(row) = rows.next()? {
@@ -260,7 +260,7 @@ impl Conditions {
         if let Some(workflow) = &filter.workflow {
             all.add("workflow = ?", [Value::Text(workflow.to_string())]);
         }
-        if let Some(is_paused) = filter.is_paused {
+        if let Some(is_paused) = filter.is_parked {
             all.add("is_paused = ?", [Value::Integer(i64::from(is_paused))]);
         }
         if let Some(parent) = filter.parent {

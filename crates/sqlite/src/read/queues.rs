@@ -5,13 +5,13 @@ use std::sync::Arc;
 use stepfast_core::queue::QueueRow;
 use stepfast_core::store::StoreError;
 
-use crate::database::Inner;
+use crate::database::Database;
 use crate::rows::queue;
 
-impl Inner {
+impl Database {
     /// See [`Store::queues`](stepfast_core::Store::queues).
     pub(crate) fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         self.read("listing queues", |conn| {
             let mut statement = conn.prepare_cached(include_str!("../../queries/queues.sql"))?;
             let mut rows = statement.query([])?;

@@ -3,14 +3,14 @@
 use rusqlite::Row;
 use stepfast_core::store::{DeadLetter, StoreError, WorkerOverview, WaitingWork, WorkerId, WorkerInfo, RegisteredWorker};
 
-use crate::database::Inner;
-use crate::error::Tried;
+use crate::database::Database;
+use crate::error::DbResult;
 use crate::rows::{foreign_text, key_of, maybe_text, text, time};
 
-impl Inner {
+impl Database {
     /// See [`Store::survey`](stepfast_core::Store::survey).
     pub(crate) fn survey(&self, most: u64) -> Result<WorkerOverview, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         self.read("looking who is there", |conn| {
             let mut survey = WorkerOverview::default();
             let mut statement = conn.prepare_cached(include_str!("../../queries/workers.sql"))?;
@@ -33,7 +33,7 @@ impl Inner {
 
     /// See [`Store::dead_letters`](stepfast_core::Store::dead_letters).
     pub(crate) fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
-        self.counters.read();
+        self.counters.add_read();
         self.read("listing dead letters", |conn| {
             let mut statement = conn.prepare_cached(include_str!("../../queries/dead_letters.sql"))?;
             let mut rows = statement.query([i64::try_from(most).unwrap_or(i64::MAX)])?;
@@ -54,7 +54,7 @@ impl Inner {
         })
     }
 
-    fn worker(&self, row: &Row<'_>) -> Tried<RegisteredWorker> {
+    fn worker(&self, row: &Row<'_>) -> DbResult<RegisteredWorker> {
         let worker = row.get(0)?;
         Ok(RegisteredWorker {
             worker: WorkerId(worker),
@@ -69,7 +69,7 @@ impl Inner {
             },
             registered_at: time(row, 7)?,
             lease_expires_at: None,
-            is_alive: self.shared.is_alive(worker),
+            is_alive: self.share.is_alive(worker),
             running: row.get::<_, i64>(9)? as u64,
         })
     }

@@ -21,14 +21,14 @@ use stepfast_core::store::{
     decode_pending_sleeps,
 };
 
-use crate::error::{Tried, Trouble};
+use crate::error::{DbResult, DbError};
 
 /// A key as it is bound.
 pub(crate) fn key(key: &Key) -> &[u8] {
     key.as_bytes()
 }
 
-pub(crate) fn blob<'r>(row: &'r Row<'_>, i: usize) -> Tried<Option<&'r [u8]>> {
+pub(crate) fn blob<'r>(row: &'r Row<'_>, i: usize) -> DbResult<Option<&'r [u8]>> {
     match row.get_ref(i)? {
         ValueRef::Null => Ok(None),
         ValueRef::Blob(bytes) => Ok(Some(bytes)),
@@ -36,15 +36,15 @@ pub(crate) fn blob<'r>(row: &'r Row<'_>, i: usize) -> Tried<Option<&'r [u8]>> {
     }
 }
 
-pub(crate) fn key_of(row: &Row<'_>, i: usize) -> Tried<Key> {
+pub(crate) fn key_of(row: &Row<'_>, i: usize) -> DbResult<Key> {
     blob(row, i)?.and_then(Key::from_slice).ok_or_else(|| damaged(row, i))
 }
 
-pub(crate) fn text(row: &Row<'_>, i: usize) -> Tried<Arc<str>> {
+pub(crate) fn text(row: &Row<'_>, i: usize) -> DbResult<Arc<str>> {
     row.get_ref(i)?.as_str().map(Arc::from).map_err(|_| damaged(row, i))
 }
 
-pub(crate) fn maybe_text(row: &Row<'_>, i: usize) -> Tried<Option<Arc<str>>> {
+pub(crate) fn maybe_text(row: &Row<'_>, i: usize) -> DbResult<Option<Arc<str>>> {
     match row.get_ref(i)? {
         ValueRef::Null => Ok(None),
         _ => text(row, i).map(Some),
@@ -52,42 +52,42 @@ pub(crate) fn maybe_text(row: &Row<'_>, i: usize) -> Tried<Option<Arc<str>>> {
 }
 
 /// Returns a text of a foreign program, as far as it is UTF-8.
-pub(crate) fn foreign_text(row: &Row<'_>, i: usize) -> Tried<Option<String>> {
+pub(crate) fn foreign_text(row: &Row<'_>, i: usize) -> DbResult<Option<String>> {
     let bytes = row.get_ref(i)?.as_bytes_or_null().map_err(|_| damaged(row, i))?;
     Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
 }
 
 /// A status; `None` for a number that this version does not know.
-pub(crate) fn status_of(row: &Row<'_>, i: usize) -> Tried<Option<Status>> {
+pub(crate) fn status_of(row: &Row<'_>, i: usize) -> DbResult<Option<Status>> {
     Ok(Status::from_number(row.get(i)?))
 }
 
-pub(crate) fn time(row: &Row<'_>, i: usize) -> Tried<Timestamp> {
+pub(crate) fn time(row: &Row<'_>, i: usize) -> DbResult<Timestamp> {
     Ok(Timestamp::from_micros(row.get(i)?))
 }
 
-pub(crate) fn maybe_time(row: &Row<'_>, i: usize) -> Tried<Option<Timestamp>> {
+pub(crate) fn maybe_time(row: &Row<'_>, i: usize) -> DbResult<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(i)?.map(Timestamp::from_micros))
 }
 
-pub(crate) fn payload_of(row: &Row<'_>, i: usize) -> Tried<Payload> {
+pub(crate) fn payload_of(row: &Row<'_>, i: usize) -> DbResult<Payload> {
     Ok(blob(row, i)?.map_or_else(Payload::empty, Payload::from_slice))
 }
 
-fn path_of(row: &Row<'_>, i: usize) -> Tried<Option<Path>> {
+fn path_of(row: &Row<'_>, i: usize) -> DbResult<Option<Path>> {
     Ok(blob(row, i)?.and_then(Path::from_bytes))
 }
 
-fn number<T: TryFrom<i64>>(row: &Row<'_>, i: usize) -> Tried<T> {
+fn number<T: TryFrom<i64>>(row: &Row<'_>, i: usize) -> DbResult<T> {
     T::try_from(row.get::<_, i64>(i)?).map_err(|_| damaged(row, i))
 }
 
-fn fingerprint(row: &Row<'_>, i: usize) -> Tried<Option<u64>> {
+fn fingerprint(row: &Row<'_>, i: usize) -> DbResult<Option<u64>> {
     Ok(row.get::<_, Option<i64>>(i)?.map(|fingerprint| fingerprint as u64))
 }
 
 /// What `queries/execution.sql` and `queries/list.sql` select. The input is skipped unless asked for.
-pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
+pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> DbResult<Execution> {
     let key = key_of(row, 0)?;
     let root = if blob(row, 1)?.is_some() { key_of(row, 1)? } else { key };
     let parent = match blob(row, 2)? {
@@ -135,7 +135,7 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> Tried<Execution> {
 }
 
 /// Where an execution stands: its queue, its key there, its priority.
-fn ticket(row: &Row<'_>, i: usize) -> Tried<Option<Arc<Placement>>> {
+fn ticket(row: &Row<'_>, i: usize) -> DbResult<Option<Arc<Placement>>> {
     let Some(queue) = maybe_text(row, i)? else { return Ok(None) };
     let key = maybe_text(row, i + 1)?.unwrap_or_default();
     let priority = row.get::<_, Option<i32>>(i + 2)?.unwrap_or_default();
@@ -143,19 +143,19 @@ fn ticket(row: &Row<'_>, i: usize) -> Tried<Option<Arc<Placement>>> {
 }
 
 /// A rate: starts, period, burst.
-fn rate(row: &Row<'_>, i: usize) -> Tried<Option<Rate>> {
+fn rate(row: &Row<'_>, i: usize) -> DbResult<Option<Rate>> {
     let Some(starts) = row.get(i)? else { return Ok(None) };
     let period = Duration::from_millis(number(row, i + 1)?);
     Ok(Some(Rate { starts, period, burst: row.get(i + 2)? }))
 }
 
 /// Weights of keys; NULL for none.
-fn weights(row: &Row<'_>, i: usize) -> Tried<Weights> {
-    Ok(row.get::<_, Option<String>>(i)?.map_or_else(Weights::default, |json| Weights::stored(&json)))
+fn weights(row: &Row<'_>, i: usize) -> DbResult<Weights> {
+    Ok(row.get::<_, Option<String>>(i)?.map_or_else(Weights::default, |json| Weights::from_stored(&json)))
 }
 
 /// A row of `queues`.
-pub(crate) fn queue(row: &Row<'_>) -> Tried<QueueRow> {
+pub(crate) fn queue(row: &Row<'_>) -> DbResult<QueueRow> {
     Ok(QueueRow {
         queue: Queue {
             name: text(row, 0)?,
@@ -176,7 +176,7 @@ pub(crate) fn queue(row: &Row<'_>) -> Tried<QueueRow> {
 }
 
 /// What `queries/checkpoints.sql` selects; the name of a column if that has a value that this version does not know.
-pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> Tried<Result<Checkpoint, &'static str>> {
+pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> DbResult<Result<Checkpoint, &'static str>> {
     let Some(path) = path_of(row, 0)? else { return Ok(Err("path of checkpoints")) };
     let Ok(run_no) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("run_no of checkpoints")) };
     let Ok(order) = u32::try_from(row.get::<_, i64>(2)?) else { return Ok(Err("order_no of checkpoints")) };
@@ -197,14 +197,14 @@ pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> Tried<Result<Checkpoi
 }
 
 /// A row of `attempts`: path, attempt, failed_at, failure; or the name of a column as of a checkpoint.
-pub(crate) fn attempt(row: &Row<'_>, execution: Key) -> Tried<Result<Attempt, &'static str>> {
+pub(crate) fn attempt(row: &Row<'_>, execution: Key) -> DbResult<Result<Attempt, &'static str>> {
     let Some(path) = path_of(row, 0)? else { return Ok(Err("path of attempts")) };
     let Ok(attempt) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("attempt of attempts")) };
     Ok(Ok(Attempt { execution, path, attempt, at: time(row, 2)?, failure: payload_of(row, 3)? }))
 }
 
 /// The kind of a request; `None` if this version does not know it.
-pub(crate) fn request_kind(row: &Row<'_>, i: usize) -> Tried<Option<RequestKind>> {
+pub(crate) fn request_kind(row: &Row<'_>, i: usize) -> DbResult<Option<RequestKind>> {
     Ok(RequestKind::from_number(row.get(i)?))
 }
 
@@ -215,7 +215,7 @@ pub(crate) fn size(record: &Record) -> usize {
         + record.attempts.iter().map(|attempt| attempt.failure.len()).sum::<usize>()
 }
 
-fn damaged(row: &Row<'_>, i: usize) -> Trouble {
+fn damaged(row: &Row<'_>, i: usize) -> DbError {
     let column = row.as_ref().column_name(i).unwrap_or("?").to_owned();
-    Trouble::damaged(&format!("column {column} of a row is not as this program writes it"))
+    DbError::corrupt(&format!("column {column} of a row is not as this program writes it"))
 }

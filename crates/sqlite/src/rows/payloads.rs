@@ -9,7 +9,7 @@ use stepfast_core::payload::{INLINE_LIMIT, Payload};
 
 use crate::conn::statements::ROWS;
 use crate::conn::statements::{Sql, Statements};
-use crate::error::Tried;
+use crate::error::DbResult;
 use crate::rows::blob;
 
 /// Longest payload that stands in the row that refers to it. Two of them and the short columns of an execution are less
@@ -93,7 +93,7 @@ pub(crate) struct Aside {
 impl Aside {
     /// Returns the bytes that a column gets of a payload. Inline, as all but the short check is rare.
     #[inline]
-    pub(crate) fn column<'p>(&mut self, sql: &mut Statements<'_>, payload: &'p Payload) -> Tried<Column<'p>> {
+    pub(crate) fn column<'p>(&mut self, sql: &mut Statements<'_>, payload: &'p Payload) -> DbResult<Column<'p>> {
         let bytes = payload.as_bytes();
         // whatever a caller has encoded: a column that reads like a reference is one
         let is_short = bytes.len() <= HERE && Reference::of(bytes).is_none();
@@ -105,7 +105,7 @@ impl Aside {
 
     /// Hands out the reference of a payload that is put aside.
     #[inline(never)]
-    fn put<'p>(&mut self, sql: &mut Statements<'_>, payload: &'p Payload) -> Tried<Column<'p>> {
+    fn put<'p>(&mut self, sql: &mut Statements<'_>, payload: &'p Payload) -> DbResult<Column<'p>> {
         let first = match self.next {
             Some(first) => first,
             None => sql.get(Sql::NextPiece)?.query_row([], |row| row.get(0))?,
@@ -131,7 +131,7 @@ impl Aside {
     }
 
     /// Inserts the pieces of all payloads whose references were handed out.
-    pub(crate) fn insert(&mut self, sql: &mut Statements<'_>) -> Tried<()> {
+    pub(crate) fn insert(&mut self, sql: &mut Statements<'_>) -> DbResult<()> {
         if self.waiting.is_empty() {
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl Aside {
         sql: &mut Statements<'_>,
         referring: Sql,
         params: impl Params,
-    ) -> Tried<u64> {
+    ) -> DbResult<u64> {
         let (mut found, mut references) = (0, Vec::new());
         let mut rows = sql.get(referring)?.query(params)?;
         while let Some(row) = rows.next()? {
@@ -183,7 +183,7 @@ impl Aside {
 
 /// Puts a payload into the place of its reference. Returns false if its pieces are not all there; the payload is then the
 /// reference, which no decoder accepts.
-pub(crate) fn fetch(sql: &mut Statements<'_>, payload: &mut Payload) -> Tried<bool> {
+pub(crate) fn fetch(sql: &mut Statements<'_>, payload: &mut Payload) -> DbResult<bool> {
     let Some(reference) = Reference::of(payload.as_bytes()) else { return Ok(true) };
     let len = reference.len as usize;
     let mut bytes = Vec::with_capacity(len.min(LONGEST));

@@ -7,16 +7,16 @@ use stepfast_core::queue::QueueRow;
 use stepfast_core::queue::rate::ClaimScope;
 
 use crate::conn::statements::{Sql, Statements};
-use crate::error::Tried;
+use crate::error::DbResult;
 use crate::rows::{queue, text};
 
 /// A queue as it is stored, if it was declared.
-pub(crate) fn stored_queue(sql: &mut Statements<'_>, name: &str) -> Tried<Option<QueueRow>> {
+pub(crate) fn stored_queue(sql: &mut Statements<'_>, name: &str) -> DbResult<Option<QueueRow>> {
     sql.get(Sql::Queue)?.query_row([name], |row| Ok(queue(row))).optional()?.transpose()
 }
 
 /// The queues in which executions of a workflow are ready; goes from one to the next, however many each has.
-pub(crate) fn ready_queues(sql: &mut Statements<'_>, workflow: &str) -> Tried<Vec<Arc<str>>> {
+pub(crate) fn ready_queues(sql: &mut Statements<'_>, workflow: &str) -> DbResult<Vec<Arc<str>>> {
     let mut found: Vec<Arc<str>> = Vec::new();
     loop {
         let after = found.last().map_or("", |last| &**last);
@@ -36,10 +36,10 @@ pub(crate) fn next_key(
     queue: &str,
     after: Option<&str>,
     which: ClaimScope,
-) -> Tried<Option<Arc<str>>> {
+) -> DbResult<Option<Arc<str>>> {
     let (first, next) = match which {
-        ClaimScope::Resumed => (Sql::FirstWokenKey, Sql::NextWokenKey),
-        ClaimScope::All | ClaimScope::New => (Sql::FirstKey, Sql::NextKey),
+        ClaimScope::Woken => (Sql::FirstWokenKey, Sql::NextWokenKey),
+        ClaimScope::All | ClaimScope::Starting => (Sql::FirstKey, Sql::NextKey),
     };
     let next = match after {
         None => sql.get(first)?.query_row((workflow, queue), |row| Ok(text(row, 0))),

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a store in a directory of its own, and short words for Writes.
+//! Helpers for the tests of this crate: a store in a directory of its own, and constructors for Writes.
 #![allow(dead_code, unreachable_pub)] // each test file uses a part of it
 
 use std::path::PathBuf;
@@ -12,14 +12,15 @@ use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
-    Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, Move, Outcome, Parent, Record,
-    Registration, Request, RequestKind, HeartbeatReply, Start, State, Status, Store, StoreError, WorkerInfo, Write,
+    Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, HeartbeatReply, Move, Outcome,
+    Parent, Record, Registration, Request, RequestKind, Start, State, Status, Store, StoreError, WorkerInfo,
+    Write,
 };
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
 pub const NOON: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
-/// A registered worker on a store.
+/// A store with a registered worker.
 pub struct Worker {
     pub store: Arc<SqliteStore>,
     pub clock: Arc<ManualClock>,
@@ -27,8 +28,8 @@ pub struct Worker {
     number: AtomicI64,
 }
 
-/// A directory with a path for a database in it.
-pub fn place() -> (tempfile::TempDir, PathBuf) {
+/// Creates a directory, and returns it with a path for a database in it.
+pub fn temp_database() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("test.db");
     (dir, path)
@@ -40,16 +41,16 @@ pub fn open(path: &std::path::Path, clock: &Arc<ManualClock>) -> Arc<SqliteStore
     Arc::new(SqliteStore::open(path, options).unwrap())
 }
 
-pub struct Looked {
-    pub seen: HeartbeatReply,
+pub struct HeartbeatResult {
+    pub reply: HeartbeatReply,
     pub recovered: u64,
 }
 
-impl std::ops::Deref for Looked {
+impl std::ops::Deref for HeartbeatResult {
     type Target = HeartbeatReply;
 
     fn deref(&self) -> &HeartbeatReply {
-        &self.seen
+        &self.reply
     }
 }
 
@@ -84,12 +85,12 @@ impl Worker {
         self.try_commit(writes).await.unwrap()
     }
 
-    /// The outcome of one Write.
-    pub async fn one(&self, write: Write) -> Outcome {
+    /// Commits one Write, and returns its outcome.
+    pub async fn commit_one(&self, write: Write) -> Outcome {
         self.commit(vec![write]).await.pop().map_or(Outcome::Applied, |(_, outcome)| outcome)
     }
 
-    pub fn claim_of(&self, limit: usize, workflows: &[&str]) -> Claim {
+    pub fn claim_request(&self, limit: usize, workflows: &[&str]) -> Claim {
         Claim {
             worker: self.registration.worker,
             lane: 1,
@@ -105,14 +106,14 @@ impl Worker {
     }
 
     pub async fn claim(&self, limit: usize, workflows: &[&str]) -> Vec<Record> {
-        self.store.claim(&self.claim_of(limit, workflows)).await.unwrap().records
+        self.store.claim(&self.claim_request(limit, workflows)).await.unwrap().records
     }
 
     pub async fn claim_keys(&self, limit: usize, workflows: &[&str]) -> Vec<Key> {
         self.claim(limit, workflows).await.iter().map(|record| record.execution.key).collect()
     }
 
-    pub fn look_of(&self, workflows: &[&str]) -> Heartbeat {
+    pub fn heartbeat_request(&self, workflows: &[&str]) -> Heartbeat {
         Heartbeat {
             worker: self.registration.worker,
             epoch: self.registration.epoch,
@@ -125,16 +126,17 @@ impl Worker {
         }
     }
 
-    pub async fn look(&self) -> Looked {
-        self.looked(&self.look_of(&["w"])).await
+    pub async fn heartbeat(&self) -> HeartbeatResult {
+        self.heartbeat_and_take_over(&self.heartbeat_request(&["w"])).await
     }
 
-    /// Looks, and takes over what it shows to be lost.
-    pub async fn looked(&self, look: &Heartbeat) -> Looked {
-        let mut seen = self.store.heartbeat(look).await.unwrap();
-        let recovered = if seen.has_dead_workers { self.store.take_over(look.worker).await.unwrap() } else { 0 };
-        seen.has_ready |= recovered > 0;
-        Looked { seen, recovered }
+    /// Sends a heartbeat, and takes over the dead workers that it reports.
+    pub async fn heartbeat_and_take_over(&self, heartbeat: &Heartbeat) -> HeartbeatResult {
+        let mut reply = self.store.heartbeat(heartbeat).await.unwrap();
+        let recovered =
+            if reply.has_dead_workers { self.store.take_over(heartbeat.worker).await.unwrap() } else { 0 };
+        reply.has_ready |= recovered > 0;
+        HeartbeatResult { reply, recovered }
     }
 
     pub async fn record(&self, key: Key) -> Record {
@@ -209,11 +211,11 @@ pub fn child(parent: Key, is_detached: bool, state: State) -> Start {
     start
 }
 
-pub fn put(start: Start) -> Write {
+pub fn start_write(start: Start) -> Write {
     Write::Start(Box::new(start))
 }
 
-pub fn change(key: Key, state: State) -> Write {
+pub fn transition(key: Key, state: State) -> Write {
     Write::Transition(Move { key, ticket: None, state })
 }
 
@@ -233,9 +235,9 @@ pub fn checkpoint(execution: Key, n: u32, outcome: &str) -> Checkpoint {
 }
 
 pub fn cancel(execution: Key) -> Request {
-    Request { execution, n: Key::mint(0), kind: RequestKind::Cancel, at: later(9), reason: value("stop") }
+    Request { execution, id: Key::mint(0), kind: RequestKind::Cancel, at: later(9), reason: value("stop") }
 }
 
 pub fn resume(execution: Key) -> Request {
-    Request { execution, n: Key::mint(0), kind: RequestKind::Resume, at: later(9), reason: Payload::empty() }
+    Request { execution, id: Key::mint(0), kind: RequestKind::Resume, at: later(9), reason: Payload::empty() }
 }

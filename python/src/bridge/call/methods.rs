@@ -14,7 +14,7 @@ use crate::bridge::port::{Port, end_burst};
 use crate::bridge::reply::{PyFailure, Reply};
 use crate::bridge::waiter::Callback;
 use crate::convert::value::{decode, encode};
-use crate::exit::detached;
+use crate::exit::without_interpreter;
 use crate::lock::Mutex;
 use crate::poll_state::{CHILD, PENDING};
 use crate::unwinding::stopped;
@@ -40,7 +40,7 @@ impl Call {
 
     /// From any thread: the body, which ran in another process, has returned the value with this encoding.
     fn deliver(&self, py: Python<'_>, encoded: &[u8]) {
-        self.finish(Ok(detached(py, || Payload::from_message_pack(encoded))));
+        self.finish(Ok(without_interpreter(py, || Payload::from_message_pack(encoded))));
         self.waker.wake_by_ref();
     }
 
@@ -96,7 +96,7 @@ impl Call {
     /// The failure it came to: kind, message, causes, what it is made of again.
     fn failure(&self) -> Option<(String, String, Vec<String>, Vec<u8>)> {
         self.state.with(|state| match state {
-            State::Over(Reply::Failed(failure)) => Some(crate::error::parts(failure)),
+            State::Over(Reply::Failed(failure)) => Some(crate::error::failure_parts(failure)),
             _ => None,
         })
     }
@@ -109,7 +109,7 @@ impl Call {
             State::LetGo => Some(Error::Shutdown),
             _ => None,
         });
-        error.map_or(Ok(()), |error| Err(crate::error::exception(py, &error)))
+        error.map_or(Ok(()), |error| Err(crate::error::to_exception(py, &error)))
     }
 
     /// True if the body, whose turn it was, may still begin: the thread may have waited for the interpreter since.
@@ -187,7 +187,7 @@ impl Call {
             if left.is_zero() {
                 return Ok(PENDING);
             }
-            detached(py, || self.waiter.park(left));
+            without_interpreter(py, || self.waiter.park(left));
             py.check_signals().inspect_err(|error| self.interrupted(py, error))?;
         }
     }
@@ -204,13 +204,13 @@ impl Call {
     }
 
     fn __next__<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        Self::go_on(slf, None)?.next()
+        Self::go_on(slf, None)?.into_next()
     }
 
     /// As of a coroutine.
     #[allow(clippy::needless_pass_by_value, unused_variables)] // what Python hands over
     fn send<'py>(slf: &Bound<'py, Self>, value: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        Self::go_on(slf, None)?.sent()
+        Self::go_on(slf, None)?.into_sent()
     }
 
     /// As of a coroutine.
@@ -222,7 +222,7 @@ impl Call {
         value: Option<Bound<'py, PyAny>>,
         traceback: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Self::go_on(slf, Some(PyErr::from_value(value.unwrap_or(raised))))?.sent()
+        Self::go_on(slf, Some(PyErr::from_value(value.unwrap_or(raised))))?.into_sent()
     }
 
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {

@@ -24,9 +24,9 @@ use crate::bridge::mailbox::{Begin, Shared};
 use crate::bridge::port::Port;
 use crate::bridge::reply::{Future, Reply};
 use crate::bridge::waiter::Waiter;
-use crate::exit::detached;
+use crate::exit::without_interpreter;
 use crate::fork::Process;
-use crate::interpreter::Sent;
+use crate::interpreter::SendOutcome;
 use crate::lock::Mutex;
 use crate::outcome_slot::Slot;
 use crate::poll_state::{BODY, DONE, ERROR, PENDING, STOPPED};
@@ -269,7 +269,7 @@ impl Call {
         let interrupted_within = interrupted_within(py);
         while !is_over() {
             self.advance();
-            detached(py, || self.waiter.park(interrupted_within));
+            without_interpreter(py, || self.waiter.park(interrupted_within));
             py.check_signals().inspect_err(|error| self.interrupted(py, error))?;
         }
         Ok(())
@@ -295,7 +295,7 @@ impl Call {
         let Some(gate) = &self.gate else { return error };
         let place = self.path.as_ref().map_or_else(String::new, |path| format!(", position {path}"));
         gate.park(&format!("a recorded value{place}: {}", error.value(py)));
-        crate::error::suspended(py)
+        crate::error::suspended_exception(py)
     }
 
     /// A call whose code the caller runs when it is its turn.
@@ -305,7 +305,7 @@ impl Call {
     }
 
     /// Whoever awaits it goes on: what is awaited next.
-    fn go_on<'py>(slf: &Bound<'py, Self>, thrown: Option<PyErr>) -> PyResult<Sent<'py>> {
+    fn go_on<'py>(slf: &Bound<'py, Self>, thrown: Option<PyErr>) -> PyResult<SendOutcome<'py>> {
         let call = slf.get();
         if let Some(carried) = &call.carried {
             return carried.go_on(slf, thrown);
@@ -316,9 +316,9 @@ impl Call {
         let turn = call.advance();
         if turn != PENDING {
             call.turn.store(turn, SeqCst);
-            return Ok(Sent::Returned(slf.py().None().into_bound(slf.py())));
+            return Ok(SendOutcome::Returned(slf.py().None().into_bound(slf.py())));
         }
-        Ok(Sent::Yielded(Self::blocking(slf)))
+        Ok(SendOutcome::Yielded(Self::blocking(slf)))
     }
 
     /// The call, for the task that is about to wait for it.

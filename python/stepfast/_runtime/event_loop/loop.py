@@ -1,4 +1,4 @@
-"""How an engine reaches the event loop that its async workflows run on."""
+"""Connects an engine to the event loop on which its async workflows run."""
 
 from __future__ import annotations
 
@@ -14,185 +14,202 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native
 from stepfast._runtime import process_hooks
-from stepfast._runtime.event_loop.blocked_on import OUTSIDE, waits_of
-from stepfast._runtime.event_loop.shutdown import LoopEnd, finished, in_thread
-from stepfast._runtime.event_loop.task_factory import chained
-from stepfast._runtime.event_loop.task_origin import Dropped
-from stepfast._runtime.event_loop.tasks import guard_caller
-from stepfast.errors import Invalid, elsewhere, forked
+from stepfast._runtime.event_loop.blocked_on import EXTERNAL, blocked_on
+from stepfast._runtime.event_loop.shutdown import LoopShutdownWatch, run_in_thread, wait_until_done
+from stepfast._runtime.event_loop.task_factory import install_factory
+from stepfast._runtime.event_loop.task_origin import DroppedTasks
+from stepfast._runtime.event_loop.tasks import guard_caller_task
+from stepfast.errors import Invalid, forked_process_error, other_loop_error
 
 if TYPE_CHECKING:
     from stepfast._runtime.host import Host
 
 
-#: The loop that runs in this thread, or None.
-loop_here: Final = asyncio._get_running_loop
+#: Returns the event loop that runs in this thread, or None.
+current_loop: Final = asyncio._get_running_loop
 
 
-class Loop:
-    """An event loop, as one engine uses it: its notes come through a descriptor that the loop watches."""
+class EngineLoop:
+    """The event loop of an engine. Messages of the engine arrive through a descriptor that the loop
+    watches."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._process = os.getpid()
         self.native: _native.Port = _native.Port(loop)
-        self._opened: Callable[[], Host | None] = lambda: None
-        self._ending: asyncio.Task[None] | None = None
-        self._is_left = False
-        #: Nothing begins here any more.
-        self._is_over = False
-        #: What runs of executions wait for outside of durable calls has to be cancelled if they unwind.
-        self._tasks: dict[int, tuple[asyncio.Future[Any], _native.Branch]] = {}
-        self._forked: dict[int, set[asyncio.Future[Any]]] = {}
-        self._dropped = Dropped()
-        #: Callers that run the code of an execution themselves, and unwind it.
-        self.unwound: set[int] = set()
-        #: What ends the guards of those whose code has several branches, which may cancel each other.
-        self.guards: dict[int, Callable[[], None]] = {}
-        # executions begin from there, in an empty context, and not in that of the code that opens the engine
+        self._host: Callable[[], Host | None] = lambda: None
+        self._end_task: asyncio.Task[None] | None = None
+        self._is_released = False
+        #: Set at the end of the loop: no execution begins any more.
+        self._has_ended = False
+        #: The task and the branch of each run's first branch, by run id. A run that unwinds has to cancel its
+        #: waits outside of durable calls.
+        self._root_tasks: dict[int, tuple[asyncio.Future[Any], _native.Branch]] = {}
+        self._branch_tasks: dict[int, set[asyncio.Future[Any]]] = {}
+        self._dropped_tasks = DroppedTasks()
+        #: Run ids of executions whose callers run the code themselves, and whose code unwinds.
+        self.unwinding_runs: set[int] = set()
+        #: Functions that remove the guards of callers' tasks, by run id. A caller's task is guarded if its
+        #: code has several branches, which may cancel each other.
+        self.caller_guards: dict[int, Callable[[], None]] = {}
+        # executions begin in the reader callback: in an empty context, not in the context of the code that
+        # opens the engine
         Context().run(loop.add_reader, self.native.fileno(), self._drain)
-        self._factory = chained(loop)
-        self.native.set_waits(self._waits)
-        self.native.set_callers(self.guards, self.unwound)
-        self._loop_end = LoopEnd(loop, self._put_off, self._end_unclosed)
+        self._factory = install_factory(loop)
+        self.native.set_blocked_on(self._blocked_on)
+        self.native.set_callers(self.caller_guards, self.unwinding_runs)
+        self._shutdown_watch = LoopShutdownWatch(loop, self._defer_all, self._end_unclosed)
 
-    def serve(self, opened: Host) -> None:
-        """Runs the async workflows of `opened`."""
-        self._opened = weakref.ref(opened)
+    def serve(self, host: Host) -> None:
+        """Runs the async workflows of an engine."""
+        self._host = weakref.ref(host)
 
     def check(self, what: str = "the engine") -> None:
-        """Raises `Invalid` unless it is this loop that runs, in this thread."""
-        if loop_here() is not self.loop:
-            raise elsewhere(what) if os.getpid() == self._process else forked()
+        """Checks that this loop runs in this thread.
+
+        Args:
+            what: What belongs to the loop, for the message.
+
+        Raises:
+            Invalid: Another loop runs here, or none, or the process was forked.
+        """
+        if current_loop() is not self.loop:
+            raise other_loop_error(what) if os.getpid() == self._process else forked_process_error()
 
     @property
     def is_ending(self) -> bool:
-        """True while somebody ends the engine, on this loop."""
-        return self._ending is not None and not self._ending.done() and not self.loop.is_closed()
+        """Whether the engine is being ended on this loop."""
+        return self._end_task is not None and not self._end_task.done() and not self.loop.is_closed()
 
-    async def end(self, opened: Host, grace: float, patience: float) -> None:
-        """Ends the engine, whatever becomes of who asks for it; see `Host.end`."""
-        if self._ending is None:
-            end = self._end(opened, grace, patience)
-            self._ending = self.loop.create_task(end, name="stepfast-close", context=Context())
-        await asyncio.shield(self._ending)
+    async def end(self, host: Host, grace: float, thread_timeout: float) -> None:
+        """Ends the engine even if the caller is cancelled. See `Host.end`."""
+        if self._end_task is None:
+            end = self._end(host, grace, thread_timeout)
+            self._end_task = self.loop.create_task(end, name="stepfast-close", context=Context())
+        await asyncio.shield(self._end_task)
 
-    async def _end(self, opened: Host, grace: float, patience: float) -> None:
-        over = time.monotonic() + grace
-        closed = in_thread(self.loop, functools.partial(opened.end, grace, patience))
-        await finished([closed])
-        # what unwinds has heard of it by now, or hears of it here
+    async def _end(self, host: Host, grace: float, thread_timeout: float) -> None:
+        deadline = time.monotonic() + grace
+        closed = run_in_thread(self.loop, functools.partial(host.end, grace, thread_timeout))
+        await wait_until_done([closed])
+        # code that unwinds was notified before, or is notified here
         self._drain()
-        unwinding = [task for task, _ in self._tasks.values()]
-        unwinding += [task for tasks in self._forked.values() for task in tasks]
-        await finished(unwinding, max(0.0, over - time.monotonic()))
+        unwinding = [task for task, _ in self._root_tasks.values()]
+        unwinding += [task for tasks in self._branch_tasks.values() for task in tasks]
+        await wait_until_done(unwinding, max(0.0, deadline - time.monotonic()))
         self.close()
         closed.result()
 
     async def _end_unclosed(self) -> None:
-        """The loop ends, and nobody has closed the engine."""
-        opened = self._opened()
-        if opened is not None and self._ending is None:
+        """Ends an engine that was not closed before its loop ended."""
+        host = self._host()
+        if host is not None and self._end_task is None:
             process_hooks.warn_unclosed("an AsyncEngine")
-            await self.end(opened, process_hooks.GRACE, process_hooks.GRACE)
+            await self.end(host, process_hooks.EXIT_GRACE, process_hooks.EXIT_GRACE)
 
-    def _put_off(self) -> None:
-        """The loop ends: nothing is recorded of what the code of executions does about that."""
-        self._is_over = True
-        for _, branch in list(self._tasks.values()):
-            branch.put_off()
+    def _defer_all(self) -> None:
+        """Defers all executions at the end of the loop: the reaction of their code to the end must not be
+        recorded."""
+        self._has_ended = True
+        for _, branch in list(self._root_tasks.values()):
+            branch.defer()
 
     def close(self) -> None:
-        """Leaves the loop alone."""
-        self._loop_end.close()
-        if self._is_left:
+        """Removes the engine's reader, watch task and task factory from the loop."""
+        self._shutdown_watch.close()
+        if self._is_released:
             return
-        self._is_left = True
-        self._factory.remove(self.loop)
+        self._is_released = True
+        self._factory.remove_engine(self.loop)
         if not self.loop.is_closed():
             self.loop.remove_reader(self.native.fileno())
 
-    def let_go(self) -> None:
-        """The same, from any thread, some time."""
+    def release(self) -> None:
+        """Schedules `close` from any thread."""
         if not self.loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # closed meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop was closed
                 self.loop.call_soon_threadsafe(self.close)
 
-    def leave(self, run: int, caller: asyncio.Task[Any] | None) -> None:
-        """Code that was told to unwind has ended in its caller's task: the caller was not cancelled."""
-        self.unwound.discard(run)
+    def finish_unwinding(self, run_id: int, caller: asyncio.Task[Any] | None) -> None:
+        """Reverts the cancellation of a caller's task after its execution's code has unwound: the caller
+        itself was not cancelled."""
+        self.unwinding_runs.discard(run_id)
         if caller is not None:
             caller.uncancel()
 
-    def keep(self, branch: _native.Branch, task: asyncio.Future[Any]) -> None:
-        """Keeps a task that the code of a run has made."""
-        run = branch.run
-        caller = self.native.caller(run)
-        if caller is not None and run not in self.guards:
-            self.guards[run] = guard_caller(caller, branch)
-        self._forked.setdefault(run, set()).add(task)
-        task.add_done_callback(lambda task: self._forget(branch, task))
+    def add_branch_task(self, branch: _native.Branch, task: asyncio.Future[Any]) -> None:
+        """Registers a task that the code of a run has created."""
+        run_id = branch.run_id
+        caller = self.native.caller_task(run_id)
+        if caller is not None and run_id not in self.caller_guards:
+            self.caller_guards[run_id] = guard_caller_task(caller, branch)
+        self._branch_tasks.setdefault(run_id, set()).add(task)
+        task.add_done_callback(lambda task: self._remove_branch_task(branch, task))
 
-    def _forget(self, branch: _native.Branch, task: asyncio.Future[Any]) -> None:
-        self._dropped.ended(branch, task)
-        tasks = self._forked.get(branch.run)
+    def _remove_branch_task(self, branch: _native.Branch, task: asyncio.Future[Any]) -> None:
+        self._dropped_tasks.task_ended(branch, task)
+        tasks = self._branch_tasks.get(branch.run_id)
         if tasks is not None:
             tasks.discard(task)
             if not tasks:
-                del self._forked[branch.run]
-                self._dropped.all_ended(branch)
+                del self._branch_tasks[branch.run_id]
+                self._dropped_tasks.log_dropped(branch)
 
-    def raised(self, branch: _native.Branch) -> None:
-        """The code of an execution has raised, and with that given up what its tasks do."""
-        if branch.run in self._forked:
-            self._dropped.raised(branch.run)
+    def note_raised(self, branch: _native.Branch) -> None:
+        """Notes that the code of an execution has raised, and so has abandoned the work of its tasks."""
+        if branch.run_id in self._branch_tasks:
+            self._dropped_tasks.note_raised(branch.run_id)
 
-    def _waits(self, run: int) -> int:
-        """What the branches of a run wait for."""
-        main, _ = self._tasks.get(run, (None, None))
-        # where a caller runs the code in a task of its own, nobody knows what that does besides
-        return OUTSIDE if main is None else waits_of({main, *self._forked.get(run, ())})
+    def _blocked_on(self, run_id: int) -> int:
+        """Returns what the branches of a run are blocked on."""
+        main, _ = self._root_tasks.get(run_id, (None, None))
+        # a caller that runs the code in its own task may do other work there, too
+        return EXTERNAL if main is None else blocked_on({main, *self._branch_tasks.get(run_id, ())})
 
-    def unwind(self, run: int) -> None:
-        """Cancels what a run waits for outside of durable calls, which unwind by themselves."""
-        main = self._tasks.get(run)
+    def unwind(self, run_id: int) -> None:
+        """Cancels the waits of a run outside of durable calls. Durable calls unwind by themselves."""
+        main = self._root_tasks.get(run_id)
         if main is not None:
             main[0].cancel()
-        caller = self.native.caller(run)
-        if caller is not None and run not in self.unwound:
-            self.unwound.add(run)
+        caller = self.native.caller_task(run_id)
+        if caller is not None and run_id not in self.unwinding_runs:
+            self.unwinding_runs.add(run_id)
             caller.cancel()
-        for task in self._forked.get(run, ()):
-            self._dropped.unwinds(task)
+        for task in self._branch_tasks.get(run_id, ()):
+            self._dropped_tasks.note_unwinding(task)
             task.cancel()
 
     def _drain(self) -> None:
-        others = self.native.drain()
-        if others is None:
+        messages = self.native.drain()
+        if messages is None:
             return
-        opened = None if self._is_over else self._opened()
-        for note in others:
-            if isinstance(note, int):
-                self.unwind(note)
-            elif note is not None and opened is not None:
-                # else it is put off, as its branch goes away
-                self._begin(opened, *note)
+        host = None if self._has_ended else self._host()
+        for message in messages:
+            if isinstance(message, int):
+                self.unwind(message)
+            elif message is not None and host is not None:
+                # otherwise the execution is deferred, because its branch is dropped
+                self._begin(host, *message)
 
-    def _begin(self, opened: Host, number: int, branch: _native.Branch, arguments: Any) -> None:
-        """An execution begins here, in a task of its own."""
-        branch.home = opened
-        run = branch.run
-        workflow = opened.workflows[number]
-        code = _native.Code.main(branch, workflow.function, arguments, self._tasks)
-        # with a name asyncio need not make one up
-        task = self._factory.task(self.loop, code, branch, name=workflow.name)
-        # an eager factory may have run it to its end
+    def _begin(self, host: Host, number: int, branch: _native.Branch, arguments: Any) -> None:
+        """Begins an execution in a task of its own."""
+        branch.host = host
+        run_id = branch.run_id
+        workflow = host.workflows[number]
+        code = _native.BranchCoroutine.for_execution(branch, workflow.function, arguments, self._root_tasks)
+        # a given name saves asyncio from generating one
+        task = self._factory.make_branch_task(self.loop, code, branch, name=workflow.name)
+        # an eager factory may have run the task to its end already
         if not task.done():
-            self._tasks[run] = (task, branch)
+            self._root_tasks[run_id] = (task, branch)
 
 
-def running_loop() -> asyncio.AbstractEventLoop:
-    """The loop that runs, in this thread."""
+def require_running_loop() -> asyncio.AbstractEventLoop:
+    """Returns the event loop that runs in this thread.
+
+    Raises:
+        Invalid: No event loop of asyncio runs here.
+    """
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

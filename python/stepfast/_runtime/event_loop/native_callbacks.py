@@ -1,4 +1,4 @@
-"""What the native side, which runs the code that awaited calls have, leaves to Python: all that is rare."""
+"""Python callbacks of the native coroutine driver, for the rare paths: errors and cancellation."""
 
 from __future__ import annotations
 
@@ -6,83 +6,112 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from stepfast import _native
-from stepfast._runtime.event_loop.tasks import cancelled, thrown
-from stepfast._runtime.exceptions_here import cancellation
-from stepfast._runtime.failures import failure_in_step, failure_of
+from stepfast._runtime.event_loop.tasks import exception_thrown, state_after_cancellation
+from stepfast._runtime.exceptions_here import caller_cancellation
+from stepfast._runtime.failures import failure_of, step_failure
 from stepfast._runtime.outcomes import is_outcome
 from stepfast._runtime.waiting import error_of
 
 if TYPE_CHECKING:
-    from stepfast._runtime.event_loop.loop import Loop
+    from stepfast._runtime.event_loop.loop import EngineLoop
 
 
-def failed(call: _native.Call, settings: _native.StepSettings, raised: BaseException) -> int | None:
-    """The body of the call's step has raised: whose turn it is; None if that is no outcome."""
+def body_raised(call: _native.Call, settings: _native.StepSettings, raised: BaseException) -> int | None:
+    """Records the exception that the body of a step has raised.
+
+    Returns:
+        The call's state code; None if the exception is no outcome.
+    """
     if not is_outcome(raised):
         return None
-    return call.fail(failure_in_step(settings.name, raised, settings.retry_if))
+    return call.fail(step_failure(settings.name, raised, settings.retry_if))
 
 
-def interrupted(call: _native.Call, branch: _native.Branch | None, raised: BaseException) -> int | None:
-    """What awaits the call is cancelled, or the program is to end: whose turn it is, if the call is over.
+def call_interrupted(call: _native.Call, branch: _native.Branch | None, raised: BaseException) -> int | None:
+    """Handles an interruption of the code that awaits a call: its cancellation, or the end of the program.
+
+    Returns:
+        The call's state code after a cancellation; None if nothing but the interruption counts.
 
     Raises:
-        Suspended: See `cancelled`.
+        Suspended: See `state_after_cancellation`.
     """
     if branch is not None and isinstance(raised, asyncio.CancelledError):
-        return cancelled(call, branch)
+        return state_after_cancellation(call, branch)
     if branch is not None and isinstance(raised, KeyboardInterrupt | SystemExit):
         # nothing more is recorded of the code, which unwinds
-        branch.put_off()
+        branch.defer()
     return None
 
 
-def raised(call: _native.Call, branch: _native.Branch, raised: BaseException) -> int | None:
-    """The code of an execution that its caller runs has raised: whose turn it is; None if the program is to
-    end."""
+def code_raised_in_caller(call: _native.Call, branch: _native.Branch, raised: BaseException) -> int | None:
+    """Ends an execution whose code has raised in its caller's task.
+
+    Returns:
+        The call's state code; None if the exception ends the program.
+    """
     if isinstance(raised, KeyboardInterrupt | SystemExit | GeneratorExit):
-        branch.put_off()
+        branch.defer()
         return None
-    # of code that unwinds nothing counts
+    # the exception of code that unwinds does not count
     if branch.is_closing:
-        return call.unwound()
-    branch.home.loop.raised(branch)
-    return call.raised(failure_of(raised))
+        return call.code_unwound()
+    branch.host.loop.note_raised(branch)
+    return call.code_failed(failure_of(raised))
 
 
-def ended(branch: _native.Branch, raised: BaseException) -> bool:
-    """The code of an execution has raised in a task of its own. True if that ends the task, too."""
+def code_raised_in_task(branch: _native.Branch, raised: BaseException) -> bool:
+    """Ends an execution whose code has raised in a task of its own.
+
+    Returns:
+        True if the exception ends the task, too.
+    """
     if isinstance(raised, KeyboardInterrupt | SystemExit):
-        branch.put_off()
+        branch.defer()
         task = asyncio.current_task()
         assert task is not None
-        # the loop says what ends it: nobody has to ask the task
+        # the loop reports the exception that ends it: marked as retrieved, the task does not report it again
         task.add_done_callback(lambda task: task.exception())
         return True
     if isinstance(raised, GeneratorExit):
-        branch.put_off()
+        branch.defer()
         return True
-    # of code that unwinds nothing counts, be it a group of what its branches unwind with
+    # the exception of code that unwinds does not count, not even a group of its branches' exceptions
     if not branch.is_closing:
-        branch.home.loop.raised(branch)
+        branch.host.loop.note_raised(branch)
         branch.fail(failure_of(raised))
     return False
 
 
-def left(branch: _native.Branch, caller: asyncio.Task[Any] | None, unwound: BaseException | None) -> None:
-    """The code of an execution has ended in its caller's task, which may have been cancelled meanwhile.
+def caller_finished(
+    branch: _native.Branch, caller: asyncio.Task[Any] | None, unwound_with: BaseException | None
+) -> None:
+    """Cleans up after the code of an execution has ended in its caller's task.
+
+    Args:
+        branch: The first branch of the execution.
+        caller: The caller's task.
+        unwound_with: The exception with which the code has unwound, if it did.
 
     Raises:
-        asyncio.CancelledError: By somebody who meant the caller: the execution goes on.
+        asyncio.CancelledError: The caller was cancelled in the meantime. The execution continues.
     """
-    loop: Loop = branch.home.loop
-    run = branch.run
-    if run in loop.guards:
-        loop.guards.pop(run)()
-    if run in loop.unwound:
-        loop.leave(run, caller)
-    if branch.stopped in (1, 2) and caller is not None and caller.cancelling():
-        raise cancellation(unwound)
+    loop: EngineLoop = branch.host.loop
+    run_id = branch.run_id
+    if run_id in loop.caller_guards:
+        loop.caller_guards.pop(run_id)()
+    if run_id in loop.unwinding_runs:
+        loop.finish_unwinding(run_id, caller)
+    if branch.stop_code in (1, 2) and caller is not None and caller.cancelling():
+        raise caller_cancellation(unwound_with)
 
 
-__all__ = ["ended", "error_of", "failed", "interrupted", "left", "raised", "thrown"]
+__all__ = [
+    "body_raised",
+    "call_interrupted",
+    "caller_finished",
+    "code_raised_in_caller",
+    "code_raised_in_task",
+    "error_of",
+    "exception_thrown",
+]

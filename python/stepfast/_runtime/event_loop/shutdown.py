@@ -1,4 +1,4 @@
-"""What tells an engine that its event loop ends."""
+"""Detects that the event loop of an engine ends."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from typing import Any, TypeVar, cast
 R = TypeVar("R")
 
 
-class LoopEnd(asyncio.Future[None]):
-    """Waits for the end of a loop, in a task that does nothing else: like `asyncio.run`, most programs cancel
-    all tasks when they end. `told` is called at once, before any code hears of it; `close` is awaited then.
+class LoopShutdownWatch(asyncio.Future[None]):
+    """A future whose task waits for the end of the loop.
 
-    Done when nobody has to wait any more.
+    `asyncio.run` and most programs cancel all tasks at their end, and so this one. `on_shutdown` is called at
+    once, before the cancellation reaches any other code; then `close` is awaited. The future is done once the
+    watch is no longer needed.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        told: Callable[[], None],
+        on_shutdown: Callable[[], None],
         close: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(loop=loop)
-        self._told, self._close = told, close
+        self._on_shutdown, self._close = on_shutdown, close
         task = loop.create_task(self._wait(), name="stepfast", context=Context())
-        # a loop that is closed with tasks left is no news to those who do so
+        # programs that close a loop with tasks left must not see a warning for this one
         cast("Any", task)._log_destroy_pending = False
 
     async def _wait(self) -> None:
@@ -39,19 +40,19 @@ class LoopEnd(asyncio.Future[None]):
             await self._close()
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Called for a task that is cancelled while it waits for this."""
+        """Receives the cancellation of the task that waits for this future."""
         if not self.done():
-            self._told()
+            self._on_shutdown()
         return super().cancel(msg)
 
     def close(self) -> None:
-        """Nobody has to wait any more."""
+        """Ends the watch."""
         if not self.done():
             self.set_result(None)
 
 
-def in_thread(loop: asyncio.AbstractEventLoop, function: Callable[[], R]) -> asyncio.Future[R]:
-    """Calls `function` in a thread of its own: those of the loop may all be busy, for ever."""
+def run_in_thread(loop: asyncio.AbstractEventLoop, function: Callable[[], R]) -> asyncio.Future[R]:
+    """Calls `function` in a thread of its own: all threads of the loop's executor may be busy without end."""
     future: asyncio.Future[R] = loop.create_future()
 
     def settle(value: Any, raised: BaseException | None) -> None:
@@ -68,22 +69,27 @@ def in_thread(loop: asyncio.AbstractEventLoop, function: Callable[[], R]) -> asy
             value = function()
         except BaseException as raised:
             error = raised
-        with contextlib.suppress(RuntimeError):  # closed meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop was closed
             loop.call_soon_threadsafe(settle, value, error)
 
     threading.Thread(target=call, name="stepfast-close", daemon=True).start()
     return future
 
 
-async def finished(futures: Collection[asyncio.Future[Any]], patience: float | None = None) -> None:
-    """Waits until all are done, for so many seconds at most, whoever is cancelled meanwhile."""
-    over = None if patience is None else time.monotonic() + patience
+async def wait_until_done(futures: Collection[asyncio.Future[Any]], timeout: float | None = None) -> None:
+    """Waits until all futures are done, even if the waiting task is cancelled.
+
+    Args:
+        futures: The futures.
+        timeout: How long to wait, in seconds; without limit by default.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
     while not all(future.done() for future in futures):
-        left = None if over is None else over - time.monotonic()
-        if left is not None and left <= 0.0:
+        remaining = None if deadline is None else deadline - time.monotonic()
+        if remaining is not None and remaining <= 0.0:
             return
         try:
-            await asyncio.wait(futures, timeout=left)
+            await asyncio.wait(futures, timeout=remaining)
         except asyncio.CancelledError:
-            # it is being ended; that takes what it takes
+            # the end is under way and has to complete
             continue

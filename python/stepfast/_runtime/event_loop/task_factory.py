@@ -1,4 +1,4 @@
-"""The task factory that lets every task of workflow code be a branch."""
+"""The task factory that makes every task of workflow code a branch."""
 
 from __future__ import annotations
 
@@ -9,102 +9,112 @@ from typing import TYPE_CHECKING, Any, cast
 
 from stepfast import _native
 from stepfast._native import Branch
-from stepfast._runtime.branch import here_var
-from stepfast._runtime.event_loop.task_origin import refuse_unordered, tear_off
-from stepfast._runtime.event_loop.tasks import WorkflowTask, guard
+from stepfast._runtime.branch import current_code
+from stepfast._runtime.event_loop.task_origin import detach_generator_close, forbid_unordered_tasks
+from stepfast._runtime.event_loop.tasks import WorkflowTask, guard_task
 
 if TYPE_CHECKING:
     from stepfast._runtime.host import Host
 
-#: Makes a task, as the loop asks its factory to.
-Make = Callable[..., asyncio.Future[Any]]
+#: A function that creates tasks, as event loops call it.
+TaskMaker = Callable[..., asyncio.Future[Any]]
 
 
-class Factory:
-    """Makes tasks of workflow code branches from their creation on; all others are made as the program's own
-    factory makes them, which the program may set and ask for at any time."""
+class TaskFactory:
+    """Creates the tasks of workflow code as branches.
 
-    def __init__(self, before: Make | None) -> None:
-        self._engines = 0
-        self.set(before)
+    All other tasks are created by the program's own factory, which the program may set and get at any time.
+    """
 
-    def set(self, before: Make | None) -> None:
-        """Sets the program's factory: the loop's `set_task_factory` while an engine is open there."""
-        if before is not None and not callable(before):
+    def __init__(self, program_factory: TaskMaker | None) -> None:
+        self._engine_count = 0
+        self.set_program_factory(program_factory)
+
+    def set_program_factory(self, program_factory: TaskMaker | None) -> None:
+        """Sets the program's factory. It replaces the loop's `set_task_factory` while an engine is open on
+        the loop."""
+        if program_factory is not None and not callable(program_factory):
             raise TypeError("task factory must be a callable or None")
-        self._before: Make | None = before
-        self._make: Make = before if before is not None else made
+        self._program_factory: TaskMaker | None = program_factory
+        self._task_maker: TaskMaker = program_factory if program_factory is not None else make_task
 
-    def get(self) -> Make | None:
-        """The program's factory: the loop's `get_task_factory` while an engine is open there."""
-        return self._before
+    def get_program_factory(self) -> TaskMaker | None:
+        """Returns the program's factory. It replaces the loop's `get_task_factory` while an engine is open on
+        the loop."""
+        return self._program_factory
 
-    def add(self, loop: Any) -> None:
-        """Another engine is open on the loop."""
-        self._engines += 1
-        if self._engines == 1:
+    def add_engine(self, loop: Any) -> None:
+        """Adds an engine; the first one installs the factory in the loop."""
+        self._engine_count += 1
+        if self._engine_count == 1:
             loop.set_task_factory(self)
-            loop.set_task_factory, loop.get_task_factory = self.set, self.get
+            loop.set_task_factory, loop.get_task_factory = self.set_program_factory, self.get_program_factory
 
-    def remove(self, loop: Any) -> None:
-        """An engine is closed: after the last one the loop has the program's factory again."""
-        self._engines -= 1
-        if self._engines == 0:
+    def remove_engine(self, loop: Any) -> None:
+        """Removes an engine; after the last one the loop has the program's factory again."""
+        self._engine_count -= 1
+        if self._engine_count == 0:
             del loop.set_task_factory, loop.get_task_factory
-            loop.set_task_factory(self._before)
+            loop.set_task_factory(self._program_factory)
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        branch = here_var.get()
+        branch = current_code.get()
         if type(branch) is not Branch:
-            return self._make(loop, coro, **kwargs)
-        if tear_off(branch, coro, kwargs):
-            return self._make(loop, coro, **kwargs)
-        refuse_unordered(coro)
-        forked = branch.fork()
-        if forked is None:
-            return self._make(loop, coro, **kwargs)
+            return self._task_maker(loop, coro, **kwargs)
+        if detach_generator_close(branch, coro, kwargs):
+            return self._task_maker(loop, coro, **kwargs)
+        forbid_unordered_tasks(coro)
+        child_branch = branch.fork()
+        if child_branch is None:
+            return self._task_maker(loop, coro, **kwargs)
         context = kwargs.get("context")
         context = copy_context() if context is None else context.copy()
-        context.run(here_var.set, forked)
+        context.run(current_code.set, child_branch)
         kwargs["context"] = context
-        task = self.task(loop, forked.code(coro), forked, **kwargs)
-        task.add_done_callback(lambda task: ended(task, forked))
-        opened: Host = forked.home
-        if opened.loop is not None:
-            opened.loop.keep(forked, task)
+        task = self.make_branch_task(loop, child_branch.wrap_coroutine(coro), child_branch, **kwargs)
+        task.add_done_callback(lambda task: finish_branch(task, child_branch))
+        host: Host = child_branch.host
+        if host.loop is not None:
+            host.loop.add_branch_task(child_branch, task)
         return task
 
-    def task(
-        self, loop: asyncio.AbstractEventLoop, code: _native.Code[Any], branch: Branch, **kwargs: Any
+    def make_branch_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        code: _native.BranchCoroutine[Any],
+        branch: Branch,
+        **kwargs: Any,
     ) -> asyncio.Future[Any]:
-        """A task that runs code of a branch."""
-        if self._before is None:
+        """Creates a task that runs the code of a branch."""
+        if self._program_factory is None:
             return WorkflowTask(cast("Any", code), loop=loop, **kwargs)
-        task = self._before(loop, code, **kwargs)
-        guard(task, branch)
+        task = self._program_factory(loop, code, **kwargs)
+        guard_task(task, branch)
         return task
 
 
-def made(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
-    """A task as the loop makes it without a factory."""
+def make_task(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
+    """Creates a task as the loop does without a factory."""
     return asyncio.Task(coro, loop=loop, **kwargs)
 
 
-def ended(task: asyncio.Future[Any], branch: Branch) -> None:
-    """The task of a branch has ended."""
+def finish_branch(task: asyncio.Future[Any], branch: Branch) -> None:
+    """Ends a branch after its task."""
     if branch.is_closing and not task.cancelled():
-        # nobody may be there to look at what it has unwound with
+        # no code may retrieve the exception with which the task has unwound
         task.exception()
     branch.end()
 
 
-def chained(loop: asyncio.AbstractEventLoop) -> Factory:
-    """The factory of the engines on this loop, chained to the program's own; one engine more uses it."""
+def install_factory(loop: asyncio.AbstractEventLoop) -> TaskFactory:
+    """Returns the factory of the engines on this loop, after adding one engine to it."""
     found: Any = getattr(loop.set_task_factory, "__self__", None)
-    is_ours = isinstance(found, Factory)
-    factory: Factory = found if is_ours else Factory(cast("Make | None", loop.get_task_factory()))
-    factory.add(loop)
+    is_ours = isinstance(found, TaskFactory)
+    factory: TaskFactory = (
+        found if is_ours else TaskFactory(cast("TaskMaker | None", loop.get_task_factory()))
+    )
+    factory.add_engine(loop)
     return factory
 
 
-__all__ = ["Factory", "chained"]
+__all__ = ["TaskFactory", "install_factory"]

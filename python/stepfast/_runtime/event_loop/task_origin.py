@@ -1,4 +1,4 @@
-"""Tasks whose making no replay could repeat."""
+"""Rejects tasks whose creation order is not deterministic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from stepfast import _native
-from stepfast._runtime.branch import here_var
+from stepfast._runtime.branch import current_code
 from stepfast.errors import Invalid, Suspended
 
 if TYPE_CHECKING:
@@ -20,45 +20,57 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("stepfast")
 
-#: What a branch is stopped by when its workflow has returned.
-_ENDED: Final = 3
+#: The stop code of a branch whose workflow has returned.
+_STOPPED_BY_RETURN: Final = 3
 
 
-def _type_of_closing() -> type:
+def _aclose_type() -> type:
     async def generator() -> AsyncGenerator[None]:
         yield
 
-    closing = generator().aclose()
-    # from 3.13 on it warns if nobody awaits it
-    closing.close()
-    return type(closing)
+    aclose = generator().aclose()
+    # from 3.13 on Python warns if it is not awaited
+    aclose.close()
+    return type(aclose)
 
 
-#: What closes an async generator.
-_CLOSING: Final = _type_of_closing()
+#: The type of the awaitable that closes an async generator.
+_ACLOSE_TYPE: Final = _aclose_type()
 
-#: Where asyncio makes tasks of what it takes from a set: from 3.13 on where an iterator is made.
-_ITERATOR: Final[Any] = getattr(asyncio.tasks, "_AsCompletedIterator", None)
-_UNORDERED: Final[CodeType] = (_ITERATOR.__init__ if _ITERATOR else asyncio.as_completed).__code__
+#: The code in which asyncio makes tasks from a set; from Python 3.13 on the constructor of an iterator.
+_AS_COMPLETED_ITERATOR: Final[Any] = getattr(asyncio.tasks, "_AsCompletedIterator", None)
+_UNORDERED_CODE: Final[CodeType] = (
+    _AS_COMPLETED_ITERATOR.__init__ if _AS_COMPLETED_ITERATOR else asyncio.as_completed
+).__code__
 
-#: Between there and the factory.
-_BETWEEN: Final = frozenset({"create_task", "ensure_future", "_ensure_future", "<setcomp>", "__call__"})
+#: Names of the functions between that code and the task factory.
+_TASK_CREATION_FRAMES: Final = frozenset(
+    {"create_task", "ensure_future", "_ensure_future", "<setcomp>", "__call__"}
+)
 
-#: Calls of a branch: they have their numbers already.
-_NUMBERED: Final = frozenset({"carry_out"})
+#: Names of the coroutine functions of durable calls, which were numbered when they were called. They must
+#: match the names of the functions.
+_NUMBERED_COROUTINES: Final = frozenset({"await_process_step"})
 
 
-def refuse_unordered(coro: Any) -> None:
-    """Raises `Invalid` if asyncio makes this task in the order of a set, which is that of addresses."""
+def forbid_unordered_tasks(coro: Any) -> None:
+    """Rejects a task that asyncio creates in the order of a set, which is the order of memory addresses.
+
+    Args:
+        coro: The coroutine of the task.
+
+    Raises:
+        Invalid: Another run may create the tasks in another order.
+    """
     frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and frame.f_code.co_name in _BETWEEN:
+    while frame is not None and frame.f_code.co_name in _TASK_CREATION_FRAMES:
         frame = frame.f_back
-    if frame is None or frame.f_code is not _UNORDERED:
+    if frame is None or frame.f_code is not _UNORDERED_CODE:
         return
     if type(coro) is _native.Call:
         return
     code: CodeType | None = getattr(coro, "cr_code", None)
-    if code is not None and code.co_name in _NUMBERED and "stepfast" in code.co_filename:
+    if code is not None and code.co_name in _NUMBERED_COROUTINES and "stepfast" in code.co_filename:
         return
     raise Invalid(
         "asyncio.as_completed makes tasks of coroutines in the order of a set, which no replay can repeat: "
@@ -66,70 +78,78 @@ def refuse_unordered(coro: Any) -> None:
     )
 
 
-def tear_off(branch: Branch, coro: Any, kwargs: dict[str, Any]) -> bool:
-    """True if the task closes an async generator that was left before its end.
+def detach_generator_close(branch: Branch, coro: Any, kwargs: dict[str, Any]) -> bool:
+    """Detaches a task that closes an abandoned async generator from the run of its branch.
 
-    That comes whenever the collector finds it, perhaps while another execution runs: the code belongs to no
-    branch, and may make no durable call.
+    The garbage collector creates such a task at any time, perhaps while another execution runs. The code
+    belongs to no branch, and may make no durable call.
+
+    Args:
+        branch: The branch whose code creates the task.
+        coro: The coroutine of the task.
+        kwargs: The arguments of the task factory, which get another context.
+
+    Returns:
+        True if this is such a task.
     """
-    if type(coro) is not _CLOSING:
+    if type(coro) is not _ACLOSE_TYPE:
         return False
     context = copy_context()
-    context.run(here_var.set, branch.torn_off())
+    context.run(current_code.set, branch.detached_from_run())
     kwargs["context"] = context
     return True
 
 
-class Dropped:
-    """Tasks that were dropped, as the workflows that made them had returned: of each run, until all of its
-    tasks have ended."""
+class DroppedTasks:
+    """Collects the names of tasks that were dropped because their workflow had returned, by run id, until all
+    tasks of the run have ended."""
 
     def __init__(self) -> None:
         self._names: dict[int, list[str]] = {}
-        #: Runs whose code has raised, and with that given up its tasks.
-        self._raised: set[int] = set()
+        #: Ids of runs whose code has raised, and so has abandoned its tasks.
+        self._raised_runs: set[int] = set()
         #: Tasks that unwind, and that their own code had not cancelled before.
         self._unwinding: set[asyncio.Future[Any]] = set()
 
-    def raised(self, run: int) -> None:
-        """The code of a run with tasks has raised."""
-        self._raised.add(run)
+    def note_raised(self, run_id: int) -> None:
+        """Notes that the code of a run with tasks has raised."""
+        self._raised_runs.add(run_id)
 
-    def unwinds(self, task: asyncio.Future[Any]) -> None:
-        """A task is about to be cancelled, as its run is over."""
+    def note_unwinding(self, task: asyncio.Future[Any]) -> None:
+        """Notes that a task is about to be cancelled because its run has ended."""
         if not cast("Any", task).cancelling():
             self._unwinding.add(task)
 
-    def ended(self, branch: Branch, task: asyncio.Future[Any]) -> None:
-        """A task has ended, by itself or not."""
+    def task_ended(self, branch: Branch, task: asyncio.Future[Any]) -> None:
+        """Notes the end of a task, and its name if it was dropped."""
         was_cancelled = task not in self._unwinding and cast("Any", task).cancelling()
         self._unwinding.discard(task)
-        if branch.stopped != _ENDED or branch.run in self._raised or was_cancelled:
+        if branch.stop_code != _STOPPED_BY_RETURN or branch.run_id in self._raised_runs or was_cancelled:
             return
         if task.cancelled() or isinstance(task.exception(), Suspended):
-            name = f"{cast('Any', task).get_name()!r} ({_shown(task)})"
-            self._names.setdefault(branch.run, []).append(name)
+            name = f"{cast('Any', task).get_name()!r} ({_describe(task)})"
+            self._names.setdefault(branch.run_id, []).append(name)
 
-    def all_ended(self, branch: Branch) -> None:
-        """All tasks of a run have ended: logs which were dropped."""
-        self._raised.discard(branch.run)
-        names = self._names.pop(branch.run, None)
+    def log_dropped(self, branch: Branch) -> None:
+        """Logs the dropped tasks of a run after all of its tasks have ended."""
+        self._raised_runs.discard(branch.run_id)
+        names = self._names.pop(branch.run_id, None)
         if names is not None:
             _log.warning(
-                "workflow %r (workflow_id %r) has returned before tasks that it has made, which are dropped: "
-                "%s. Let it await them",
+                "workflow %r (workflow_id %r) returned before tasks that it had created, which are dropped: "
+                "%s; await them in the workflow",
                 branch.workflow,
                 branch.workflow_id,
                 ", ".join(sorted(names)),
             )
 
 
-def _shown(task: Any) -> str:
+def _describe(task: Any) -> str:
     code: Any = task.get_coro()
-    coroutine: Any = cast("Any", code).coroutine if type(code) is _native.Code else code
+    coroutine: Any = cast("Any", code).coroutine if type(code) is _native.BranchCoroutine else code
     if type(coroutine) is _native.Call:
         return f"the call at position {coroutine.path}" if coroutine.path else "a call"
     return str(getattr(coroutine, "__qualname__", coroutine))
 
 
-__all__ = ["Dropped", "refuse_unordered", "tear_off"]
+__all__ = ["DroppedTasks", "detach_generator_close", "forbid_unordered_tasks"]

@@ -1,4 +1,4 @@
-"""The tasks of workflow code, and who may cancel them."""
+"""The tasks of workflow code, and the effect of cancelling them."""
 
 from __future__ import annotations
 
@@ -8,92 +8,102 @@ from types import FunctionType
 from typing import Any
 
 from stepfast._native import Branch, Call
-from stepfast._runtime.branch import here_var, unwinding
+from stepfast._runtime.branch import current_code, unwind_exception
 
 
 class WorkflowTask(asyncio.Task[Any]):
     """A task that runs a branch of an execution.
 
-    Code of the execution may cancel it. Whoever else does so, such as a program that cancels all tasks before
-    it ends, does not cancel the execution, which goes on from what is recorded.
+    The execution's own code may cancel it. A cancellation by other code, such as a program that cancels all
+    tasks at its end, does not cancel the execution: it continues later from its record.
     """
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Asks that it be cancelled."""
+        """Requests the cancellation of the task."""
         code: Any = self.get_coro()
         if code is not None:
-            leave_from_outside(code.branch)
+            release_if_cancelled_outside(code.branch)
         return super().cancel(msg)
 
 
-def guard(task: asyncio.Future[Any], branch: Branch) -> None:
-    """Lets nobody outside of the execution cancel what it does in the task, which a factory has made that was
-    there before ours."""
-    unguard = guard_caller(task, branch)
+def guard_task(task: asyncio.Future[Any], branch: Branch) -> None:
+    """Guards a task of the program's own factory against cancellation from outside of the execution."""
+    unguard = guard_caller_task(task, branch)
     task.add_done_callback(lambda _: unguard())
 
 
-def guard_caller(task: asyncio.Future[Any], branch: Branch) -> Callable[[], None]:
-    """The same for a task of any kind: what ends that."""
+def guard_caller_task(task: asyncio.Future[Any], branch: Branch) -> Callable[[], None]:
+    """Guards a task of any kind; returns the function that removes the guard."""
     cancel: Callable[..., bool] = task.cancel
 
     def guarded(msg: Any | None = None) -> bool:
-        leave_from_outside(branch)
+        release_if_cancelled_outside(branch)
         return cancel(msg)
 
     def unguard() -> None:
         del task.cancel
         if isinstance(cancel, FunctionType):
-            # of another engine, whose execution it runs, too
+            # the guard of another engine, whose execution the task runs, too
             task.cancel = cancel  # type: ignore[method-assign]
 
     task.cancel = guarded  # type: ignore[method-assign]
     return unguard
 
 
-def leave_from_outside(branch: Branch) -> None:
-    """Lets the execution of the branch go on from the record, if it is not its own code that asks: at once if
-    a caller runs its code. Else the program most likely ends, and it is put off."""
-    here = here_var.get()
-    if isinstance(here, tuple):
-        here = here[0]
-    if here is not None and here.run == branch.run:
+def release_if_cancelled_outside(branch: Branch) -> None:
+    """Releases the execution of a branch, unless its own code cancels.
+
+    The execution is requeued at once if a caller runs its code. Otherwise the program most likely ends, and
+    the execution is deferred.
+    """
+    current = current_code.get()
+    if isinstance(current, tuple):
+        current = current[0]
+    if current is not None and current.run_id == branch.run_id:
         return
-    if branch.home.loop.native.caller(branch.run) is not None:
-        branch.hand_back()
+    if branch.host.loop.native.caller_task(branch.run_id) is not None:
+        branch.requeue()
     else:
-        branch.put_off()
+        branch.defer()
 
 
-def hand_back_from_caller(branch: Branch) -> None:
-    """Hands the execution back if its code runs in its caller's task, and that is cancelled."""
-    if not branch.is_inline or branch.run in branch.home.loop.guards:
-        # who has cancelled a task with a guard was asked then
+def requeue_if_caller_cancelled(branch: Branch) -> None:
+    """Requeues the execution if its code runs in its caller's task, and that task is cancelled."""
+    if not branch.is_inline or branch.run_id in branch.host.loop.caller_guards:
+        # the guard of the task has handled the cancellation
         return
     task = asyncio.current_task()
     if task is not None and not isinstance(task, WorkflowTask) and task.cancelling():
-        branch.hand_back()
+        branch.requeue()
 
 
-def thrown(branch: Branch, raised: Any) -> None:
-    """An exception enters code that its caller runs in a task of its own: whoever cancels that task does not
-    cancel the execution."""
-    # the body of a step may have asked for it, with a timeout of its own, and is asked first
-    if isinstance(raised, asyncio.CancelledError) and not isinstance(here_var.get(), tuple):
-        hand_back_from_caller(branch)
+def exception_thrown(branch: Branch, raised: Any) -> None:
+    """Handles an exception that is thrown into an execution's code in its caller's task: a cancellation of
+    that task does not cancel the execution."""
+    # the body of a step may have cancelled the task itself, with a timeout of its own, and handles it first
+    if isinstance(raised, asyncio.CancelledError) and not isinstance(current_code.get(), tuple):
+        requeue_if_caller_cancelled(branch)
 
 
-def cancelled(call: Call, branch: Branch) -> int:
-    """Code that waits for the call is cancelled: whose turn it is. If the outcome was delivered in the same
-    moment it is recorded, and a replay will see that, and no cancellation.
+def state_after_cancellation(call: Call, branch: Branch) -> int:
+    """Returns the state code of a call whose waiting code is cancelled.
+
+    An outcome that was delivered in the same moment is recorded. A replay would see the outcome and no
+    cancellation, and so does this run.
 
     Raises:
-        Suspended: It is not the execution's own code that asked: the code unwinds, and goes on elsewhere.
+        Suspended: Code outside of the execution has cancelled: the code unwinds, and continues elsewhere.
     """
-    hand_back_from_caller(branch)
+    requeue_if_caller_cancelled(branch)
     if branch.is_closing:
-        raise unwinding(call.stopped) from None
+        raise unwind_exception(call.stop_code) from None
     return call.poll()
 
 
-__all__ = ["WorkflowTask", "cancelled", "guard", "hand_back_from_caller", "thrown"]
+__all__ = [
+    "WorkflowTask",
+    "exception_thrown",
+    "guard_task",
+    "requeue_if_caller_cancelled",
+    "state_after_cancellation",
+]

@@ -1,4 +1,4 @@
-"""Branches of sync workflows: each in a thread."""
+"""Branches of sync workflows, each of which runs in a thread."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextvars import copy_context
 from typing import Any
 
 from stepfast import _native
-from stepfast._runtime.branch import branch_here, here_var, unwinding
+from stepfast._runtime.branch import current_branch, current_code, unwind_exception
 from stepfast.errors import Cancelled, Suspended
 
-#: Told how many items are done, and how many there are.
+#: Called with the number of finished items and the number of all items.
 Progress = Callable[[int, int], object]
 
 
-class _Fan:
-    """Calls of a function, carried out by threads that take one item after the other."""
+class _ParallelCalls:
+    """Calls of one function, made by threads that take one item after the other."""
 
     def __init__(
         self,
@@ -27,32 +27,32 @@ class _Fan:
         progress: Progress | None,
     ) -> None:
         self._function, self._items, self._progress = function, items, progress
-        self._done = 0
+        self._done_count = 0
         self._outcomes: list[Any] = [None] * len(items)
         self._failures: dict[int, BaseException] = {}
         self._lock = threading.Lock()
-        self._next = self._left = min(concurrency, len(items))
+        self._next = self._active_threads = min(concurrency, len(items))
         self._branch = branch
-        # those under way: they get their places in the order of the items
+        # the branches of the calls under way, reserved in the order of the items
         self._branches: dict[int, _native.Branch] = {}
         for i in range(self._next):
             self._begin(i)
-        # not before: without a branch that counts, the execution would seem to be at rest
+        # joined last: with no counted branch the execution would seem to be blocked
         self._join = branch.join() if branch is not None else None
 
     def run(self) -> list[Any]:
-        """Carries all of them out; the outputs, or the exception of the first one that failed."""
+        """Makes all calls; returns the outputs, or raises the exception of the first item that failed."""
         branch = self._branch
-        # an execution that its caller runs has nobody else to go on with it
-        is_driving = branch is not None and branch.is_inline
+        # no other thread drives an execution that its caller runs
+        drives_execution = branch is not None and branch.is_inline
         threads = [
             threading.Thread(target=copy_context().run, args=(self._work, i), name=f"stepfast-branch-{i}")
-            for i in range(0 if is_driving else 1, self._next)
+            for i in range(0 if drives_execution else 1, self._next)
         ]
         for thread in threads:
             thread.daemon = True
             thread.start()
-        if branch is not None and self._join is not None and is_driving:
+        if branch is not None and self._join is not None and drives_execution:
             branch.drive(self._join)
         else:
             copy_context().run(self._work, 0)
@@ -60,10 +60,10 @@ class _Fan:
             thread.join()
         for raised in self._failures.values():
             if not isinstance(raised, Exception | Suspended | Cancelled):
-                # the program is told to end
+                # KeyboardInterrupt or SystemExit ends the program
                 raise raised
-        if branch is not None and branch.stopped:
-            raise unwinding(branch.stopped)
+        if branch is not None and branch.stop_code:
+            raise unwind_exception(branch.stop_code)
         if self._failures:
             raise self._failures[min(self._failures)]
         return self._outcomes
@@ -71,40 +71,41 @@ class _Fan:
     def _work(self, i: int | None) -> None:
         while i is not None:
             if self._branch is not None:
-                here_var.set(self._branches[i])
+                current_code.set(self._branches[i])
             try:
                 self._outcomes[i] = self._function(self._items[i])
-                self._tell()
+                self._report_progress()
             except BaseException as raised:
                 self._failures[i] = raised
-            i = self._following(i)
+            i = self._finish_and_begin_next(i)
 
-    def _following(self, ended: int) -> int | None:
-        """Ends one call, and begins the next that nobody has begun."""
+    def _finish_and_begin_next(self, finished: int) -> int | None:
+        """Ends the branch of a finished call; begins the next item's branch and returns its index, or None at
+        the end."""
         with self._lock:
-            is_over = bool(self._failures) or self._next == len(self._items)
-            if self._branch is not None and self._branch.stopped:
-                is_over = True
-            following = None if is_over else self._next
-            if following is not None:
+            has_ended = bool(self._failures) or self._next == len(self._items)
+            if self._branch is not None and self._branch.stop_code:
+                has_ended = True
+            next_index = None if has_ended else self._next
+            if next_index is not None:
                 self._next += 1
-            # before the old one ends: at no time may there seem to be less to wait for
-            if following is None:
-                self._left -= 1
-                if self._left == 0 and self._join is not None:
+            # begun before the finished branch ends: the number of active branches must not drop in between
+            if next_index is None:
+                self._active_threads -= 1
+                if self._active_threads == 0 and self._join is not None:
                     self._join.end()
             else:
-                self._begin(following)
+                self._begin(next_index)
             if self._branch is not None:
-                self._branches.pop(ended).end()
-            return following
+                self._branches.pop(finished).end()
+            return next_index
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         if self._progress is not None:
             with self._lock:
-                self._done += 1
+                self._done_count += 1
                 if self._branch is None or not self._branch.is_replaying:
-                    self._progress(self._done, len(self._items))
+                    self._progress(self._done_count, len(self._items))
 
     def _begin(self, i: int) -> None:
         if self._branch is not None:
@@ -112,17 +113,28 @@ class _Fan:
             branch.begin()
 
 
-def run_side_by_side(
+def run_in_threads(
     function: Callable[[Any], Any],
     items: Sequence[Any],
     concurrency: int,
     progress: Progress | None = None,
 ) -> list[Any]:
-    """Calls a function for every item in threads, so many at a time; in a workflow each is a branch of it.
+    """Calls a function for every item in threads, at most `concurrency` at a time.
+
+    In a workflow each call is a branch of it.
+
+    Args:
+        function: The function, called with one item.
+        items: The items.
+        concurrency: The number of calls that run at a time.
+        progress: Called after each item; not while a replay repeats recorded outcomes.
+
+    Returns:
+        The outputs, in the order of the items.
 
     Raises:
-        BaseException: What the first of them that failed has raised, after all that were begun have ended.
+        BaseException: The exception of the first item that failed, after all begun calls have ended.
     """
     if not items:
         return []
-    return _Fan(function, items, branch_here(), concurrency, progress).run()
+    return _ParallelCalls(function, items, current_branch(), concurrency, progress).run()

@@ -10,20 +10,20 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native
-from stepfast._runtime.branch import CHILD, here_var
-from stepfast._runtime.exceptions_here import entry
+from stepfast._runtime.branch import RUN_CHILD, current_code
+from stepfast._runtime.exceptions_here import execution_entry
 from stepfast._runtime.failures import failure_of
 from stepfast._runtime.waiting import wait_for_call
 
 if TYPE_CHECKING:
     from stepfast._runtime.host import Host
 
-#: A thread that waits for a child runs it itself, unless so many wait on it already.
-DEEPEST = 16
+#: A thread that waits for a child runs the child itself, up to this many nested executions.
+MAX_NESTING = 16
 
 
 class Nesting(threading.local):
-    """How many executions this thread has begun to run and not ended."""
+    """The number of unfinished executions that this thread runs, one inside the other."""
 
     depth = 0
 
@@ -31,113 +31,120 @@ class Nesting(threading.local):
 nesting: Final[Nesting] = Nesting()
 
 
-class Threads:
-    """A pool of threads, one more than have work, up to a bound. They do not keep the engine."""
+class ThreadPool:
+    """A pool of threads with one idle thread in reserve, up to a bound.
 
-    def __init__(self, opened: Host, most: int) -> None:
+    The threads do not keep the engine alive.
+
+    Args:
+        host: The engine.
+        max_threads: The maximum number of threads.
+    """
+
+    def __init__(self, host: Host, max_threads: int) -> None:
         self.native: _native.Port = _native.Port(None)
-        self._opened: weakref.ref[Host] = weakref.ref(opened)
-        self._most = most
+        self._host: weakref.ref[Host] = weakref.ref(host)
+        self._max_threads = max_threads
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        #: Threads that wait for work.
+        #: The number of threads that wait for work.
         self._idle = 0
 
     def start(self) -> None:
-        """Starts the first thread; another one follows whenever the last one that waits gets work."""
-        opened = self._opened()
-        if opened is not None and any(not workflow.is_async for workflow in opened.workflows):
+        """Starts the first thread. Another one follows whenever the last idle thread gets work."""
+        host = self._host()
+        if host is not None and any(not workflow.is_async for workflow in host.workflows):
             self._add()
 
     def _add(self) -> None:
         with self._lock:
-            if self._idle > 0 or len(self._threads) >= self._most:
+            if self._idle > 0 or len(self._threads) >= self._max_threads:
                 return
             name = f"stepfast-{len(self._threads)}"
-            work = functools.partial(_work, weakref.ref(self), self.native)
-            thread = threading.Thread(target=work, name=name, daemon=True)
-            # `stop` joins what is in the list: only threads that have started
+            run = functools.partial(_run_thread, weakref.ref(self), self.native)
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            # only started threads may be in the list, because `stop` joins them
             thread.start()
             self._idle += 1
             self._threads.append(thread)
 
-    def let_go(self) -> None:
-        """Lets the threads end, each when its code has."""
+    def release(self) -> None:
+        """Ends the threads, each after the code that it runs."""
         self.native.close()
 
-    def stop(self, over: float) -> None:
-        """Lets the threads end, and waits for them until `over`."""
-        self.let_go()
+    def stop(self, deadline: float) -> None:
+        """Ends the threads, and waits for them until `deadline`, a time of `time.monotonic()`."""
+        self.release()
         for thread in list(self._threads):
             if thread is not threading.current_thread():
-                thread.join(max(0.0, over - time.monotonic()))
+                thread.join(max(0.0, deadline - time.monotonic()))
 
-    def begin(self, note: tuple[int, _native.Branch, Any]) -> None:
-        """Runs what begins, in this thread."""
+    def begin(self, new_run: tuple[int, _native.Branch, Any]) -> None:
+        """Runs a new execution in this thread."""
         with self._lock:
             self._idle -= 1
         self._add()
-        # a thread runs one execution after the other: none sees what the code of another has set
-        Context().run(self._run, *note)
+        # an empty context for each execution: none sees context variables that the code of another has set
+        Context().run(self._run, *new_run)
         with self._lock:
             self._idle += 1
 
-    @entry
+    @execution_entry
     def _run(self, number: int, branch: _native.Branch, arguments: Any) -> BaseException | None:
-        opened = self._opened()
-        if opened is None:
+        host = self._host()
+        if host is None:
             return None
-        branch.home = opened
-        workflow = opened.workflows[number]
-        token = here_var.set(branch)
+        branch.host = host
+        workflow = host.workflows[number]
+        token = current_code.set(branch)
         nesting.depth += 1
         try:
             args, kwargs = arguments
             branch.succeed(workflow.function(*args, **kwargs))
         except BaseException as raised:
-            wants_end = isinstance(raised, (KeyboardInterrupt, SystemExit))
-            if wants_end:
-                # the execution goes on from the record
-                branch.put_off()
+            ends_program = isinstance(raised, (KeyboardInterrupt, SystemExit))
+            if ends_program:
+                # another worker continues the execution from its record
+                branch.defer()
             branch.fail(failure_of(raised))
-            return raised if wants_end else None
+            return raised if ends_program else None
         finally:
             nesting.depth -= 1
-            here_var.reset(token)
+            current_code.reset(token)
         return None
 
-    def child(
+    def run_child(
         self,
         branch: _native.Branch,
         number: int,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        order: _native.Order | None = None,
+        options: _native.StartOptions | None = None,
     ) -> Any:
-        """Runs a child in this thread if it begins here, else waits for it."""
-        may_host = nesting.depth < DEEPEST
-        call = branch.child(branch.home.native, number, args, kwargs, may_host, order)
+        """Runs a child in this thread if it begins here; otherwise waits for it."""
+        may_host = nesting.depth < MAX_NESTING
+        call = branch.child(branch.host.native, number, args, kwargs, may_host, options)
         try:
-            while call.wait() == CHILD:
-                note = call.offered()
-                raised = Context().run(self._run, *note) if note is not None else None
+            while call.wait() == RUN_CHILD:
+                new_run = call.take_offered_run()
+                raised = Context().run(self._run, *new_run) if new_run is not None else None
                 if raised is not None:
-                    # this thread, and the program with it
-                    branch.put_off()
+                    # the exception ends this thread, and the program with it
+                    branch.defer()
                     raise raised
             return wait_for_call(call)
         finally:
             call.close()
 
 
-def _work(threads: weakref.ref[Threads], port: _native.Port) -> None:
-    """What a thread of a pool does until its port is closed."""
+def _run_thread(threads: weakref.ref[ThreadPool], port: _native.Port) -> None:
+    """Runs executions in a thread of a pool until the port is closed."""
     while True:
-        note = port.next()
-        pool = threads() if note is not None else None
+        new_run = port.next_message()
+        pool = threads() if new_run is not None else None
         if pool is None:
             return
-        if isinstance(note, tuple):
-            pool.begin(note)
-        # nothing is kept alive by a thread that waits
-        del note, pool
+        if isinstance(new_run, tuple):
+            pool.begin(new_run)
+        # a waiting thread must keep nothing alive
+        del new_run, pool

@@ -1,4 +1,4 @@
-"""Attempts of steps that must not take longer than a limit."""
+"""Time limits of step attempts."""
 
 from __future__ import annotations
 
@@ -9,36 +9,39 @@ from concurrent.futures import Future
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
-from stepfast._runtime.branch import here_var, unwinding
+from stepfast._runtime.branch import current_code, unwind_exception
 
 R = TypeVar("R")
 
 
-async def within(seconds: float, body: Awaitable[R]) -> R:
-    """Awaits `body` for so long, then cancels it and raises `TimeoutError`."""
+async def run_within(seconds: float, body: Awaitable[R]) -> R:
+    """Awaits `body`; cancels it after `seconds` and raises `TimeoutError`."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
             return await body
     except TimeoutError:
         if limit.expired():
-            raise too_long(seconds) from None
+            raise attempt_timeout(seconds) from None
         raise
 
 
-def begun_in_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """The body of a step, in a thread of its own, which may come late: then it does not begin."""
-    here = here_var.get()
-    if isinstance(here, tuple) and not here[1].may_begin:
-        raise unwinding(here[0].stopped)
+def begin_in_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls the body of a step in a thread of its own, unless the execution was stopped before the thread
+    began."""
+    current = current_code.get()
+    if isinstance(current, tuple) and not current[1].can_begin:
+        raise unwind_exception(current[0].stop_code)
     return function(*args, **kwargs)
 
 
-def within_thread(
+def call_within(
     seconds: float, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> R:
-    """Calls `function` in a thread of its own and waits for so long, then raises `TimeoutError`. A thread
-    cannot be stopped: it goes on, and what it comes to is dropped."""
+    """Calls `function` in a thread of its own, and raises `TimeoutError` after `seconds`.
+
+    A thread cannot be stopped: it continues after the timeout, and its result is dropped.
+    """
     outcome: Future[R] = Future()
     thread = threading.Thread(
         target=_settle,
@@ -51,10 +54,10 @@ def within_thread(
         return outcome.result(seconds)
     except TimeoutError:
         if not outcome.done():
-            raise too_long(seconds) from None
+            raise attempt_timeout(seconds) from None
         raise
     finally:
-        # the traceback of what it was raised with has this frame
+        # the traceback of the raised exception keeps this frame alive
         del outcome
 
 
@@ -65,15 +68,15 @@ def _settle(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:
-    """What the thread does."""
+    """Calls the function in the new thread, and stores its result."""
     try:
-        outcome.set_result(context.run(begun_in_thread, function, *args, **kwargs))
+        outcome.set_result(context.run(begin_in_thread, function, *args, **kwargs))
     except BaseException as raised:
         outcome.set_exception(raised)
     finally:
         del outcome
 
 
-def too_long(seconds: float) -> TimeoutError:
-    """What an attempt that took longer fails with."""
+def attempt_timeout(seconds: float) -> TimeoutError:
+    """Returns the exception of an attempt that exceeded its time limit."""
     return TimeoutError(f"the attempt took longer than {seconds} s")

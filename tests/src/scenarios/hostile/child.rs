@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use stepfast_core::clock::LONGEST;
+use stepfast_core::clock::MAX_STORED_DURATION;
 use stepfast_core::store::Execution;
 use stepfast_core::{Context, Error, Workflow};
 
@@ -91,7 +91,7 @@ pub(super) async fn children_take_an_option_or_refuse_it(fixture: &dyn StoreFixt
         .door("delay of a child", &["delay"], durations(), async |delay| {
             let row = started(Options { delay: Some(*delay), ..Options::default() }).await?;
             if *delay > Duration::from_secs(3_600) {
-                assert_eq!(row.wake_at, Some(row.created_at.plus((*delay).min(LONGEST))));
+                assert_eq!(row.wake_at, Some(row.created_at.plus((*delay).min(MAX_STORED_DURATION))));
             }
             Ok(())
         })
@@ -101,7 +101,7 @@ pub(super) async fn children_take_an_option_or_refuse_it(fixture: &dyn StoreFixt
             let options =
                 Options { run_timeout: Some(*limit), delay: Some(Duration::MAX), ..Options::default() };
             let stored = started(options).await?.run_timeout.unwrap();
-            assert!(stored.abs_diff((*limit).min(LONGEST)) < Duration::from_millis(1), "{stored:?}");
+            assert!(stored.abs_diff((*limit).min(MAX_STORED_DURATION)) < Duration::from_millis(1), "{stored:?}");
             let options = Options { run_timeout: Some(*limit), ..Options::default() };
             started(options).await.map(drop)
         })

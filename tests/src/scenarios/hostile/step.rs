@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stepfast_core::clock::LONGEST;
+use stepfast_core::clock::MAX_STORED_DURATION;
 use stepfast_core::{Context, Error, Failure, RetryPolicy, Workflow};
 
 use super::stage::Stage;
@@ -128,7 +128,7 @@ pub(super) async fn sleeps_branches_and_values_have_no_bounds(fixture: &dyn Stor
         cx.step("measure", async || Returns::Ok(f64::from_bits(bits))).await
     });
     let complain = Workflow::new("complain", |mut cx: Context, text: String| async move {
-        cx.step("fail", async || Err::<(), _>(Failure::of_kind(text.clone(), text.clone()))).await
+        cx.step("fail", async || Err::<(), _>(Failure::with_kind(text.clone(), text.clone()))).await
     });
     let (engine, store) = crate::scenarios::kit::engine(fixture, |it| {
         it.register(&sleeper).suspend_after(Duration::from_millis(10))
@@ -146,7 +146,7 @@ pub(super) async fn sleeps_branches_and_values_have_no_bounds(fixture: &dyn Stor
             let handle = engine.start(&sleeper, *limit).await?;
             store.until_landed(suspends(handle.key())).await;
             let row = stage.row(&handle.workflow_id()).await;
-            let least = row.created_at.plus((*limit).min(LONGEST));
+            let least = row.created_at.plus((*limit).min(MAX_STORED_DURATION));
             assert!(row.wake_at.unwrap() >= least, "{row:?}");
             handle.cancel().await?;
             match handle.result().await {

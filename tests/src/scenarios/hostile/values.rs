@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::clock::{LONGEST, Timestamp};
+use stepfast_core::clock::{MAX_STORED_DURATION, Timestamp};
 
 /// A UUID that no execution has.
 pub(super) const UUID: &str = "01a20b8f-64bf-7000-8000-000000000000";
@@ -80,8 +80,8 @@ pub(super) fn durations() -> Vec<Duration> {
         Duration::from_millis(1),
         Duration::from_secs(86_400),
         Duration::from_millis(i32::MAX as u64 + 1),
-        LONGEST,
-        LONGEST + Duration::from_nanos(1),
+        MAX_STORED_DURATION,
+        MAX_STORED_DURATION + Duration::from_nanos(1),
         Duration::from_micros(i64::MAX as u64),
         Duration::from_millis(i64::MAX as u64),
         Duration::from_millis(u64::MAX),

@@ -185,7 +185,7 @@ impl Call {
 
     async fn until_durable(&self, lsn: Lsn) {
         let _busy = Busy::new(&self.run);
-        let outcome = self.run.lane().durable(lsn).await;
+        let outcome = self.run.lane().wait_durable(lsn).await;
         if outcome != Outcome::Applied || self.run.is_lost() {
             // refused, or fenced: the code must not show what nobody will find recorded
             self.run.interrupt(Interrupt::Lost);
@@ -201,7 +201,7 @@ impl Call {
 
     /// The same for a payload of another execution.
     pub(crate) async fn fetch_of(&self, execution: Key, payload: Payload) -> Payload {
-        if payload.chunks().is_none() {
+        if payload.chunk_ref().is_none() {
             return payload;
         }
         let core = &self.run.core;
@@ -225,7 +225,7 @@ impl Call {
 
     /// Parks the execution because a recorded value cannot be read. Never returns.
     pub(crate) async fn park<T>(&self, reason: String) -> T {
-        let failure = Failure::of_kind(
+        let failure = Failure::with_kind(
             UNREADABLE,
             format!("workflow {:?}, position {}: {reason}", &*self.run.definition.name, self.path),
         );

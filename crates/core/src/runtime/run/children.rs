@@ -18,10 +18,10 @@ pub(super) fn unended_children(run: &Run) -> Vec<Key> {
 
 /// Stages a cancel of each of a run's children.
 pub(super) fn cancel_children(run: &Run, children: Vec<Key>, failure: &Failure) {
-    let reason = Payload::of_failure(failure);
+    let reason = Payload::from_failure(failure);
     for execution in children {
         let (n, at, kind) = (Key::mint(0), run.core.now(), RequestKind::Cancel);
-        let request = Request { execution, n, kind, at, reason: reason.clone() };
+        let request = Request { execution, id: n, kind, at, reason: reason.clone() };
         run.stage_in(&mut run.state(), Write::Request(request), 0);
         crate::crash_point!("child cancel staged");
         if let Some(child) = run.core.runs.get(execution) {

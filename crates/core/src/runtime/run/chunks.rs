@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::commit::{Fate, Lane, Slot, Staged};
+use crate::commit::{Fate, Lane, FoldTarget, Staged};
 use crate::error::Error;
 use crate::key::Key;
 use crate::payload::{CHUNK_SIZE, ChunkRef, INLINE_LIMIT, Payload};
@@ -37,7 +37,7 @@ impl<'l> Place<'l> {
 pub(crate) async fn store(place: Place<'_>, payload: Payload) -> (Payload, u32) {
     let Place { lane, generation, execution, tree, is_free, fate } = place;
     if payload.len() <= INLINE_LIMIT {
-        let room = lane.room(payload.len() + 256).await;
+        let room = lane.reserve(payload.len() + 256).await;
         return (payload, room);
     }
     let value = fastrand::u64(..);
@@ -48,22 +48,22 @@ pub(crate) async fn store(place: Place<'_>, payload: Payload) -> (Payload, u32) 
         if in_flight.len() == IN_FLIGHT
             && let Some(oldest) = in_flight.pop_front()
         {
-            lane.durable(oldest).await;
+            lane.wait_durable(oldest).await;
         }
         let piece = bytes.slice(start..(start + CHUNK_SIZE).min(bytes.len()));
-        let room = lane.room(piece.len() + 128).await;
-        let chunk = Chunk { execution, value, n: count, bytes: piece, is_unowned: is_free };
-        let staged = Staged { generation, tree, write: Write::Chunk(chunk), room, fate: fate.clone() };
-        in_flight.extend(lane.stage(staged, &mut Slot::default()));
+        let room = lane.reserve(piece.len() + 128).await;
+        let chunk = Chunk { execution, value, index: count, bytes: piece, is_unowned: is_free };
+        let staged = Staged { generation, tree, write: Write::Chunk(chunk), reserved: room, fate: fate.clone() };
+        in_flight.extend(lane.stage(staged, &mut FoldTarget::default()));
         count += 1;
         crate::crash_point!("chunk staged");
     }
-    (Payload::chunked(ChunkRef { value, len: bytes.len() as u64, count }), 0)
+    (Payload::from_chunk_ref(ChunkRef { value, len: bytes.len() as u64, count }), 0)
 }
 
 /// The value behind a payload: itself, or fetched from its chunks.
 pub(crate) async fn fetch(core: &Core, execution: Key, payload: Payload) -> Result<Payload, Error> {
-    match payload.chunks() {
+    match payload.chunk_ref() {
         None => Ok(payload),
         Some(chunks) => Ok(Payload::from_bytes(core.store.load_value(execution, chunks).await?)),
     }

@@ -161,7 +161,7 @@ impl Run {
             && state.cancelled == 0;
         let Some(Some(call)) = state.calls.get_mut(id) else { return None };
         if !matches!(call.phase, Phase::Live) {
-            self.lane().give_back(room);
+            self.lane().release(room);
             return None;
         }
         call.phase = Phase::Completed(kind, outcome, room);
@@ -246,7 +246,7 @@ impl Run {
             }
             Phase::Heard | Phase::Stuck => return,
             Phase::Completed(_, _, room) if state.is_closed || state.interrupt.is_some() => {
-                self.lane().give_back(room);
+                self.lane().release(room);
                 return;
             }
             _ if state.is_closed || state.interrupt.is_some() => return,
@@ -273,7 +273,7 @@ impl Run {
             }
             Phase::Live => {}
             Phase::Completed(_, _, room) => {
-                self.lane().give_back(room);
+                self.lane().release(room);
                 state.completed.retain(|other| *other != id);
             }
         }
@@ -295,7 +295,7 @@ impl Run {
     }
 
     fn disagree_to_give_up(&self, state: &mut RunState, call: &CallState, is_recorded: bool) {
-        let time_limit = self.definition.time_limit;
+        let time_limit = self.definition.time_limit_hint;
         let disagreement = given_up(call.kind, &call.name, &call.path, is_recorded, time_limit);
         state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement).into()));
     }

@@ -13,7 +13,7 @@ const MOST_NAMED: usize = 3;
 
 /// Parks an execution whose code does not repeat its record.
 pub(crate) fn non_deterministic(disagreement: &str) -> Failure {
-    Failure::of_kind(
+    Failure::with_kind(
         NON_DETERMINISTIC,
         format!(
             "the code does not repeat what was recorded: {disagreement}. Restore the code that started this \

@@ -21,7 +21,7 @@ use futures_util::task::AtomicWaker;
 pub(crate) use state::{ChildEnd, ChildState, InThread, RunState};
 
 use crate::clock::Timestamp;
-use crate::commit::{Fate, Lane, Lsn, OnLane, Slot, Staged};
+use crate::commit::{Fate, Lane, Lsn, HasLane, FoldTarget, Staged};
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
@@ -183,7 +183,7 @@ impl Run {
                 delivered_at: new.created_at,
                 last: Lsn(0),
                 last_solid: Lsn(0),
-                slot: Slot::default(),
+                slot: FoldTarget::default(),
                 replay: new.replay.map(Box::new),
                 attempts: new.attempts,
                 calls: Vec::new(),
@@ -299,7 +299,7 @@ impl Run {
 
     /// True if it is not ours any more, or the Start that its tree rests on has lost.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lane().generation() != self.generation || self.fate.as_ref().is_some_and(Fate::is_lost)
+        self.lane().generation() != self.generation || self.fate.as_ref().is_some_and(Fate::has_failed)
     }
 
     /// Where the Start was staged, if it was staged here.
@@ -321,7 +321,7 @@ impl Run {
     pub(crate) fn end_poll(&self) {
         self.is_polled.store(false, SeqCst);
         if self.has_staged.load(SeqCst) && self.has_staged.swap(false, SeqCst) {
-            self.lane().wake();
+            self.lane().wake_committer();
         }
     }
 
@@ -367,7 +367,7 @@ impl Run {
         let is_start = matches!(&write, Write::Start(start) if start.key == self.key);
         // only changes of the execution's own row have a slot to fold into
         let is_own = is_start || matches!(&write, Write::Transition(_));
-        let mut slot = if is_own { state.slot } else { Slot::default() };
+        let mut slot = if is_own { state.slot } else { FoldTarget::default() };
         let lsn = self.stage_at(state, write, room, is_solid, &mut slot)?;
         if is_own {
             state.slot = slot;
@@ -383,13 +383,13 @@ impl Run {
     }
 
     /// Stages the Start of a child; also where, so that the child's own end may fold into it.
-    pub(crate) fn stage_child(&self, start: Box<Start>, room: u32) -> Option<(Lsn, Slot)> {
+    pub(crate) fn stage_child(&self, start: Box<Start>, room: u32) -> Option<(Lsn, FoldTarget)> {
         let mut state = self.state();
         if state.is_closed {
             return None;
         }
         self.start_in(&mut state)?;
-        let mut slot = Slot::default();
+        let mut slot = FoldTarget::default();
         let lsn = self.stage_at(&mut state, Write::Start(start), room, true, &mut slot)?;
         crate::crash_point!("child start staged");
         Some((lsn, slot))
@@ -401,22 +401,22 @@ impl Run {
         write: Write,
         room: u32,
         is_solid: bool,
-        slot: &mut Slot,
+        slot: &mut FoldTarget,
     ) -> Option<Lsn> {
         if matches!(state.interrupt, Some(Interrupt::Lost)) {
             // something else has been staged in its place, and goes on from the record
-            self.lane().give_back(room);
+            self.lane().release(room);
             return None;
         }
         let (generation, tree) = (self.generation, self.root);
-        let staged = Staged { generation, tree, write, room, fate: self.fate.clone() };
+        let staged = Staged { generation, tree, write, reserved: room, fate: self.fate.clone() };
         let lsn = if self.is_polled.load(SeqCst) {
-            self.lane().stage_quietly(staged, slot).map(|(lsn, is_idle)| {
+            self.lane().stage_without_wake(staged, slot).map(|(lsn, is_idle)| {
                 if is_idle {
                     self.has_staged.store(true, SeqCst);
                     if !self.is_polled.load(SeqCst) {
                         // another thread has ended the poll meanwhile, and may not have seen it
-                        self.lane().wake();
+                        self.lane().wake_committer();
                     }
                 }
                 lsn
@@ -436,7 +436,7 @@ impl Run {
     }
 
     /// Says where the Start of the run was staged by its parent.
-    pub(crate) fn started_at(&self, lsn: Lsn, slot: Slot) {
+    pub(crate) fn started_at(&self, lsn: Lsn, slot: FoldTarget) {
         let mut state = self.state();
         state.start_lsn = lsn;
         state.slot = slot;
@@ -535,7 +535,7 @@ impl Run {
     }
 }
 
-impl OnLane for Arc<Run> {
+impl HasLane for Arc<Run> {
     fn lane(&self) -> &Lane {
         Run::lane(self)
     }

@@ -79,7 +79,7 @@ impl Run {
                 return Rest::Idle;
             }
             let disagreement = match call {
-                Some(_) => not_given_up(next, self.definition.time_limit),
+                Some(_) => not_given_up(next, self.definition.time_limit_hint),
                 None => missing(next, calls.iter().flatten().filter(|call| call.is_waited_for())),
             };
             state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement).into()));

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use super::{Interrupt, Stopped};
 use crate::clock::Timestamp;
-use crate::commit::{Lsn, Slot};
+use crate::commit::{Lsn, FoldTarget};
 use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::run::call::CallState;
@@ -29,7 +29,7 @@ pub(crate) struct RunState {
     pub(crate) last: Lsn,
     /// The same without checkpoints: what a speculative step waits for.
     pub(crate) last_solid: Lsn,
-    pub(crate) slot: Slot,
+    pub(crate) slot: FoldTarget,
     pub(crate) replay: Option<Box<Replay>>,
     /// Failed attempts of a recovered execution, by path.
     pub(crate) attempts: Option<Box<Attempts>>,

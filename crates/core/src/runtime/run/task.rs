@@ -15,7 +15,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use super::children::{awaited_children, cancel_children, unended_children};
 use super::detached::{Detached, Ender};
 use crate::clock::Timestamp;
-use crate::commit::{Durable, Lsn};
+use crate::commit::{DurableFuture, Lsn};
 use crate::error::Error;
 use crate::failure::{Failure, UNREADABLE};
 use crate::key::Key;
@@ -40,7 +40,7 @@ pub(crate) struct RunTask {
 
 enum Stage {
     /// Waits for the outcome of its Start before any code runs.
-    Starting(Durable<Arc<Run>>),
+    Starting(DurableFuture<Arc<Run>>),
     Executing(Branches),
     /// Put off: waits before it is handed back.
     PutOff(Pin<Box<tokio::time::Sleep>>),
@@ -49,7 +49,7 @@ enum Stage {
     /// Puts aside an output that is too large for the row, or waits for room.
     Storing(Boxed<(State, u32)>),
     /// Waits until its last Write is durable.
-    Ending(Durable<Arc<Run>>, Ending),
+    Ending(DurableFuture<Arc<Run>>, Ending),
     Concluded(Conclusion),
 }
 
@@ -81,7 +81,7 @@ impl RunTask {
 
     /// A task that runs when its Start, staged as `lsn`, is durable and has won.
     pub(crate) fn starting(run: Arc<Run>, lsn: Lsn) -> Self {
-        let stage = Stage::Starting(Durable::new(run.clone(), lsn));
+        let stage = Stage::Starting(DurableFuture::new(run.clone(), lsn));
         Self { run, stage, alarm: None, deadline: None }
     }
 
@@ -221,11 +221,11 @@ impl RunTask {
                 return Ok(output);
             }
             let what = format!("the output of workflow {:?}", &*run.definition.name);
-            Err(crate::Error::TooLarge { what, size: output.len(), limit }.recorded())
+            Err(crate::Error::TooLarge { what, size: output.len(), limit }.to_failure())
         });
         let (status, outcome) = match result {
             Ok(output) => (Status::Completed, output),
-            Err(failure) => (Status::Failed, Payload::of_failure(&failure)),
+            Err(failure) => (Status::Failed, Payload::from_failure(&failure)),
         };
         run.heed_deadline();
         {
@@ -263,7 +263,7 @@ impl RunTask {
         let run = self.run.clone();
         let at = run.core.now();
         let is_inline = outcome.len() <= INLINE_LIMIT;
-        let room = if is_inline { run.lane().room_now(outcome.len() + 128) } else { 0 };
+        let room = if is_inline { run.lane().try_reserve(outcome.len() + 128) } else { 0 };
         if room == 0 {
             // whoever waits for room must not keep any: what the Start has taken comes back only when it lands
             let _ = run.start_in(&mut run.state());
@@ -287,7 +287,7 @@ impl RunTask {
         };
         crate::crash_point!("end staged");
         self.tell_parent(ChildState::Ended(ChildEnd { status, outcome: outcome.clone(), lsn }));
-        self.stage = Stage::Ending(Durable::new(run, lsn), Ending::Ended(status, outcome));
+        self.stage = Stage::Ending(DurableFuture::new(run, lsn), Ending::Ended(status, outcome));
     }
 
     /// Stops code that has not returned.
@@ -329,12 +329,12 @@ impl RunTask {
             }
             Interrupt::Fail(failure) => {
                 tracing::error!(execution = %run.key, workflow = %run.definition.name, %failure, "given up");
-                self.end(Status::Failed, Payload::of_failure(&failure));
+                self.end(Status::Failed, Payload::from_failure(&failure));
                 return;
             }
             Interrupt::Park(failure) => {
                 tracing::error!(execution = %run.key, workflow = %run.definition.name, %failure, "parked");
-                (State::Parked { reason: Payload::of_failure(&failure), armed }, Ending::Left)
+                (State::Parked { reason: Payload::from_failure(&failure), armed }, Ending::Left)
             }
             Interrupt::PutOff if !run.core.is_closing() => {
                 {
@@ -343,7 +343,7 @@ impl RunTask {
                     let _ = run.start_in(&mut state);
                     state.is_put_off = true;
                 }
-                let pause = run.core.put_offs.pause(run.key);
+                let pause = run.core.put_offs.next_pause(run.key);
                 tracing::warn!(execution = %run.key, ?pause, "the code wants the program to end: put off");
                 self.stage = Stage::PutOff(Box::pin(tokio::time::sleep(pause)));
                 return;
@@ -361,7 +361,7 @@ impl RunTask {
                     crate::crash_point!("suspension staged");
                 }
                 self.tell_parent(ChildState::Elsewhere);
-                self.stage = Stage::Ending(Durable::new(run, lsn), ending);
+                self.stage = Stage::Ending(DurableFuture::new(run, lsn), ending);
             }
             None => self.conclude(Conclusion::Gone),
         }
@@ -399,7 +399,7 @@ impl RunTask {
 
     fn cancel_with(&mut self, children: Vec<Key>, failure: &Failure) {
         cancel_children(&self.run, children, failure);
-        self.end(Status::Cancelled, Payload::of_failure(failure));
+        self.end(Status::Cancelled, Payload::from_failure(failure));
     }
 
     /// True if a parent in this process has taken note.
@@ -412,8 +412,8 @@ impl RunTask {
         self.run.core.runs.remove(&self.run);
         // a parent that has heard of the end keeps that
         self.tell_parent(ChildState::Elsewhere);
-        self.run.core.slot_freed();
-        if self.run.is_replayed && self.run.definition.is_in_thread() && self.run.core.read_ahead.ended() {
+        self.run.core.release_slot();
+        if self.run.is_replayed && self.run.definition.holds_thread() && self.run.core.read_ahead.ended() {
             self.run.core.wake_worker(true);
         }
         self.run.conclude(conclusion.clone());
@@ -495,7 +495,7 @@ impl RunTask {
             if keep.is_some()
                 && let Some(lsn) = self.run.start_lsn()
             {
-                self.run.lane().durable(lsn).await;
+                self.run.lane().wait_durable(lsn).await;
             }
         });
     }
@@ -542,7 +542,7 @@ impl RunTask {
                         Err(Error::Unavailable(_)) => self.conclude(Conclusion::Gone),
                         Err(error) => {
                             let reason = format!("its children cannot be read: {error}");
-                            let failure = Failure::of_kind(UNREADABLE, reason).permanent();
+                            let failure = Failure::with_kind(UNREADABLE, reason).permanent();
                             self.stop(Interrupt::Park(failure.into()));
                         }
                     }

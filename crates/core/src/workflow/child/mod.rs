@@ -1,4 +1,4 @@
-//! Children: executions that a workflow starts, on its own lane, under keys that a replay derives again.
+//! Children: executions that a workflow starts on its own lane. A replay derives the same keys for them.
 
 mod start;
 mod wait;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
-use start::start;
-use wait::{recorded, until_end};
+use start::start_or_attach;
+use wait::{recorded_output, wait_for_end};
 
 use crate::failure::Failure;
 use crate::key::Key;
@@ -28,7 +28,7 @@ use crate::store::CheckpointKind;
 use crate::workflow::Workflow;
 use crate::workflow::context::Context;
 
-/// A child about to be started and awaited; `.await` it. Made by [`Context::child`].
+/// A builder for a child that is started and awaited: `.await` it for its output. Returned by [`Context::child`].
 #[must_use = "a child is started when this is awaited"]
 pub struct Child<'c, I, O> {
     cx: &'c mut Context,
@@ -38,16 +38,16 @@ pub struct Child<'c, I, O> {
     output: PhantomData<fn() -> O>,
 }
 
-/// A child about to be started; `.await` it for a [`ChildHandle`]. Made by [`Context::start_child`].
+/// A builder for a child: `.await` it for a [`ChildHandle`]. Returned by [`Context::start_child`].
 #[must_use = "a child is started when this is awaited"]
 pub struct StartChild<'c, I, O>(Child<'c, I, O>);
 
-/// An execution about to be started that its workflow does not wait for; `.await` it for its workflow_id. Made by
+/// A builder for an execution that its workflow does not wait for: `.await` it for its workflow_id. Returned by
 /// [`Context::start_detached`].
 #[must_use = "an execution is started when this is awaited"]
 pub struct StartDetached<'c, I, O>(Child<'c, I, O>);
 
-/// A child that was started, to be awaited by [`result`](ChildHandle::result).
+/// A handle to a child that was started. [`result`](ChildHandle::result) waits for its output.
 #[must_use = "the workflow may end before a child whose result it does not await"]
 pub struct ChildHandle<O> {
     key: Key,
@@ -56,13 +56,13 @@ pub struct ChildHandle<O> {
 }
 
 impl Context {
-    /// Runs a child execution to its output. Its error is the child's.
+    /// Runs a child execution to its output. The error is that of the child.
     pub fn child<I, O>(&mut self, workflow: &Workflow<I, O>, input: I) -> Child<'_, I, O> {
         let definition = workflow.definition.clone();
         Child { cx: self, definition, input, options: None, output: PhantomData }
     }
 
-    /// Starts a child execution that is awaited later.
+    /// Starts a child execution, to be awaited later.
     pub fn start_child<I, O>(&mut self, workflow: &Workflow<I, O>, input: I) -> StartChild<'_, I, O> {
         StartChild(self.child(workflow, input))
     }
@@ -78,39 +78,40 @@ impl<I, O> Child<'_, I, O> {
         self.options.get_or_insert_default()
     }
 
-    /// The queue that it waits in until a worker takes it. What a workflow starts in a full queue is never refused. See
-    /// [`Start::queue`](crate::engine::start::Start::queue).
+    /// Sets the queue in which the child waits for a worker. A start from inside a workflow is never rejected by a full
+    /// queue. See [`StartBuilder::queue`](crate::engine::start::StartBuilder::queue).
     pub fn queue(mut self, queue: impl AsRef<str>) -> Self {
         self.options().queue = Some(queue.as_ref().into());
         self
     }
 
-    /// Its key within the queue. See [`Start::key`](crate::engine::start::Start::key).
+    /// Sets the child's key within the queue. See [`StartBuilder::key`](crate::engine::start::StartBuilder::key).
     pub fn key(mut self, key: impl AsRef<str>) -> Self {
         self.options().key = Some(key.as_ref().into());
         self
     }
 
-    /// Smaller comes first among those of its queue and key. 0 by default.
+    /// Sets the priority among executions of the same queue and key: smaller numbers come first. 0 by default.
     pub fn priority(mut self, priority: i32) -> Self {
         self.options().priority = Some(priority);
         self
     }
 
-    /// It begins not before this long after it was started.
+    /// Delays the child: it begins no earlier than `delay` after its start.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.options().due = Some(Due::After(delay));
         self
     }
 
-    /// An attribute that it is found by. See [`Start::attribute`](crate::engine::start::Start::attribute).
+    /// Adds an attribute, by which lists find the child. See
+    /// [`StartBuilder::attribute`](crate::engine::start::StartBuilder::attribute).
     pub fn attribute(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
         self.options().attributes.set(name.as_ref(), value.as_ref());
         self
     }
 
-    /// Cancels it if it has not ended so long after it has begun. See
-    /// [`Start::run_timeout`](crate::engine::start::Start::run_timeout).
+    /// Cancels the child unless it ends within `timeout` from its beginning. See
+    /// [`StartBuilder::run_timeout`](crate::engine::start::StartBuilder::run_timeout).
     pub fn run_timeout(mut self, timeout: Duration) -> Self {
         self.options().run_timeout = Some(timeout);
         self
@@ -149,8 +150,8 @@ where
         Box::pin(async move {
             let payload = Payload::encode(&input)?;
             let fingerprint = payload.fingerprint();
-            let call = begin(&cx.run, path, &definition, fingerprint);
-            run_to_end(
+            let call = begin_child_call(&cx.run, path, &definition, fingerprint);
+            run_child(
                 call,
                 NewChild { definition, input: payload, fingerprint, options, is_detached: false },
             )
@@ -189,7 +190,7 @@ where
 }
 
 impl<'c, I: Serialize + Send + 'c, O> Child<'c, I, O> {
-    /// Starts it, and records that.
+    /// Starts the child as a call of its own, which is recorded.
     fn start(self, is_detached: bool) -> impl Future<Output = Result<Key, Failure>> + Send + use<'c, I, O> {
         let Child { cx, definition, input, options, .. } = self;
         async move {
@@ -202,11 +203,11 @@ impl<'c, I: Serialize + Send + 'c, O> Child<'c, I, O> {
     }
 }
 
-/// A child that is to be started.
+/// A child to be started.
 pub(crate) struct NewChild {
     pub(crate) definition: Arc<Definition>,
     pub(crate) input: Payload,
-    /// What tells the input apart.
+    /// The fingerprint of the input.
     pub(crate) fingerprint: u64,
     /// `None` for the defaults.
     pub(crate) options: Option<Box<StartOptions>>,
@@ -214,20 +215,20 @@ pub(crate) struct NewChild {
 }
 
 /// Begins the call of a child.
-pub(crate) fn begin(run: &Arc<Run>, path: Path, definition: &Definition, fingerprint: u64) -> Call {
+pub(crate) fn begin_child_call(run: &Arc<Run>, path: Path, definition: &Definition, fingerprint: u64) -> Call {
     Call::begin(run, path, &definition.name.clone().into(), CallKind::Child, Some(fingerprint))
 }
 
 /// Starts the child of a call that has begun, and waits for its output.
-pub(crate) async fn run_to_end<O: FromPayload>(call: Call, child: NewChild) -> Result<O, Failure> {
+pub(crate) async fn run_child<O: FromPayload>(call: Call, child: NewChild) -> Result<O, Failure> {
     if let Some(delivery) = call.recorded().await {
-        return recorded(&call, delivery.kind, delivery.outcome).await;
+        return recorded_output(&call, delivery.kind, delivery.outcome).await;
     }
-    let key = Key::derived(call.run.key, call.run.run_no, &call.path);
-    match start(&call, child, key).await {
-        Ok(key) => until_end(&call, key).await,
+    let key = Key::derive(call.run.key, call.run.run_no, &call.path);
+    match start_or_attach(&call, child, key).await {
+        Ok(key) => wait_for_end(&call, key).await,
         Err(failure) => {
-            call.deliver(CheckpointKind::Failed, Payload::of_failure(&failure), 0).await;
+            call.deliver(CheckpointKind::Failed, Payload::from_failure(&failure), 0).await;
             Err(failure)
         }
     }
@@ -242,19 +243,19 @@ impl<O: DeserializeOwned> ChildHandle<O> {
     /// Waits for the child's output, as a call of the branch `cx`.
     pub async fn result(self, cx: &mut Context) -> Result<O, Failure> {
         let path = cx.next_path();
-        result(begin_result(&cx.run, path, &self.name), self.key).await
+        result(begin_result_call(&cx.run, path, &self.name), self.key).await
     }
 }
 
-/// Begins the call that waits for a child which was started.
-pub(crate) fn begin_result(run: &Arc<Run>, path: Path, name: &Arc<str>) -> Call {
+/// Begins the call that waits for a child which was started before.
+pub(crate) fn begin_result_call(run: &Arc<Run>, path: Path, name: &Arc<str>) -> Call {
     Call::begin(run, path, &name.clone().into(), CallKind::Child, None)
 }
 
-/// Waits for the output of a child that was started.
+/// Waits for the output of a child that was started before.
 pub(crate) async fn result<O: FromPayload>(call: Call, key: Key) -> Result<O, Failure> {
     match call.recorded().await {
-        Some(delivery) => recorded(&call, delivery.kind, delivery.outcome).await,
-        None => until_end(&call, key).await,
+        Some(delivery) => recorded_output(&call, delivery.kind, delivery.outcome).await,
+        None => wait_for_end(&call, key).await,
     }
 }

@@ -1,11 +1,11 @@
-//! Starting a child: as a call of its own, or within the call that awaits it.
+//! Starts of children: as calls of their own, or within the calls that await them.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 
 use super::NewChild;
 use super::wait::recorded_key;
-use crate::commit::{Durable, Lsn, Slot};
+use crate::commit::{DurableFuture, Lsn, FoldTarget};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::key::Key;
@@ -22,8 +22,8 @@ use crate::runtime::runs::Expected;
 use crate::runtime::start_options::StartOptions;
 use crate::store::{self, CheckpointKind, Outcome, Parent};
 
-/// Starts a child as a call of its own, and records that: a replay, also one of a later run of the
-/// execution, goes on with the same child.
+/// Starts a child as a call of its own and records the start. Every replay continues with the same child, even in a
+/// later run of the execution.
 pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) -> Result<Key, Failure> {
     let fingerprint = Some(child.fingerprint);
     let name = child.definition.name.clone().into();
@@ -42,27 +42,27 @@ pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) 
         }
         return Ok(key);
     }
-    let key = Key::started(run.key, run.run_no, &call.path, moment);
-    match start(&call, child, key).await {
+    let key = Key::derive_at(run.key, run.run_no, &call.path, moment);
+    match start_or_attach(&call, child, key).await {
         Ok(key) => {
             crate::crash_point!("child started and not recorded");
             call.deliver(CheckpointKind::Started, Payload::encode(&key.to_string())?, 0).await;
             Ok(key)
         }
         Err(failure) => {
-            call.deliver(CheckpointKind::Failed, Payload::of_failure(&failure), 0).await;
+            call.deliver(CheckpointKind::Failed, Payload::from_failure(&failure), 0).await;
             Err(failure)
         }
     }
 }
 
-/// Starts the child of a call, or attaches to it if a run before this one has started it.
-pub(super) async fn start(call: &Call, child: NewChild, key: Key) -> Result<Key, Failure> {
+/// Starts the child of a call, or attaches to the child if an earlier run has started it.
+pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> Result<Key, Failure> {
     let NewChild { definition, input, options, is_detached, .. } = child;
     let run = &call.run;
     let core = &run.core;
     if core.definitions.get(&definition.name).is_none() {
-        let mut failure = core.definitions.unknown(&definition.name).recorded();
+        let mut failure = core.definitions.unknown_error(&definition.name).to_failure();
         failure.message =
             format!("workflow {:?} cannot start a child: {}", &*run.definition.name, failure.message);
         return Err(failure);
@@ -70,10 +70,10 @@ pub(super) async fn start(call: &Call, child: NewChild, key: Key) -> Result<Key,
     let limit = core.options.value_limit;
     if input.len() > limit {
         let what = format!("the input of child {:?}", &*definition.name);
-        return Err(Error::TooLarge { what, size: input.len(), limit }.recorded());
+        return Err(Error::TooLarge { what, size: input.len(), limit }.to_failure());
     }
     let options = options.as_deref().unwrap_or(StartOptions::PLAIN);
-    let ticket = place(call, options).await?;
+    let ticket = resolve_placement(call, options).await?;
     let (stored, room) = crate::runtime::run::chunks::store(Place::of(run, key), input.clone()).await;
     let is_local = ticket.is_none() && options.due.is_none() && core.take_slot();
     if !is_detached {
@@ -104,17 +104,17 @@ pub(super) async fn start(call: &Call, child: NewChild, key: Key) -> Result<Key,
         attributes: options.attributes.clone(),
         state: options.state(created_at, is_local),
     };
-    let child = is_local.then(|| run_of_child(run, &new, &definition, parent));
+    let child = is_local.then(|| new_child_run(run, &new, &definition, parent));
     let outcome = if run.is_replayed {
         start_guarded(run, new, room, child, input).await
     } else {
-        // never claimed before: it cannot have started the child before
+        // this execution was never claimed before, so no earlier run can have started the child
         start_new(run, new, room, child, &input)
     };
     match outcome {
         Outcome::Applied => Ok(key),
         Outcome::Duplicate(existing) if existing.parent == Some(run.key) => {
-            // whether it runs here, or has ended a moment ago, the database knows
+            // only the database knows whether the child runs here or ended a moment ago
             if let Some(child @ ChildState::Local) = run.state().children.get_mut(&key) {
                 *child = ChildState::Elsewhere;
             }
@@ -125,20 +125,20 @@ pub(super) async fn start(call: &Call, child: NewChild, key: Key) -> Result<Key,
             &*existing.workflow
         ))
         .permanent()),
-        Outcome::Rejected(reason) => Err(Failure::of_kind(
-            crate::failure::REFUSED,
+        Outcome::Rejected(reason) => Err(Failure::with_kind(
+            crate::failure::OUTCOME_REJECTED,
             format!("the child could not be started: {reason}"),
         )
         .permanent()),
-        // this run is over
+        // this run has ended
         _ => std::future::pending().await,
     }
 }
 
-/// Starts a child that cannot be there already. It runs at once; its bodies wait for its Start.
+/// Starts a child that cannot exist yet. It runs at once, but its bodies wait until its Start is durable.
 fn start_new(run: &Run, new: store::Start, room: u32, child: Option<Arc<Run>>, input: &Payload) -> Outcome {
     if let Some(child) = &child {
-        // its row is held before it is there
+        // the run is registered before its row exists
         child.register();
     }
     let staged = run.stage_child(Box::new(new), room);
@@ -146,14 +146,14 @@ fn start_new(run: &Run, new: store::Start, room: u32, child: Option<Arc<Run>>, i
         (Some((lsn, slot)), Some(child)) => dispatch(child, input, lsn, slot),
         (None, Some(child)) => {
             run.core.runs.remove(&child);
-            run.core.slot_freed();
+            run.core.release_slot();
         }
         _ => {}
     }
     if staged.is_some() { Outcome::Applied } else { Outcome::Fenced }
 }
 
-/// Starts a child that an earlier run of its parent may have started: it runs here if that is not so.
+/// Starts a child that an earlier run of its parent may have started. It runs here only if that is not the case.
 async fn start_guarded(
     run: &Arc<Run>,
     new: store::Start,
@@ -161,36 +161,36 @@ async fn start_guarded(
     child: Option<Arc<Run>>,
     input: Payload,
 ) -> Outcome {
-    // its row is ours before its run begins
+    // this worker holds the child's row before the child's run begins
     let expected = child.is_some().then(|| Expected::new(&run.core, new.key));
     let staged = run.stage_child(Box::new(new), room);
     let Some((lsn, _)) = staged else {
         if child.is_some() {
-            run.core.slot_freed();
+            run.core.release_slot();
         }
         return Outcome::Fenced;
     };
     if let Some(child) = child {
-        // a task of its own: the branch that awaits us may be given up before the outcome is known
-        let started = Durable::new(run.clone(), lsn);
+        // a task of its own: the awaiting branch may be abandoned before the outcome is known
+        let started = DurableFuture::new(run.clone(), lsn);
         run.core.runtime.spawn(async move {
             let _expected = expected;
             match started.await {
                 Outcome::Applied => {
                     child.register();
-                    dispatch(child, &input, lsn, Slot::default());
+                    dispatch(child, &input, lsn, FoldTarget::default());
                 }
-                _ => child.core.slot_freed(),
+                _ => child.core.release_slot(),
             }
         });
     }
-    run.lane().durable(lsn).await
+    run.lane().wait_durable(lsn).await
 }
 
-/// Where a child is to stand whenever it is queued, as its options say.
-async fn place(call: &Call, options: &StartOptions) -> Result<Option<Arc<Placement>>, Failure> {
-    options.check_child().and_then(|()| options.attributes.check()).map_err(|error| error.recorded())?;
-    let Some(ticket) = options.ticket().map_err(|error| error.recorded())? else { return Ok(None) };
+/// Returns the placement that the child's options ask for; `None` for no queue.
+async fn resolve_placement(call: &Call, options: &StartOptions) -> Result<Option<Arc<Placement>>, Failure> {
+    options.check_child().and_then(|()| options.attributes.check()).map_err(|error| error.to_failure())?;
+    let Some(ticket) = options.ticket().map_err(|error| error.to_failure())? else { return Ok(None) };
     let core = &call.run.core;
     let unknown = call.ask(async || match core.queues.check(&*core.store, &ticket.queue).await {
         Err(error @ (Error::UnknownQueue { .. } | Error::Invalid { .. })) => Ok(Some(error)),
@@ -198,12 +198,12 @@ async fn place(call: &Call, options: &StartOptions) -> Result<Option<Arc<Placeme
     });
     match unknown.await {
         None => Ok(Some(ticket)),
-        Some(error) => Err(error.recorded()),
+        Some(error) => Err(error.to_failure()),
     }
 }
 
-/// The run of a child that is started here.
-fn run_of_child(
+/// Creates the run of a child that begins in this process.
+fn new_child_run(
     parent_run: &Arc<Run>,
     start: &store::Start,
     definition: &Arc<Definition>,
@@ -219,11 +219,11 @@ fn run_of_child(
 }
 
 /// Runs a child, whose Start was staged as `lsn`, in a task of its own.
-fn dispatch(child: Arc<Run>, input: &Payload, lsn: Lsn, slot: Slot) {
+fn dispatch(child: Arc<Run>, input: &Payload, lsn: Lsn, slot: FoldTarget) {
     child.depends_on(lsn);
     child.started_at(lsn, slot);
     if child.is_lost() {
-        // meanwhile: whoever stopped its tree may not have found it
+        // a fence that interrupted the tree of this run may have missed this child
         child.interrupt(Interrupt::Lost);
     }
     let runtime = child.core.runtime.clone();

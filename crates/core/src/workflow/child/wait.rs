@@ -1,4 +1,4 @@
-//! Waiting for the end of a child, here or elsewhere.
+//! Waiting for the end of a child, in this process or in another one.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -15,7 +15,7 @@ use crate::runtime::run::{ChildEnd, ChildState, Interrupt};
 use crate::store::{CheckpointKind, Detail, Execution, ExecutionId, Outcome, RequestKind, Status};
 
 /// Waits for the end of a child and delivers it.
-pub(super) async fn until_end<O: FromPayload>(call: &Call, key: Key) -> Result<O, Failure> {
+pub(super) async fn wait_for_end<O: FromPayload>(call: &Call, key: Key) -> Result<O, Failure> {
     let run = &call.run;
     let signal = poll_fn(|cx| {
         let known = run.state().children.get(&key).cloned();
@@ -23,7 +23,7 @@ pub(super) async fn until_end<O: FromPayload>(call: &Call, key: Key) -> Result<O
             Some(ChildState::Ended(end)) => Poll::Ready(Some(end)),
             Some(ChildState::Local) => {
                 run.waits_for(call.id(), WaitingFor::Child(key), cx.waker());
-                // it may have ended between the two
+                // the child may have ended between the check and the registration of the waiter
                 match run.state().children.get(&key) {
                     Some(ChildState::Local) => Poll::Pending,
                     Some(ChildState::Ended(end)) => Poll::Ready(Some(end.clone())),
@@ -35,21 +35,21 @@ pub(super) async fn until_end<O: FromPayload>(call: &Call, key: Key) -> Result<O
     });
     let end = match signal.await {
         Some(end) => end,
-        None => elsewhere(call, key).await,
+        None => wait_for_remote_end(call, key).await,
     };
     if end.status == Status::Cancelled {
-        unless_cancelled_too(call).await;
+        stop_if_cancelled(call).await;
     }
     run.depends_on(end.lsn);
     run.state().children.remove(&key);
     crate::crash_point!("child end heard");
     call.deliver(CheckpointKind::Child, Payload::encode(&key.to_string())?, 0).await;
-    output(call, key, end.status, end.outcome).await
+    decode_output(call, key, end.status, end.outcome).await
 }
 
-/// Returns unless a cancel is recorded for the execution itself. The same one may have ended the child, and
-/// that must not be taken for an outcome: it can be heard of before the execution's own turn comes.
-async fn unless_cancelled_too(call: &Call) {
+/// Stops the run if a cancel is recorded for the execution itself. That cancel may also have ended the child, whose end
+/// may be notified first: it must not be taken for an outcome.
+async fn stop_if_cancelled(call: &Call) {
     let run = &call.run;
     let id = ExecutionId::Key(run.key);
     let record = call.ask(|| run.core.load(id.clone(), Detail::Full)).await;
@@ -60,15 +60,15 @@ async fn unless_cancelled_too(call: &Call) {
 }
 
 /// Waits for the end of a child that does not run in this process, or did not a moment ago.
-async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
+async fn wait_for_remote_end(call: &Call, key: Key) -> ChildEnd {
     let run = &call.run;
-    // before the first look it may have ended: that is no reason yet to suspend
+    // before the first read the child may have ended: that is no reason to suspend yet
     let has_looked = AtomicBool::new(false);
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let has_not_ended = || {
         has_looked.store(true, SeqCst);
         run.waits_for(call.id(), WaitingFor::Child(key), &waker);
-        // its end may have been told before somebody listened
+        // the end may have been notified before this call was waiting
         waker.wake_by_ref();
     };
     let signal = poll_fn(|cx| {
@@ -81,9 +81,9 @@ async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
         }
     });
     let ended = async {
-        // its Start may be on its way: before that is durable there is nothing to look at
+        // the child's Start may be under way: before it is durable there is no row to read
         let Some(barrier) = run.barrier(true) else { std::future::pending().await };
-        if let Outcome::Fenced | Outcome::Dropped = run.lane().durable(barrier).await {
+        if let Outcome::Fenced | Outcome::Dropped = run.lane().wait_durable(barrier).await {
             std::future::pending::<()>().await;
         }
         match run.core.until_terminal(key, &has_not_ended).await {
@@ -96,8 +96,8 @@ async fn elsewhere(call: &Call, key: Key) -> ChildEnd {
     }
 }
 
-/// The output of a child whose end was recorded: from its row.
-pub(super) async fn recorded<O: FromPayload>(
+/// Returns the output of a child whose end was recorded, from the child's row.
+pub(super) async fn recorded_output<O: FromPayload>(
     call: &Call,
     kind: CheckpointKind,
     payload: Payload,
@@ -117,12 +117,12 @@ pub(super) async fn recorded<O: FromPayload>(
     let (status, outcome) = if execution.status.is_terminal() {
         (execution.status, execution.outcome)
     } else {
-        // somebody has resumed it: what it comes to now is its end
-        let end = elsewhere(call, key).await;
+        // the child was resumed: its end is still to come
+        let end = wait_for_remote_end(call, key).await;
         (end.status, end.outcome)
     };
     call.run.state().children.remove(&key);
-    output(call, key, status, outcome).await
+    decode_output(call, key, status, outcome).await
 }
 
 pub(super) async fn recorded_key(call: &Call, payload: &Payload) -> Key {
@@ -132,7 +132,7 @@ pub(super) async fn recorded_key(call: &Call, payload: &Payload) -> Key {
     }
 }
 
-pub(super) async fn output<O: FromPayload>(
+pub(super) async fn decode_output<O: FromPayload>(
     call: &Call,
     key: Key,
     status: Status,
@@ -144,7 +144,7 @@ pub(super) async fn output<O: FromPayload>(
             Ok(output) => Ok(output),
             Err(error) => {
                 let name = call.run.name_of(call.id());
-                let error = error.of_value(|| format!("the output of child {key}, workflow {name:?},"));
+                let error = error.with_value(|| format!("the output of child {key}, workflow {name:?},"));
                 call.park(error.to_string()).await
             }
         };

@@ -1,0 +1,28 @@
+-- Claims executions from the quarantine. $1: the worker, $2: the executions. The columns are those of claim.sql. An
+-- execution that is claimed with no other is marked: if the worker dies now, that execution is the cause.
+WITH chosen AS MATERIALIZED (
+    SELECT e.key, u.n
+    FROM unnest($2::uuid[]) WITH ORDINALITY AS u (key, n)
+    CROSS JOIN LATERAL (SELECT FROM quarantine AS q WHERE q.execution = u.key OFFSET 0 FOR UPDATE SKIP LOCKED) AS q
+    CROSS JOIN LATERAL (SELECT e.key
+                        FROM executions AS e
+                        WHERE e.key = u.key AND e.status = 1 AND NOT e.is_paused
+                        OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+), taken AS (
+    UPDATE executions AS e
+    SET status = 2, owner = $1::bigint, started_by = NULL, is_alone = nullif((SELECT count(*) = 1 FROM chosen), false),
+        run_timeout_ms = NULL
+    FROM chosen AS c
+    WHERE e.key = c.key
+    RETURNING e.*, c.n
+), undated AS (
+    DELETE FROM deadlines WHERE execution = ANY(ARRAY(SELECT key FROM taken WHERE deadline_at IS NOT NULL))
+), released AS (
+    DELETE FROM quarantine WHERE execution = ANY(ARRAY(SELECT key FROM chosen)) RETURNING 1
+)
+SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
+       owner, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
+       strikes, app_version, queue, queue_key, priority, dedup_id, run_timeout_ms,
+       true AS has_more, true, NULL::bigint AS seq, 0::bigint, 0::bigint, 0::bigint
+FROM taken
+ORDER BY n

@@ -1,0 +1,14 @@
+-- Deletes those of the first ready rows of keys whose execution cannot be claimed; no transaction should leave such rows.
+-- $1: the workflows, $2 and $3: queues and keys.
+DELETE FROM ready
+WHERE execution = ANY(ARRAY(
+    SELECT r.execution
+    FROM unnest($2::text[], $3::text[]) AS w (queue, queue_key)
+    CROSS JOIN LATERAL (SELECT r.execution
+                        FROM ready AS r
+                        WHERE r.queue = w.queue AND r.queue_key = w.queue_key AND r.workflow = ANY($1::text[])
+                        ORDER BY r.priority, r.seq
+                        LIMIT 1000) AS r
+    LEFT JOIN LATERAL (SELECT e.status, e.is_paused FROM executions AS e WHERE e.key = r.execution OFFSET 0) AS e ON true
+    WHERE e.status IS NULL OR e.status <> 1 OR e.is_paused
+    ORDER BY r.execution))

@@ -1,5 +1,0 @@
--- $1: executions; $2 and $3: the values to keep, with their execution.
-DELETE FROM chunks AS c
-WHERE c.execution = ANY($1::uuid[])
-  AND NOT EXISTS (SELECT FROM unnest($2::uuid[], $3::bigint[]) AS k (execution, value)
-                  WHERE k.execution = c.execution AND k.value = c.value)

@@ -1,2 +1,0 @@
--- The first row of the inbox.
-SELECT id FROM inbox ORDER BY id LIMIT 1
