@@ -50,6 +50,7 @@ check: .venv/ready ## Check format, lints, types and documentation
 	.venv/bin/ruff format --quiet --check --config python/pyproject.toml python examples/python
 	.venv/bin/ruff check --quiet --config python/pyproject.toml python examples/python
 	.venv/bin/mypy --config-file python/pyproject.toml python/stepfast
+	cd python && ../.venv/bin/lint-imports --no-cache --no-logo pyproject.toml
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 .venv/bin/pyright --warnings --project python --pythonpath .venv/bin/python
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps

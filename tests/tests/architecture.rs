@@ -1,5 +1,5 @@
-//! The house rules that a machine can check: who depends on whom, how long files get, that no test sleeps,
-//! and that links in documents lead somewhere.
+//! Rules that a machine can check: dependencies between packages and rooms, lengths of files, tests without sleeping,
+//! and links in documents.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use cargo_metadata::MetadataCommand;
 use stepfast_tests::crash_points::{ENGINE, POSTGRES, SQLITE};
 use stepfast_tests::rooms::ModuleGraph;
 
-/// Every edge that is allowed between packages of ours: who, on whom.
+/// Every allowed dependency between packages of this workspace: from, to.
 const ALLOWED: &[(&str, &str)] = &[
     ("stepfast-sqlite", "stepfast-core"),
     ("stepfast-postgres", "stepfast-core"),
@@ -22,7 +22,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("stepfast-cli", "stepfast-benchmarks"),
     ("stepfast-python", "stepfast"),
     ("stepfast-tests", "stepfast"),
-    // the suite tests the stores themselves too
+    // the suite also tests the stores directly
     ("stepfast-tests", "stepfast-core"),
     ("stepfast-tests", "stepfast-sqlite"),
     ("stepfast-tests", "stepfast-postgres"),
@@ -86,10 +86,10 @@ const ROOMS: &[(&str, Rooms)] = &[
     ("python", &[("", &[]), ("convert", &[]), ("bridge", &["convert"])]),
 ];
 
-/// Longest file of code, in lines.
-const LINES: usize = 800;
+/// Maximum length of a source file, in lines.
+const MAX_FILE_LINES: usize = 800;
 
-/// Folders that hold nothing of ours.
+/// Folders without files of this project.
 const FOREIGN: &[&str] = &[
     "target",
     ".git",
@@ -107,7 +107,7 @@ fn home() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
-/// All files below the workspace whose names end so.
+/// Returns all files of the workspace with these extensions.
 fn files(extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![home()];
@@ -183,14 +183,14 @@ fn files_stay_below_line_limit() {
     let too_long: Vec<_> = files(&["rs", "sql"])
         .into_iter()
         .map(|path| (read(&path).lines().count(), path))
-        .filter(|(lines, _)| *lines > LINES)
+        .filter(|(lines, _)| *lines > MAX_FILE_LINES)
         .collect();
-    assert!(too_long.is_empty(), "split by noun, above {LINES} lines: {too_long:?}");
+    assert!(too_long.is_empty(), "split by noun, above {MAX_FILE_LINES} lines: {too_long:?}");
 }
 
 #[test]
 fn tests_never_sleep() {
-    // written so that it does not find itself
+    // split, so that this file does not match itself
     let call = concat!("sle", "ep(");
     let is_test = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "tests");
     let mut sleeping = Vec::new();
@@ -199,7 +199,7 @@ fn tests_never_sleep() {
             let code = line.split("//").next().unwrap_or_default();
             let is_call = code.match_indices(call).any(|(at, _)| {
                 let before = &code[..at];
-                // a workflow's durable sleep, or a name that only ends so, is another matter
+                // durable sleeps of workflows, and names that only end in the word, are allowed
                 !before.ends_with(|it: char| it.is_alphanumeric() || it == '_') && !before.ends_with("cx.")
             });
             if is_call {
@@ -210,10 +210,10 @@ fn tests_never_sleep() {
     assert!(sleeping.is_empty(), "wait for an event, or move a clock: {sleeping:#?}");
 }
 
-/// What two files need stays there; everything else is refused by the compiler.
+/// Two files need unsafe code; the compiler rejects it everywhere else.
 #[test]
 fn unsafe_code_is_confined_to_two_files() {
-    // written so that it does not find itself
+    // split, so that this file does not match itself
     let permit = concat!("allow(", "unsafe_code)");
     let found: BTreeSet<_> = files(&["rs"]).into_iter().filter(|path| read(path).contains(permit)).collect();
     let needed = ["python/src/interpreter.rs", "tests/src/vfs.rs"].map(|path| home().join(path));
@@ -236,7 +236,7 @@ fn crash_points_are_listed_once() {
     assert_eq!(found, unique, "the source on the left, tests/src/crash_points.rs on the right");
 }
 
-/// Cargo unites the features of what it builds together: a program that is built alone has none of the tests'.
+/// Cargo unites the features of packages that it builds together: a program that is built alone has none of the tests.
 #[test]
 fn programs_are_built_without_crash_points() {
     for (package, has_them) in [("stepfast-cli", false), ("stepfast", false), ("stepfast-tests", true)] {
